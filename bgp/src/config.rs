@@ -1,0 +1,164 @@
+//! The typed configuration of a speaker. It travels as a value from `topologies` to the speaker; the
+//! bird-style text is a view of it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_model::net::{Family, Prefix};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Filter;
+use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
+
+/// LOCAL_PREF of a route of normal priority in a Calico cluster: 2147483647 − 1024. Calico's nodes turn
+/// it back into kernel metric 1024; a speaker that sends 100 loses against them for the same prefix.
+pub const CALICO_LOCAL_PREF: u32 = 2_147_483_647 - 1024;
+
+/// Everything a speaker needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeakerConfig {
+    /// Our AS unless a peer overrides it.
+    pub local_as: Asn,
+    /// Our BGP Identifier.
+    pub router_id: RouterId,
+    /// Where we accept connections; `None` = nowhere (all peers are dialled).
+    pub listen: Option<Listen>,
+    /// Peers by name.
+    pub peers: BTreeMap<PeerName, PeerConfig>,
+    /// Routes we originate.
+    pub originate: BTreeMap<Prefix, Origination>,
+    /// Filters by name; peers refer to them.
+    pub filters: BTreeMap<String, Filter>,
+}
+
+/// The listening socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Local address; `None` = all addresses.
+    pub address: Option<IpAddr>,
+    /// TCP port, normally 179.
+    pub port: u16,
+}
+
+/// A route that this speaker announces as its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origination {
+    /// NEXT_HOP; `None` = the session's own address.
+    pub next_hop: Option<IpAddr>,
+    /// LOCAL_PREF towards internal peers; `None` = 100.
+    pub local_pref: Option<u32>,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// Communities, sorted and unique.
+    pub communities: Vec<AnyCommunity>,
+}
+
+/// One peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerConfig {
+    /// The peer's address.
+    pub address: IpAddr,
+    /// The peer's TCP port, normally 179.
+    pub port: u16,
+    /// The AS we expect in its OPEN.
+    pub remote_as: Asn,
+    /// Our AS on this session; `None` = [`SpeakerConfig::local_as`].
+    pub local_as: Option<Asn>,
+    /// Source address of our connections; also our NEXT_HOP. `None` = the kernel's choice.
+    pub source: Option<IpAddr>,
+    /// True: wait for the peer to connect, never dial.
+    pub passive: bool,
+    /// Hold time that we propose; zero turns keepalives off (RFC 4271 §4.2).
+    pub hold_time: Duration,
+    /// Address families to negotiate, sorted; never empty.
+    pub families: Vec<Family>,
+    /// Some: the peer is our reflector client, and this is the cluster it belongs to (RFC 4456).
+    pub client_of: Option<ClusterId>,
+    /// What we do to NEXT_HOP on export.
+    pub next_hop: NextHopMode,
+    /// Graceful restart (RFC 4724); `None` = the capability is not sent.
+    pub graceful_restart: Option<GracefulRestart>,
+    /// Time to live of our packets: 1 for a directly connected external peer, 255 with `ttl_security`, otherwise
+    /// the multihop limit. `None` = the system's default.
+    pub ttl: Option<u8>,
+    /// Some(hops): accept only packets that came at most this many hops (RFC 5082).
+    pub ttl_security: Option<u8>,
+    /// TCP MD5 key (RFC 2385). Never printed.
+    pub password: Option<Password>,
+    /// Filters on import, in order; what no filter decides is accepted.
+    pub import: Vec<String>,
+    /// Filters on export, in order; what no filter decides is accepted.
+    pub export: Vec<String>,
+    /// How often our own AS may stand in a received path (default 0).
+    pub allow_own_as: u8,
+    /// Why this peer exists, for people: `mesh`, `global`, `node`.
+    pub kind: String,
+}
+
+impl PeerConfig {
+    /// A peer with the defaults of this speaker: port 179, hold time 90 s (RFC 4271 §10), IPv4 unicast,
+    /// graceful restart of 120 s.
+    #[must_use]
+    pub fn new(address: IpAddr, remote_as: Asn) -> Self {
+        Self {
+            address,
+            port: 179,
+            remote_as,
+            local_as: None,
+            source: None,
+            passive: false,
+            hold_time: Duration::from_secs(90),
+            families: vec![Family::Ipv4],
+            client_of: None,
+            next_hop: NextHopMode::Auto,
+            graceful_restart: Some(GracefulRestart::default()),
+            ttl: None,
+            ttl_security: None,
+            password: None,
+            import: Vec::new(),
+            export: Vec::new(),
+            allow_own_as: 0,
+            kind: String::new(),
+        }
+    }
+}
+
+/// NEXT_HOP on export (RFC 4271 §5.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NextHopMode {
+    /// Internal peers: kept, except for routes we originate. External peers: ourselves.
+    #[default]
+    Auto,
+    /// Always ourselves.
+    #[serde(rename = "self")]
+    Own,
+    /// Never changed.
+    Keep,
+}
+
+/// Graceful restart parameters (RFC 4724).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct GracefulRestart {
+    /// How long the peer shall keep our routes without a session; at most 4095 s on the wire.
+    pub restart_time: Duration,
+}
+
+impl Default for GracefulRestart {
+    /// 120 s, as BIRD's default and so as Calico's.
+    fn default() -> Self {
+        Self { restart_time: Duration::from_secs(120) }
+    }
+}
+
+/// A TCP MD5 key. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Password(pub String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Password(…)")
+    }
+}

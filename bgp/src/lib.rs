@@ -1,0 +1,12 @@
+//! A BGP speaker for container clusters.
+//!
+//! The crate is a pure core and one thin shell. The core has no clock, no socket and no task: time and
+//! bytes enter as arguments. The shell, behind the feature `speaker`, adds tokio.
+//!
+//! | layer | module | what it is |
+//! |---|---|---|
+//! | vocabulary | [`types`], [`config`], [`policy`] | newtypes, the typed configuration, route policy |
+
+pub mod config;
+pub mod policy;
+pub mod types;

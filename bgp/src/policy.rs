@@ -1,0 +1,145 @@
+//! Route policy: a filter is a list of terms, tried in order; the first whose conditions all hold
+//! applies its actions and, when it has a verdict, ends the filter.
+//!
+//! The data can say everything that Calico's `BGPFilter` can say, and each filter can be written as a
+//! bird-style function and read back without loss.
+
+use std::fmt;
+
+use caracal_model::net::Prefix;
+use serde::{Deserialize, Serialize};
+
+use crate::types::{AnyCommunity, Asn};
+
+/// A named filter. Filters of a peer run in order; the first verdict wins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// Terms in order.
+    pub terms: Vec<Term>,
+}
+
+/// One rule: all conditions must hold (an empty list always holds).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Term {
+    /// Conditions, joined by "and".
+    pub conditions: Vec<Condition>,
+    /// Actions, applied in order when the conditions hold.
+    pub actions: Vec<Action>,
+    /// What ends the filter; `None` goes on to the next term.
+    pub verdict: Option<Verdict>,
+}
+
+/// The end of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The route passes, with the actions applied.
+    Accept,
+    /// The route is refused.
+    Reject,
+}
+
+/// A question about a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    /// The destination matches one of the patterns (or none of them, when `negated`).
+    Prefix {
+        /// Patterns joined by "or"; never empty.
+        patterns: Vec<PrefixPattern>,
+        /// True inverts the answer.
+        negated: bool,
+    },
+    /// The route carries the community.
+    Community(AnyCommunity),
+    /// The AS path starts with these numbers.
+    AsPathPrefix(Vec<Asn>),
+    /// The BGP next hop lies inside the prefix.
+    NextHop(Prefix),
+    /// The other side is of this kind.
+    PeerKind(PeerKind),
+    /// Where the route came from.
+    Source(Source),
+    /// The route's interface matches the pattern (`*` stands for any text). A route without an interface
+    /// does not match.
+    Interface(String),
+    /// LOCAL_PREF is present and equals this.
+    LocalPref(u32),
+}
+
+/// A destination with a range of lengths: matches every prefix inside `prefix` whose length lies in
+/// `min..=max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PrefixPattern {
+    /// The covering prefix.
+    pub prefix: Prefix,
+    /// Shortest length that matches, at least `prefix.len()`.
+    pub min: u8,
+    /// Longest length that matches, at most 32 or 128.
+    pub max: u8,
+}
+
+impl PrefixPattern {
+    /// Only the prefix itself.
+    #[must_use]
+    pub const fn exact(prefix: Prefix) -> Self {
+        Self { prefix, min: prefix.len(), max: prefix.len() }
+    }
+
+    /// The prefix and everything more specific.
+    #[must_use]
+    pub const fn or_longer(prefix: Prefix) -> Self {
+        Self { prefix, min: prefix.len(), max: prefix.family().bits() }
+    }
+
+    /// True when `prefix` lies inside and its length is in range.
+    #[must_use]
+    pub fn matches(&self, prefix: &Prefix) -> bool {
+        (self.min..=self.max).contains(&prefix.len()) && self.prefix.covers(prefix)
+    }
+}
+
+impl fmt::Display for PrefixPattern {
+    /// bird's notation: `P`, `P+`, or `P{min,max}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.prefix.len();
+        if self.min == len && self.max == len {
+            write!(f, "{}", self.prefix)
+        } else if self.min == len && self.max == self.prefix.family().bits() {
+            write!(f, "{}+", self.prefix)
+        } else {
+            write!(f, "{}{{{},{}}}", self.prefix, self.min, self.max)
+        }
+    }
+}
+
+/// Internal or external.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PeerKind {
+    /// Same AS.
+    Internal,
+    /// Another AS.
+    External,
+}
+
+/// The origin of a route inside this speaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// Learned from a BGP peer.
+    Bgp,
+    /// Originated here.
+    Static,
+}
+
+/// A change to a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Adds a community if it is absent.
+    AddCommunity(AnyCommunity),
+    /// Removes a community if it is present.
+    RemoveCommunity(AnyCommunity),
+    /// Sets LOCAL_PREF.
+    SetLocalPref(u32),
+    /// Sets MULTI_EXIT_DISC.
+    SetMed(u32),
+    /// Puts these AS numbers in front of the path; the first ends up leftmost.
+    PrependAsPath(Vec<Asn>),
+}
