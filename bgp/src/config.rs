@@ -148,7 +148,9 @@ pub struct GracefulRestart {
 impl Default for GracefulRestart {
     /// 120 s, as BIRD's default and so as Calico's.
     fn default() -> Self {
-        Self { restart_time: Duration::from_secs(120) }
+        Self {
+            restart_time: Duration::from_secs(120),
+        }
     }
 }
 

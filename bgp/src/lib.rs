@@ -6,7 +6,11 @@
 //! | layer | module | what it is |
 //! |---|---|---|
 //! | vocabulary | [`types`], [`config`], [`policy`] | newtypes, the typed configuration, route policy |
+//! | values | [`attrs`] | path attributes, AS path |
+//! | codec | [`wire`] | octets to messages and back |
 
+pub mod attrs;
 pub mod config;
 pub mod policy;
 pub mod types;
+pub mod wire;

@@ -81,13 +81,21 @@ impl PrefixPattern {
     /// Only the prefix itself.
     #[must_use]
     pub const fn exact(prefix: Prefix) -> Self {
-        Self { prefix, min: prefix.len(), max: prefix.len() }
+        Self {
+            prefix,
+            min: prefix.len(),
+            max: prefix.len(),
+        }
     }
 
     /// The prefix and everything more specific.
     #[must_use]
     pub const fn or_longer(prefix: Prefix) -> Self {
-        Self { prefix, min: prefix.len(), max: prefix.family().bits() }
+        Self {
+            prefix,
+            min: prefix.len(),
+            max: prefix.family().bits(),
+        }
     }
 
     /// True when `prefix` lies inside and its length is in range.

@@ -105,7 +105,10 @@ impl Community {
 
     /// The two halves.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "each half is masked to two octets")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "each half is masked to two octets"
+    )]
     pub const fn parts(self) -> (u16, u16) {
         ((self.0 >> 16) as u16, (self.0 & 0xffff) as u16)
     }
