@@ -222,3 +222,33 @@ impl fmt::Debug for PeerName {
         fmt::Debug::fmt(&self.0, f)
     }
 }
+
+/// A state of the finite state machine (RFC 4271 §8.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SessionState {
+    /// Refusing connections, or waiting before the next attempt.
+    Idle,
+    /// Waiting for our connection to complete.
+    Connect,
+    /// Waiting for the peer to connect.
+    Active,
+    /// OPEN sent, waiting for the peer's.
+    OpenSent,
+    /// OPEN received, waiting for the first KEEPALIVE.
+    OpenConfirm,
+    /// Exchanging routes.
+    Established,
+}
+
+impl fmt::Display for SessionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Idle => "Idle",
+            Self::Connect => "Connect",
+            Self::Active => "Active",
+            Self::OpenSent => "OpenSent",
+            Self::OpenConfirm => "OpenConfirm",
+            Self::Established => "Established",
+        })
+    }
+}

@@ -1,0 +1,5 @@
+//! The routing information base.
+
+mod session;
+
+pub use session::{RemoteRestart, SessionInfo};

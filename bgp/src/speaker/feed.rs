@@ -1,0 +1,365 @@
+//! Feeds away from the owner of the table: one pending value per key, so a reader that stops costs
+//! memory in proportion to the table and never in proportion to the churn, and the writer never waits.
+//!
+//! The only lock of the speaker is in here. It is held for a map operation and never across an await.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use caracal_model::net::{Family, Prefix};
+use foldhash::HashMap;
+use tokio::sync::Notify;
+
+use crate::attrs::PathAttrs;
+
+/// Values that wait for the reader, in the order in which their keys were first pushed.
+#[derive(Debug)]
+struct Pending<V> {
+    values: HashMap<Prefix, V>,
+    order: VecDeque<Item>,
+    /// The writer is gone: nothing more will come.
+    closed: bool,
+}
+
+/// A place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Item {
+    /// The pending value of this prefix.
+    Value(Prefix),
+    /// Everything of this family that was pushed before has been taken.
+    EndOfRib(Family),
+}
+
+impl<V> Pending<V> {
+    fn push(&mut self, prefix: Prefix, value: V) {
+        match self.values.entry(prefix) {
+            Entry::Occupied(mut old) => {
+                old.insert(value);
+            }
+            Entry::Vacant(new) => {
+                new.insert(value);
+                self.order.push_back(Item::Value(prefix));
+            }
+        }
+    }
+}
+
+/// A lock, a queue and a bell.
+#[derive(Debug)]
+struct Feed<V> {
+    pending: Mutex<Pending<V>>,
+    bell: Notify,
+}
+
+impl<V> Feed<V> {
+    fn new() -> Self {
+        let pending = Pending {
+            values: HashMap::default(),
+            order: VecDeque::new(),
+            closed: false,
+        };
+        Self {
+            pending: Mutex::new(pending),
+            bell: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending<V>> {
+        // A panic elsewhere does not make a queue of whole values inconsistent.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn extend(&self, values: impl IntoIterator<Item = (Prefix, V)>) {
+        let mut pending = self.lock();
+        for (prefix, value) in values {
+            pending.push(prefix, value);
+        }
+        let waiting = !pending.order.is_empty();
+        drop(pending);
+        if waiting {
+            self.bell.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.bell.notify_one();
+    }
+
+    /// Waits until something is pending (true) or the feed is closed and empty (false). Cancel-safe.
+    async fn ready(&self) -> bool {
+        loop {
+            let rung = self.bell.notified();
+            {
+                let pending = self.lock();
+                if !pending.order.is_empty() {
+                    return true;
+                }
+                if pending.closed {
+                    return false;
+                }
+            }
+            rung.await;
+        }
+    }
+}
+
+/// What is to be told to one peer during one session: made by the session when it is established,
+/// handed to the core with [`ToCore::Up`](super::message::ToCore::Up), dropped when the session ends.
+///
+/// One writer (the core), one reader (the session).
+#[derive(Debug)]
+pub struct OutFeed {
+    feed: Feed<Option<Arc<PathAttrs>>>,
+}
+
+/// A part of an [`OutFeed`], ready to be packed into UPDATE messages: first withdrawals, then
+/// announcements, then markers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutBatch {
+    /// Prefixes to withdraw.
+    pub withdrawn: Vec<Prefix>,
+    /// Prefixes to announce, by attribute set; no set occurs twice.
+    pub announced: Vec<(Arc<PathAttrs>, Vec<Prefix>)>,
+    /// Families whose End-of-RIB marker is due after the above.
+    pub end_of_rib: Vec<Family>,
+}
+
+impl OutBatch {
+    /// True when there is nothing to send.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.withdrawn.is_empty() && self.announced.is_empty() && self.end_of_rib.is_empty()
+    }
+}
+
+impl Default for OutFeed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OutFeed {
+    /// An empty feed.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { feed: Feed::new() }
+    }
+
+    /// Announces (`Some`) or withdraws (`None`) a prefix. Replaces what is pending for it.
+    pub fn push(&self, prefix: Prefix, attrs: Option<Arc<PathAttrs>>) {
+        self.feed.extend([(prefix, attrs)]);
+    }
+
+    /// [`OutFeed::push`] for many prefixes under one lock.
+    pub fn extend(&self, changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>) {
+        self.feed.extend(changes);
+    }
+
+    /// Queues the End-of-RIB marker of a family behind everything that is pending now.
+    pub fn end_of_rib(&self, family: Family) {
+        let mut pending = self.feed.lock();
+        // A marker that is still waiting is overtaken by this one: one marker per family at most.
+        pending.order.retain(|item| *item != Item::EndOfRib(family));
+        pending.order.push_back(Item::EndOfRib(family));
+        drop(pending);
+        self.feed.bell.notify_one();
+    }
+
+    /// Number of pending prefixes and markers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.feed.lock().order.len()
+    }
+
+    /// True when nothing is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until [`OutFeed::take`] has something to give. Cancel-safe.
+    pub async fn ready(&self) {
+        self.feed.ready().await;
+    }
+
+    /// Takes at most `max` prefixes, oldest first; empty when nothing is pending. A batch ends at a marker, so
+    /// that a marker never overtakes what was pushed before it and never delays what comes after it.
+    #[must_use]
+    pub fn take(&self, max: usize) -> OutBatch {
+        let mut batch = OutBatch::default();
+        let mut groups: HashMap<*const PathAttrs, usize> = HashMap::default();
+        let mut pending = self.feed.lock();
+        for _ in 0..max {
+            match pending.order.front() {
+                Some(Item::Value(prefix)) if batch.end_of_rib.is_empty() => {
+                    let prefix = *prefix;
+                    pending.order.pop_front();
+                    match pending.values.remove(&prefix) {
+                        Some(Some(attrs)) => {
+                            // Interned sets: the same pointer is the same set.
+                            let group = *groups.entry(Arc::as_ptr(&attrs)).or_insert_with(|| {
+                                batch.announced.push((attrs, Vec::new()));
+                                batch.announced.len() - 1
+                            });
+                            batch.announced[group].1.push(prefix);
+                        }
+                        Some(None) => batch.withdrawn.push(prefix),
+                        None => {}
+                    }
+                }
+                Some(Item::EndOfRib(family)) => {
+                    batch.end_of_rib.push(*family);
+                    pending.order.pop_front();
+                }
+                Some(Item::Value(_)) | None => break,
+            }
+        }
+        batch
+    }
+}
+
+/// What the forwarding side must know: the latest value for each prefix that changed. Cheap to clone;
+/// clones share one queue. One writer, one reader.
+#[derive(Debug)]
+pub struct KeyedFeed<V> {
+    feed: Arc<Feed<V>>,
+}
+
+impl<V> Clone for KeyedFeed<V> {
+    fn clone(&self) -> Self {
+        Self {
+            feed: self.feed.clone(),
+        }
+    }
+}
+
+impl<V> KeyedFeed<V> {
+    /// An empty feed.
+    pub fn new() -> Self {
+        Self {
+            feed: Arc::new(Feed::new()),
+        }
+    }
+
+    /// Replaces the pending value of each prefix.
+    pub fn extend(&self, values: impl IntoIterator<Item = (Prefix, V)>) {
+        self.feed.extend(values);
+    }
+
+    /// No more values will come; what is pending can still be read.
+    pub fn close(&self) {
+        self.feed.close();
+    }
+
+    /// True when nobody else holds the feed.
+    #[must_use]
+    pub fn is_orphan(&self) -> bool {
+        Arc::strong_count(&self.feed) == 1
+    }
+
+    /// Waits for changes and takes all of them, in the order in which the prefixes first changed. `None`: the
+    /// speaker has ended, which says nothing about the routes. Cancel-safe.
+    pub async fn changed(&self) -> Option<Vec<(Prefix, V)>> {
+        if !self.feed.ready().await {
+            return None;
+        }
+        let mut pending = self.feed.lock();
+        let order = std::mem::take(&mut pending.order);
+        let mut values = std::mem::take(&mut pending.values);
+        drop(pending);
+        let take = |item: &Item| match item {
+            Item::Value(prefix) => values.remove(prefix).map(|value| (*prefix, value)),
+            Item::EndOfRib(_) => None,
+        };
+        Some(order.iter().filter_map(take).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn p(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    fn attrs(med: u32) -> Arc<PathAttrs> {
+        Arc::new(PathAttrs {
+            med: Some(med),
+            ..PathAttrs::default()
+        })
+    }
+
+    #[test]
+    fn one_value_per_prefix_and_one_group_per_set() {
+        let feed = OutFeed::new();
+        let (one, two) = (attrs(1), attrs(2));
+        feed.push(p("10.0.0.0/24"), Some(one.clone()));
+        feed.push(p("10.0.1.0/24"), Some(two.clone()));
+        feed.push(p("10.0.2.0/24"), Some(two.clone()));
+        feed.push(p("10.0.3.0/24"), Some(one.clone()));
+        feed.push(p("10.0.3.0/24"), None);
+        feed.push(p("10.0.2.0/24"), Some(one.clone()));
+        assert_eq!(feed.len(), 4);
+        let batch = feed.take(100);
+        assert_eq!(batch.withdrawn, [p("10.0.3.0/24")]);
+        assert_eq!(
+            batch.announced,
+            [
+                (one, vec![p("10.0.0.0/24"), p("10.0.2.0/24")]),
+                (two, vec![p("10.0.1.0/24")])
+            ]
+        );
+        assert!(feed.take(100).is_empty());
+    }
+
+    #[test]
+    fn rfc4724_2_the_marker_follows_what_was_pushed_before_it() {
+        let feed = OutFeed::new();
+        feed.push(p("10.0.0.0/24"), None);
+        feed.push(p("10.0.1.0/24"), None);
+        feed.end_of_rib(Family::Ipv4);
+        feed.push(p("10.0.2.0/24"), None);
+        let first = feed.take(1);
+        assert_eq!((first.withdrawn.len(), first.end_of_rib.len()), (1, 0));
+        let second = feed.take(10);
+        assert_eq!(second.withdrawn, [p("10.0.1.0/24")]);
+        assert_eq!(second.end_of_rib, [Family::Ipv4]);
+        assert_eq!(feed.take(10).withdrawn, [p("10.0.2.0/24")]);
+        feed.end_of_rib(Family::Ipv4);
+        feed.end_of_rib(Family::Ipv4);
+        assert_eq!(feed.len(), 1, "one marker per family at most");
+    }
+
+    #[test]
+    fn churn_does_not_grow_a_feed_that_nobody_reads() {
+        let feed = OutFeed::new();
+        for round in 0..1000u32 {
+            feed.push(p("10.0.0.0/24"), (round % 2 == 0).then(|| attrs(round)));
+            feed.end_of_rib(Family::Ipv4);
+        }
+        assert_eq!(feed.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_reader_wakes_for_values_and_for_the_end() {
+        let feed = KeyedFeed::new();
+        let reader = tokio::spawn({
+            let feed = feed.clone();
+            async move {
+                let mut seen = Vec::new();
+                while let Some(changes) = feed.changed().await {
+                    seen.extend(changes);
+                }
+                seen
+            }
+        });
+        feed.extend([(p("10.0.0.0/24"), 1)]);
+        feed.close();
+        assert_eq!(reader.await.unwrap(), [(p("10.0.0.0/24"), 1)]);
+        assert!(feed.is_orphan());
+    }
+}

@@ -1,0 +1,129 @@
+//! The words between the core task and the session tasks. Towards the core the channel is bounded and
+//! blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use caracal_model::net::Family;
+use tokio::net::TcpStream;
+
+use super::feed::OutFeed;
+use crate::config::PeerConfig;
+use crate::rib::SessionInfo;
+use crate::types::{PeerName, SessionState};
+use crate::wire::update::Update;
+
+/// Capacity of the channel from all sessions to the core, in messages. Enough that a session that reads a full
+/// socket buffer of small UPDATEs does not bounce on each; small enough that a slow table stops the reading
+/// and TCP slows the peers.
+pub const TO_CORE_DEPTH: usize = 256;
+
+/// What a session tells the core. Messages of one session arrive in order.
+#[derive(Debug)]
+pub enum ToCore {
+    /// The session is established. The core will push the whole table and End-of-RIB into `feed`; a session
+    /// makes a new feed for each establishment, so nothing of an earlier session can leak into it.
+    Up {
+        /// Which peer.
+        peer: PeerName,
+        /// What was negotiated, as far as the table needs it.
+        session: SessionInfo,
+        /// Where the routes for this peer go.
+        feed: Arc<OutFeed>,
+    },
+    /// The established session has ended.
+    Down {
+        /// Which peer.
+        peer: PeerName,
+        /// A sentence for people.
+        reason: String,
+        /// True when the routes are to be kept for a restart: graceful restart was negotiated and the session
+        /// ended without a NOTIFICATION, or as RFC 8538 §4 allows.
+        graceful: bool,
+    },
+    /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been applied.
+    Update {
+        /// Which peer.
+        peer: PeerName,
+        /// The decoded message.
+        update: Update,
+    },
+    /// The peer asks for everything of a family again (RFC 2918).
+    RouteRefresh {
+        /// Which peer.
+        peer: PeerName,
+        /// Of which family.
+        family: Family,
+    },
+    /// The state machine entered a state; for status only.
+    State {
+        /// Which peer.
+        peer: PeerName,
+        /// The new state.
+        state: SessionState,
+        /// Why, as a sentence, when it went down or failed to come up.
+        reason: Option<String>,
+    },
+}
+
+/// What the core tells a session.
+#[derive(Debug)]
+pub enum ToSession {
+    /// Settings that take effect without a new session (password, TTL, passive, …). A change that needs a new
+    /// OPEN comes as `Shutdown` and a new task instead.
+    Config(Box<PeerConfig>),
+    /// A connection from the peer, accepted by the listener.
+    Stream {
+        /// The connection.
+        stream: TcpStream,
+        /// The peer's end.
+        remote: SocketAddr,
+    },
+    /// End the session and the task.
+    Shutdown(Shutdown),
+}
+
+/// How a session is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// We restart: close TCP without NOTIFICATION when graceful restart was negotiated (the peer then keeps
+    /// our routes), else as `Leave`.
+    Restart,
+    /// We leave, or the peer is no longer configured: flush the feed, then Cease with this subcode (RFC 4486)
+    /// and text (RFC 9003).
+    Cease {
+        /// Subcode of Cease.
+        subcode: u8,
+        /// For the peer's operator; may be empty.
+        text: String,
+    },
+}
+
+impl Shutdown {
+    /// Administrative Shutdown (RFC 4486 §4, subcode 2).
+    #[must_use]
+    pub fn administrative(text: impl Into<String>) -> Self {
+        Self::Cease {
+            subcode: 2,
+            text: text.into(),
+        }
+    }
+
+    /// Peer De-configured (RFC 4486 §4, subcode 3).
+    #[must_use]
+    pub const fn de_configured() -> Self {
+        Self::Cease {
+            subcode: 3,
+            text: String::new(),
+        }
+    }
+
+    /// Other Configuration Change (RFC 4486 §4, subcode 6).
+    #[must_use]
+    pub const fn reconfigured() -> Self {
+        Self::Cease {
+            subcode: 6,
+            text: String::new(),
+        }
+    }
+}
