@@ -13,7 +13,6 @@
 //! * `MODEL-4`: a value that does not parse never changes a snapshot's good data; it becomes a
 //!   [`Problem`](snapshot::Problem) with key and reason, and the last good value stays.
 
-pub mod address;
 pub mod ipam;
 pub mod keys;
 pub mod names;

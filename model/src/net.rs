@@ -93,7 +93,11 @@ const fn mask4(len: u8) -> u32 {
 }
 
 const fn mask6(len: u8) -> u128 {
-    if len == 0 { 0 } else { u128::MAX << (128 - len) }
+    if len == 0 {
+        0
+    } else {
+        u128::MAX << (128 - len)
+    }
 }
 
 impl Prefix {
@@ -123,7 +127,10 @@ impl Prefix {
     pub fn v4(address: Ipv4Addr, len: u8) -> Self {
         let len = len.min(32);
         let bits = u32::from(address) & mask4(len);
-        Self { address: IpAddr::V4(bits.into()), len }
+        Self {
+            address: IpAddr::V4(bits.into()),
+            len,
+        }
     }
 
     /// An IPv6 prefix; `len` is clamped to 128 and host bits are cleared.
@@ -131,13 +138,19 @@ impl Prefix {
     pub fn v6(address: Ipv6Addr, len: u8) -> Self {
         let len = len.min(128);
         let bits = u128::from(address) & mask6(len);
-        Self { address: IpAddr::V6(bits.into()), len }
+        Self {
+            address: IpAddr::V6(bits.into()),
+            len,
+        }
     }
 
     /// The /32 or /128 of one address.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
-        Self { address, len: Family::of(address).bits() }
+        Self {
+            address,
+            len: Family::of(address).bits(),
+        }
     }
 
     /// The network address.
@@ -148,7 +161,10 @@ impl Prefix {
 
     /// The length in bits. A prefix has no emptiness, hence no `is_empty`.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "a prefix length is not a container length")]
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "a prefix length is not a container length"
+    )]
     pub const fn len(&self) -> u8 {
         self.len
     }
@@ -190,7 +206,9 @@ impl Prefix {
     /// Number of addresses, saturating at `u128::MAX` for `::/0`.
     #[must_use]
     pub fn size(&self) -> u128 {
-        1u128.checked_shl(u32::from(self.family().bits() - self.len)).unwrap_or(u128::MAX)
+        1u128
+            .checked_shl(u32::from(self.family().bits() - self.len))
+            .unwrap_or(u128::MAX)
     }
 
     /// The address at offset `n` from the start; `None` past the end.
@@ -226,7 +244,11 @@ impl Prefix {
         let net = Cidr::from_str(text)?;
         let masked = net.prefix();
         if masked.address != net.address {
-            return Err(PrefixError::HostBits { address: net.address, len: net.len, masked });
+            return Err(PrefixError::HostBits {
+                address: net.address,
+                len: net.len,
+                masked,
+            });
         }
         Ok(masked)
     }
@@ -242,8 +264,9 @@ impl Prefix {
     /// # Errors
     /// [`PrefixError`] when the text is not `ADDRESS-LENGTH`.
     pub fn from_key(text: &str) -> Result<Self, PrefixError> {
-        let (address, len) =
-            text.rsplit_once('-').ok_or_else(|| PrefixError::Syntax(text.to_owned()))?;
+        let (address, len) = text
+            .rsplit_once('-')
+            .ok_or_else(|| PrefixError::Syntax(text.to_owned()))?;
         Self::from_str(&format!("{address}/{len}"))
     }
 
@@ -381,10 +404,26 @@ mod tests {
     #[test]
     fn strict_parsing_names_the_masked_prefix() {
         let error = Prefix::parse_strict("10.1.2.3/24").unwrap_err();
-        assert_eq!(error.to_string(), "10.1.2.3/24 has host bits set; the prefix is 10.1.2.0/24");
-        assert!(matches!(Prefix::parse_strict("10.1.2.0/33"), Err(PrefixError::Length { .. })));
-        for bad in ["", "10.1.2/24", "10.1.2.0/", "10.1.2.0/+8", "10.1.2.0/-1", "banana"] {
-            assert!(matches!(Prefix::parse_strict(bad), Err(PrefixError::Syntax(_))), "{bad}");
+        assert_eq!(
+            error.to_string(),
+            "10.1.2.3/24 has host bits set; the prefix is 10.1.2.0/24"
+        );
+        assert!(matches!(
+            Prefix::parse_strict("10.1.2.0/33"),
+            Err(PrefixError::Length { .. })
+        ));
+        for bad in [
+            "",
+            "10.1.2/24",
+            "10.1.2.0/",
+            "10.1.2.0/+8",
+            "10.1.2.0/-1",
+            "banana",
+        ] {
+            assert!(
+                matches!(Prefix::parse_strict(bad), Err(PrefixError::Syntax(_))),
+                "{bad}"
+            );
         }
     }
 
@@ -392,7 +431,10 @@ mod tests {
     fn keys_keep_dots_and_colons() {
         assert_eq!(p("10.244.3.64/26").to_key(), "10.244.3.64-26");
         assert_eq!(p("fd00:10:244::40/122").to_key(), "fd00:10:244::40-122");
-        assert_eq!(Prefix::from_key("fd00:10:244::40-122").unwrap(), p("fd00:10:244::40/122"));
+        assert_eq!(
+            Prefix::from_key("fd00:10:244::40-122").unwrap(),
+            p("fd00:10:244::40/122")
+        );
         assert!(Prefix::from_key("10.244.3.64").is_err());
     }
 
@@ -402,10 +444,19 @@ mod tests {
         assert!(!p("10.1.0.0/16").covers(&p("10.0.0.0/8")));
         assert!(p("10.1.0.0/16").overlaps(&p("10.0.0.0/8")));
         assert!(!p("10.0.0.0/8").contains("fd00::1".parse().unwrap()));
-        assert_eq!(p("10.0.0.64/26").nth(63), Some("10.0.0.127".parse().unwrap()));
+        assert_eq!(
+            p("10.0.0.64/26").nth(63),
+            Some("10.0.0.127".parse().unwrap())
+        );
         assert_eq!(p("10.0.0.64/26").nth(64), None);
-        assert_eq!(p("10.0.0.64/26").offset("10.0.0.70".parse().unwrap()), Some(6));
-        assert_eq!(p("10.0.0.64/26").offset("10.0.0.128".parse().unwrap()), None);
+        assert_eq!(
+            p("10.0.0.64/26").offset("10.0.0.70".parse().unwrap()),
+            Some(6)
+        );
+        assert_eq!(
+            p("10.0.0.64/26").offset("10.0.0.128".parse().unwrap()),
+            None
+        );
     }
 
     proptest::proptest! {

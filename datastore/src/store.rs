@@ -1,0 +1,88 @@
+//! The [`Store`] trait: what Caracal needs of a datastore. Two implementors: etcd, and memory for tests.
+
+use std::future::Future;
+
+use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
+use futures_util::Stream;
+
+/// A consistent answer to a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadAnswer {
+    /// Revision at which all ranges were read.
+    pub revision: i64,
+    /// One list for each range, in the order asked, each sorted by key.
+    pub ranges: Vec<Vec<KeyValue>>,
+}
+
+/// One change, as a watch tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The path.
+    pub key: String,
+    /// The new value; `None` = deleted.
+    pub value: Option<Vec<u8>>,
+    /// Revision of the change.
+    pub revision: i64,
+}
+
+/// What a watch says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// Changes of one or more revisions, in order; all changes of a revision are in one event.
+    Changes(Vec<Change>),
+    /// Nothing changed up to this revision: the stream is alive.
+    Progress(i64),
+}
+
+/// Why a datastore did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No connection, or no answer in time. Trying again may help.
+    #[error("the datastore at {endpoints} does not answer: {reason}")]
+    Unavailable {
+        /// Where we asked.
+        endpoints: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The revision asked for was compacted away; list again.
+    #[error("revision {asked} was compacted; the oldest is {oldest}")]
+    Compacted {
+        /// The revision asked for.
+        asked: i64,
+        /// The oldest one that is left; zero when unknown.
+        oldest: i64,
+    },
+    /// The datastore refused: authentication, permission, limits. Trying again will not help.
+    #[error("the datastore refused: {0}")]
+    Refused(String),
+}
+
+impl StoreError {
+    /// True when the same call may succeed later.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        !matches!(self, Self::Refused(_))
+    }
+}
+
+/// A datastore with revisions, transactions and watches: etcd v3's contract.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// The stream of a watch. An error ends it.
+    type Watch: Stream<Item = Result<WatchEvent, StoreError>> + Send + Unpin;
+
+    /// Reads all ranges at one revision.
+    fn read(&self, ranges: &[Range])
+    -> impl Future<Output = Result<ReadAnswer, StoreError>> + Send;
+
+    /// Carries out a transaction.
+    fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;
+
+    /// Watches everything below `prefix` from `revision` on (inclusive). Progress events arrive when
+    /// nothing changes, often enough to notice a dead connection.
+    fn watch(
+        &self,
+        prefix: &str,
+        revision: i64,
+    ) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
+}

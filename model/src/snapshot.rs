@@ -1,0 +1,504 @@
+//! All resources at one revision of the datastore.
+//!
+//! A snapshot is level-triggered: it is built by [`Snapshot::apply`], and two histories that end in the same
+//! data give equal snapshots, but for values that never parsed. A value that does not parse never replaces
+//! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ipam::{Block, BlockAffinity, IpamConfig, Owner};
+use crate::keys::{Key, KeyError};
+use crate::names::{NodeName, PoolName};
+use crate::net::{Family, Prefix};
+use crate::resource::{
+    BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
+    Node, WorkloadEndpoint,
+};
+
+/// A value with the revision of its last change. Cheap to clone.
+#[derive(Debug, PartialEq)]
+pub struct Versioned<T> {
+    /// etcd's ModRevision.
+    pub revision: i64,
+    value: Arc<T>,
+}
+
+impl<T> Clone for Versioned<T> {
+    fn clone(&self) -> Self {
+        Self {
+            revision: self.revision,
+            value: Arc::clone(&self.value),
+        }
+    }
+}
+
+impl<T> Deref for Versioned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Versioned<T> {
+    /// Wraps a value.
+    #[must_use]
+    pub fn new(revision: i64, value: T) -> Self {
+        Self {
+            revision,
+            value: Arc::new(value),
+        }
+    }
+}
+
+/// Something that is wrong, for logs, status and probes: the same words everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Problem {
+    /// Stable code for metrics, such as `datastore.invalid_value`.
+    pub code: String,
+    /// What it is about: an etcd key, a peer's name, a device.
+    pub subject: String,
+    /// One sentence: what was seen and what follows.
+    pub reason: String,
+}
+
+/// A value that does not parse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidValue {
+    /// Revision of the value.
+    pub revision: i64,
+    /// Why it does not parse.
+    pub reason: String,
+    /// True when an earlier, good value is still in use.
+    pub kept_last_good: bool,
+}
+
+/// What [`Snapshot::apply`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The snapshot differs from before.
+    Changed,
+    /// The value is not one that Caracal reads.
+    Ignored,
+    /// The value does not parse; the reason.
+    Invalid(String),
+}
+
+/// All resources at one revision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// Revision of the datastore.
+    pub revision: i64,
+    /// Nodes.
+    pub nodes: BTreeMap<NodeName, Versioned<Node>>,
+    /// IP pools.
+    pub pools: BTreeMap<PoolName, Versioned<IpPool>>,
+    /// Reservations.
+    pub reservations: BTreeMap<String, Versioned<IpReservation>>,
+    /// BGPConfigurations: `default` and `node.NAME`.
+    pub bgp_configurations: BTreeMap<String, Versioned<BgpConfiguration>>,
+    /// BGPPeers.
+    pub bgp_peers: BTreeMap<String, Versioned<BgpPeer>>,
+    /// BGPFilters.
+    pub bgp_filters: BTreeMap<String, Versioned<BgpFilter>>,
+    /// FelixConfigurations: `default` and `node.NAME`.
+    pub felix_configurations: BTreeMap<String, Versioned<FelixConfiguration>>,
+    /// Workload endpoints by namespace and name.
+    pub workloads: BTreeMap<(String, String), Versioned<WorkloadEndpoint>>,
+    /// Blocks.
+    pub blocks: BTreeMap<Prefix, Versioned<Block>>,
+    /// Affinities by owner and block.
+    pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
+    /// The IPAM configuration, when there is one.
+    pub ipam_config: Option<Versioned<IpamConfig>>,
+    /// Values that do not parse, by path.
+    pub invalid: BTreeMap<String, InvalidValue>,
+}
+
+/// Puts, removes or keeps one entry of a map.
+fn set<K: Ord, T>(
+    map: &mut BTreeMap<K, Versioned<T>>,
+    key: K,
+    revision: i64,
+    value: Option<Result<T, Invalid>>,
+) -> Result<(), (String, bool)> {
+    match value {
+        None => {
+            map.remove(&key);
+            Ok(())
+        }
+        Some(Ok(value)) => {
+            map.insert(key, Versioned::new(revision, value));
+            Ok(())
+        }
+        Some(Err(Invalid(reason))) => Err((reason, map.contains_key(&key))),
+    }
+}
+
+impl Snapshot {
+    /// Applies one key: `Some` = put at `revision`, `None` = deleted. Never fails: what does not parse is
+    /// recorded in [`Snapshot::invalid`] (MODEL-4).
+    pub fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) -> Applied {
+        self.revision = self.revision.max(revision);
+        let key = match Key::parse(path) {
+            Ok(key) => key,
+            Err(KeyError::Foreign) => return Applied::Ignored,
+            Err(e @ KeyError::Malformed(_)) => {
+                return self.record(path, revision, value.map(|_| (e.to_string(), false)));
+            }
+        };
+        match self.store(key, value, revision) {
+            None => Applied::Ignored,
+            Some(Ok(())) => {
+                self.invalid.remove(path);
+                Applied::Changed
+            }
+            Some(Err(fault)) => self.record(path, revision, Some(fault)),
+        }
+    }
+
+    fn record(&mut self, path: &str, revision: i64, fault: Option<(String, bool)>) -> Applied {
+        match fault {
+            None => {
+                self.invalid.remove(path);
+                Applied::Changed
+            }
+            Some((reason, kept_last_good)) => {
+                let entry = InvalidValue {
+                    revision,
+                    reason: reason.clone(),
+                    kept_last_good,
+                };
+                self.invalid.insert(path.to_owned(), entry);
+                Applied::Invalid(reason)
+            }
+        }
+    }
+
+    /// `None` when the kind is not part of a snapshot.
+    fn store(
+        &mut self,
+        key: Key,
+        v: Option<&[u8]>,
+        rev: i64,
+    ) -> Option<Result<(), (String, bool)>> {
+        Some(match key {
+            Key::Block(cidr) => set(
+                &mut self.blocks,
+                cidr,
+                rev,
+                v.map(Block::from_json).map(|b| same_cidr(cidr, b)),
+            ),
+            Key::Affinity(owner, cidr) => set(
+                &mut self.affinities,
+                (owner, cidr),
+                rev,
+                v.map(BlockAffinity::from_json),
+            ),
+            Key::IpamConfig => match v.map(IpamConfig::from_json) {
+                None => {
+                    self.ipam_config = None;
+                    Ok(())
+                }
+                Some(Ok(config)) => {
+                    self.ipam_config = Some(Versioned::new(rev, config));
+                    Ok(())
+                }
+                Some(Err(Invalid(reason))) => Err((reason, self.ipam_config.is_some())),
+            },
+            // Handles are many and no route depends on them.
+            Key::Handle(_) | Key::IpamHost(_) => return None,
+            Key::Resource {
+                kind,
+                namespace,
+                name,
+            } => match kind {
+                Kind::Node => set(&mut self.nodes, name.into(), rev, v.map(Node::from_json)),
+                Kind::IpPool => set(&mut self.pools, name.into(), rev, v.map(IpPool::from_json)),
+                Kind::IpReservation => set(
+                    &mut self.reservations,
+                    name,
+                    rev,
+                    v.map(IpReservation::from_json),
+                ),
+                Kind::BgpConfiguration => set(
+                    &mut self.bgp_configurations,
+                    name,
+                    rev,
+                    v.map(BgpConfiguration::from_json),
+                ),
+                Kind::BgpPeer => set(&mut self.bgp_peers, name, rev, v.map(BgpPeer::from_json)),
+                Kind::BgpFilter => set(
+                    &mut self.bgp_filters,
+                    name,
+                    rev,
+                    v.map(BgpFilter::from_json),
+                ),
+                Kind::FelixConfiguration => set(
+                    &mut self.felix_configurations,
+                    name,
+                    rev,
+                    v.map(FelixConfiguration::from_json),
+                ),
+                Kind::WorkloadEndpoint => set(
+                    &mut self.workloads,
+                    (namespace.unwrap_or_default(), name),
+                    rev,
+                    v.map(WorkloadEndpoint::from_json),
+                ),
+                Kind::ClusterInformation
+                | Kind::IpamConfiguration
+                | Kind::Profile
+                | Kind::Tier
+                | Kind::HostEndpoint => return None,
+            },
+        })
+    }
+
+    /// What is wrong with the data, one entry a key.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        self.invalid
+            .iter()
+            .map(|(path, entry)| Problem {
+                code: "datastore.invalid_value".to_owned(),
+                subject: path.clone(),
+                reason: format!(
+                    "{}; {}",
+                    entry.reason,
+                    if entry.kept_last_good {
+                        "the last good value stays in use"
+                    } else {
+                        "the value is ignored until it is corrected"
+                    }
+                ),
+            })
+            .collect()
+    }
+
+    /// True while a value that makes routes cannot be read and no good one is known: a route that seems
+    /// unwanted may be wanted, so nothing is to be deleted.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.invalid.iter().any(|(path, entry)| {
+            !entry.kept_last_good
+                && matches!(
+                    Key::parse(path),
+                    Ok(Key::Block(_)
+                        | Key::Affinity(..)
+                        | Key::Resource {
+                            kind: Kind::Node | Kind::IpPool | Kind::WorkloadEndpoint,
+                            ..
+                        })
+                )
+        })
+    }
+
+    /// The pool that holds an address range; the most specific one. Disabled pools count: their blocks live on.
+    #[must_use]
+    pub fn pool_of(&self, prefix: &Prefix) -> Option<(&PoolName, &Versioned<IpPool>)> {
+        self.pools
+            .iter()
+            .filter(|(_, pool)| pool.spec.prefix().covers(prefix))
+            .max_by_key(|(_, pool)| pool.spec.prefix().len())
+    }
+
+    /// The block that holds an address or range.
+    #[must_use]
+    pub fn block_of(&self, prefix: &Prefix) -> Option<&Versioned<Block>> {
+        // Blocks do not overlap and are sorted by address, so it is the last one that starts at or before.
+        let (_, block) = self
+            .blocks
+            .range(..=Prefix::host(prefix.address()))
+            .next_back()?;
+        block.cidr.covers(prefix).then_some(block)
+    }
+
+    /// The affinities of a node with their blocks, in key order.
+    pub fn affinities_of<'a>(
+        &'a self,
+        node: &'a NodeName,
+    ) -> impl Iterator<Item = (Prefix, &'a Versioned<BlockAffinity>)> {
+        self.affinities
+            .iter()
+            .filter(move |((owner, _), _)| owner.node() == Some(node))
+            .map(|((_, cidr), affinity)| (*cidr, affinity))
+    }
+
+    /// The workloads of a node.
+    pub fn workloads_of<'a>(
+        &'a self,
+        node: &'a NodeName,
+    ) -> impl Iterator<Item = &'a Versioned<WorkloadEndpoint>> {
+        self.workloads
+            .values()
+            .filter(move |w| w.spec.node == node.as_str())
+    }
+
+    /// The cluster-wide BGPConfiguration.
+    #[must_use]
+    pub fn bgp_default(&self) -> Option<&Versioned<BgpConfiguration>> {
+        self.bgp_configurations.get("default")
+    }
+
+    /// The cluster's default AS number: BGPConfiguration `default`, else 64512.
+    #[must_use]
+    pub fn default_asn(&self) -> u32 {
+        self.bgp_default()
+            .and_then(|c| c.spec.as_number)
+            .map_or(64512, |asn| asn.0)
+    }
+
+    /// The AS number of a node: its own, else the cluster's default.
+    #[must_use]
+    pub fn asn_of(&self, node: &Node) -> u32 {
+        node.spec
+            .bgp
+            .as_ref()
+            .and_then(|bgp| bgp.as_number)
+            .map_or_else(|| self.default_asn(), |asn| asn.0)
+    }
+
+    /// True when an enabled or disabled pool of the family exists.
+    #[must_use]
+    pub fn has_pool(&self, family: Family) -> bool {
+        self.pools
+            .values()
+            .any(|pool| pool.spec.prefix().family() == family)
+    }
+}
+
+fn same_cidr(key: Prefix, block: Result<Block, Invalid>) -> Result<Block, Invalid> {
+    let block = block?;
+    if block.cidr == key {
+        return Ok(block);
+    }
+    Err(Invalid(format!(
+        "the block says {} under the key of {key}",
+        block.cidr
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/p";
+
+    fn pool(cidr: &str, rest: &str) -> Vec<u8> {
+        format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"{cidr}"{rest}}}}}"#).into_bytes()
+    }
+
+    #[test]
+    fn model_4_a_bad_value_keeps_the_last_good_one() {
+        let mut s = Snapshot::default();
+        assert_eq!(
+            s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 5),
+            Applied::Changed
+        );
+        let bad = s.apply(POOL, Some(&pool("10.0.0.0/99", "")), 6);
+        assert!(matches!(bad, Applied::Invalid(_)));
+        assert_eq!(s.pools[&PoolName::from("p")].spec.cidr, "10.0.0.0/16");
+        assert_eq!(
+            s.problems()[0].reason,
+            "spec.cidr: prefix length 99 is too long for IPv4; at most 32; the last good value stays in use"
+        );
+        assert!(!s.is_doubtful());
+        assert_eq!(
+            s.apply(POOL, Some(&pool("10.1.0.0/16", "")), 7),
+            Applied::Changed
+        );
+        assert!(s.problems().is_empty());
+        assert_eq!(s.revision, 7);
+        assert_eq!(s.apply(POOL, None, 8), Applied::Changed);
+        assert!(s.pools.is_empty());
+    }
+
+    #[test]
+    fn a_value_that_never_parsed_makes_the_snapshot_doubtful() {
+        let mut s = Snapshot::default();
+        s.apply(POOL, Some(b"{nonsense"), 5);
+        assert!(s.is_doubtful());
+        assert!(
+            s.problems()[0]
+                .reason
+                .ends_with("the value is ignored until it is corrected")
+        );
+        s.apply(POOL, None, 6);
+        assert!(!s.is_doubtful());
+        assert!(s.problems().is_empty());
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        let fault = |value: &[u8]| match Snapshot::default().apply(POOL, Some(value), 1) {
+            Applied::Invalid(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert!(fault(&pool("banana", "")).starts_with("spec.cidr: \"banana\" is not a CIDR"));
+        assert!(
+            fault(&pool("10.0.0.0/16", r#","ipipMode":"Sometimes""#)).starts_with(
+                "encapsulation mode \"Sometimes\" is not known; use Never, Always or CrossSubnet"
+            )
+        );
+        assert!(
+            fault(&pool(
+                "10.0.0.0/16",
+                r#","ipipMode":"Always","vxlanMode":"Always""#
+            ))
+            .contains("both set")
+        );
+        assert!(
+            fault(&pool("10.0.0.0/16", r#","blockSize":12"#))
+                .contains("an IPv4 block is /20 to /32")
+        );
+        let peer =
+            br#"{"metadata":{"name":"x"},"spec":{"peerIP":"10.0.0.9","asNumber":99999999999}}"#;
+        let path = "/calico/resources/v3/projectcalico.org/bgppeers/x";
+        let Applied::Invalid(reason) = Snapshot::default().apply(path, Some(peer), 1) else {
+            panic!()
+        };
+        assert!(
+            reason.starts_with("AS number 99999999999 is out of range"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn blocks_and_pools_are_found_by_range() {
+        let mut s = Snapshot::default();
+        s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 1);
+        for (cidr, n) in [("10.0.0.0/30", 4), ("10.0.0.8/30", 4)] {
+            let key = Key::Block(cidr.parse().unwrap()).to_path();
+            let block = Block::new(cidr.parse().unwrap(), None, 1);
+            assert_eq!(block.allocations.len(), n);
+            s.apply(&key, Some(&block.to_json()), 2);
+        }
+        let find = |text: &str| {
+            s.block_of(&text.parse().unwrap())
+                .map(|b| b.cidr.to_string())
+        };
+        assert_eq!(find("10.0.0.3"), Some("10.0.0.0/30".into()));
+        assert_eq!(find("10.0.0.4"), None);
+        assert_eq!(find("10.0.0.8/30"), Some("10.0.0.8/30".into()));
+        assert_eq!(find("10.0.0.8"), Some("10.0.0.8/30".into()));
+        assert!(s.pool_of(&"10.0.3.0/26".parse().unwrap()).is_some());
+        assert!(s.pool_of(&"10.1.3.0/26".parse().unwrap()).is_none());
+    }
+
+    #[test]
+    fn a_block_under_another_key_is_refused() {
+        let mut s = Snapshot::default();
+        let block = Block::new("10.0.0.8/30".parse().unwrap(), None, 1);
+        let key = Key::Block("10.0.0.0/30".parse().unwrap()).to_path();
+        assert_eq!(
+            s.apply(&key, Some(&block.to_json()), 2),
+            Applied::Invalid("the block says 10.0.0.8/30 under the key of 10.0.0.0/30".into())
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! What a node says of itself: the answer of `caracal status -o json`. Stable, documented, additive.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::net::Prefix;
+use crate::snapshot::Problem;
+
+/// The state of a node's process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The node's name.
+    pub node: String,
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since the process started.
+    pub uptime_seconds: u64,
+    /// The node's own addresses.
+    pub addresses: Vec<String>,
+    /// Our AS number.
+    pub asn: u32,
+    /// Our BGP Identifier.
+    pub router_id: String,
+    /// The datastore.
+    pub datastore: DatastoreStatus,
+    /// Our peers, sorted by name.
+    pub peers: Vec<PeerStatus>,
+    /// Our blocks.
+    pub blocks: Vec<BlockStatus>,
+    /// The kernel.
+    pub kernel: KernelStatus,
+    /// Everything that is wrong, each with key and reason.
+    pub problems: Vec<Problem>,
+}
+
+/// The datastore as the node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DatastoreStatus {
+    /// `fresh`, `lagging` or `stale`.
+    pub state: String,
+    /// Revision of the snapshot in use.
+    pub revision: i64,
+    /// Why it is not fresh.
+    pub reason: Option<String>,
+}
+
+/// One peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PeerStatus {
+    /// Name, `Mesh_10_0_0_2`.
+    pub name: String,
+    /// Address.
+    pub address: Option<IpAddr>,
+    /// AS number.
+    pub asn: u32,
+    /// `mesh`, `global`, `node`.
+    pub kind: String,
+    /// `Idle`, `Connect`, `Active`, `OpenSent`, `OpenConfirm`, `Established`.
+    pub state: String,
+    /// Seconds in this state.
+    pub since_seconds: u64,
+    /// Why the session is down, or was last.
+    pub reason: Option<String>,
+    /// Prefixes received.
+    pub received: usize,
+    /// Prefixes accepted.
+    pub accepted: usize,
+    /// Prefixes advertised.
+    pub advertised: usize,
+    /// True while the peer's routes are kept past the end of its session (RFC 4724).
+    pub stale: bool,
+}
+
+/// One block of this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockStatus {
+    /// The range.
+    pub cidr: Prefix,
+    /// State of our affinity.
+    pub state: String,
+    /// Addresses in use.
+    pub in_use: usize,
+    /// Addresses in all.
+    pub size: usize,
+}
+
+/// The kernel as the agent sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KernelStatus {
+    /// `learning` (nothing is deleted yet), `synced` or `frozen`.
+    pub phase: String,
+    /// Why nothing is deleted, while the phase is not `synced`.
+    pub reason: Option<String>,
+    /// Revision of the last snapshot that was applied without errors.
+    pub revision: i64,
+    /// Routes of ours by kind: `blackhole`, `local`, `direct`, `ipip`, `vxlan`.
+    pub routes: std::collections::BTreeMap<String, usize>,
+    /// Tunnel devices that are up.
+    pub tunnels: Vec<String>,
+    /// Backend of NAT rules: `nft`, `iptables-legacy` or `none`.
+    pub nat: String,
+}

@@ -1,0 +1,113 @@
+//! What a datastore can be asked, as values: consistent reads and compare-and-swap transactions. Cores
+//! produce these; a shell carries them to etcd.
+
+/// What to read: one key or everything below a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Range {
+    /// One key.
+    Key(String),
+    /// All keys that start with this text.
+    Prefix(String),
+}
+
+/// A key with its value and the revision of its last change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The path.
+    pub key: String,
+    /// The value.
+    pub value: Vec<u8>,
+    /// etcd's ModRevision.
+    pub mod_revision: i64,
+}
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// The key does not exist.
+    Absent(String),
+    /// The key's last change was at this revision.
+    Unchanged(String, i64),
+}
+
+impl Compare {
+    /// The key that is compared.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Absent(key) | Self::Unchanged(key, _) => key,
+        }
+    }
+}
+
+/// A write of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Sets a key.
+    Put(String, Vec<u8>),
+    /// Removes a key.
+    Delete(String),
+}
+
+impl Write {
+    /// The key that is written.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put(key, _) | Self::Delete(key) => key,
+        }
+    }
+}
+
+/// All writes happen if all conditions hold, else none. A key is written at most once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// Conditions.
+    pub compare: Vec<Compare>,
+    /// Writes.
+    pub writes: Vec<Write>,
+}
+
+impl Txn {
+    /// An empty transaction.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates a key that must not exist.
+    #[must_use]
+    pub fn create(mut self, key: impl Into<String>, value: Vec<u8>) -> Self {
+        let key = key.into();
+        self.compare.push(Compare::Absent(key.clone()));
+        self.writes.push(Write::Put(key, value));
+        self
+    }
+
+    /// Replaces a key that was last changed at `revision`.
+    #[must_use]
+    pub fn update(mut self, key: impl Into<String>, revision: i64, value: Vec<u8>) -> Self {
+        let key = key.into();
+        self.compare.push(Compare::Unchanged(key.clone(), revision));
+        self.writes.push(Write::Put(key, value));
+        self
+    }
+
+    /// Removes a key that was last changed at `revision`.
+    #[must_use]
+    pub fn delete(mut self, key: impl Into<String>, revision: i64) -> Self {
+        let key = key.into();
+        self.compare.push(Compare::Unchanged(key.clone(), revision));
+        self.writes.push(Write::Delete(key));
+        self
+    }
+}
+
+/// The answer to a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxnOutcome {
+    /// All conditions held; the writes carry this revision.
+    Committed(i64),
+    /// A condition did not hold; nothing was written.
+    Conflict,
+}
