@@ -1,0 +1,400 @@
+//! From a topology to the steps that build it. Pure: nothing here starts a program or opens a file, so
+//! a test can read the whole bring-up.
+//!
+//! A [`Layout`] holds every name and address; [`steps`] orders the work. Namespaces are listed before
+//! anything exists, so that a lab that was killed half-way can be found and removed.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use caracal_model::Prefix;
+
+use crate::topology::{NodeKind, Topology};
+
+mod addresses;
+mod names;
+pub(crate) mod resources;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub use names::{LabName, LabNameError};
+pub use resources::Document;
+
+/// The port etcd serves clients on.
+pub const ETCD_PORT: u16 = 2379;
+
+/// Every name and address of one lab.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The lab.
+    pub lab: LabName,
+    /// Bridges, in the switch namespace.
+    pub bridges: Vec<Bridge>,
+    /// etcd's legs, one per segment.
+    pub etcd: Vec<Interface>,
+    /// Routers.
+    pub routers: Vec<RouterLayout>,
+    /// Nodes.
+    pub nodes: Vec<NodeLayout>,
+}
+
+/// A segment's bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// The segment.
+    pub segment: String,
+    /// Name of the bridge device.
+    pub device: String,
+    /// MTU of the segment.
+    pub mtu: u16,
+}
+
+/// One end of a cable: a device in a namespace and its port in the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The segment.
+    pub segment: String,
+    /// Name inside the namespace, `eth0` upwards.
+    pub device: String,
+    /// Name of the other end in the switch namespace.
+    pub port: String,
+    /// Address.
+    pub address: Ipv4Addr,
+    /// Length of the segment's prefix.
+    pub len: u8,
+    /// MTU of the segment.
+    pub mtu: u16,
+}
+
+/// A route through a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Via {
+    /// Destination; `0.0.0.0/0` is the default route.
+    pub destination: Prefix,
+    /// Address of the next hop on a connected segment.
+    pub next_hop: Ipv4Addr,
+}
+
+/// A router's namespace.
+#[derive(Clone, Debug)]
+pub struct RouterLayout {
+    /// Name in the topology.
+    pub name: String,
+    /// Namespace.
+    pub netns: String,
+    /// Legs.
+    pub legs: Vec<Interface>,
+    /// Routes to segments behind other routers.
+    pub routes: Vec<Via>,
+}
+
+/// A node's namespace.
+#[derive(Clone, Debug)]
+pub struct NodeLayout {
+    /// Name in the topology and in the cluster.
+    pub name: String,
+    /// What runs in it.
+    pub kind: NodeKind,
+    /// Namespace.
+    pub netns: String,
+    /// `eth0`.
+    pub uplink: Interface,
+    /// Default route (dead where the segment has no router) and more specific ones.
+    pub routes: Vec<Via>,
+    /// Where this node reaches etcd.
+    pub etcd_endpoint: String,
+    /// Environment of `caracal node`, without directories.
+    pub env: BTreeMap<String, String>,
+    /// Pods.
+    pub pods: Vec<PodLayout>,
+}
+
+/// A pod's namespace; its interface is the CNI plugin's work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLayout {
+    /// Name, unique on its node.
+    pub name: String,
+    /// Namespace.
+    pub netns: String,
+}
+
+/// One piece of work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make namespaces, with `lo` up.
+    Namespaces(Vec<String>),
+    /// Write a sysctl inside a namespace.
+    Sysctl {
+        /// Namespace.
+        netns: String,
+        /// With slashes, below `/proc/sys`.
+        key: String,
+        /// Value.
+        value: &'static str,
+        /// A kernel without this key is fine.
+        optional: bool,
+    },
+    /// One `ip -batch` inside a namespace.
+    Ip {
+        /// Namespace.
+        netns: String,
+        /// Lines without `ip`.
+        lines: Vec<String>,
+    },
+    /// Start etcd and wait until it serves.
+    StartEtcd,
+    /// Put documents into etcd.
+    Put(Vec<Document>),
+    /// Start `caracal node`.
+    StartNode(String),
+    /// Wait for the admin socket of a node.
+    AwaitNode(String),
+    /// Call the CNI plugin for a pod.
+    AddPod {
+        /// Node.
+        node: String,
+        /// Pod.
+        pod: String,
+    },
+    /// Start a foreign speaker; it comes after the pods, as its configuration names their blocks.
+    StartSpeaker(String),
+}
+
+impl Layout {
+    /// Gives names and addresses to everything in a (checked) topology.
+    #[must_use]
+    pub fn of(topology: &Topology, lab: &LabName) -> Self {
+        let addresses = addresses::assign(topology);
+        let graph = routes::Graph::new(topology, &addresses);
+        let mut ports = 0..;
+        let mut cable = |segment: &str, device: usize, address: Ipv4Addr| {
+            let s = topology.segment(segment).expect("invariant: references were checked");
+            Interface {
+                segment: segment.to_owned(),
+                device: format!("eth{device}"),
+                port: format!("port{}", ports.next().expect("invariant: ports never end")),
+                address,
+                len: s.cidr.value.len(),
+                mtu: s.mtu,
+            }
+        };
+        let bridges = topology.segments.iter().map(|s| Bridge {
+            segment: s.name.value.clone(),
+            device: format!("br-{}", s.name.value),
+            mtu: s.mtu,
+        });
+        let bridges = bridges.collect();
+        let etcd: Vec<_> = topology
+            .segments
+            .iter()
+            .enumerate()
+            .map(|(i, s)| cable(&s.name.value, i, addresses.etcd[&s.name.value]))
+            .collect();
+        let routers = topology.routers.iter().map(|r| {
+            let name = &r.name.value;
+            let legs = r.legs.iter().enumerate().map(|(i, leg)| {
+                let segment = &leg.segment.value;
+                cable(segment, i, addresses.legs[&(name.clone(), segment.clone())])
+            });
+            RouterLayout {
+                name: name.clone(),
+                netns: lab.netns(name),
+                legs: legs.collect(),
+                routes: graph.router_routes(r),
+            }
+        });
+        let routers = routers.collect();
+        let nodes = topology.nodes.iter().map(|n| {
+            let segment = &n.segment.value;
+            let uplink = cable(segment, 0, addresses.nodes[&n.name.value]);
+            let endpoint = format!("http://{}:{ETCD_PORT}", addresses.etcd[segment]);
+            NodeLayout {
+                name: n.name.value.clone(),
+                kind: n.kind,
+                netns: lab.netns(&n.name.value),
+                env: environment(topology, n, &uplink, &endpoint),
+                uplink,
+                routes: graph.node_routes(segment),
+                etcd_endpoint: endpoint,
+                pods: pods(lab, n),
+            }
+        });
+        let nodes = nodes.collect();
+        Self { lab: lab.clone(), bridges, etcd, routers, nodes }
+    }
+
+    /// Namespace of the bridges.
+    #[must_use]
+    pub fn switch_netns(&self) -> String {
+        self.lab.netns("switch")
+    }
+
+    /// Namespace of etcd.
+    #[must_use]
+    pub fn etcd_netns(&self) -> String {
+        self.lab.netns("etcd")
+    }
+
+    /// All namespaces of the lab.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        let mut all = vec![self.switch_netns(), self.etcd_netns()];
+        all.extend(self.routers.iter().map(|r| r.netns.clone()));
+        all.extend(self.nodes.iter().map(|n| n.netns.clone()));
+        all.extend(self.nodes.iter().flat_map(|n| n.pods.iter().map(|p| p.netns.clone())));
+        all
+    }
+
+    /// The node of this name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&NodeLayout> {
+        self.nodes.iter().find(|n| n.name == name)
+    }
+}
+
+fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
+    let names = node.pods.value.0.iter();
+    let pods = names.map(|pod| PodLayout {
+        name: pod.clone(),
+        netns: lab.netns(&format!("{}-{pod}", node.name.value)),
+    });
+    pods.collect()
+}
+
+fn environment(
+    topology: &Topology,
+    node: &crate::topology::Node,
+    uplink: &Interface,
+    endpoint: &str,
+) -> BTreeMap<String, String> {
+    let pool = &topology.pool;
+    let ip = if node.autodetect {
+        "autodetect".to_owned()
+    } else {
+        format!("{}/{}", uplink.address, uplink.len)
+    };
+    let mut env: BTreeMap<String, String> = [
+        ("NODENAME", node.name.value.clone()),
+        ("IP", ip),
+        ("ETCD_ENDPOINTS", endpoint.to_owned()),
+        ("DATASTORE_TYPE", "etcdv3".to_owned()),
+        ("CALICO_NETWORKING_BACKEND", topology.backend.as_str().to_owned()),
+        ("CALICO_IPV4POOL_CIDR", pool.cidr.to_string()),
+        ("CALICO_IPV4POOL_BLOCK_SIZE", pool.block_size.value.to_string()),
+        ("CALICO_IPV4POOL_IPIP", pool.ipip_mode.as_str().to_owned()),
+        ("CALICO_IPV4POOL_VXLAN", pool.vxlan_mode.value.as_str().to_owned()),
+        ("CALICO_IPV4POOL_NAT_OUTGOING", pool.nat_outgoing.to_string()),
+    ]
+    .into_iter()
+    .map(|(k, v)| (k.to_owned(), v))
+    .collect();
+    if topology.resources.iter().any(|r| r.value.kind == "IPPool") {
+        env.insert("NO_DEFAULT_POOLS".to_owned(), "true".to_owned());
+    }
+    if let Some(asn) = node.asn {
+        env.insert("AS".to_owned(), asn.to_string());
+    }
+    env.extend(node.env.clone());
+    env
+}
+
+/// The bring-up, in order.
+#[must_use]
+pub fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
+    let mut steps = network(layout);
+    steps.push(Step::StartEtcd);
+    let documents = resources::documents(topology, layout);
+    if !documents.is_empty() {
+        steps.push(Step::Put(documents));
+    }
+    let of = |kind: fn(NodeKind) -> bool| layout.nodes.iter().filter(move |n| kind(n.kind));
+    let caracal = |kind| kind == NodeKind::Caracal;
+    steps.extend(of(caracal).map(|n| Step::StartNode(n.name.clone())));
+    steps.extend(of(caracal).map(|n| Step::AwaitNode(n.name.clone())));
+    for node in &layout.nodes {
+        let add = |pod: &PodLayout| Step::AddPod { node: node.name.clone(), pod: pod.name.clone() };
+        steps.extend(node.pods.iter().map(add));
+    }
+    let foreign = |kind| matches!(kind, NodeKind::Bird2 | NodeKind::Gobgp);
+    steps.extend(of(foreign).map(|n| Step::StartSpeaker(n.name.clone())));
+    steps
+}
+
+/// The part of the bring-up that makes namespaces and links.
+#[must_use]
+pub fn network(layout: &Layout) -> Vec<Step> {
+    let mut steps = vec![Step::Namespaces(layout.namespaces())];
+    let switch = layout.switch_netns();
+    for family in ["iptables", "ip6tables", "arptables"] {
+        // 1 in every new namespace of a kernel with br_netfilter: bridged frames would pass iptables.
+        let key = format!("net/bridge/bridge-nf-call-{family}");
+        steps.push(Step::Sysctl { netns: switch.clone(), key, value: "0", optional: true });
+    }
+    for scope in ["all", "default"] {
+        // Neighbour discovery of the switch's own ports is noise in every capture.
+        let key = format!("net/ipv6/conf/{scope}/disable_ipv6");
+        steps.push(Step::Sysctl { netns: switch.clone(), key, value: "1", optional: true });
+    }
+    for router in &layout.routers {
+        let key = "net/ipv4/ip_forward".to_owned();
+        let netns = router.netns.clone();
+        steps.push(Step::Sysctl { netns, key, value: "1", optional: false });
+    }
+    let members = layout.routers.iter().map(|r| &r.netns);
+    for netns in members.chain(layout.nodes.iter().map(|n| &n.netns)) {
+        for scope in ["all", "default"] {
+            let key = format!("net/ipv4/conf/{scope}/rp_filter");
+            steps.push(Step::Sysctl { netns: netns.clone(), key, value: "0", optional: false });
+        }
+    }
+    steps.push(Step::Ip { netns: switch, lines: switch_lines(layout) });
+    steps.push(Step::Ip { netns: layout.etcd_netns(), lines: host_lines(&layout.etcd, &[]) });
+    for router in &layout.routers {
+        let lines = host_lines(&router.legs, &router.routes);
+        steps.push(Step::Ip { netns: router.netns.clone(), lines });
+    }
+    for node in &layout.nodes {
+        let lines = host_lines(std::slice::from_ref(&node.uplink), &node.routes);
+        steps.push(Step::Ip { netns: node.netns.clone(), lines });
+    }
+    steps
+}
+
+/// Device names always follow a keyword: iproute2 takes a bare `p1` or `m` for a keyword's prefix.
+fn switch_lines(layout: &Layout) -> Vec<String> {
+    let mut lines = Vec::new();
+    for bridge in &layout.bridges {
+        let Bridge { device, mtu, .. } = bridge;
+        lines.push(format!("link add name {device} mtu {mtu} type bridge mcast_snooping 0"));
+        lines.push(format!("link set dev {device} up"));
+    }
+    let etcd_netns = layout.etcd_netns();
+    let etcd = layout.etcd.iter().map(|i| (&etcd_netns, i));
+    let routers = layout.routers.iter().flat_map(|r| r.legs.iter().map(move |i| (&r.netns, i)));
+    let nodes = layout.nodes.iter().map(|n| (&n.netns, &n.uplink));
+    for (netns, interface) in etcd.chain(routers).chain(nodes) {
+        let Interface { device, port, mtu, segment, .. } = interface;
+        lines.push(format!(
+            "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} netns {netns}"
+        ));
+        lines.push(format!("link set dev {port} master br-{segment} up"));
+    }
+    lines
+}
+
+fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for Interface { device, address, len, .. } in interfaces {
+        lines.push(format!("address add {address}/{len} dev {device}"));
+        lines.push(format!("link set dev {device} up"));
+    }
+    lines.extend(routes.iter().map(|Via { destination, next_hop }| {
+        if destination.len() == 0 {
+            format!("route add default via {next_hop}")
+        } else {
+            format!("route add {destination} via {next_hop}")
+        }
+    }));
+    lines
+}

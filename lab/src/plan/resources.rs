@@ -1,0 +1,93 @@
+//! Calico documents that are in etcd before the first node starts.
+
+use serde_json::{Map, Value, json};
+
+use super::Layout;
+use crate::topology::{Resource, Topology};
+
+/// A value for an etcd key. `uid` and `creationTimestamp` are added when it is put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// Full etcd key.
+    pub key: String,
+    /// The resource.
+    pub value: Value,
+}
+
+/// Kinds whose plural is the lower-case kind and an `s`.
+const CLUSTER_KINDS: [&str; 8] = [
+    "BGPConfiguration",
+    "BGPFilter",
+    "BGPPeer",
+    "FelixConfiguration",
+    "IPAMConfiguration",
+    "IPPool",
+    "IPReservation",
+    "Node",
+];
+
+/// The kinds of resources a topology file may have.
+pub(crate) fn kinds() -> &'static [&'static str] {
+    &CLUSTER_KINDS
+}
+
+/// The plural in a resource's key.
+pub(crate) fn plural(kind: &str) -> Option<String> {
+    CLUSTER_KINDS.contains(&kind).then(|| format!("{}s", kind.to_ascii_lowercase()))
+}
+
+fn key(kind: &str, name: &str) -> String {
+    let plural = plural(kind).expect("invariant: kinds were checked");
+    format!("/calico/resources/v3/projectcalico.org/{plural}/{name}")
+}
+
+fn document(kind: &str, name: &str, metadata: Map<String, Value>, spec: &Value) -> Document {
+    let value = json!({
+        "kind": kind,
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": metadata,
+        "spec": spec,
+    });
+    Document { key: key(kind, name), value }
+}
+
+/// The topology's resources, and a Node for every node that cannot or must not be left to register
+/// itself: foreign members, and nodes with labels or a reflector's cluster ID.
+pub(super) fn documents(topology: &Topology, layout: &Layout) -> Vec<Document> {
+    let own = topology.resources.iter().map(|r| resource(&r.value));
+    own.chain(topology.nodes.iter().filter_map(|n| node(n, layout))).collect()
+}
+
+fn resource(resource: &Resource) -> Document {
+    let name = resource.name().expect("invariant: names were checked");
+    let spec = if resource.spec.is_null() { json!({}) } else { resource.spec.clone() };
+    document(&resource.kind, name, resource.metadata.clone(), &spec)
+}
+
+fn node(node: &crate::topology::Node, layout: &Layout) -> Option<Document> {
+    use crate::topology::NodeKind;
+    let plain = node.labels.is_empty() && node.route_reflector_cluster_id.is_none();
+    if !node.kind.is_member() || (node.kind == NodeKind::Caracal && plain) {
+        return None;
+    }
+    let name = &node.name.value;
+    let uplink = &layout.node(name).expect("invariant: the layout is of this topology").uplink;
+    let address = format!("{}/{}", uplink.address, uplink.len);
+    let mut bgp = json!({ "ipv4Address": address });
+    if let Some(asn) = node.asn {
+        bgp["asNumber"] = json!(asn);
+    }
+    if let Some(id) = node.route_reflector_cluster_id {
+        bgp["routeReflectorClusterID"] = json!(id);
+    }
+    let mut metadata = Map::new();
+    metadata.insert("name".to_owned(), json!(name));
+    if !node.labels.is_empty() {
+        metadata.insert("labels".to_owned(), json!(node.labels));
+    }
+    let spec = json!({
+        "addresses": [{ "address": address, "type": "CalicoNodeIP" }],
+        "bgp": bgp,
+    });
+    Some(document("Node", name, metadata, &spec))
+}

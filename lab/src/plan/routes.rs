@@ -1,0 +1,84 @@
+//! Routes of the underlay: shortest paths over segments and routers. Pod routes are never among them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use caracal_model::Prefix;
+
+use super::Via;
+use super::addresses::Addresses;
+use crate::topology::{Router, Topology};
+
+/// Segments joined by routers.
+pub(super) struct Graph<'a> {
+    topology: &'a Topology,
+    addresses: &'a Addresses,
+}
+
+impl<'a> Graph<'a> {
+    pub(super) fn new(topology: &'a Topology, addresses: &'a Addresses) -> Self {
+        Self { topology, addresses }
+    }
+
+    fn leg(&self, router: &str, segment: &str) -> Ipv4Addr {
+        self.addresses.legs[&(router.to_owned(), segment.to_owned())]
+    }
+
+    /// The next hop towards every segment that is not in `from`, seen from an owner of legs in `from`.
+    fn next_hops(&self, from: &[&'a str], except: Option<&str>) -> BTreeMap<&'a str, Ipv4Addr> {
+        let mut hops = BTreeMap::new();
+        let mut seen: BTreeSet<&str> = from.iter().copied().collect();
+        let mut queue: VecDeque<(&str, Option<Ipv4Addr>)> =
+            from.iter().map(|s| (*s, None)).collect();
+        while let Some((segment, hop)) = queue.pop_front() {
+            let touches = |r: &&Router| {
+                Some(r.name.value.as_str()) != except
+                    && r.legs.iter().any(|l| l.segment.value == segment)
+            };
+            for router in self.topology.routers.iter().filter(touches) {
+                let hop = hop.unwrap_or_else(|| self.leg(&router.name.value, segment));
+                for leg in &router.legs {
+                    let next = leg.segment.value.as_str();
+                    if seen.insert(next) {
+                        hops.insert(next, hop);
+                        queue.push_back((next, Some(hop)));
+                    }
+                }
+            }
+        }
+        hops
+    }
+
+    fn cidr(&self, segment: &str) -> Prefix {
+        self.topology.segment(segment).expect("invariant: references were checked").cidr.value
+    }
+
+    /// Routes of a node: a default route, through an address nobody has where the segment has no router
+    /// (proxy ARP for 169.254.1.1 needs some route out of another device), and what it does not cover.
+    pub(super) fn node_routes(&self, segment: &'a str) -> Vec<Via> {
+        let router = self
+            .topology
+            .routers
+            .iter()
+            .find(|r| r.legs.iter().any(|l| l.segment.value == segment));
+        let default = router
+            .map_or_else(|| self.addresses.dead[segment], |r| self.leg(&r.name.value, segment));
+        let mut routes =
+            vec![Via { destination: Prefix::v4(Ipv4Addr::UNSPECIFIED, 0), next_hop: default }];
+        for (other, next_hop) in self.next_hops(&[segment], None) {
+            if next_hop != default {
+                routes.push(Via { destination: self.cidr(other), next_hop });
+            }
+        }
+        routes
+    }
+
+    /// Routes of a router to segments it has no leg in.
+    pub(super) fn router_routes(&self, router: &'a Router) -> Vec<Via> {
+        let own: Vec<_> = router.legs.iter().map(|l| l.segment.value.as_str()).collect();
+        let hops = self.next_hops(&own, Some(&router.name.value));
+        hops.into_iter()
+            .map(|(segment, next_hop)| Via { destination: self.cidr(segment), next_hop })
+            .collect()
+    }
+}

@@ -1,0 +1,420 @@
+//! The lab's topology file: which segments, routers, nodes and pods a cluster is made of.
+//!
+//! The file is YAML, every unknown key is refused, and every complaint names line and column. This module
+//! knows nothing of namespaces or processes; [`crate::plan`] turns a topology into steps.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use caracal_model::Prefix;
+use serde::{Deserialize, Deserializer, de};
+pub use serde_saphyr::Spanned;
+
+mod check;
+#[cfg(test)]
+mod tests;
+
+pub use check::Invalid;
+pub(crate) use check::{MAX_LAB_NAME, valid_name};
+
+/// A cluster as its author wrote it. All cross references were checked by [`Topology::parse`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Topology {
+    /// The name of the cluster and, unless another is asked for, of the lab.
+    pub name: Spanned<String>,
+    /// One sentence for `caracal lab up` to print.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// `CALICO_NETWORKING_BACKEND` of all Caracal nodes.
+    #[serde(default)]
+    pub backend: Backend,
+    /// The default IPv4 pool.
+    #[serde(default)]
+    pub pool: Pool,
+    /// Layer-2 segments, one bridge each.
+    pub segments: Vec<Segment>,
+    /// Routers between segments.
+    #[serde(default)]
+    pub routers: Vec<Router>,
+    /// Cluster nodes and foreign speakers.
+    pub nodes: Vec<Node>,
+    /// Calico resources put into etcd before the first node starts.
+    #[serde(default)]
+    pub resources: Vec<Spanned<Resource>>,
+}
+
+/// What moves packets between nodes (`CALICO_NETWORKING_BACKEND`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// BGP sessions; the name is Calico's.
+    #[default]
+    Bird,
+    /// VXLAN without BGP.
+    Vxlan,
+    /// Routing is somebody else's job.
+    None,
+}
+
+impl Backend {
+    /// The value of the environment variable.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bird => "bird",
+            Self::Vxlan => "vxlan",
+            Self::None => "none",
+        }
+    }
+}
+
+/// When packets to another node's pods are encapsulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum EncapMode {
+    /// Always.
+    Always,
+    /// Only towards nodes in another subnet.
+    CrossSubnet,
+    /// Never.
+    #[default]
+    Never,
+}
+
+impl EncapMode {
+    /// The value as Calico writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::CrossSubnet => "CrossSubnet",
+            Self::Never => "Never",
+        }
+    }
+}
+
+/// The default IPv4 pool, created by the first node from `CALICO_IPV4POOL_*`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Pool {
+    /// Addresses of pods and tunnels.
+    #[serde(deserialize_with = "strict_v4")]
+    pub cidr: Prefix,
+    /// Length of a block's prefix, 20 to 32.
+    pub block_size: Spanned<u8>,
+    /// IP-in-IP through `tunl0`.
+    pub ipip_mode: EncapMode,
+    /// VXLAN through `vxlan.calico`; not together with IPIP.
+    pub vxlan_mode: Spanned<EncapMode>,
+    /// Masquerade packets that leave the pool.
+    pub nat_outgoing: bool,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            cidr: Prefix::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
+            block_size: unspanned(26),
+            ipip_mode: EncapMode::Never,
+            vxlan_mode: unspanned(EncapMode::Never),
+            nat_outgoing: true,
+        }
+    }
+}
+
+/// A layer-2 segment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Segment {
+    /// Also part of the bridge's name, hence at most 12 octets.
+    pub name: Spanned<String>,
+    /// IPv4 subnet, /8 to /29.
+    #[serde(deserialize_with = "strict_v4_spanned")]
+    pub cidr: Spanned<Prefix>,
+    /// MTU of all links of the segment.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+}
+
+const fn default_mtu() -> u16 {
+    1500
+}
+
+/// A router: a namespace with a leg in each of several segments, without any pod route.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Router {
+    /// Name, unique among routers and nodes.
+    pub name: Spanned<String>,
+    /// At least two legs.
+    pub legs: Vec<Leg>,
+}
+
+/// One leg of a router.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Leg {
+    /// The segment it stands in.
+    pub segment: Spanned<String>,
+    /// Its address; by default the highest free one.
+    #[serde(default)]
+    pub address: Option<Spanned<Ipv4Addr>>,
+}
+
+/// A member of the cluster, or a foreign speaker beside it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Node {
+    /// `NODENAME`.
+    pub name: Spanned<String>,
+    /// The segment its `eth0` stands in.
+    pub segment: Spanned<String>,
+    /// Its address; by default the lowest free one.
+    #[serde(default)]
+    pub address: Option<Spanned<Ipv4Addr>>,
+    /// Let the node find its address itself (`IP=autodetect`) instead of being told.
+    #[serde(default)]
+    pub autodetect: bool,
+    /// What runs in it.
+    #[serde(default)]
+    pub kind: NodeKind,
+    /// `AS`; without it the node takes the cluster's.
+    #[serde(default)]
+    pub asn: Option<u32>,
+    /// Labels of its Node resource.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Makes the node a route reflector.
+    #[serde(default, rename = "routeReflectorClusterID")]
+    pub route_reflector_cluster_id: Option<Ipv4Addr>,
+    /// Pods on it.
+    #[serde(default = "no_pods")]
+    pub pods: Spanned<Pods>,
+    /// More environment for `caracal node`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Configuration text of a foreign speaker.
+    #[serde(default)]
+    pub config: Option<String>,
+}
+
+/// What runs in a node's namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeKind {
+    /// `caracal node`.
+    #[default]
+    Caracal,
+    /// BIRD 2 with `config`, or with what `caracal render` prints for the node.
+    Bird2,
+    /// `gobgpd` with `config`.
+    Gobgp,
+    /// Nothing: a namespace with an address, for what a test starts itself.
+    Plain,
+}
+
+impl NodeKind {
+    /// Does the node count as a member of the cluster, with a Node resource?
+    #[must_use]
+    pub const fn is_member(self) -> bool {
+        matches!(self, Self::Caracal | Self::Bird2)
+    }
+
+    /// The word in the file.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Caracal => "caracal",
+            Self::Bird2 => "bird2",
+            Self::Gobgp => "gobgp",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// The names of a node's pods. The file gives names, or a number for `p1`, `p2` and so on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pods(pub Vec<String>);
+
+/// More pods than this on one node is a typing error; a /26 block holds 64 addresses.
+const MAX_PODS: u64 = 250;
+
+impl<'de> Deserialize<'de> for Pods {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Pods;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a number of pods up to {MAX_PODS} or a list of pod names")
+            }
+
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Pods, E> {
+                if n > MAX_PODS {
+                    return Err(E::invalid_value(de::Unexpected::Unsigned(n), &self));
+                }
+                Ok(Pods((1..=n).map(|i| format!("p{i}")).collect()))
+            }
+
+            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Pods, E> {
+                match u64::try_from(n) {
+                    Ok(n) => self.visit_u64(n),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Signed(n), &self)),
+                }
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Pods, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = seq.next_element()? {
+                    names.push(name);
+                }
+                Ok(Pods(names))
+            }
+        }
+        d.deserialize_any(Visitor)
+    }
+}
+
+/// A Calico resource as `calicoctl apply` takes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Resource {
+    /// `projectcalico.org/v3`.
+    #[serde(default)]
+    pub api_version: Option<String>,
+    /// For example `BGPPeer`.
+    pub kind: String,
+    /// Name, labels and annotations.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// The resource's own fields, passed on unseen.
+    #[serde(default)]
+    pub spec: serde_json::Value,
+}
+
+impl Resource {
+    /// `metadata.name`.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.metadata.get("name").and_then(serde_json::Value::as_str)
+    }
+}
+
+/// Why a topology file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// The file cannot be read.
+    #[error("cannot read the topology file {path}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The operating system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not YAML, an unknown key, or a value of the wrong shape.
+    #[error("{path} is no topology file")]
+    Syntax {
+        /// The file.
+        path: String,
+        /// Names line and column, with the text around them.
+        #[source]
+        source: Box<serde_saphyr::Error>,
+    },
+    /// Readable, but it does not describe a network.
+    #[error("{path}:{line}:{column}: {reason}")]
+    Invalid {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: u64,
+        /// Column, from 1.
+        column: u64,
+        /// What is wrong.
+        reason: Invalid,
+    },
+}
+
+impl Topology {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with line and column.
+    pub fn load(path: &Path) -> Result<Self, TopologyError> {
+        Ok(Self::load_text(path)?.0)
+    }
+
+    /// Like [`Topology::load`]; also gives the text.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with line and column.
+    pub fn load_text(path: &Path) -> Result<(Self, String), TopologyError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TopologyError::Read { path: name.clone(), source })?;
+        Ok((Self::parse(&text, &name)?, text))
+    }
+
+    /// Reads and checks a text; `path` is what messages call it.
+    ///
+    /// # Errors
+    /// [`TopologyError`], with line and column.
+    pub fn parse(text: &str, path: &str) -> Result<Self, TopologyError> {
+        let topology: Self = serde_saphyr::from_str(text).map_err(|source| {
+            TopologyError::Syntax { path: path.to_owned(), source: Box::new(source) }
+        })?;
+        check::check(&topology).map_err(|found| TopologyError::Invalid {
+            path: path.to_owned(),
+            line: found.line,
+            column: found.column,
+            reason: found.reason,
+        })?;
+        Ok(topology)
+    }
+
+    /// The node of this name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|n| n.name.value == name)
+    }
+
+    /// The segment of this name.
+    #[must_use]
+    pub fn segment(&self, name: &str) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.name.value == name)
+    }
+}
+
+fn no_pods() -> Spanned<Pods> {
+    unspanned(Pods::default())
+}
+
+fn unspanned<T>(value: T) -> Spanned<T> {
+    Spanned {
+        value,
+        referenced: serde_saphyr::Location::UNKNOWN,
+        defined: serde_saphyr::Location::UNKNOWN,
+    }
+}
+
+fn strict_v4<'de, D: Deserializer<'de>>(d: D) -> Result<Prefix, D::Error> {
+    let text = String::deserialize(d)?;
+    let prefix = Prefix::parse_strict(&text).map_err(de::Error::custom)?;
+    if prefix.address().is_ipv6() {
+        return Err(de::Error::custom(format_args!("{prefix} is IPv6; the lab is IPv4 only")));
+    }
+    Ok(prefix)
+}
+
+fn strict_v4_spanned<'de, D: Deserializer<'de>>(d: D) -> Result<Spanned<Prefix>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Strict(#[serde(deserialize_with = "strict_v4")] Prefix);
+    let spanned = Spanned::<Strict>::deserialize(d)?;
+    Ok(Spanned {
+        value: spanned.value.0,
+        referenced: spanned.referenced,
+        defined: spanned.defined,
+    })
+}

@@ -1,0 +1,395 @@
+//! Checks of a topology file that need more than one value: names, references, addresses.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+use caracal_model::Prefix;
+use serde_saphyr::{Location, Spanned};
+
+use super::{EncapMode, NodeKind, Topology};
+use crate::plan::resources::plural;
+
+/// A complaint and its place.
+pub(super) struct Found {
+    pub(super) line: u64,
+    pub(super) column: u64,
+    pub(super) reason: Invalid,
+}
+
+/// What is wrong with a well-formed topology.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// A name that cannot be part of a namespace's or device's name.
+    #[error(
+        "{name:?} cannot name a {what}: use at most {max} of a-z, 0-9, '.' and '-', starting and ending with a letter or digit"
+    )]
+    Name {
+        /// What is named.
+        what: &'static str,
+        /// As written.
+        name: String,
+        /// Longest name allowed.
+        max: usize,
+    },
+    /// Two things of one name, or whose namespaces would have one name.
+    #[error("{name:?} is already taken; names of nodes, routers, pods' namespaces, 'etcd' and 'switch' are one set")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A reference to nothing.
+    #[error("no segment is called {name:?}; the segments are {known}")]
+    UnknownSegment {
+        /// As written.
+        name: String,
+        /// The segments there are.
+        known: String,
+    },
+    /// An address of another subnet, or one that no host may have.
+    #[error("{address} is no host address of segment {segment} ({cidr})")]
+    OutsideSegment {
+        /// As written.
+        address: Ipv4Addr,
+        /// The segment.
+        segment: String,
+        /// Its subnet.
+        cidr: Prefix,
+    },
+    /// Two interfaces with one address.
+    #[error("{address} is already the address of {owner}")]
+    DuplicateAddress {
+        /// As written.
+        address: Ipv4Addr,
+        /// Who has it.
+        owner: String,
+    },
+    /// Two subnets share addresses.
+    #[error("{cidr} overlaps {other_cidr} of {other}")]
+    Overlap {
+        /// As written.
+        cidr: Prefix,
+        /// The other's subnet.
+        other_cidr: Prefix,
+        /// The other.
+        other: String,
+    },
+    /// A subnet too small or too large for a segment.
+    #[error("a segment of {cidr} is not possible; use a length from 8 to 29")]
+    SegmentSize {
+        /// As written.
+        cidr: Prefix,
+    },
+    /// More interfaces than addresses, or than a bridge has ports.
+    #[error("segment {segment} ({cidr}) has room for {room} interfaces, but {wanted} stand in it")]
+    SegmentFull {
+        /// The segment.
+        segment: String,
+        /// Its subnet.
+        cidr: Prefix,
+        /// How many fit.
+        room: u128,
+        /// How many are wanted.
+        wanted: u128,
+    },
+    /// A router with nothing to route between.
+    #[error("router {router} needs legs in at least two different segments")]
+    TooFewLegs {
+        /// The router.
+        router: String,
+    },
+    /// IPIP and VXLAN at once.
+    #[error("ipipMode and vxlanMode cannot both be other than Never in one pool")]
+    TwoEncapsulations,
+    /// A block size outside Calico's limits or larger than the pool.
+    #[error("blockSize {block_size} is not possible for pool {cidr}; use 20 to 32, and not less than the pool's length")]
+    BlockSize {
+        /// As written.
+        block_size: u8,
+        /// The pool.
+        cidr: Prefix,
+    },
+    /// A foreign speaker without configuration.
+    #[error("node {node} is of kind gobgp and needs 'config'")]
+    ConfigMissing {
+        /// The node.
+        node: String,
+    },
+    /// A configuration nobody would read.
+    #[error("node {node} is of kind {kind}, which reads no 'config'")]
+    ConfigUnused {
+        /// The node.
+        node: String,
+        /// Its kind.
+        kind: &'static str,
+    },
+    /// Pods on a node that is not in the cluster.
+    #[error("node {node} is of kind {kind} and cannot have pods")]
+    PodsUnsupported {
+        /// The node.
+        node: String,
+        /// Its kind.
+        kind: &'static str,
+    },
+    /// A resource nobody reads.
+    #[error("{kind:?} is no kind of Calico resource this lab knows; known are {known}")]
+    UnknownKind {
+        /// As written.
+        kind: String,
+        /// All kinds.
+        known: String,
+    },
+    /// A resource of another API.
+    #[error("apiVersion {seen:?} is not projectcalico.org/v3")]
+    ApiVersion {
+        /// As written.
+        seen: String,
+    },
+    /// A resource without a name.
+    #[error("a {kind} resource needs metadata.name")]
+    ResourceUnnamed {
+        /// Its kind.
+        kind: String,
+    },
+    /// A Node resource for a node of the lab.
+    #[error("set labels, asn and routeReflectorClusterID on node {node} itself instead of by a Node resource")]
+    NodeResource {
+        /// The node.
+        node: String,
+    },
+    /// A list that must not be empty.
+    #[error("a topology needs at least one of its {what}")]
+    Empty {
+        /// The list.
+        what: &'static str,
+    },
+}
+
+fn at(location: &Location, reason: Invalid) -> Found {
+    Found { line: location.line(), column: location.column(), reason }
+}
+
+/// Longest name of a lab; with node and pod it stays far below the 255 octets of a file name.
+pub(crate) const MAX_LAB_NAME: usize = 40;
+/// `br-` and this many octets fit the kernel's 15.
+const MAX_SEGMENT_NAME: usize = 12;
+const MAX_NODE_NAME: usize = 63;
+/// A Linux bridge has at most 1023 ports.
+const MAX_PORTS: u128 = 1000;
+
+pub(crate) fn valid_name(name: &str, max: usize) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = name.as_bytes();
+    !bytes.is_empty()
+        && bytes.len() <= max
+        && bytes.iter().all(|&b| inner(b) || b == b'-' || b == b'.')
+        && inner(bytes[0])
+        && inner(bytes[bytes.len() - 1])
+}
+
+fn check_name(what: &'static str, name: &Spanned<String>, max: usize) -> Result<(), Found> {
+    if valid_name(&name.value, max) {
+        return Ok(());
+    }
+    Err(at(&name.referenced, Invalid::Name { what, name: name.value.clone(), max }))
+}
+
+pub(super) fn check(t: &Topology) -> Result<(), Found> {
+    check_name("topology", &t.name, MAX_LAB_NAME)?;
+    for (what, empty) in [("segments", t.segments.is_empty()), ("nodes", t.nodes.is_empty())] {
+        if empty {
+            return Err(at(&t.name.referenced, Invalid::Empty { what }));
+        }
+    }
+    check_pool(t)?;
+    check_segments(t)?;
+    check_routers(t)?;
+    check_nodes(t)?;
+    check_namespaces(t)?;
+    check_addresses(t)?;
+    check_room(t)?;
+    check_resources(t)
+}
+
+fn check_pool(t: &Topology) -> Result<(), Found> {
+    let pool = &t.pool;
+    if pool.ipip_mode != EncapMode::Never && pool.vxlan_mode.value != EncapMode::Never {
+        return Err(at(&pool.vxlan_mode.referenced, Invalid::TwoEncapsulations));
+    }
+    let size = pool.block_size.value;
+    if !(20..=32).contains(&size) || size < pool.cidr.len() {
+        let reason = Invalid::BlockSize { block_size: size, cidr: pool.cidr };
+        return Err(at(&pool.block_size.referenced, reason));
+    }
+    Ok(())
+}
+
+fn check_segments(t: &Topology) -> Result<(), Found> {
+    for (i, segment) in t.segments.iter().enumerate() {
+        check_name("segment", &segment.name, MAX_SEGMENT_NAME)?;
+        let cidr = segment.cidr.value;
+        let place = &segment.cidr.referenced;
+        if !(8..=29).contains(&cidr.len()) {
+            return Err(at(place, Invalid::SegmentSize { cidr }));
+        }
+        let overlap = |other_cidr, other| Invalid::Overlap { cidr, other_cidr, other };
+        if cidr.overlaps(&t.pool.cidr) {
+            return Err(at(place, overlap(t.pool.cidr, "the pool".to_owned())));
+        }
+        for other in &t.segments[..i] {
+            if other.name.value == segment.name.value {
+                let reason = Invalid::Duplicate { name: segment.name.value.clone() };
+                return Err(at(&segment.name.referenced, reason));
+            }
+            if other.cidr.value.overlaps(&cidr) {
+                let name = format!("segment {}", other.name.value);
+                return Err(at(place, overlap(other.cidr.value, name)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_reference(t: &Topology, segment: &Spanned<String>) -> Result<(), Found> {
+    if t.segment(&segment.value).is_some() {
+        return Ok(());
+    }
+    let known: Vec<_> = t.segments.iter().map(|s| s.name.value.as_str()).collect();
+    let reason =
+        Invalid::UnknownSegment { name: segment.value.clone(), known: known.join(", ") };
+    Err(at(&segment.referenced, reason))
+}
+
+fn check_routers(t: &Topology) -> Result<(), Found> {
+    for router in &t.routers {
+        check_name("router", &router.name, MAX_NODE_NAME)?;
+        let mut seen = BTreeSet::new();
+        for leg in &router.legs {
+            check_reference(t, &leg.segment)?;
+            seen.insert(&leg.segment.value);
+        }
+        if seen.len() < 2 || seen.len() < router.legs.len() {
+            let reason = Invalid::TooFewLegs { router: router.name.value.clone() };
+            return Err(at(&router.name.referenced, reason));
+        }
+    }
+    Ok(())
+}
+
+fn check_nodes(t: &Topology) -> Result<(), Found> {
+    for node in &t.nodes {
+        check_name("node", &node.name, MAX_NODE_NAME)?;
+        check_reference(t, &node.segment)?;
+        let name = node.name.value.clone();
+        let kind = node.kind.as_str();
+        let place = &node.name.referenced;
+        match (node.kind, &node.config) {
+            (NodeKind::Gobgp, None) => {
+                return Err(at(place, Invalid::ConfigMissing { node: name }));
+            }
+            (NodeKind::Caracal | NodeKind::Plain, Some(_)) => {
+                return Err(at(place, Invalid::ConfigUnused { node: name, kind }));
+            }
+            _ => {}
+        }
+        if !node.kind.is_member() && !node.pods.value.0.is_empty() {
+            let reason = Invalid::PodsUnsupported { node: name, kind };
+            return Err(at(&node.pods.referenced, reason));
+        }
+        for pod in &node.pods.value.0 {
+            if !valid_name(pod, MAX_NODE_NAME) {
+                let reason =
+                    Invalid::Name { what: "pod", name: pod.clone(), max: MAX_NODE_NAME };
+                return Err(at(&node.pods.referenced, reason));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_namespaces(t: &Topology) -> Result<(), Found> {
+    let mut taken: BTreeSet<String> = ["etcd", "switch"].map(str::to_owned).into();
+    let mut take = |name: String, place: &Location| {
+        if taken.insert(name.clone()) {
+            return Ok(());
+        }
+        Err(at(place, Invalid::Duplicate { name }))
+    };
+    for router in &t.routers {
+        take(router.name.value.clone(), &router.name.referenced)?;
+    }
+    for node in &t.nodes {
+        take(node.name.value.clone(), &node.name.referenced)?;
+    }
+    for node in &t.nodes {
+        for pod in &node.pods.value.0 {
+            take(format!("{}-{pod}", node.name.value), &node.pods.referenced)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_addresses(t: &Topology) -> Result<(), Found> {
+    let nodes = t.nodes.iter().map(|n| (&n.name.value, &n.segment.value, &n.address));
+    let legs = t.routers.iter().flat_map(|r| {
+        r.legs.iter().map(move |leg| (&r.name.value, &leg.segment.value, &leg.address))
+    });
+    let mut seen: Vec<(Ipv4Addr, &str)> = Vec::new();
+    for (owner, segment, address) in nodes.chain(legs) {
+        let Some(address) = address else { continue };
+        let cidr = t.segment(segment).expect("invariant: references were checked").cidr.value;
+        let ip = address.value;
+        let offset = cidr.offset(IpAddr::V4(ip));
+        if offset.is_none_or(|n| n == 0 || n == cidr.size() - 1) {
+            let reason =
+                Invalid::OutsideSegment { address: ip, segment: segment.clone(), cidr };
+            return Err(at(&address.referenced, reason));
+        }
+        if let Some((_, other)) = seen.iter().find(|(a, _)| *a == ip) {
+            let reason = Invalid::DuplicateAddress { address: ip, owner: (*other).to_owned() };
+            return Err(at(&address.referenced, reason));
+        }
+        seen.push((ip, owner));
+    }
+    Ok(())
+}
+
+fn check_room(t: &Topology) -> Result<(), Found> {
+    for segment in &t.segments {
+        let name = &segment.name.value;
+        let nodes = t.nodes.iter().filter(|n| n.segment.value == *name).count();
+        let legs =
+            t.routers.iter().flat_map(|r| &r.legs).filter(|l| l.segment.value == *name).count();
+        // etcd has a leg everywhere, and one address stays free for the dead default gateway.
+        let wanted = nodes as u128 + legs as u128 + 2;
+        let cidr = segment.cidr.value;
+        let room = (cidr.size() - 2).min(MAX_PORTS);
+        if wanted > room {
+            let reason = Invalid::SegmentFull { segment: name.clone(), cidr, room, wanted };
+            return Err(at(&segment.cidr.referenced, reason));
+        }
+    }
+    Ok(())
+}
+
+fn check_resources(t: &Topology) -> Result<(), Found> {
+    for resource in &t.resources {
+        let place = &resource.referenced;
+        let kind = resource.value.kind.clone();
+        if plural(&kind).is_none() {
+            let known = crate::plan::resources::kinds().join(", ");
+            return Err(at(place, Invalid::UnknownKind { kind, known }));
+        }
+        if let Some(seen) = &resource.value.api_version
+            && seen != "projectcalico.org/v3"
+        {
+            return Err(at(place, Invalid::ApiVersion { seen: seen.clone() }));
+        }
+        let Some(name) = resource.value.name() else {
+            return Err(at(place, Invalid::ResourceUnnamed { kind }));
+        };
+        if kind == "Node" && t.node(name).is_some() {
+            return Err(at(place, Invalid::NodeResource { node: name.to_owned() }));
+        }
+    }
+    Ok(())
+}
