@@ -169,7 +169,9 @@ impl Layout {
         let graph = routes::Graph::new(topology, &addresses);
         let mut ports = 0..;
         let mut cable = |segment: &str, device: usize, address: Ipv4Addr| {
-            let s = topology.segment(segment).expect("invariant: references were checked");
+            let s = topology
+                .segment(segment)
+                .expect("invariant: references were checked");
             Interface {
                 segment: segment.to_owned(),
                 device: format!("eth{device}"),
@@ -221,7 +223,13 @@ impl Layout {
             }
         });
         let nodes = nodes.collect();
-        Self { lab: lab.clone(), bridges, etcd, routers, nodes }
+        Self {
+            lab: lab.clone(),
+            bridges,
+            etcd,
+            routers,
+            nodes,
+        }
     }
 
     /// Namespace of the bridges.
@@ -242,7 +250,11 @@ impl Layout {
         let mut all = vec![self.switch_netns(), self.etcd_netns()];
         all.extend(self.routers.iter().map(|r| r.netns.clone()));
         all.extend(self.nodes.iter().map(|n| n.netns.clone()));
-        all.extend(self.nodes.iter().flat_map(|n| n.pods.iter().map(|p| p.netns.clone())));
+        all.extend(
+            self.nodes
+                .iter()
+                .flat_map(|n| n.pods.iter().map(|p| p.netns.clone())),
+        );
         all
     }
 
@@ -279,12 +291,24 @@ fn environment(
         ("IP", ip),
         ("ETCD_ENDPOINTS", endpoint.to_owned()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
-        ("CALICO_NETWORKING_BACKEND", topology.backend.as_str().to_owned()),
+        (
+            "CALICO_NETWORKING_BACKEND",
+            topology.backend.as_str().to_owned(),
+        ),
         ("CALICO_IPV4POOL_CIDR", pool.cidr.to_string()),
-        ("CALICO_IPV4POOL_BLOCK_SIZE", pool.block_size.value.to_string()),
+        (
+            "CALICO_IPV4POOL_BLOCK_SIZE",
+            pool.block_size.value.to_string(),
+        ),
         ("CALICO_IPV4POOL_IPIP", pool.ipip_mode.as_str().to_owned()),
-        ("CALICO_IPV4POOL_VXLAN", pool.vxlan_mode.value.as_str().to_owned()),
-        ("CALICO_IPV4POOL_NAT_OUTGOING", pool.nat_outgoing.to_string()),
+        (
+            "CALICO_IPV4POOL_VXLAN",
+            pool.vxlan_mode.value.as_str().to_owned(),
+        ),
+        (
+            "CALICO_IPV4POOL_NAT_OUTGOING",
+            pool.nat_outgoing.to_string(),
+        ),
     ]
     .into_iter()
     .map(|(k, v)| (k.to_owned(), v))
@@ -313,7 +337,10 @@ pub fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
     steps.extend(of(caracal).map(|n| Step::StartNode(n.name.clone())));
     steps.extend(of(caracal).map(|n| Step::AwaitNode(n.name.clone())));
     for node in &layout.nodes {
-        let add = |pod: &PodLayout| Step::AddPod { node: node.name.clone(), pod: pod.name.clone() };
+        let add = |pod: &PodLayout| Step::AddPod {
+            node: node.name.clone(),
+            pod: pod.name.clone(),
+        };
         steps.extend(node.pods.iter().map(add));
     }
     let foreign = |kind| matches!(kind, NodeKind::Bird2 | NodeKind::Gobgp);
@@ -329,34 +356,66 @@ pub fn network(layout: &Layout) -> Vec<Step> {
     for family in ["iptables", "ip6tables", "arptables"] {
         // 1 in every new namespace of a kernel with br_netfilter: bridged frames would pass iptables.
         let key = format!("net/bridge/bridge-nf-call-{family}");
-        steps.push(Step::Sysctl { netns: switch.clone(), key, value: "0", optional: true });
+        steps.push(Step::Sysctl {
+            netns: switch.clone(),
+            key,
+            value: "0",
+            optional: true,
+        });
     }
     for scope in ["all", "default"] {
         // Neighbour discovery of the switch's own ports is noise in every capture.
         let key = format!("net/ipv6/conf/{scope}/disable_ipv6");
-        steps.push(Step::Sysctl { netns: switch.clone(), key, value: "1", optional: true });
+        steps.push(Step::Sysctl {
+            netns: switch.clone(),
+            key,
+            value: "1",
+            optional: true,
+        });
     }
     for router in &layout.routers {
         let key = "net/ipv4/ip_forward".to_owned();
         let netns = router.netns.clone();
-        steps.push(Step::Sysctl { netns, key, value: "1", optional: false });
+        steps.push(Step::Sysctl {
+            netns,
+            key,
+            value: "1",
+            optional: false,
+        });
     }
     let members = layout.routers.iter().map(|r| &r.netns);
     for netns in members.chain(layout.nodes.iter().map(|n| &n.netns)) {
         for scope in ["all", "default"] {
             let key = format!("net/ipv4/conf/{scope}/rp_filter");
-            steps.push(Step::Sysctl { netns: netns.clone(), key, value: "0", optional: false });
+            steps.push(Step::Sysctl {
+                netns: netns.clone(),
+                key,
+                value: "0",
+                optional: false,
+            });
         }
     }
-    steps.push(Step::Ip { netns: switch, lines: switch_lines(layout) });
-    steps.push(Step::Ip { netns: layout.etcd_netns(), lines: host_lines(&layout.etcd, &[]) });
+    steps.push(Step::Ip {
+        netns: switch,
+        lines: switch_lines(layout),
+    });
+    steps.push(Step::Ip {
+        netns: layout.etcd_netns(),
+        lines: host_lines(&layout.etcd, &[]),
+    });
     for router in &layout.routers {
         let lines = host_lines(&router.legs, &router.routes);
-        steps.push(Step::Ip { netns: router.netns.clone(), lines });
+        steps.push(Step::Ip {
+            netns: router.netns.clone(),
+            lines,
+        });
     }
     for node in &layout.nodes {
         let lines = host_lines(std::slice::from_ref(&node.uplink), &node.routes);
-        steps.push(Step::Ip { netns: node.netns.clone(), lines });
+        steps.push(Step::Ip {
+            netns: node.netns.clone(),
+            lines,
+        });
     }
     steps
 }
@@ -366,15 +425,26 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
     let mut lines = Vec::new();
     for bridge in &layout.bridges {
         let Bridge { device, mtu, .. } = bridge;
-        lines.push(format!("link add name {device} mtu {mtu} type bridge mcast_snooping 0"));
+        lines.push(format!(
+            "link add name {device} mtu {mtu} type bridge mcast_snooping 0"
+        ));
         lines.push(format!("link set dev {device} up"));
     }
     let etcd_netns = layout.etcd_netns();
     let etcd = layout.etcd.iter().map(|i| (&etcd_netns, i));
-    let routers = layout.routers.iter().flat_map(|r| r.legs.iter().map(move |i| (&r.netns, i)));
+    let routers = layout
+        .routers
+        .iter()
+        .flat_map(|r| r.legs.iter().map(move |i| (&r.netns, i)));
     let nodes = layout.nodes.iter().map(|n| (&n.netns, &n.uplink));
     for (netns, interface) in etcd.chain(routers).chain(nodes) {
-        let Interface { device, port, mtu, segment, .. } = interface;
+        let Interface {
+            device,
+            port,
+            mtu,
+            segment,
+            ..
+        } = interface;
         lines.push(format!(
             "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} netns {netns}"
         ));
@@ -385,16 +455,27 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
 
 fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
     let mut lines = Vec::new();
-    for Interface { device, address, len, .. } in interfaces {
+    for Interface {
+        device,
+        address,
+        len,
+        ..
+    } in interfaces
+    {
         lines.push(format!("address add {address}/{len} dev {device}"));
         lines.push(format!("link set dev {device} up"));
     }
-    lines.extend(routes.iter().map(|Via { destination, next_hop }| {
-        if destination.len() == 0 {
-            format!("route add default via {next_hop}")
-        } else {
-            format!("route add {destination} via {next_hop}")
-        }
-    }));
+    lines.extend(routes.iter().map(
+        |Via {
+             destination,
+             next_hop,
+         }| {
+            if destination.len() == 0 {
+                format!("route add default via {next_hop}")
+            } else {
+                format!("route add {destination} via {next_hop}")
+            }
+        },
+    ));
     lines
 }

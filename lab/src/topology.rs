@@ -248,7 +248,10 @@ impl<'de> Deserialize<'de> for Pods {
             type Value = Pods;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a number of pods up to {MAX_PODS} or a list of pod names")
+                write!(
+                    f,
+                    "a number of pods up to {MAX_PODS} or a list of pod names"
+                )
             }
 
             fn visit_u64<E: de::Error>(self, n: u64) -> Result<Pods, E> {
@@ -297,7 +300,9 @@ impl Resource {
     /// `metadata.name`.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.metadata.get("name").and_then(serde_json::Value::as_str)
+        self.metadata
+            .get("name")
+            .and_then(serde_json::Value::as_str)
     }
 }
 
@@ -351,8 +356,10 @@ impl Topology {
     /// [`TopologyError`], with line and column.
     pub fn load_text(path: &Path) -> Result<(Self, String), TopologyError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TopologyError::Read { path: name.clone(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| TopologyError::Read {
+            path: name.clone(),
+            source,
+        })?;
         Ok((Self::parse(&text, &name)?, text))
     }
 
@@ -361,9 +368,11 @@ impl Topology {
     /// # Errors
     /// [`TopologyError`], with line and column.
     pub fn parse(text: &str, path: &str) -> Result<Self, TopologyError> {
-        let topology: Self = serde_saphyr::from_str(text).map_err(|source| {
-            TopologyError::Syntax { path: path.to_owned(), source: Box::new(source) }
-        })?;
+        let topology: Self =
+            serde_saphyr::from_str(text).map_err(|source| TopologyError::Syntax {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })?;
         check::check(&topology).map_err(|found| TopologyError::Invalid {
             path: path.to_owned(),
             line: found.line,
@@ -402,7 +411,9 @@ fn strict_v4<'de, D: Deserializer<'de>>(d: D) -> Result<Prefix, D::Error> {
     let text = String::deserialize(d)?;
     let prefix = Prefix::parse_strict(&text).map_err(de::Error::custom)?;
     if prefix.address().is_ipv6() {
-        return Err(de::Error::custom(format_args!("{prefix} is IPv6; the lab is IPv4 only")));
+        return Err(de::Error::custom(format_args!(
+            "{prefix} is IPv6; the lab is IPv4 only"
+        )));
     }
     Ok(prefix)
 }

@@ -55,7 +55,11 @@ impl Free {
 /// Gives an address to everybody who did not ask for one.
 pub(super) fn assign(topology: &Topology) -> Addresses {
     let wanted = topology.nodes.iter().filter_map(|n| n.address.as_ref());
-    let legs = topology.routers.iter().flat_map(|r| &r.legs).filter_map(|l| l.address.as_ref());
+    let legs = topology
+        .routers
+        .iter()
+        .flat_map(|r| &r.legs)
+        .filter_map(|l| l.address.as_ref());
     let taken: BTreeSet<_> = wanted.chain(legs).map(|a| a.value).collect();
     let mut addresses = Addresses {
         nodes: BTreeMap::new(),
@@ -65,17 +69,28 @@ pub(super) fn assign(topology: &Topology) -> Addresses {
     };
     for segment in &topology.segments {
         let name = &segment.name.value;
-        let mut free = Free { cidr: segment.cidr.value, taken: taken.clone() };
+        let mut free = Free {
+            cidr: segment.cidr.value,
+            taken: taken.clone(),
+        };
         for router in &topology.routers {
             for leg in router.legs.iter().filter(|l| l.segment.value == *name) {
-                let address = leg.address.as_ref().map_or_else(|| free.highest(), |a| a.value);
-                addresses.legs.insert((router.name.value.clone(), name.clone()), address);
+                let address = leg
+                    .address
+                    .as_ref()
+                    .map_or_else(|| free.highest(), |a| a.value);
+                addresses
+                    .legs
+                    .insert((router.name.value.clone(), name.clone()), address);
             }
         }
         addresses.dead.insert(name.clone(), free.highest());
         addresses.etcd.insert(name.clone(), free.highest());
         for node in topology.nodes.iter().filter(|n| n.segment.value == *name) {
-            let address = node.address.as_ref().map_or_else(|| free.lowest(), |a| a.value);
+            let address = node
+                .address
+                .as_ref()
+                .map_or_else(|| free.lowest(), |a| a.value);
             addresses.nodes.insert(node.name.value.clone(), address);
         }
     }

@@ -33,7 +33,9 @@ pub(crate) fn kinds() -> &'static [&'static str] {
 
 /// The plural in a resource's key.
 pub(crate) fn plural(kind: &str) -> Option<String> {
-    CLUSTER_KINDS.contains(&kind).then(|| format!("{}s", kind.to_ascii_lowercase()))
+    CLUSTER_KINDS
+        .contains(&kind)
+        .then(|| format!("{}s", kind.to_ascii_lowercase()))
 }
 
 fn key(kind: &str, name: &str) -> String {
@@ -48,19 +50,27 @@ fn document(kind: &str, name: &str, metadata: Map<String, Value>, spec: &Value) 
         "metadata": metadata,
         "spec": spec,
     });
-    Document { key: key(kind, name), value }
+    Document {
+        key: key(kind, name),
+        value,
+    }
 }
 
 /// The topology's resources, and a Node for every node that cannot or must not be left to register
 /// itself: foreign members, and nodes with labels or a reflector's cluster ID.
 pub(super) fn documents(topology: &Topology, layout: &Layout) -> Vec<Document> {
     let own = topology.resources.iter().map(|r| resource(&r.value));
-    own.chain(topology.nodes.iter().filter_map(|n| node(n, layout))).collect()
+    own.chain(topology.nodes.iter().filter_map(|n| node(n, layout)))
+        .collect()
 }
 
 fn resource(resource: &Resource) -> Document {
     let name = resource.name().expect("invariant: names were checked");
-    let spec = if resource.spec.is_null() { json!({}) } else { resource.spec.clone() };
+    let spec = if resource.spec.is_null() {
+        json!({})
+    } else {
+        resource.spec.clone()
+    };
     document(&resource.kind, name, resource.metadata.clone(), &spec)
 }
 
@@ -71,7 +81,10 @@ fn node(node: &crate::topology::Node, layout: &Layout) -> Option<Document> {
         return None;
     }
     let name = &node.name.value;
-    let uplink = &layout.node(name).expect("invariant: the layout is of this topology").uplink;
+    let uplink = &layout
+        .node(name)
+        .expect("invariant: the layout is of this topology")
+        .uplink;
     let address = format!("{}/{}", uplink.address, uplink.len);
     let mut bgp = json!({ "ipv4Address": address });
     if let Some(asn) = node.asn {

@@ -17,7 +17,10 @@ pub(super) struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     pub(super) fn new(topology: &'a Topology, addresses: &'a Addresses) -> Self {
-        Self { topology, addresses }
+        Self {
+            topology,
+            addresses,
+        }
     }
 
     fn leg(&self, router: &str, segment: &str) -> Ipv4Addr {
@@ -50,7 +53,11 @@ impl<'a> Graph<'a> {
     }
 
     fn cidr(&self, segment: &str) -> Prefix {
-        self.topology.segment(segment).expect("invariant: references were checked").cidr.value
+        self.topology
+            .segment(segment)
+            .expect("invariant: references were checked")
+            .cidr
+            .value
     }
 
     /// Routes of a node: a default route, through an address nobody has where the segment has no router
@@ -61,13 +68,20 @@ impl<'a> Graph<'a> {
             .routers
             .iter()
             .find(|r| r.legs.iter().any(|l| l.segment.value == segment));
-        let default = router
-            .map_or_else(|| self.addresses.dead[segment], |r| self.leg(&r.name.value, segment));
-        let mut routes =
-            vec![Via { destination: Prefix::v4(Ipv4Addr::UNSPECIFIED, 0), next_hop: default }];
+        let default = router.map_or_else(
+            || self.addresses.dead[segment],
+            |r| self.leg(&r.name.value, segment),
+        );
+        let mut routes = vec![Via {
+            destination: Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
+            next_hop: default,
+        }];
         for (other, next_hop) in self.next_hops(&[segment], None) {
             if next_hop != default {
-                routes.push(Via { destination: self.cidr(other), next_hop });
+                routes.push(Via {
+                    destination: self.cidr(other),
+                    next_hop,
+                });
             }
         }
         routes
@@ -75,10 +89,17 @@ impl<'a> Graph<'a> {
 
     /// Routes of a router to segments it has no leg in.
     pub(super) fn router_routes(&self, router: &'a Router) -> Vec<Via> {
-        let own: Vec<_> = router.legs.iter().map(|l| l.segment.value.as_str()).collect();
+        let own: Vec<_> = router
+            .legs
+            .iter()
+            .map(|l| l.segment.value.as_str())
+            .collect();
         let hops = self.next_hops(&own, Some(&router.name.value));
         hops.into_iter()
-            .map(|(segment, next_hop)| Via { destination: self.cidr(segment), next_hop })
+            .map(|(segment, next_hop)| Via {
+                destination: self.cidr(segment),
+                next_hop,
+            })
             .collect()
     }
 }

@@ -1,0 +1,255 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::topology::Topology;
+
+fn example(name: &str) -> Topology {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../topologies/examples");
+    Topology::load(&std::path::Path::new(folder).join(format!("{name}.yaml"))).unwrap()
+}
+
+fn layout(topology: &Topology) -> Layout {
+    Layout::of(topology, &LabName::new("lab").unwrap())
+}
+
+fn ip_lines<'a>(steps: &'a [Step], of: &str) -> &'a [String] {
+    let found = steps.iter().find_map(|s| match s {
+        Step::Ip { netns, lines } if netns == of => Some(lines),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no ip lines for {of}"))
+}
+
+#[test]
+fn labs_do_not_share_prefixes() {
+    let prefix = |name| LabName::new(name).unwrap().prefix();
+    assert_eq!(prefix("a-b"), "car-a_b-");
+    assert!(!prefix("a-b").starts_with(&prefix("a")));
+    for bad in ["", "a.b", "a_b", "A", "-a", "a-", &"a".repeat(41)] {
+        assert!(LabName::new(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_node_of_cross_subnet_is_told_everything() {
+    let topology = example("cross-subnet");
+    let layout = layout(&topology);
+    let node = layout.node("node3").unwrap();
+    assert_eq!(node.netns, "car-lab-node3");
+    assert_eq!(node.uplink.address, Ipv4Addr::new(10, 0, 2, 11));
+    assert_eq!(node.etcd_endpoint, "http://10.0.2.252:2379");
+    let env: Vec<_> = node.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(
+        env,
+        [
+            "CALICO_IPV4POOL_BLOCK_SIZE=26",
+            "CALICO_IPV4POOL_CIDR=10.244.0.0/16",
+            "CALICO_IPV4POOL_IPIP=Never",
+            "CALICO_IPV4POOL_NAT_OUTGOING=true",
+            "CALICO_IPV4POOL_VXLAN=CrossSubnet",
+            "CALICO_NETWORKING_BACKEND=bird",
+            "DATASTORE_TYPE=etcdv3",
+            "ETCD_ENDPOINTS=http://10.0.2.252:2379",
+            "IP=10.0.2.11/24",
+            "NODENAME=node3",
+        ]
+    );
+    let default = Prefix::v4(Ipv4Addr::UNSPECIFIED, 0);
+    let next_hop = Ipv4Addr::new(10, 0, 2, 254);
+    assert_eq!(
+        node.routes,
+        [Via {
+            destination: default,
+            next_hop
+        }]
+    );
+}
+
+#[test]
+fn the_bring_up_of_cross_subnet_is_in_order() {
+    let topology = example("cross-subnet");
+    let layout = layout(&topology);
+    let steps = steps(&topology, &layout);
+    let Step::Namespaces(namespaces) = &steps[0] else {
+        panic!("{:?}", steps[0])
+    };
+    assert_eq!(namespaces.len(), 2 + 1 + 4 + 4);
+    assert!(namespaces.iter().all(|n| n.starts_with("car-lab-")));
+    assert!(namespaces.contains(&"car-lab-node1-p1".to_owned()));
+    let kinds: Vec<_> = steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::StartEtcd => Some("etcd".to_owned()),
+            Step::Put(documents) => Some(format!("put {}", documents.len())),
+            Step::StartNode(n) => Some(format!("start {n}")),
+            Step::AwaitNode(n) => Some(format!("await {n}")),
+            Step::AddPod { node, pod } => Some(format!("pod {node}/{pod}")),
+            Step::StartSpeaker(n) => Some(format!("speaker {n}")),
+            Step::Namespaces(_) | Step::Sysctl { .. } | Step::Ip { .. } => None,
+        })
+        .collect();
+    assert_eq!(
+        kinds.join(", "),
+        "etcd, put 4, start node1, start node2, start node3, start node4, await node1, await node2, \
+         await node3, await node4, pod node1/p1, pod node2/p1, pod node3/p1, pod node4/p1"
+    );
+    assert_eq!(
+        ip_lines(&steps, "car-lab-router"),
+        [
+            "address add 10.0.1.254/24 dev eth0",
+            "link set dev eth0 up",
+            "address add 10.0.2.254/24 dev eth1",
+            "link set dev eth1 up",
+        ]
+    );
+    assert_eq!(
+        ip_lines(&steps, "car-lab-node1"),
+        [
+            "address add 10.0.1.11/24 dev eth0",
+            "link set dev eth0 up",
+            "route add default via 10.0.1.254",
+        ]
+    );
+    let switch = ip_lines(&steps, "car-lab-switch");
+    assert_eq!(
+        switch.iter().filter(|l| l.contains("type bridge")).count(),
+        2
+    );
+    assert_eq!(
+        switch.iter().filter(|l| l.contains("type veth")).count(),
+        2 + 2 + 4
+    );
+    let forwards = |netns: &str| {
+        steps.iter().any(|s| {
+            matches!(s, Step::Sysctl { netns: n, key, value: "1", .. }
+                if n == netns && key == "net/ipv4/ip_forward")
+        })
+    };
+    assert!(forwards("car-lab-router"));
+    assert!(
+        !forwards("car-lab-node1"),
+        "forwarding on a node is the agent's work"
+    );
+}
+
+#[test]
+fn device_names_fit_the_kernel_and_are_unique() {
+    let text = "name: t\nsegments: [{name: abcdefghijkl, cidr: 10.0.0.0/16}]\nnodes:\n";
+    let nodes: String = (0..500)
+        .map(|i| format!("  - {{name: n{i}, segment: abcdefghijkl}}\n"))
+        .collect();
+    let topology = Topology::parse(&format!("{text}{nodes}"), "t").unwrap();
+    let layout = layout(&topology);
+    let mut devices: Vec<_> = layout.nodes.iter().map(|n| n.uplink.port.clone()).collect();
+    devices.extend(layout.bridges.iter().map(|b| b.device.clone()));
+    assert!(devices.iter().all(|d| d.len() <= 15));
+    let count = devices.len();
+    devices.sort();
+    devices.dedup();
+    assert_eq!(devices.len(), count);
+    let mut addresses: Vec<_> = layout.nodes.iter().map(|n| n.uplink.address).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 500);
+}
+
+#[test]
+fn a_segment_without_a_router_gets_a_dead_default_route() {
+    let topology = example("full-mesh");
+    let layout = layout(&topology);
+    let next_hop = Ipv4Addr::new(10, 0, 0, 254);
+    for node in &layout.nodes {
+        assert_eq!(node.routes.len(), 1);
+        assert_eq!(node.routes[0].next_hop, next_hop);
+        assert_ne!(node.uplink.address, next_hop);
+    }
+    assert_ne!(layout.etcd[0].address, next_hop);
+}
+
+#[test]
+fn a_chain_of_routers_is_routed_end_to_end() {
+    let topology = Topology::parse(
+        "name: t
+segments:
+  - {name: a, cidr: 10.0.1.0/24}
+  - {name: b, cidr: 10.0.2.0/24}
+  - {name: c, cidr: 10.0.3.0/24}
+routers:
+  - {name: r1, legs: [{segment: a, address: 10.0.1.1}, {segment: b, address: 10.0.2.1}]}
+  - {name: r2, legs: [{segment: b, address: 10.0.2.2}, {segment: c, address: 10.0.3.2}]}
+nodes:
+  - {name: n1, segment: a}
+  - {name: n2, segment: b}
+  - {name: n3, segment: c}
+",
+        "t",
+    )
+    .unwrap();
+    let layout = layout(&topology);
+    let text = |routes: &[Via]| {
+        let lines: Vec<_> = routes
+            .iter()
+            .map(|r| format!("{} via {}", r.destination, r.next_hop))
+            .collect();
+        lines.join(", ")
+    };
+    let node = |n: &str| text(&layout.node(n).unwrap().routes);
+    assert_eq!(node("n1"), "0.0.0.0/0 via 10.0.1.1");
+    assert_eq!(
+        node("n2"),
+        "0.0.0.0/0 via 10.0.2.1, 10.0.3.0/24 via 10.0.2.2"
+    );
+    assert_eq!(node("n3"), "0.0.0.0/0 via 10.0.3.2");
+    assert_eq!(text(&layout.routers[0].routes), "10.0.3.0/24 via 10.0.2.2");
+    assert_eq!(text(&layout.routers[1].routes), "10.0.1.0/24 via 10.0.2.1");
+}
+
+#[test]
+fn reflectors_and_foreign_members_get_node_documents() {
+    let topology = example("rr-pair");
+    let documents = resources::documents(&topology, &layout(&topology));
+    let keys: Vec<_> = documents.iter().map(|d| d.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "/calico/resources/v3/projectcalico.org/bgpconfigurations/default",
+            "/calico/resources/v3/projectcalico.org/bgppeers/peer-with-route-reflectors",
+            "/calico/resources/v3/projectcalico.org/nodes/rr1",
+            "/calico/resources/v3/projectcalico.org/nodes/rr2",
+        ]
+    );
+    assert_eq!(documents[0].value["spec"]["nodeToNodeMeshEnabled"], false);
+    assert_eq!(
+        documents[2].value["spec"]["bgp"]["routeReflectorClusterID"],
+        "244.0.0.1"
+    );
+    assert_eq!(
+        documents[2].value["spec"]["bgp"]["ipv4Address"],
+        "10.0.0.1/24"
+    );
+    assert_eq!(
+        documents[2].value["metadata"]["labels"]["route-reflector"],
+        "true"
+    );
+
+    let topology = example("mixed-bird");
+    let layout = layout(&topology);
+    let documents = resources::documents(&topology, &layout);
+    assert_eq!(documents.len(), 1);
+    assert_eq!(documents[0].value["spec"]["bgp"]["asNumber"], 64512);
+    let steps = steps(&topology, &layout);
+    assert_eq!(steps.last(), Some(&Step::StartSpeaker("bird1".to_owned())));
+}
+
+#[test]
+fn pools_of_the_file_replace_the_default_pool() {
+    let text = "name: t\nsegments: [{name: a, cidr: 10.0.0.0/24}]\nnodes: [{name: n, segment: a, env: {AS: '7', X: y}}]\n";
+    let pool = "resources: [{kind: IPPool, metadata: {name: p}, spec: {cidr: 10.9.0.0/16}}]\n";
+    let env = |text: &str| {
+        let topology = Topology::parse(text, "t").unwrap();
+        layout(&topology).nodes[0].env.clone()
+    };
+    assert_eq!(env(text).get("NO_DEFAULT_POOLS"), None);
+    assert_eq!(env(text)["AS"], "7");
+    assert_eq!(env(&format!("{text}{pool}"))["NO_DEFAULT_POOLS"], "true");
+}

@@ -32,7 +32,9 @@ pub enum Invalid {
         max: usize,
     },
     /// Two things of one name, or whose namespaces would have one name.
-    #[error("{name:?} is already taken; names of nodes, routers, pods' namespaces, 'etcd' and 'switch' are one set")]
+    #[error(
+        "{name:?} is already taken; names of nodes, routers, pods' namespaces, 'etcd' and 'switch' are one set"
+    )]
     Duplicate {
         /// The name.
         name: String,
@@ -101,7 +103,9 @@ pub enum Invalid {
     #[error("ipipMode and vxlanMode cannot both be other than Never in one pool")]
     TwoEncapsulations,
     /// A block size outside Calico's limits or larger than the pool.
-    #[error("blockSize {block_size} is not possible for pool {cidr}; use 20 to 32, and not less than the pool's length")]
+    #[error(
+        "blockSize {block_size} is not possible for pool {cidr}; use 20 to 32, and not less than the pool's length"
+    )]
     BlockSize {
         /// As written.
         block_size: u8,
@@ -151,7 +155,9 @@ pub enum Invalid {
         kind: String,
     },
     /// A Node resource for a node of the lab.
-    #[error("set labels, asn and routeReflectorClusterID on node {node} itself instead of by a Node resource")]
+    #[error(
+        "set labels, asn and routeReflectorClusterID on node {node} itself instead of by a Node resource"
+    )]
     NodeResource {
         /// The node.
         node: String,
@@ -165,7 +171,11 @@ pub enum Invalid {
 }
 
 fn at(location: &Location, reason: Invalid) -> Found {
-    Found { line: location.line(), column: location.column(), reason }
+    Found {
+        line: location.line(),
+        column: location.column(),
+        reason,
+    }
 }
 
 /// Longest name of a lab; with node and pod it stays far below the 255 octets of a file name.
@@ -190,12 +200,22 @@ fn check_name(what: &'static str, name: &Spanned<String>, max: usize) -> Result<
     if valid_name(&name.value, max) {
         return Ok(());
     }
-    Err(at(&name.referenced, Invalid::Name { what, name: name.value.clone(), max }))
+    Err(at(
+        &name.referenced,
+        Invalid::Name {
+            what,
+            name: name.value.clone(),
+            max,
+        },
+    ))
 }
 
 pub(super) fn check(t: &Topology) -> Result<(), Found> {
     check_name("topology", &t.name, MAX_LAB_NAME)?;
-    for (what, empty) in [("segments", t.segments.is_empty()), ("nodes", t.nodes.is_empty())] {
+    for (what, empty) in [
+        ("segments", t.segments.is_empty()),
+        ("nodes", t.nodes.is_empty()),
+    ] {
         if empty {
             return Err(at(&t.name.referenced, Invalid::Empty { what }));
         }
@@ -217,7 +237,10 @@ fn check_pool(t: &Topology) -> Result<(), Found> {
     }
     let size = pool.block_size.value;
     if !(20..=32).contains(&size) || size < pool.cidr.len() {
-        let reason = Invalid::BlockSize { block_size: size, cidr: pool.cidr };
+        let reason = Invalid::BlockSize {
+            block_size: size,
+            cidr: pool.cidr,
+        };
         return Err(at(&pool.block_size.referenced, reason));
     }
     Ok(())
@@ -231,13 +254,19 @@ fn check_segments(t: &Topology) -> Result<(), Found> {
         if !(8..=29).contains(&cidr.len()) {
             return Err(at(place, Invalid::SegmentSize { cidr }));
         }
-        let overlap = |other_cidr, other| Invalid::Overlap { cidr, other_cidr, other };
+        let overlap = |other_cidr, other| Invalid::Overlap {
+            cidr,
+            other_cidr,
+            other,
+        };
         if cidr.overlaps(&t.pool.cidr) {
             return Err(at(place, overlap(t.pool.cidr, "the pool".to_owned())));
         }
         for other in &t.segments[..i] {
             if other.name.value == segment.name.value {
-                let reason = Invalid::Duplicate { name: segment.name.value.clone() };
+                let reason = Invalid::Duplicate {
+                    name: segment.name.value.clone(),
+                };
                 return Err(at(&segment.name.referenced, reason));
             }
             if other.cidr.value.overlaps(&cidr) {
@@ -254,8 +283,10 @@ fn check_reference(t: &Topology, segment: &Spanned<String>) -> Result<(), Found>
         return Ok(());
     }
     let known: Vec<_> = t.segments.iter().map(|s| s.name.value.as_str()).collect();
-    let reason =
-        Invalid::UnknownSegment { name: segment.value.clone(), known: known.join(", ") };
+    let reason = Invalid::UnknownSegment {
+        name: segment.value.clone(),
+        known: known.join(", "),
+    };
     Err(at(&segment.referenced, reason))
 }
 
@@ -268,7 +299,9 @@ fn check_routers(t: &Topology) -> Result<(), Found> {
             seen.insert(&leg.segment.value);
         }
         if seen.len() < 2 || seen.len() < router.legs.len() {
-            let reason = Invalid::TooFewLegs { router: router.name.value.clone() };
+            let reason = Invalid::TooFewLegs {
+                router: router.name.value.clone(),
+            };
             return Err(at(&router.name.referenced, reason));
         }
     }
@@ -297,8 +330,11 @@ fn check_nodes(t: &Topology) -> Result<(), Found> {
         }
         for pod in &node.pods.value.0 {
             if !valid_name(pod, MAX_NODE_NAME) {
-                let reason =
-                    Invalid::Name { what: "pod", name: pod.clone(), max: MAX_NODE_NAME };
+                let reason = Invalid::Name {
+                    what: "pod",
+                    name: pod.clone(),
+                    max: MAX_NODE_NAME,
+                };
                 return Err(at(&node.pods.referenced, reason));
             }
         }
@@ -329,23 +365,38 @@ fn check_namespaces(t: &Topology) -> Result<(), Found> {
 }
 
 fn check_addresses(t: &Topology) -> Result<(), Found> {
-    let nodes = t.nodes.iter().map(|n| (&n.name.value, &n.segment.value, &n.address));
+    let nodes = t
+        .nodes
+        .iter()
+        .map(|n| (&n.name.value, &n.segment.value, &n.address));
     let legs = t.routers.iter().flat_map(|r| {
-        r.legs.iter().map(move |leg| (&r.name.value, &leg.segment.value, &leg.address))
+        r.legs
+            .iter()
+            .map(move |leg| (&r.name.value, &leg.segment.value, &leg.address))
     });
     let mut seen: Vec<(Ipv4Addr, &str)> = Vec::new();
     for (owner, segment, address) in nodes.chain(legs) {
         let Some(address) = address else { continue };
-        let cidr = t.segment(segment).expect("invariant: references were checked").cidr.value;
+        let cidr = t
+            .segment(segment)
+            .expect("invariant: references were checked")
+            .cidr
+            .value;
         let ip = address.value;
         let offset = cidr.offset(IpAddr::V4(ip));
         if offset.is_none_or(|n| n == 0 || n == cidr.size() - 1) {
-            let reason =
-                Invalid::OutsideSegment { address: ip, segment: segment.clone(), cidr };
+            let reason = Invalid::OutsideSegment {
+                address: ip,
+                segment: segment.clone(),
+                cidr,
+            };
             return Err(at(&address.referenced, reason));
         }
         if let Some((_, other)) = seen.iter().find(|(a, _)| *a == ip) {
-            let reason = Invalid::DuplicateAddress { address: ip, owner: (*other).to_owned() };
+            let reason = Invalid::DuplicateAddress {
+                address: ip,
+                owner: (*other).to_owned(),
+            };
             return Err(at(&address.referenced, reason));
         }
         seen.push((ip, owner));
@@ -357,14 +408,23 @@ fn check_room(t: &Topology) -> Result<(), Found> {
     for segment in &t.segments {
         let name = &segment.name.value;
         let nodes = t.nodes.iter().filter(|n| n.segment.value == *name).count();
-        let legs =
-            t.routers.iter().flat_map(|r| &r.legs).filter(|l| l.segment.value == *name).count();
+        let legs = t
+            .routers
+            .iter()
+            .flat_map(|r| &r.legs)
+            .filter(|l| l.segment.value == *name)
+            .count();
         // etcd has a leg everywhere, and one address stays free for the dead default gateway.
         let wanted = nodes as u128 + legs as u128 + 2;
         let cidr = segment.cidr.value;
         let room = (cidr.size() - 2).min(MAX_PORTS);
         if wanted > room {
-            let reason = Invalid::SegmentFull { segment: name.clone(), cidr, room, wanted };
+            let reason = Invalid::SegmentFull {
+                segment: name.clone(),
+                cidr,
+                room,
+                wanted,
+            };
             return Err(at(&segment.cidr.referenced, reason));
         }
     }
@@ -388,7 +448,12 @@ fn check_resources(t: &Topology) -> Result<(), Found> {
             return Err(at(place, Invalid::ResourceUnnamed { kind }));
         };
         if kind == "Node" && t.node(name).is_some() {
-            return Err(at(place, Invalid::NodeResource { node: name.to_owned() }));
+            return Err(at(
+                place,
+                Invalid::NodeResource {
+                    node: name.to_owned(),
+                },
+            ));
         }
     }
     Ok(())

@@ -1,0 +1,276 @@
+#![allow(clippy::unwrap_used)]
+
+use std::error::Error;
+
+use super::*;
+
+const GOOD: &str = "\
+name: t
+segments:
+  - {name: a, cidr: 10.0.1.0/24}
+  - {name: b, cidr: 10.0.2.0/24}
+routers:
+  - {name: r, legs: [{segment: a}, {segment: b}]}
+nodes:
+  - {name: n1, segment: a, pods: 2}
+  - {name: n2, segment: b, pods: [web, db], labels: {rack: r2}, asn: 64513}
+";
+
+fn parse(text: &str) -> Result<Topology, TopologyError> {
+    Topology::parse(text, "t.yaml")
+}
+
+fn invalid(text: &str) -> (u64, u64, Invalid) {
+    match parse(text).unwrap_err() {
+        TopologyError::Invalid {
+            line,
+            column,
+            reason,
+            ..
+        } => (line, column, reason),
+        other => panic!("not found by the checks: {other} ({:?})", other.source()),
+    }
+}
+
+fn syntax(text: &str) -> String {
+    let error = parse(text).unwrap_err();
+    assert!(matches!(error, TopologyError::Syntax { .. }), "{error}");
+    error.source().unwrap().to_string()
+}
+
+#[test]
+fn a_file_is_read_with_defaults() {
+    let t = parse(GOOD).unwrap();
+    assert_eq!(t.backend, Backend::Bird);
+    assert_eq!(t.pool.cidr.to_string(), "10.244.0.0/16");
+    assert_eq!(t.pool.block_size.value, 26);
+    assert!(t.pool.nat_outgoing);
+    assert_eq!(t.segments[0].mtu, 1500);
+    assert_eq!(
+        t.node("n1").unwrap().pods.value,
+        Pods(vec!["p1".into(), "p2".into()])
+    );
+    assert_eq!(
+        t.node("n2").unwrap().pods.value,
+        Pods(vec!["web".into(), "db".into()])
+    );
+    assert_eq!(t.node("n2").unwrap().asn, Some(64513));
+    assert_eq!(t.node("n1").unwrap().kind, NodeKind::Caracal);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_place() {
+    let text = GOOD.replace("segment: b, pods", "segment: b, pdos");
+    let message = syntax(&text);
+    assert!(
+        message.contains("pdos") && message.contains("9:"),
+        "{message}"
+    );
+}
+
+#[test]
+fn wrong_shapes_are_refused_with_their_place() {
+    let message = syntax(&GOOD.replace("10.0.2.0/24", "10.0.2.1/24"));
+    assert!(
+        message.contains("host bits") && message.contains("4:"),
+        "{message}"
+    );
+    let message = syntax(&GOOD.replace("pods: 2", "pods: 300"));
+    assert!(
+        message.contains("300") && message.contains("up to 250"),
+        "{message}"
+    );
+    let message = syntax(&GOOD.replace("10.0.2.0/24", "'fd00::/64'"));
+    assert!(message.contains("IPv4 only"), "{message}");
+    let message = syntax(&GOOD.replace("asn: 64513", "kind: birb"));
+    assert!(
+        message.contains("birb") && message.contains("bird2"),
+        "{message}"
+    );
+    assert!(!syntax("name: [").is_empty());
+    assert!(!syntax("").is_empty());
+}
+
+#[test]
+fn references_are_checked() {
+    let (line, column, reason) = invalid(&GOOD.replace("n2, segment: b", "n2, segment: c"));
+    assert_eq!((line, column), (9, 25));
+    assert_eq!(
+        reason,
+        Invalid::UnknownSegment {
+            name: "c".into(),
+            known: "a, b".into()
+        }
+    );
+    let (line, _, reason) = invalid(&GOOD.replace("{segment: b}]", "{segment: z}]"));
+    assert_eq!(line, 6);
+    assert!(matches!(reason, Invalid::UnknownSegment { .. }));
+}
+
+#[test]
+fn names_are_checked() {
+    for (from, to) in [
+        ("n1,", "N1,"),
+        ("n1,", "-n1,"),
+        ("[web", "[we/b"),
+        ("name: t", "name: a_b"),
+    ] {
+        let (_, _, reason) = invalid(&GOOD.replace(from, to));
+        assert!(matches!(reason, Invalid::Name { .. }), "{to}: {reason}");
+    }
+    for (from, to) in [
+        ("n2,", "n1,"),
+        ("n2,", "etcd,"),
+        ("name: r,", "name: n1,"),
+        ("[web, db]", "[web, web]"),
+        ("{name: b,", "{name: a,"),
+        // The pod's namespace would be called like the other node's.
+        ("n2,", "n1-p1,"),
+    ] {
+        let (_, _, reason) = invalid(&GOOD.replace(from, to));
+        assert!(
+            matches!(reason, Invalid::Duplicate { .. }),
+            "{to}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn addresses_are_checked() {
+    let with = |address: &str| {
+        GOOD.replace(
+            "n1, segment: a",
+            &format!("n1, segment: a, address: {address}"),
+        )
+    };
+    assert!(parse(&with("10.0.1.7")).is_ok());
+    for outside in ["10.0.2.7", "10.0.1.0", "10.0.1.255"] {
+        let (_, _, reason) = invalid(&with(outside));
+        assert!(
+            matches!(reason, Invalid::OutsideSegment { .. }),
+            "{outside}: {reason}"
+        );
+    }
+    let text = with("10.0.1.7").replace("{segment: a}", "{segment: a, address: 10.0.1.7}");
+    let (_, _, reason) = invalid(&text);
+    let owner = "n1".to_owned();
+    assert_eq!(
+        reason,
+        Invalid::DuplicateAddress {
+            address: [10, 0, 1, 7].into(),
+            owner
+        }
+    );
+}
+
+#[test]
+fn subnets_are_checked() {
+    let (line, _, reason) = invalid(&GOOD.replace("10.0.2.0/24", "10.0.0.0/16"));
+    assert!(matches!(reason, Invalid::Overlap { .. }), "{reason}");
+    assert_eq!(line, 4);
+    let (_, _, reason) = invalid(&GOOD.replace("10.0.2.0/24", "10.244.8.0/24"));
+    assert!(reason.to_string().contains("of the pool"), "{reason}");
+    let (_, _, reason) = invalid(&GOOD.replace("10.0.2.0/24", "10.0.2.0/30"));
+    assert!(matches!(reason, Invalid::SegmentSize { .. }), "{reason}");
+    let mut crowd = GOOD.replace("10.0.2.0/24", "10.0.2.0/29");
+    for i in 0..3 {
+        crowd.push_str(&format!("  - {{name: m{i}, segment: b}}\n"));
+    }
+    // /29: six hosts; router, etcd, the dead gateway and three nodes fit, a fourth does not.
+    let fits = crowd.replace("  - {name: m2, segment: b}\n", "");
+    assert!(parse(&fits).is_ok());
+    let (_, _, reason) = invalid(&crowd);
+    assert!(
+        matches!(
+            reason,
+            Invalid::SegmentFull {
+                room: 6,
+                wanted: 7,
+                ..
+            }
+        ),
+        "{reason}"
+    );
+}
+
+#[test]
+fn pools_are_checked() {
+    let with = |pool: &str| format!("{GOOD}pool: {{{pool}}}\n");
+    assert!(
+        parse(&with(
+            "cidr: 10.99.0.0/24, blockSize: 28, vxlanMode: Always"
+        ))
+        .is_ok()
+    );
+    let (_, _, reason) = invalid(&with("ipipMode: Always, vxlanMode: CrossSubnet"));
+    assert_eq!(reason, Invalid::TwoEncapsulations);
+    for pool in ["blockSize: 19", "blockSize: 33", "cidr: 10.99.0.0/28"] {
+        let (_, _, reason) = invalid(&with(pool));
+        assert!(
+            matches!(reason, Invalid::BlockSize { .. }),
+            "{pool}: {reason}"
+        );
+    }
+    assert!(syntax(&with("ipipMode: Sometimes")).contains("Sometimes"));
+}
+
+#[test]
+fn kinds_are_checked() {
+    let node = |rest: &str| format!("{GOOD}  - {{name: x, segment: a, {rest}}}\n");
+    assert!(parse(&node("kind: gobgp, config: 'x = 1'")).is_ok());
+    let (_, _, reason) = invalid(&node("kind: gobgp"));
+    assert!(matches!(reason, Invalid::ConfigMissing { .. }));
+    let (_, _, reason) = invalid(&node("config: x"));
+    assert!(matches!(reason, Invalid::ConfigUnused { .. }));
+    let (_, _, reason) = invalid(&node("kind: plain, pods: 1"));
+    assert!(matches!(reason, Invalid::PodsUnsupported { .. }));
+    let (_, _, reason) = invalid(&GOOD.replace("[{segment: a}, {segment: b}]", "[{segment: a}]"));
+    assert!(matches!(reason, Invalid::TooFewLegs { .. }));
+}
+
+#[test]
+fn resources_are_checked() {
+    let with = |r: &str| format!("{GOOD}resources:\n  - {r}\n");
+    assert!(
+        parse(&with(
+            "{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.1.9}}"
+        ))
+        .is_ok()
+    );
+    let (line, _, reason) = invalid(&with("{kind: BGPeer, metadata: {name: x}}"));
+    assert_eq!(line, 11);
+    assert!(reason.to_string().contains("BGPPeer"), "{reason}");
+    let (_, _, reason) = invalid(&with("{kind: BGPPeer, metadata: {}}"));
+    assert!(matches!(reason, Invalid::ResourceUnnamed { .. }));
+    let (_, _, reason) = invalid(&with(
+        "{apiVersion: v1, kind: BGPPeer, metadata: {name: x}}",
+    ));
+    assert!(matches!(reason, Invalid::ApiVersion { .. }));
+    let (_, _, reason) = invalid(&with("{kind: Node, metadata: {name: n1}}"));
+    assert!(matches!(reason, Invalid::NodeResource { .. }));
+}
+
+#[test]
+fn the_examples_are_good() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../topologies/examples");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let topology = Topology::load(&path).unwrap_or_else(|e| panic!("{e}: {:?}", e.source()));
+        assert_eq!(
+            path.file_stem().unwrap().to_str().unwrap(),
+            topology.name.value
+        );
+        names.push(topology.name.value);
+    }
+    for name in [
+        "full-mesh",
+        "cross-subnet",
+        "ipip-always",
+        "ipip-cross-subnet",
+        "rr-pair",
+        "mixed-bird",
+    ] {
+        assert!(names.iter().any(|n| n == name), "{name} is missing");
+    }
+}
