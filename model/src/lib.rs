@@ -21,6 +21,7 @@ pub mod resource;
 pub mod selector;
 pub mod snapshot;
 pub mod status;
+pub mod time;
 pub mod txn;
 
 pub use keys::Key;
