@@ -30,14 +30,17 @@ pub struct Change {
 pub enum WatchEvent {
     /// Changes of one or more revisions, in order; all changes of a revision are in one event.
     Changes(Vec<Change>),
-    /// Nothing changed up to this revision: the stream is alive.
+    /// The stream is alive and the datastore is at this revision. Changes up to it may still be on their
+    /// way: etcd before 3.4.25 answers progress requests ahead of queued events. So it proves that
+    /// the connection works, not that everything was told.
     Progress(i64),
 }
 
 /// Why a datastore did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No connection, or no answer in time. Trying again may help.
+    /// No connection, or no answer in time. Trying again may help. After a commit it is unknown whether the
+    /// writes happened: read before trying again.
     #[error("the datastore at {endpoints} does not answer: {reason}")]
     Unavailable {
         /// Where we asked.
@@ -79,7 +82,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;
 
     /// Watches everything below `prefix` from `revision` on (inclusive). Progress events arrive when
-    /// nothing changes, often enough to notice a dead connection.
+    /// nothing changes, often enough to notice a dead connection. A watch from a compacted revision ends with
+    /// [`StoreError::Compacted`] as its first item. Dropping a pending `next()` loses nothing.
     fn watch(
         &self,
         prefix: &str,

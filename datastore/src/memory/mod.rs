@@ -1,0 +1,178 @@
+//! [`MemoryStore`]: a datastore in memory with etcd's contract and faults on demand, for tests.
+//!
+//! It keeps the whole contract of [`Store`](crate::store::Store): revisions, atomic transactions, watches with
+//! history, compaction. It also does what a real datastore does on a bad day, when told to: see [`fault`].
+//! It uses no clock but tokio's, so it runs under `tokio::time::pause`. It must never be used to hold
+//! data that matters: everything is gone with the last handle.
+
+pub mod fault;
+mod state;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
+
+pub use self::fault::CommitFault;
+pub use self::state::Backup;
+use self::state::State;
+pub use self::watch::MemoryWatch;
+use crate::store::{ReadAnswer, Store, StoreError};
+
+/// How often a quiet watch tells that it is alive, unless [`MemoryStore::set_progress_interval`] says else.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A datastore in memory. Clones share the data.
+#[derive(Clone, Debug)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty datastore, at revision 1 as a fresh etcd.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State::new())),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("invariant: no code panics while it holds the lock")
+    }
+
+    /// Sets a key without a condition and without faults. Returns the revision.
+    pub fn put(&self, key: impl Into<String>, value: impl Into<Vec<u8>>) -> i64 {
+        self.write(vec![Write::Put(key.into(), value.into())])
+    }
+
+    /// Removes a key without a condition and without faults. Returns the revision.
+    pub fn delete(&self, key: impl Into<String>) -> i64 {
+        self.write(vec![Write::Delete(key.into())])
+    }
+
+    /// Carries out writes in one revision, without a condition and without faults. Returns the revision.
+    pub fn write(&self, writes: Vec<Write>) -> i64 {
+        let mut state = self.lock();
+        state.write(&writes);
+        state.revision
+    }
+
+    /// Carries out a transaction at once and without faults.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] where etcd would refuse too.
+    pub fn apply(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.lock().commit(txn)
+    }
+
+    /// One key's value with its revision.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<KeyValue> {
+        self.lock()
+            .range(&Range::Key(key.to_owned()))
+            .into_iter()
+            .next()
+    }
+
+    /// All keys below a prefix, sorted.
+    #[must_use]
+    pub fn list(&self, prefix: &str) -> Vec<KeyValue> {
+        self.lock().range(&Range::Prefix(prefix.to_owned()))
+    }
+
+    /// The current revision.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.lock().revision
+    }
+
+    /// How many times [`Store::read`] was called.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.lock().reads
+    }
+
+    /// How many times [`Store::commit`] was called.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.lock().commits
+    }
+
+    /// How many watches are open.
+    #[must_use]
+    pub fn watches(&self) -> usize {
+        self.lock().watchers.len()
+    }
+
+    /// Sets how often a quiet watch, opened from now on, tells that it is alive.
+    pub fn set_progress_interval(&self, interval: Duration) {
+        self.lock().progress_interval = interval;
+    }
+
+    /// Waits for the scripted latency, then fails if the store is unavailable.
+    async fn arrive(&self) -> Result<(), StoreError> {
+        let latency = self.lock().faults.latency;
+        if latency.is_zero() {
+            // Lets other tasks in between, as a network would.
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(latency).await;
+        }
+        self.lock().faults.check_available()
+    }
+}
+
+impl Store for MemoryStore {
+    type Watch = MemoryWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        self.lock().reads += 1;
+        self.arrive().await?;
+        let mut state = self.lock();
+        state.faults.next_read()?;
+        Ok(ReadAnswer {
+            revision: state.revision,
+            ranges: ranges.iter().map(|range| state.range(range)).collect(),
+        })
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.lock().commits += 1;
+        self.arrive().await?;
+        let (hook, fault) = self.lock().faults.next_commit();
+        if let Some(hook) = hook {
+            hook(self);
+        }
+        match fault {
+            None => self.apply(txn),
+            Some(CommitFault::Conflict) => Ok(TxnOutcome::Conflict),
+            Some(CommitFault::Lost) => Err(fault::unavailable("the request was lost (scripted)")),
+            Some(CommitFault::AnswerLost) => {
+                self.apply(txn)?;
+                Err(fault::unavailable("the answer was lost (scripted)"))
+            }
+            Some(CommitFault::Refused(reason)) => Err(StoreError::Refused(reason)),
+        }
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
+        self.arrive().await?;
+        Ok(MemoryWatch::open(
+            Arc::clone(&self.state),
+            prefix.to_owned(),
+            revision,
+        ))
+    }
+}
