@@ -1,6 +1,127 @@
 //! The codec: octets to messages and back.
 //!
-//! It must never panic, read past its input or keep state between messages.
+//! It must never panic, read past its input or keep state between messages. Decoding borrows from the
+//! receive buffer and takes one whole message, as [`header::frame_len`] cuts it. An error carries its
+//! verdict (RFC 7606), so the caller has nothing left to decide.
+//!
+//! | module | RFC |
+//! |---|---|
+//! | [`header`] | 4271 §4.1, 8654 |
+//! | [`open`], [`capability`] | 4271 §4.2, 5492, 9072; 4760, 6793, 2918, 7313, 4724, 8538, 7911, 8654, 8950, 9494 |
+//! | [`update`], [`attr`], [`as_path`], [`mp`], [`nlri`] | 4271 §4.3, 4760, 2545, 6793, 7606, 7607, 1997, 4360, 8092, 4456 |
+//! | [`notification`] | 4271 §4.5, 4486, 9003, 8538, 9687 |
+//! | [`refresh`] | 2918, 7313 |
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
+pub mod as_path;
+pub mod attr;
+pub mod capability;
+pub mod error;
+pub mod format;
+pub mod header;
+pub mod mp;
+pub mod nlri;
+pub mod notification;
+pub mod open;
+mod reader;
+pub mod refresh;
 pub mod update;
+
+use bytes::{BufMut, BytesMut};
+
+use error::DecodeError;
+use format::Format;
+use header::Kind;
+use notification::Notification;
+use open::Open;
+use refresh::RouteRefresh;
+use update::Decoded;
+
+/// A decoded message.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "UPDATEs are the many; boxing them would cost an allocation each"
+)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// OPEN.
+    Open(Open),
+    /// UPDATE, with what was repaired or withdrawn under RFC 7606.
+    Update(Decoded),
+    /// NOTIFICATION.
+    Notification(Notification),
+    /// KEEPALIVE.
+    Keepalive,
+    /// ROUTE-REFRESH.
+    RouteRefresh(RouteRefresh),
+}
+
+impl Message {
+    /// The message's type.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Open(_) => Kind::Open,
+            Self::Update(_) => Kind::Update,
+            Self::Notification(_) => Kind::Notification,
+            Self::Keepalive => Kind::Keepalive,
+            Self::RouteRefresh(_) => Kind::RouteRefresh,
+        }
+    }
+}
+
+/// Decodes one whole message, header included.
+///
+/// # Errors
+/// Whatever ends the session; errors that RFC 7606 lets a session survive are in [`Decoded::faults`].
+pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
+    let (kind, body) = header::split(message, format)?;
+    Ok(match kind {
+        Kind::Open => Message::Open(open::decode(body)?),
+        Kind::Update => Message::Update(update::decode(body, format)?),
+        Kind::Notification => Message::Notification(Notification::decode(body)),
+        Kind::Keepalive => Message::Keepalive,
+        Kind::RouteRefresh => Message::RouteRefresh(refresh::decode(body)?),
+    })
+}
+
+/// Appends a KEEPALIVE.
+pub fn encode_keepalive(out: &mut BytesMut) {
+    header::write(out, Kind::Keepalive, |_| ());
+}
+
+/// Appends an OPEN.
+pub fn encode_open(open: &Open, out: &mut BytesMut) {
+    header::write(out, Kind::Open, |out| open::encode(open, out));
+}
+
+/// Appends a NOTIFICATION. Data beyond the maximum message size is cut off.
+pub fn encode_notification(notification: &Notification, out: &mut BytesMut) {
+    header::write(out, Kind::Notification, |out| notification.encode(out));
+}
+
+/// Appends a ROUTE-REFRESH.
+pub fn encode_refresh(refresh: &RouteRefresh, out: &mut BytesMut) {
+    header::write(out, Kind::RouteRefresh, |out| refresh::encode(refresh, out));
+}
+
+/// Overwrites two octets at `at`, where `out` already has them. For length fields that are known late.
+fn patch_u16(out: &mut BytesMut, at: usize, value: usize) {
+    let octets = u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
+    if let Some(field) = out.get_mut(at..at + 2) {
+        field.copy_from_slice(&octets);
+    }
+}
+
+/// Appends `value` as one octet. Values that do not fit are cut by the caller; this saturates.
+fn put_len_u8(out: &mut BytesMut, value: usize) {
+    out.put_u8(u8::try_from(value).unwrap_or(u8::MAX));
+}
+
+/// Appends `value` as two octets, saturating like [`put_len_u8`].
+fn put_len_u16(out: &mut BytesMut, value: usize) {
+    out.put_u16(u16::try_from(value).unwrap_or(u16::MAX));
+}
+
+#[cfg(test)]
+mod tests;

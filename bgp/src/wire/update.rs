@@ -1,7 +1,20 @@
-//! UPDATE (RFC 4271 §4.3) with the multiprotocol attributes (RFC 4760) folded in.
+//! UPDATE (RFC 4271 §4.3) with the multiprotocol attributes (RFC 4760) folded in, and the revised error
+//! handling of RFC 7606.
 
+use std::net::IpAddr;
+
+use bytes::{BufMut, BytesMut};
 use caracal_model::net::{Family, Prefix};
+use nom::combinator::rest;
+use nom::multi::length_data;
+use nom::number::complete::be_u16;
 
+use super::attr::{self, Parsed, Source};
+use super::error::{AttrFault, Fault, UpdateError, Verdict};
+use super::format::Format;
+use super::header::{self, HEADER_LEN, Kind};
+use super::notification::UpdateSubcode;
+use super::{mp, nlri, reader};
 use crate::attrs::PathAttrs;
 
 /// One UPDATE. Which family a prefix belongs to is in the prefix; whether it travelled in the classic
@@ -31,4 +44,417 @@ impl Update {
             ..Self::default()
         }
     }
+
+    /// True when there is nothing in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.withdrawn.is_empty() && self.announced.is_empty() && self.end_of_rib.is_none()
+    }
+}
+
+/// What one UPDATE message said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// What it says; for a message that announces both families, the classic part.
+    pub update: Update,
+    /// The MP_REACH_NLRI part of a message that announces both families.
+    pub second: Option<Box<Update>>,
+    /// What was wrong but does not end the session; it is dealt with already.
+    pub faults: Vec<AttrFault>,
+}
+
+impl Decoded {
+    /// The one or two updates, in order.
+    pub fn into_updates(self) -> impl Iterator<Item = Update> {
+        std::iter::once(self.update).chain(self.second.map(|second| *second))
+    }
+}
+
+/// Prefixes by the place they came from.
+#[derive(Default)]
+struct Prefixes {
+    withdrawn: Vec<Prefix>,
+    classic: Vec<Prefix>,
+    reach: Vec<Prefix>,
+}
+
+/// Reads the body of an UPDATE.
+pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateError> {
+    let fields = (length_data(be_u16), length_data(be_u16), rest);
+    let (withdrawn, list, announced) = reader::whole(fields, body)
+        .map_err(|_| UpdateError::reset(None, Fault::Lengths, UpdateSubcode::MalformedList))?;
+    if withdrawn.is_empty() && list.is_empty() && announced.is_empty() {
+        let update = Update::end_of_rib(Family::Ipv4);
+        return Ok(Decoded {
+            update,
+            ..Decoded::default()
+        });
+    }
+    let mut parsed = attr::decode(list, format)?;
+    let mut prefixes = Prefixes::default();
+    classic(withdrawn, format, &mut prefixes.withdrawn)?;
+    classic(announced, format, &mut prefixes.classic)?;
+    if let Some(family) = end_of_rib(&parsed, withdrawn, announced) {
+        return Ok(Decoded {
+            update: Update::end_of_rib(family),
+            ..Decoded::default()
+        });
+    }
+    let mp_next_hop = multiprotocol(&mut parsed, format, &mut prefixes)?;
+    check(&mut parsed, &prefixes)?;
+    Ok(assemble(parsed, prefixes, mp_next_hop))
+}
+
+/// Classic prefixes. RFC 7606 §5.3: if they cannot be read, nothing but a reset is safe.
+fn classic(input: &[u8], format: &Format, out: &mut Vec<Prefix>) -> Result<(), UpdateError> {
+    nlri::decode(input, Family::Ipv4, out)
+        .map_err(|fault| UpdateError::reset(None, fault, UpdateSubcode::InvalidNetwork))?;
+    if !format.families.contains(Family::Ipv4) {
+        out.clear();
+    }
+    Ok(())
+}
+
+/// RFC 4724 §2: nothing but an empty MP_UNREACH_NLRI.
+fn end_of_rib(parsed: &Parsed<'_>, withdrawn: &[u8], announced: &[u8]) -> Option<Family> {
+    let unreach = parsed.unreach.as_ref()?;
+    let marker = withdrawn.is_empty()
+        && announced.is_empty()
+        && unreach.nlri.is_empty()
+        && parsed.has_only(attr::MP_UNREACH_NLRI);
+    unreach.family.family().filter(|_| marker)
+}
+
+/// Reads the prefixes of the MP attributes; returns the next hop of the announced ones. Families that were
+/// not negotiated are ignored.
+fn multiprotocol(
+    parsed: &mut Parsed<'_>,
+    format: &Format,
+    prefixes: &mut Prefixes,
+) -> Result<Option<PathAttrsNextHop>, UpdateError> {
+    let negotiated = |family: &Family| format.families.contains(*family);
+    if let Some(unreach) = parsed.unreach
+        && let Some(family) = unreach.family.family().filter(negotiated)
+    {
+        nlri::decode(unreach.nlri, family, &mut prefixes.withdrawn)
+            .map_err(|fault| UpdateError::disable(attr::MP_UNREACH_NLRI, fault, family))?;
+    }
+    let Some(reach) = parsed.reach else {
+        return Ok(None);
+    };
+    let Some(family) = reach.family.family().filter(negotiated) else {
+        return Ok(None);
+    };
+    let disable = |fault| UpdateError::disable(attr::MP_REACH_NLRI, fault, family);
+    let (global, link_local) =
+        mp::decode_next_hop(reach.next_hop, family, format).map_err(disable)?;
+    nlri::decode(reach.nlri, family, &mut prefixes.reach).map_err(disable)?;
+    if let Err(fault) = attr::host(global) {
+        parsed.fault(attr::MP_REACH_NLRI, fault, Verdict::TreatAsWithdraw);
+    }
+    Ok(Some((global, link_local)))
+}
+
+type PathAttrsNextHop = (IpAddr, Option<std::net::Ipv6Addr>);
+
+/// The checks that need the whole message (RFC 7606 §3 d, §5.2).
+fn check(parsed: &mut Parsed<'_>, prefixes: &Prefixes) -> Result<(), UpdateError> {
+    let announces = !prefixes.classic.is_empty() || !prefixes.reach.is_empty();
+    if announces {
+        for code in [attr::ORIGIN, attr::AS_PATH] {
+            if !parsed.has(code) {
+                parsed.fault(code, Fault::Missing, Verdict::TreatAsWithdraw);
+            }
+        }
+    }
+    if !prefixes.classic.is_empty() && !parsed.has(attr::NEXT_HOP) {
+        parsed.fault(attr::NEXT_HOP, Fault::Missing, Verdict::TreatAsWithdraw);
+    }
+    let severe = parsed
+        .faults
+        .iter()
+        .find(|fault| fault.verdict != Verdict::AttributeDiscard);
+    // RFC 7606 §5.2: without prefixes to withdraw, the broken attribute may have hidden them.
+    let visible = announces || !prefixes.withdrawn.is_empty() || parsed.reach.is_some();
+    match severe {
+        Some(fault) if !visible => Err(UpdateError::reset(
+            fault.code,
+            fault.fault.clone(),
+            UpdateSubcode::MalformedList,
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn assemble(
+    parsed: Parsed<'_>,
+    prefixes: Prefixes,
+    mp_next_hop: Option<PathAttrsNextHop>,
+) -> Decoded {
+    let Parsed {
+        mut attrs, faults, ..
+    } = parsed;
+    let Prefixes {
+        mut withdrawn,
+        classic,
+        reach,
+    } = prefixes;
+    if faults
+        .iter()
+        .any(|fault| fault.verdict == Verdict::TreatAsWithdraw)
+    {
+        withdrawn.extend(classic);
+        withdrawn.extend(reach);
+        let update = Update {
+            withdrawn,
+            ..Update::default()
+        };
+        return Decoded {
+            update,
+            second: None,
+            faults,
+        };
+    }
+    if classic.is_empty() && reach.is_empty() {
+        let update = Update {
+            withdrawn,
+            ..Update::default()
+        };
+        return Decoded {
+            update,
+            second: None,
+            faults,
+        };
+    }
+    let mut second = None;
+    let mut announced = classic;
+    if let Some((global, link_local)) = mp_next_hop.filter(|_| !reach.is_empty()) {
+        if announced.is_empty() {
+            announced = reach;
+            attrs.next_hop = Some(global);
+            attrs.link_local_next_hop = link_local;
+        } else {
+            let mut attrs = attrs.clone();
+            attrs.next_hop = Some(global);
+            attrs.link_local_next_hop = link_local;
+            let announced = reach;
+            second = Some(Box::new(Update {
+                announced,
+                attrs: Some(attrs),
+                ..Update::default()
+            }));
+        }
+    }
+    let update = Update {
+        withdrawn,
+        announced,
+        attrs: Some(attrs),
+        end_of_rib: None,
+    };
+    Decoded {
+        update,
+        second,
+        faults,
+    }
+}
+
+/// Why a route cannot be put on the wire. The caller withdraws the prefixes instead: what the peer last
+/// heard of them is no longer true.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// The attributes alone fill a message (RFC 8654 §5).
+    #[error("attributes take {len} octets and leave no room in a message of {max}")]
+    TooLong {
+        /// Octets of the attributes.
+        len: usize,
+        /// The session's maximum message size.
+        max: usize,
+    },
+    /// There is no next hop of a form that the session allows for the family.
+    #[error("next hop {next_hop:?} cannot be announced with {family} prefixes on this session")]
+    NextHop {
+        /// What the route has.
+        next_hop: Option<IpAddr>,
+        /// Family of the prefixes.
+        family: Family,
+    },
+}
+
+/// Octets of an UPDATE before its variable parts: header and two length fields.
+const FIXED: usize = HEADER_LEN + 4;
+/// Octets of the longest prefix, with its length octet.
+const LONGEST_PREFIX: usize = 17;
+/// Octets of AFI and SAFI.
+const AFI_SAFI: usize = 3;
+
+/// Appends UPDATEs that announce `prefixes` of `family` with `attrs`, as few as the maximum message size
+/// allows. Prefixes of the other family are skipped.
+///
+/// # Errors
+/// [`EncodeError`]; `out` is then unchanged.
+pub fn encode_announce(
+    family: Family,
+    attrs: &PathAttrs,
+    prefixes: &[Prefix],
+    format: &Format,
+    out: &mut BytesMut,
+) -> Result<(), EncodeError> {
+    let next_hop = attrs.next_hop.filter(|next_hop| match (family, next_hop) {
+        (Family::Ipv4, IpAddr::V4(_)) | (Family::Ipv6, IpAddr::V6(_)) => true,
+        (Family::Ipv4, IpAddr::V6(_)) => format.extended_next_hop,
+        (Family::Ipv6, IpAddr::V4(_)) => false,
+    });
+    let Some(next_hop) = next_hop else {
+        return Err(EncodeError::NextHop {
+            next_hop: attrs.next_hop,
+            family,
+        });
+    };
+    let classic = next_hop.is_ipv4();
+    let mut list = BytesMut::with_capacity(128);
+    attr::encode(
+        &Source {
+            attrs,
+            format,
+            classic,
+        },
+        &mut list,
+    );
+    let mut head = BytesMut::new();
+    if !classic {
+        mp::encode_reach_head(family, next_hop, attrs.link_local_next_hop, &mut head);
+    }
+    let taken = FIXED
+        + list.len()
+        + if classic {
+            0
+        } else {
+            attr::MP_HEADER_LEN + head.len()
+        };
+    let max = format.max_send();
+    if taken + LONGEST_PREFIX > max {
+        return Err(EncodeError::TooLong {
+            len: taken - FIXED,
+            max,
+        });
+    }
+    for chunk in chunks(family, prefixes, max - taken) {
+        header::write(out, Kind::Update, |out| {
+            out.put_u16(0);
+            if classic {
+                super::put_len_u16(out, list.len());
+                out.put_slice(&list);
+                put_prefixes(chunk, family, out);
+            } else {
+                let len = head.len() + chunk_len(chunk, family);
+                super::put_len_u16(out, attr::MP_HEADER_LEN + len + list.len());
+                // RFC 7606 §5.1: the MP attribute comes first.
+                attr::put_mp_header(attr::MP_REACH_NLRI, len, out);
+                out.put_slice(&head);
+                put_prefixes(chunk, family, out);
+                out.put_slice(&list);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other family
+/// are skipped.
+pub fn encode_withdraw(family: Family, prefixes: &[Prefix], format: &Format, out: &mut BytesMut) {
+    let taken = match family {
+        Family::Ipv4 => FIXED,
+        Family::Ipv6 => FIXED + attr::MP_HEADER_LEN + AFI_SAFI,
+    };
+    for chunk in chunks(family, prefixes, format.max_send() - taken) {
+        let len = chunk_len(chunk, family);
+        header::write(out, Kind::Update, |out| match family {
+            Family::Ipv4 => {
+                super::put_len_u16(out, len);
+                put_prefixes(chunk, family, out);
+                out.put_u16(0);
+            }
+            Family::Ipv6 => {
+                put_unreach_head(family, len, out);
+                put_prefixes(chunk, family, out);
+            }
+        });
+    }
+}
+
+/// Appends the End-of-RIB marker of `family` (RFC 4724 §2).
+pub fn encode_end_of_rib(family: Family, out: &mut BytesMut) {
+    header::write(out, Kind::Update, |out| match family {
+        Family::Ipv4 => out.put_u32(0),
+        Family::Ipv6 => put_unreach_head(family, 0, out),
+    });
+}
+
+/// Empty withdrawn routes, then MP_UNREACH_NLRI up to its prefixes of `len` octets.
+fn put_unreach_head(family: Family, len: usize, out: &mut BytesMut) {
+    out.put_u16(0);
+    super::put_len_u16(out, attr::MP_HEADER_LEN + AFI_SAFI + len);
+    attr::put_mp_header(attr::MP_UNREACH_NLRI, AFI_SAFI + len, out);
+    mp::put_family(family, out);
+}
+
+/// Cuts `prefixes` into runs of which the members of `family` take at most `room` octets.
+fn chunks(family: Family, prefixes: &[Prefix], room: usize) -> impl Iterator<Item = &[Prefix]> {
+    let mut left = prefixes;
+    std::iter::from_fn(move || {
+        // What is skipped never starts a message.
+        let start = left.iter().position(|prefix| prefix.family() == family)?;
+        left = left.get(start..)?;
+        let mut used = 0;
+        let fits = left.iter().take_while(|prefix| {
+            used += if prefix.family() == family {
+                nlri::encoded_len(prefix)
+            } else {
+                0
+            };
+            used <= room
+        });
+        let (chunk, rest) = left.split_at_checked(fits.count())?;
+        left = rest;
+        Some(chunk)
+    })
+}
+
+fn chunk_len(chunk: &[Prefix], family: Family) -> usize {
+    chunk
+        .iter()
+        .filter(|prefix| prefix.family() == family)
+        .map(nlri::encoded_len)
+        .sum()
+}
+
+fn put_prefixes(chunk: &[Prefix], family: Family, out: &mut BytesMut) {
+    for prefix in chunk.iter().filter(|prefix| prefix.family() == family) {
+        nlri::encode(prefix, out);
+    }
+}
+
+/// Appends `update` as messages: withdrawals, then announcements, then the marker.
+///
+/// # Errors
+/// [`EncodeError`] when an announcement does not fit; what is before it stays in `out`.
+pub fn encode(update: &Update, format: &Format, out: &mut BytesMut) -> Result<(), EncodeError> {
+    for family in [Family::Ipv4, Family::Ipv6] {
+        encode_withdraw(family, &update.withdrawn, format, out);
+    }
+    if let Some(attrs) = &update.attrs {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            if update
+                .announced
+                .iter()
+                .any(|prefix| prefix.family() == family)
+            {
+                encode_announce(family, attrs, &update.announced, format, out)?;
+            }
+        }
+    }
+    if let Some(family) = update.end_of_rib {
+        encode_end_of_rib(family, out);
+    }
+    Ok(())
 }

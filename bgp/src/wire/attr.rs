@@ -1,0 +1,627 @@
+//! The attribute table: for each path attribute its code, flags, decoder, encoder, and what RFC 7606
+//! does when it is malformed. Whoever adds an attribute adds a row.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::as_path;
+use super::error::{AttrFault, Fault, UpdateError, Verdict};
+use super::format::Format;
+use super::mp::{self, Reach, Unreach};
+use super::notification::UpdateSubcode;
+use crate::attrs::{Aggregator, AsPath, Origin, PathAttrs, UnknownAttr};
+use crate::types::{ClusterId, Community, LargeCommunity, RouterId};
+
+const OPTIONAL: u8 = 0x80;
+const TRANSITIVE: u8 = 0x40;
+const PARTIAL: u8 = 0x20;
+const EXTENDED_LENGTH: u8 = 0x10;
+
+const WELL_KNOWN: u8 = TRANSITIVE;
+const OPTIONAL_TRANSITIVE: u8 = OPTIONAL | TRANSITIVE;
+const OPTIONAL_NON_TRANSITIVE: u8 = OPTIONAL;
+
+/// ORIGIN's type code.
+pub const ORIGIN: u8 = 1;
+/// AS_PATH's type code.
+pub const AS_PATH: u8 = 2;
+/// NEXT_HOP's type code.
+pub const NEXT_HOP: u8 = 3;
+/// MP_REACH_NLRI's type code.
+pub const MP_REACH_NLRI: u8 = 14;
+/// MP_UNREACH_NLRI's type code.
+pub const MP_UNREACH_NLRI: u8 = 15;
+
+/// What a malformed attribute costs (RFC 7606 §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnFault {
+    Discard,
+    Withdraw,
+    Reset,
+}
+
+type Decode = for<'a> fn(&mut Parsed<'a>, &'a [u8], &Format) -> Result<(), Fault>;
+/// Appends the value; false = the route does not have the attribute.
+type Encode = fn(&Source<'_>, &mut BytesMut) -> bool;
+
+struct Row {
+    code: u8,
+    name: &'static str,
+    flags: u8,
+    on_fault: OnFault,
+    decode: Decode,
+    encode: Encode,
+}
+
+#[rustfmt::skip]
+static TABLE: [Row; 16] = [
+    Row { code: ORIGIN, name: "ORIGIN", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: origin, encode: put_origin },
+    Row { code: AS_PATH, name: "AS_PATH", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: path, encode: put_path },
+    Row { code: NEXT_HOP, name: "NEXT_HOP", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: next_hop, encode: put_next_hop },
+    Row { code: 4, name: "MULTI_EXIT_DISC", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: med, encode: put_med },
+    Row { code: 5, name: "LOCAL_PREF", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: local_pref, encode: put_local_pref },
+    Row { code: 6, name: "ATOMIC_AGGREGATE", flags: WELL_KNOWN, on_fault: OnFault::Discard, decode: atomic, encode: put_atomic },
+    Row { code: 7, name: "AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: aggregator, encode: put_aggregator },
+    Row { code: 8, name: "COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: communities, encode: put_communities },
+    Row { code: 9, name: "ORIGINATOR_ID", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: originator, encode: put_originator },
+    Row { code: 10, name: "CLUSTER_LIST", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: cluster_list, encode: put_cluster_list },
+    Row { code: MP_REACH_NLRI, name: "MP_REACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: reach, encode: elsewhere },
+    Row { code: MP_UNREACH_NLRI, name: "MP_UNREACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: unreach, encode: elsewhere },
+    Row { code: 16, name: "EXTENDED COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: ext_communities, encode: put_ext_communities },
+    Row { code: 17, name: "AS4_PATH", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: as4_path, encode: put_as4_path },
+    Row { code: 18, name: "AS4_AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: as4_aggregator, encode: put_as4_aggregator },
+    Row { code: 32, name: "LARGE_COMMUNITY", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: large_communities, encode: put_large_communities },
+];
+
+/// The attribute's name in the standards.
+#[must_use]
+pub fn name(code: u8) -> &'static str {
+    row(code).map_or("unknown attribute", |row| row.name)
+}
+
+fn row(code: u8) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.code == code)
+}
+
+/// The attribute list of one UPDATE.
+#[derive(Debug, Default)]
+pub(super) struct Parsed<'a> {
+    pub(super) attrs: PathAttrs,
+    pub(super) reach: Option<Reach<'a>>,
+    pub(super) unreach: Option<Unreach<'a>>,
+    pub(super) faults: Vec<AttrFault>,
+    as4_path: Option<AsPath>,
+    as4_aggregator: Option<Aggregator>,
+    seen: Seen,
+}
+
+/// Which type codes occurred.
+#[derive(Debug, Default)]
+struct Seen([u128; 2]);
+
+impl Seen {
+    /// Notes `code`; false when it was there already.
+    fn insert(&mut self, code: u8) -> bool {
+        let bit = 1u128 << (code & 0x7f);
+        let [low, high] = &mut self.0;
+        let half = if code < 0x80 { low } else { high };
+        let new = *half & bit == 0;
+        *half |= bit;
+        new
+    }
+
+    const fn contains(&self, code: u8) -> bool {
+        let [low, high] = self.0;
+        let half = if code < 0x80 { low } else { high };
+        half & (1u128 << (code & 0x7f)) != 0
+    }
+
+    /// True when nothing but `code` occurred.
+    const fn only(&self, code: u8) -> bool {
+        let [low, high] = self.0;
+        low & !(1u128 << (code & 0x7f)) == 0 && high == 0
+    }
+}
+
+impl Parsed<'_> {
+    pub(super) fn has(&self, code: u8) -> bool {
+        self.seen.contains(code)
+    }
+
+    pub(super) fn has_only(&self, code: u8) -> bool {
+        self.seen.only(code)
+    }
+
+    pub(super) fn fault(&mut self, code: u8, fault: Fault, verdict: Verdict) {
+        self.faults.push(AttrFault {
+            code: Some(code),
+            fault,
+            verdict,
+        });
+    }
+
+    /// What AS4_PATH and AS4_AGGREGATOR say goes into AS_PATH and AGGREGATOR (RFC 6793 §4.2.3).
+    fn merge_four_octet(&mut self) {
+        let as4_path = self.as4_path.take();
+        if let Some(aggregator) = &mut self.attrs.aggregator {
+            if aggregator.asn != crate::types::Asn::TRANS && self.as4_aggregator.is_some() {
+                return;
+            }
+            if let Some(four) = self.as4_aggregator.take() {
+                *aggregator = four;
+            }
+        }
+        if let Some(four) = as4_path {
+            let two = std::mem::take(&mut self.attrs.as_path);
+            self.attrs.as_path = as_path::merge(two, &four);
+        }
+    }
+}
+
+/// Reads an attribute list.
+pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<'a>, UpdateError> {
+    let mut parsed = Parsed::default();
+    while !input.is_empty() {
+        let Some((flags, code, value, rest)) = split(input) else {
+            // RFC 7606 §4: the lengths contradict each other; the prefixes are still where they are.
+            let code = input.get(1).copied();
+            let verdict = Verdict::TreatAsWithdraw;
+            parsed.faults.push(AttrFault {
+                code,
+                fault: Fault::Overrun,
+                verdict,
+            });
+            break;
+        };
+        let whole = input.get(..input.len() - rest.len()).unwrap_or_default();
+        decode_one(&mut parsed, flags, code, value, whole, format)?;
+        input = rest;
+    }
+    parsed.merge_four_octet();
+    parsed.attrs.unknown.sort_by_key(|attr| attr.code);
+    Ok(parsed)
+}
+
+/// Flags, code and value of the first attribute, and what follows it.
+fn split(input: &[u8]) -> Option<(u8, u8, &[u8], &[u8])> {
+    let (flags, code, len, rest) = match input {
+        [flags, code, high, low, rest @ ..] if flags & EXTENDED_LENGTH != 0 => (
+            *flags,
+            *code,
+            usize::from(u16::from_be_bytes([*high, *low])),
+            rest,
+        ),
+        [flags, code, len, rest @ ..] if flags & EXTENDED_LENGTH == 0 => {
+            (*flags, *code, usize::from(*len), rest)
+        }
+        _ => return None,
+    };
+    let (value, rest) = rest.split_at_checked(len)?;
+    Some((flags, code, value, rest))
+}
+
+fn decode_one<'a>(
+    parsed: &mut Parsed<'a>,
+    flags: u8,
+    code: u8,
+    value: &'a [u8],
+    whole: &[u8],
+    format: &Format,
+) -> Result<(), UpdateError> {
+    let reset = |fault, subcode| {
+        Err(UpdateError::reset_with(
+            Some(code),
+            fault,
+            subcode,
+            Bytes::copy_from_slice(whole),
+        ))
+    };
+    if !parsed.seen.insert(code) {
+        // RFC 7606 §3 g: the first one counts, except for the MP attributes.
+        if matches!(code, MP_REACH_NLRI | MP_UNREACH_NLRI) {
+            return Err(UpdateError::reset(
+                Some(code),
+                Fault::Duplicate,
+                UpdateSubcode::MalformedList,
+            ));
+        }
+        parsed.fault(code, Fault::Duplicate, Verdict::AttributeDiscard);
+        return Ok(());
+    }
+    let Some(row) = row(code) else {
+        if flags & OPTIONAL == 0 {
+            return reset(Fault::Unrecognized, UpdateSubcode::UnrecognizedWellKnown);
+        }
+        if flags & TRANSITIVE != 0 {
+            // RFC 4271 §5: passed on with the Partial bit.
+            let flags = OPTIONAL_TRANSITIVE | PARTIAL;
+            let value = Bytes::copy_from_slice(value);
+            parsed
+                .attrs
+                .unknown
+                .push(UnknownAttr { flags, code, value });
+        }
+        return Ok(());
+    };
+    if (flags ^ row.flags) & (OPTIONAL | TRANSITIVE) != 0 {
+        // RFC 7606 §3 c. The prefixes of an MP attribute are read all the same: they are to be withdrawn.
+        let verdict = match row.code {
+            17 | 18 => Verdict::AttributeDiscard,
+            _ => Verdict::TreatAsWithdraw,
+        };
+        parsed.fault(code, Fault::Flags(flags), verdict);
+        if row.on_fault != OnFault::Reset {
+            return Ok(());
+        }
+    }
+    match (row.decode)(parsed, value, format) {
+        Ok(()) => Ok(()),
+        // RFC 7606 §7.5, §7.9, §7.10; RFC 6793 §4.1.
+        Err(fault @ (Fault::External | Fault::FourOctet)) => {
+            parsed.fault(code, fault, Verdict::AttributeDiscard);
+            Ok(())
+        }
+        Err(fault) => {
+            match row.on_fault {
+                OnFault::Discard => parsed.fault(code, fault, Verdict::AttributeDiscard),
+                OnFault::Withdraw => parsed.fault(code, fault, Verdict::TreatAsWithdraw),
+                OnFault::Reset => return reset(fault, UpdateSubcode::OptionalAttribute),
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What the encoders read.
+pub(super) struct Source<'a> {
+    pub(super) attrs: &'a PathAttrs,
+    pub(super) format: &'a Format,
+    /// The next hop goes into NEXT_HOP and not into MP_REACH_NLRI.
+    pub(super) classic: bool,
+}
+
+/// Appends all attributes but the MP ones, in ascending order of type.
+pub(super) fn encode(source: &Source<'_>, out: &mut BytesMut) {
+    let mut value = BytesMut::new();
+    for row in &TABLE {
+        value.clear();
+        if (row.encode)(source, &mut value) {
+            put(row.flags, row.code, &value, out);
+        }
+    }
+    for attr in &source.attrs.unknown {
+        put(attr.flags, attr.code, &attr.value, out);
+    }
+}
+
+fn put(flags: u8, code: u8, value: &[u8], out: &mut BytesMut) {
+    match u8::try_from(value.len()) {
+        Ok(len) => out.put_slice(&[flags, code, len]),
+        Err(_) => {
+            out.put_slice(&[flags | EXTENDED_LENGTH, code]);
+            super::put_len_u16(out, value.len());
+        }
+    }
+    out.put_slice(value);
+}
+
+/// Appends the header of an MP attribute whose value of `len` octets follows.
+pub(super) fn put_mp_header(code: u8, len: usize, out: &mut BytesMut) {
+    out.put_slice(&[OPTIONAL_NON_TRANSITIVE | EXTENDED_LENGTH, code]);
+    super::put_len_u16(out, len);
+}
+
+/// Octets of [`put_mp_header`].
+pub(super) const MP_HEADER_LEN: usize = 4;
+
+// Decoders, in the order of the table.
+
+fn fixed<const N: usize>(value: &[u8], expected: &'static str) -> Result<[u8; N], Fault> {
+    <[u8; N]>::try_from(value).map_err(|_| Fault::Length {
+        len: value.len(),
+        expected,
+    })
+}
+
+/// A list of items of `N` octets each; never empty (RFC 7606 §7.8, §7.10, §7.14, RFC 8092 §5).
+fn list<const N: usize, T: Ord>(
+    value: &[u8],
+    expected: &'static str,
+    item: impl Fn([u8; N]) -> T,
+) -> Result<Vec<T>, Fault> {
+    let (chunks, rest) = value.as_chunks::<N>();
+    if chunks.is_empty() || !rest.is_empty() {
+        return Err(Fault::Length {
+            len: value.len(),
+            expected,
+        });
+    }
+    Ok(chunks.iter().map(|octets| item(*octets)).collect())
+}
+
+fn set<const N: usize, T: Ord>(
+    value: &[u8],
+    expected: &'static str,
+    item: impl Fn([u8; N]) -> T,
+) -> Result<Vec<T>, Fault> {
+    let mut items = list(value, expected, item)?;
+    items.sort_unstable();
+    items.dedup();
+    Ok(items)
+}
+
+fn origin(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    let [octet] = fixed(value, "1")?;
+    parsed.attrs.origin = match octet {
+        0 => Origin::Igp,
+        1 => Origin::Egp,
+        2 => Origin::Incomplete,
+        other => return Err(Fault::Origin(other)),
+    };
+    Ok(())
+}
+
+fn path(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    parsed.attrs.as_path = as_path::decode(value, format.four_octet_as)?;
+    Ok(())
+}
+
+fn next_hop(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    let address = Ipv4Addr::from(fixed::<4>(value, "4")?);
+    parsed.attrs.next_hop = Some(host(address.into())?);
+    Ok(())
+}
+
+/// A next hop must be a host address (RFC 4271 §6.3). Loopback addresses pass: speakers may share a host.
+pub(super) fn host(address: IpAddr) -> Result<IpAddr, Fault> {
+    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if address.is_unspecified() || address.is_multicast() || broadcast {
+        return Err(Fault::NextHop(address));
+    }
+    Ok(address)
+}
+
+fn med(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    parsed.attrs.med = Some(u32::from_be_bytes(fixed(value, "4")?));
+    Ok(())
+}
+
+fn local_pref(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    internal(format)?;
+    parsed.attrs.local_pref = Some(u32::from_be_bytes(fixed(value, "4")?));
+    Ok(())
+}
+
+fn internal(format: &Format) -> Result<(), Fault> {
+    if format.internal {
+        Ok(())
+    } else {
+        Err(Fault::External)
+    }
+}
+
+fn atomic(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    let [] = fixed(value, "0")?;
+    parsed.attrs.atomic_aggregate = true;
+    Ok(())
+}
+
+fn aggregator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    parsed.attrs.aggregator = Some(decode_aggregator(value, format.four_octet_as)?);
+    Ok(())
+}
+
+fn decode_aggregator(value: &[u8], four_octet: bool) -> Result<Aggregator, Fault> {
+    let (asn, router) = if four_octet {
+        let [asn @ .., a, b, c, d] = fixed::<8>(value, "8")?;
+        (as_path::asn(&asn), Ipv4Addr::new(a, b, c, d))
+    } else {
+        let [asn @ .., a, b, c, d] = fixed::<6>(value, "6")?;
+        (as_path::asn(&asn), Ipv4Addr::new(a, b, c, d))
+    };
+    if asn == crate::types::Asn(0) {
+        return Err(Fault::AsZero);
+    }
+    Ok(Aggregator { asn, router })
+}
+
+fn communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    parsed.attrs.communities = set(value, "a multiple of 4", |octets| {
+        Community(u32::from_be_bytes(octets))
+    })?;
+    Ok(())
+}
+
+fn originator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    internal(format)?;
+    parsed.attrs.originator_id = Some(RouterId(Ipv4Addr::from(fixed::<4>(value, "4")?)));
+    Ok(())
+}
+
+fn cluster_list(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    internal(format)?;
+    parsed.attrs.cluster_list = list(value, "a multiple of 4", |octets: [u8; 4]| {
+        ClusterId(Ipv4Addr::from(octets))
+    })?;
+    Ok(())
+}
+
+fn reach<'a>(parsed: &mut Parsed<'a>, value: &'a [u8], _: &Format) -> Result<(), Fault> {
+    parsed.reach = Some(mp::decode_reach(value)?);
+    Ok(())
+}
+
+fn unreach<'a>(parsed: &mut Parsed<'a>, value: &'a [u8], _: &Format) -> Result<(), Fault> {
+    parsed.unreach = Some(mp::decode_unreach(value)?);
+    Ok(())
+}
+
+fn ext_communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    parsed.attrs.ext_communities = set(value, "a multiple of 8", |octets: [u8; 8]| octets)?;
+    Ok(())
+}
+
+fn as4_path(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    if format.four_octet_as {
+        return Err(Fault::FourOctet);
+    }
+    parsed.as4_path = Some(as_path::decode(value, true)?);
+    Ok(())
+}
+
+fn as4_aggregator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
+    if format.four_octet_as {
+        return Err(Fault::FourOctet);
+    }
+    parsed.as4_aggregator = Some(decode_aggregator(value, true)?);
+    Ok(())
+}
+
+fn large_communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
+    parsed.attrs.large_communities = set(value, "a multiple of 12", |octets: [u8; 12]| {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = octets;
+        LargeCommunity(
+            u32::from_be_bytes([a, b, c, d]),
+            u32::from_be_bytes([e, f, g, h]),
+            u32::from_be_bytes([i, j, k, l]),
+        )
+    })?;
+    Ok(())
+}
+
+// Encoders, in the order of the table.
+
+fn put_origin(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    out.put_u8(match source.attrs.origin {
+        Origin::Igp => 0,
+        Origin::Egp => 1,
+        Origin::Incomplete => 2,
+    });
+    true
+}
+
+fn put_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    as_path::encode(&source.attrs.as_path, source.format.four_octet_as, out);
+    true
+}
+
+fn put_next_hop(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    match source.attrs.next_hop {
+        Some(IpAddr::V4(address)) if source.classic => {
+            out.put_slice(&address.octets());
+            true
+        }
+        _ => false,
+    }
+}
+
+fn put_u32(value: Option<u32>, out: &mut BytesMut) -> bool {
+    if let Some(value) = value {
+        out.put_u32(value);
+    }
+    value.is_some()
+}
+
+fn put_med(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    put_u32(source.attrs.med, out)
+}
+
+fn put_local_pref(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    // RFC 4271 §5.1.5: never on external sessions.
+    put_u32(
+        source.attrs.local_pref.filter(|_| source.format.internal),
+        out,
+    )
+}
+
+fn put_atomic(source: &Source<'_>, _: &mut BytesMut) -> bool {
+    source.attrs.atomic_aggregate
+}
+
+fn put_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    if let Some(aggregator) = source.attrs.aggregator {
+        as_path::put_asn(aggregator.asn, source.format.four_octet_as, out);
+        out.put_slice(&aggregator.router.octets());
+    }
+    source.attrs.aggregator.is_some()
+}
+
+fn put_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    for community in &source.attrs.communities {
+        out.put_u32(community.0);
+    }
+    !out.is_empty()
+}
+
+fn put_originator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    // RFC 4456 §8: non-transitive, so it ends at the AS's border; the same holds for CLUSTER_LIST.
+    put_u32(
+        source
+            .attrs
+            .originator_id
+            .filter(|_| source.format.internal)
+            .map(RouterId::number),
+        out,
+    )
+}
+
+fn put_cluster_list(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    if source.format.internal {
+        for cluster in &source.attrs.cluster_list {
+            out.put_slice(&cluster.0.octets());
+        }
+    }
+    !out.is_empty()
+}
+
+/// The MP attributes carry prefixes; `update` writes them.
+fn elsewhere(_: &Source<'_>, _: &mut BytesMut) -> bool {
+    false
+}
+
+fn put_ext_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    for community in &source.attrs.ext_communities {
+        out.put_slice(community);
+    }
+    !out.is_empty()
+}
+
+fn put_as4_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    let path = &source.attrs.as_path;
+    if source.format.four_octet_as || !as_path::needs_four_octets(path) {
+        return false;
+    }
+    as_path::encode(path, true, out);
+    true
+}
+
+fn put_as4_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    match source.attrs.aggregator {
+        Some(aggregator) if !source.format.four_octet_as && !aggregator.asn.is_two_octet() => {
+            out.put_u32(aggregator.asn.0);
+            out.put_slice(&aggregator.router.octets());
+            true
+        }
+        _ => false,
+    }
+}
+
+fn put_large_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
+    for community in &source.attrs.large_communities {
+        out.put_u32(community.0);
+        out.put_u32(community.1);
+        out.put_u32(community.2);
+    }
+    !out.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_each_code_is_there_once() {
+        assert!(TABLE.is_sorted_by(|a, b| a.code < b.code));
+    }
+}
