@@ -1,1 +1,136 @@
-//! Placeholder.
+//! Who peers with whom and what is announced: from Calico's resources to the speaker's configuration.
+//!
+//! [`plan`] is a pure function of a [`Snapshot`]: no clock, no socket, no history. Every node computes its
+//! own part from the same data, so both ends of a session agree without talking to each other.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`settings`] | BGPConfiguration `default` and `node.NAME` as one set of values |
+//! | [`full_mesh`] | sessions between all nodes |
+//! | [`peers`] | sessions that BGPPeer resources ask for |
+//! | [`route_reflector`] | which peers are reflector clients (RFC 4456) |
+//! | [`announce`] | what this node originates, and the export policy |
+//! | [`filters`] | BGPFilter resources as route policy |
+//! | [`router_id`] | the BGP Identifier |
+//! | [`resources`] | resource files of `calicoctl` into a snapshot |
+//!
+//! Invariants, cited by tests:
+//!
+//! * `TOPO-1` The plan depends on the snapshot's content only: the order in which resources came never shows.
+//! * `TOPO-2` A resource that cannot be used costs itself and nothing else; a [`Problem`] names key and reason.
+//! * `TOPO-3` Both ends of a mesh session agree on who dials: the rule is Calico's, so Calico's nodes agree too.
+//! * `TOPO-4` A session that shall have a password is never configured without it.
+
+pub mod announce;
+pub mod filters;
+pub mod full_mesh;
+pub mod go_duration;
+pub mod peers;
+pub mod resources;
+pub mod route_reflector;
+pub mod router_id;
+mod session;
+pub mod settings;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caracal_bgp::config::{Password, SpeakerConfig};
+use caracal_model::names::NodeName;
+use caracal_model::snapshot::{Problem, Snapshot};
+
+pub use router_id::RouterIdChoice;
+use view::View;
+
+/// What a plan depends on besides the snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Where the BGP Identifier comes from (`CALICO_ROUTER_ID`).
+    pub router_id: RouterIdChoice,
+    /// Passwords that BGPPeer and BGPConfiguration refer to. A reference without an entry leaves its peers
+    /// out (TOPO-4).
+    pub secrets: BTreeMap<SecretName, Password>,
+}
+
+/// Name of a secret and the key inside it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretName {
+    /// Name of the secret.
+    pub name: String,
+    /// Key inside the secret.
+    pub key: String,
+}
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The configuration; what could not be planned is missing from it.
+    pub config: SpeakerConfig,
+    /// What could not be planned, sorted.
+    pub problems: Vec<Problem>,
+}
+
+/// Plans the speaker of one node.
+#[must_use]
+pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
+    let mut problems = Problems::default();
+    let view = View::new(snapshot, node, options, &mut problems);
+
+    let mut sessions = full_mesh::sessions(&view, &mut problems);
+    let explicit = peers::sessions(&view, &mut problems);
+    // A BGPPeer says more than the mesh does; two sessions to one place would fight over one connection.
+    sessions.retain(|_, mesh| {
+        !explicit
+            .values()
+            .any(|peer| (peer.address, peer.port) == (mesh.address, mesh.port))
+    });
+    sessions.extend(explicit);
+
+    let mut filters = filters::attach(&view, &mut sessions, &mut problems);
+    filters.insert(
+        announce::EXPORT_FILTER.to_owned(),
+        announce::export_filter(&view),
+    );
+    let config = SpeakerConfig {
+        local_as: view.asn,
+        router_id: router_id::choose(&view, &mut problems),
+        listen: Some(settings::listen(&view, &mut problems)),
+        peers: sessions
+            .into_iter()
+            .map(|(name, session)| (name, session.into_config()))
+            .collect(),
+        originate: announce::originate(&view, &mut problems),
+        filters,
+    };
+    Planned {
+        config,
+        problems: problems.into_vec(),
+    }
+}
+
+/// Collects problems, sorted and without repetition.
+#[derive(Debug, Default)]
+pub(crate) struct Problems(BTreeSet<Problem>);
+
+impl Problems {
+    /// Notes one: a stable code, what it is about, one sentence.
+    pub(crate) fn note(
+        &mut self,
+        code: &str,
+        subject: impl Into<String>,
+        reason: impl Into<String>,
+    ) {
+        self.0.insert(Problem {
+            code: code.to_owned(),
+            subject: subject.into(),
+            reason: reason.into(),
+        });
+    }
+
+    fn into_vec(self) -> Vec<Problem> {
+        self.0.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks, and the
+//! export policy that says what else may pass.
+//!
+//! Never announced: a block while its affinity is pending (two nodes may be competing for it), and anything of
+//! a pool with `disableBGPExport`. A pool that is *disabled* hands out no new addresses, but the workloads
+//! that have one keep it, so its blocks stay announced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_bgp::config::Origination;
+use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
+use caracal_model::ipam::AffinityState;
+use caracal_model::keys::Key;
+use caracal_model::net::Prefix;
+
+use crate::Problems;
+use crate::view::View;
+
+/// Name of the filter that every peer has as its last on export; Calico's name for the same thing.
+pub const EXPORT_FILTER: &str = "calico_export_to_bgp_peers";
+
+/// The routes that a node originates.
+pub(crate) fn originate(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Prefix, Origination> {
+    if view.node.is_none() {
+        return BTreeMap::new();
+    }
+    let mut blocks = BTreeSet::new();
+    let mut held = BTreeSet::new();
+    for (cidr, affinity) in view.snapshot.affinities_of(view.name) {
+        held.insert(cidr);
+        if affinity.state != AffinityState::Pending && !affinity.deleted {
+            blocks.insert(cidr);
+        }
+    }
+    let borrowed = borrowed(view, &held);
+    let mut routes = BTreeMap::new();
+    for prefix in blocks.into_iter().chain(borrowed) {
+        match origination(view, &prefix) {
+            Ok(Some(route)) => {
+                routes.insert(prefix, route);
+            }
+            Ok(None) => {}
+            Err((code, reason)) => problems.note(code, Key::Block(prefix).to_path(), reason),
+        }
+    }
+    routes
+}
+
+/// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left out: they
+/// are reached through the tunnel. So are addresses that cool down after their release.
+fn borrowed(view: &View<'_>, held: &BTreeSet<Prefix>) -> BTreeSet<Prefix> {
+    view.snapshot
+        .blocks
+        .iter()
+        .filter(|(cidr, _)| !held.contains(cidr))
+        .flat_map(|(_, block)| block.allocated())
+        .filter(|(_, _, attribute)| {
+            attribute.node() == Some(view.name.as_str())
+                && attribute.usage().is_none()
+                && attribute.released_at.is_none()
+        })
+        .map(|(_, address, _)| Prefix::host(address))
+        .collect()
+}
+
+/// `Ok(None)` when the pool's owner does not want the route announced.
+fn origination(
+    view: &View<'_>,
+    prefix: &Prefix,
+) -> Result<Option<Origination>, (&'static str, String)> {
+    let Some((_, pool)) = view.snapshot.pool_of(prefix) else {
+        let reason = format!("{prefix} lies in no pool; it is not announced until it does");
+        return Err(("announce.no_pool", reason));
+    };
+    if pool.spec.disable_bgp_export {
+        return Ok(None);
+    }
+    let family = prefix.family();
+    let next_hop: Option<IpAddr> = view.address(family);
+    if next_hop.is_none() {
+        let reason = format!("{prefix} is not announced: this node has no {family} address");
+        return Err(("announce.no_address", reason));
+    }
+    Ok(Some(Origination {
+        next_hop,
+        local_pref: Some(view.settings.local_pref(family)),
+        med: None,
+        communities: communities(view, prefix),
+    }))
+}
+
+/// The communities of all ranges that hold the prefix, sorted and unique.
+fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
+    let all: BTreeSet<_> = view
+        .settings
+        .advertisements
+        .iter()
+        .filter(|(range, _)| range.covers(prefix))
+        .flat_map(|(_, values)| values.iter().copied())
+        .collect();
+    all.into_iter().collect()
+}
+
+/// What may be announced, tried after the peer's own filters: nothing of a pool with `disableBGPExport`; our
+/// own originations; what was learned inside the pools (and, on a reflector, inside the service ranges);
+/// nothing else. Communities are added to what passes, also to what others originate.
+pub(crate) fn export_filter(view: &View<'_>) -> Filter {
+    let mut terms = Vec::new();
+    let (hidden, open): (Vec<_>, Vec<_>) = view
+        .snapshot
+        .pools
+        .values()
+        .map(|pool| (pool.spec.prefix(), pool.spec.disable_bgp_export))
+        .partition(|(_, disabled)| *disabled);
+    if let Some(condition) = inside(hidden.into_iter().map(|(prefix, _)| prefix)) {
+        terms.push(Term {
+            conditions: vec![condition],
+            actions: Vec::new(),
+            verdict: Some(Verdict::Reject),
+        });
+    }
+    for (range, values) in &view.settings.advertisements {
+        terms.push(Term {
+            conditions: inside([*range]).into_iter().collect(),
+            actions: values.iter().copied().map(Action::AddCommunity).collect(),
+            verdict: None,
+        });
+    }
+    terms.push(accept(vec![Condition::Source(Source::Static)]));
+    let passed_on = view
+        .cluster_id()
+        .map_or(&[][..], |_| &view.settings.service_ranges);
+    let ranges = open.into_iter().map(|(prefix, _)| prefix);
+    if let Some(condition) = inside(ranges.chain(passed_on.iter().copied())) {
+        terms.push(accept(vec![condition]));
+    }
+    terms.push(Term {
+        conditions: Vec::new(),
+        actions: Vec::new(),
+        verdict: Some(Verdict::Reject),
+    });
+    Filter { terms }
+}
+
+fn accept(conditions: Vec<Condition>) -> Term {
+    Term {
+        conditions,
+        actions: Vec::new(),
+        verdict: Some(Verdict::Accept),
+    }
+}
+
+/// Matches everything inside the ranges; `None` for no ranges, which no condition can say.
+fn inside(ranges: impl IntoIterator<Item = Prefix>) -> Option<Condition> {
+    let sorted: BTreeSet<_> = ranges.into_iter().collect();
+    let patterns: Vec<_> = sorted.into_iter().map(PrefixPattern::or_longer).collect();
+    (!patterns.is_empty()).then_some(Condition::Prefix {
+        patterns,
+        negated: false,
+    })
+}

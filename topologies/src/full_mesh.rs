@@ -1,0 +1,81 @@
+//! The full mesh: every node a peer of every other, one session for each address family that both have.
+//!
+//! Nodes with a cluster id are reflectors and take no part.
+
+use std::collections::BTreeMap;
+
+use caracal_bgp::config::{GracefulRestart, PeerConfig};
+use caracal_bgp::types::PeerName;
+use caracal_model::keys::Key;
+use caracal_model::resource::Kind;
+
+use crate::Problems;
+use crate::session::{Session, password, peer_name, waits_for};
+use crate::view::{BGP_PORT, FAMILIES, View, path};
+
+/// [`PeerConfig::kind`] of mesh sessions.
+pub const KIND: &str = "mesh";
+
+pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
+    let mut sessions = BTreeMap::new();
+    if view.node.is_none() || view.cluster_id().is_some() || !view.settings.mesh {
+        return sessions;
+    }
+    let subject = path(Kind::BgpConfiguration, "default");
+    let reference = view.settings.mesh_password.as_ref();
+    let Ok(password) = password(view, reference, &subject, problems) else {
+        return sessions;
+    };
+    for family in FAMILIES {
+        let Some(own) = view.address(family) else {
+            continue;
+        };
+        for (node_name, node) in view.nodes() {
+            let Some(address) = node.spec.address(family) else {
+                continue;
+            };
+            if node_name == view.name || node.spec.cluster_id().is_some() {
+                continue;
+            }
+            let node_path = Key::node(node_name).to_path();
+            if address == own {
+                problems.note(
+                    "node.same_address",
+                    node_path,
+                    format!("the node has our own address {own}; there is no session with it"),
+                );
+                continue;
+            }
+            let mut peer = PeerConfig::new(address, View::asn_set_by(node).unwrap_or(view.asn));
+            peer.port = view.listen_port_of(node_name);
+            peer.source = Some(own);
+            peer.passive = waits_for(own, address);
+            peer.families = vec![family];
+            peer.password.clone_from(&password);
+            peer.graceful_restart = restart(view);
+            peer.kind = KIND.to_owned();
+            // The port is no part of a mesh peer's name.
+            let name = peer_name("Mesh", address, BGP_PORT);
+            if sessions.contains_key(&name) {
+                problems.note(
+                    "node.same_address",
+                    node_path,
+                    format!("{address} is already the address of another node; the session is with the first by name"),
+                );
+                continue;
+            }
+            sessions.insert(name, Session::new(peer, subject.clone()));
+        }
+    }
+    sessions
+}
+
+fn restart(view: &View<'_>) -> Option<GracefulRestart> {
+    Some(
+        view.settings
+            .mesh_restart_time
+            .map_or_else(GracefulRestart::default, |restart_time| GracefulRestart {
+                restart_time,
+            }),
+    )
+}

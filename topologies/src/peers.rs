@@ -1,0 +1,387 @@
+//! Sessions that BGPPeer resources ask for: global, for some nodes, by address or by selector, and in
+//! reverse.
+//!
+//! Three passes, the first that names a place (address and port) wins: resources for all nodes, resources
+//! for some nodes, then the reverse of all of them, so that one resource configures both ends. Within a pass
+//! resources are taken in the order of their names (TOPO-1).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_bgp::config::{GracefulRestart, NextHopMode, PeerConfig};
+use caracal_bgp::types::{Asn, ClusterId, PeerName};
+use caracal_model::names::NodeName;
+use caracal_model::net::Family;
+use caracal_model::resource::bgp::BgpPeerSpec;
+use caracal_model::resource::{Kind, Node};
+use caracal_model::selector::Selector;
+
+use crate::route_reflector::client_of;
+use crate::session::{Session, password, peer_name, waits_for};
+use crate::settings::restart_time;
+use crate::view::{BGP_PORT, FAMILIES, View, path};
+use crate::{Problems, go_duration};
+
+/// How a peer was named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// By `peerIP`; true when a node of the cluster has the address.
+    Address { is_node: bool },
+    /// As a node, by selector or in reverse.
+    Node,
+    /// As a workload of this node.
+    Workload,
+}
+
+/// Where the other end is.
+#[derive(Clone, Debug)]
+struct Remote {
+    address: IpAddr,
+    port: u16,
+    asn: Asn,
+    cluster: Option<ClusterId>,
+    origin: Origin,
+}
+
+/// Which nodes a resource is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Global,
+    Node,
+}
+
+pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
+    let Some(node) = view.node else {
+        return BTreeMap::new();
+    };
+    let mut places: BTreeMap<(IpAddr, u16), (PeerName, Session)> = BTreeMap::new();
+    let resources = || {
+        view.snapshot
+            .bgp_peers
+            .iter()
+            .map(|(n, p)| (n.as_str(), &p.spec))
+    };
+    for scope in [Scope::Global, Scope::Node] {
+        for (name, spec) in resources() {
+            if scope_of(spec) != scope || !is_local_side(spec, view.name, node) {
+                continue;
+            }
+            for remote in remotes(view, name, spec, problems) {
+                add(view, &mut places, scope, name, spec, remote, problems);
+            }
+        }
+    }
+    for (name, spec) in resources() {
+        for remote in reverse(view, node, spec) {
+            add(view, &mut places, Scope::Node, name, spec, remote, problems);
+        }
+    }
+    places.into_values().collect()
+}
+
+fn scope_of(spec: &BgpPeerSpec) -> Scope {
+    if spec.node.is_empty() && spec.node_selector.is_empty() {
+        Scope::Global
+    } else {
+        Scope::Node
+    }
+}
+
+/// True when the resource gives this node peers.
+fn is_local_side(spec: &BgpPeerSpec, name: &NodeName, node: &Node) -> bool {
+    if !spec.node.is_empty() {
+        return spec.node == name.as_str();
+    }
+    spec.node_selector.is_empty() || selects(&spec.node_selector, node)
+}
+
+/// Selectors were checked when the resource entered the snapshot.
+fn selects(selector: &str, node: &Node) -> bool {
+    Selector::parse(selector).is_ok_and(|s| s.matches(&node.metadata.labels))
+}
+
+/// The peers that a resource gives to a node on its local side.
+fn remotes(
+    view: &View<'_>,
+    name: &str,
+    spec: &BgpPeerSpec,
+    problems: &mut Problems,
+) -> Vec<Remote> {
+    if !spec.local_workload_selector.is_empty() {
+        return workloads(view, name, spec, problems);
+    }
+    if !spec.peer_selector.is_empty() {
+        let matching = view
+            .nodes()
+            .filter(|(_, node)| selects(&spec.peer_selector, node));
+        return matching
+            .flat_map(|(name, node)| as_remotes(view, name, node, &FAMILIES))
+            .collect();
+    }
+    let (Some((address, port)), Some(asn)) = (spec.peer_address(), spec.as_number) else {
+        problems.note(
+            "bgp.peer",
+            path(Kind::BgpPeer, name),
+            "spec has neither peerIP with asNumber, nor peerSelector, nor localWorkloadSelector; it gives no peers",
+        );
+        return Vec::new();
+    };
+    let asn = Asn(asn.0);
+    let known = view.node_at(address);
+    let listens = known
+        .filter(|(_, node)| view.asn_of(node) == asn)
+        .map(|(name, _)| view.listen_port_of(name));
+    vec![Remote {
+        address,
+        port: port.filter(|p| *p != 0).or(listens).unwrap_or(BGP_PORT),
+        asn,
+        cluster: None,
+        origin: Origin::Address {
+            is_node: known.is_some(),
+        },
+    }]
+}
+
+/// A node as a peer, once for each family of `families` in which it has an address.
+fn as_remotes(view: &View<'_>, name: &NodeName, node: &Node, families: &[Family]) -> Vec<Remote> {
+    families
+        .iter()
+        .filter_map(|family| node.spec.address(*family))
+        .map(|address| Remote {
+            address,
+            port: view.listen_port_of(name),
+            asn: view.asn_of(node),
+            cluster: node.spec.cluster_id().map(ClusterId),
+            origin: Origin::Node,
+        })
+        .collect()
+}
+
+fn workloads(
+    view: &View<'_>,
+    name: &str,
+    spec: &BgpPeerSpec,
+    problems: &mut Problems,
+) -> Vec<Remote> {
+    let mut fault = |reason: &str| {
+        problems.note("bgp.peer", path(Kind::BgpPeer, name), reason);
+        Vec::new()
+    };
+    if !spec.peer_ip.is_empty() || !spec.peer_selector.is_empty() {
+        return fault(
+            "spec.localWorkloadSelector excludes peerIP and peerSelector; it gives no peers",
+        );
+    }
+    let Some(asn) = spec.as_number.filter(|asn| asn.0 != 0) else {
+        return fault("spec.localWorkloadSelector needs asNumber; it gives no peers");
+    };
+    let Ok(selector) = Selector::parse(&spec.local_workload_selector) else {
+        return fault("spec.localWorkloadSelector does not parse; it gives no peers");
+    };
+    view.snapshot
+        .workloads_of(view.name)
+        .filter(|w| selector.matches(&w.metadata.labels))
+        .flat_map(|w| w.spec.ip_networks.iter())
+        .map(|prefix| Remote {
+            address: prefix.address(),
+            port: BGP_PORT,
+            asn: Asn(asn.0),
+            cluster: None,
+            origin: Origin::Workload,
+        })
+        .collect()
+}
+
+/// The peers that a resource gives to a node on its remote side: the nodes of its local side.
+fn reverse(view: &View<'_>, node: &Node, spec: &BgpPeerSpec) -> Vec<Remote> {
+    let manual = spec.reverse_peering.as_deref() == Some("Manual");
+    if manual || !spec.local_workload_selector.is_empty() {
+        return Vec::new();
+    }
+    let own_family;
+    let families: &[Family] = if !spec.peer_selector.is_empty() {
+        if !selects(&spec.peer_selector, node) {
+            return Vec::new();
+        }
+        &FAMILIES
+    } else {
+        let (Some((address, port)), Some(asn)) = (spec.peer_address(), spec.as_number) else {
+            return Vec::new();
+        };
+        let is_us = view.is_own(address)
+            && Asn(asn.0) == view.asn
+            && port.is_none_or(|port| port == 0 || port == view.settings.listen_port);
+        if !is_us {
+            return Vec::new();
+        }
+        own_family = [Family::of(address)];
+        &own_family
+    };
+    view.nodes()
+        .filter(|(name, node)| is_local_side(spec, name, node))
+        .flat_map(|(name, node)| as_remotes(view, name, node, families))
+        .collect()
+}
+
+/// Adds a session unless its place is taken, is ourselves, or cannot be reached from an address of ours.
+fn add(
+    view: &View<'_>,
+    places: &mut BTreeMap<(IpAddr, u16), (PeerName, Session)>,
+    scope: Scope,
+    resource: &str,
+    spec: &BgpPeerSpec,
+    remote: Remote,
+    problems: &mut Problems,
+) {
+    let place = (remote.address, remote.port);
+    if view.is_own(remote.address) || places.contains_key(&place) {
+        return;
+    }
+    let subject = path(Kind::BgpPeer, resource);
+    let family = Family::of(remote.address);
+    let Some(own) = view.address(family) else {
+        if matches!(remote.origin, Origin::Address { .. }) {
+            problems.note(
+                "bgp.peer",
+                subject,
+                format!(
+                    "this node has no {family} address, so it cannot peer with {}",
+                    remote.address
+                ),
+            );
+        }
+        return;
+    };
+    if remote.asn.0 == 0 {
+        let reason = format!(
+            "the AS number of {} is 0, which is reserved (RFC 7607)",
+            remote.address
+        );
+        problems.note("bgp.peer", subject, reason);
+        return;
+    }
+    let reference = spec
+        .password
+        .as_ref()
+        .and_then(|p| p.secret_key_ref.as_ref());
+    let Ok(password) = password(view, reference, &subject, problems) else {
+        return;
+    };
+    let mut session = Session::new(base(view, own, scope, spec, &remote), subject);
+    session.peer.password = password;
+    session.filters.clone_from(&spec.filters);
+    timers(&mut session, spec, problems);
+    next_hop(view, &mut session, spec);
+    if !spec.reachable_by.is_empty() {
+        problems.note(
+            "bgp.reachable_by",
+            session.subject.clone(),
+            format!(
+                "spec.reachableBy: this node does not program the route to {} through {}; the kernel's own route is used",
+                remote.address, spec.reachable_by
+            ),
+        );
+    }
+    let prefix = match (remote.origin, scope) {
+        (Origin::Workload, _) => "Local_Workload",
+        (_, Scope::Global) => "Global",
+        (_, Scope::Node) => "Node",
+    };
+    places.insert(
+        place,
+        (peer_name(prefix, remote.address, remote.port), session),
+    );
+}
+
+/// Everything about a peer that follows from where it is.
+fn base(
+    view: &View<'_>,
+    own: IpAddr,
+    scope: Scope,
+    spec: &BgpPeerSpec,
+    remote: &Remote,
+) -> PeerConfig {
+    let by_address = matches!(remote.origin, Origin::Address { .. } | Origin::Workload);
+    let mut peer = PeerConfig::new(remote.address, remote.asn);
+    peer.port = remote.port;
+    peer.families = vec![Family::of(remote.address)];
+    peer.local_as = spec
+        .local_as_number
+        .filter(|asn| by_address && asn.0 != 0)
+        .map(|asn| Asn(asn.0))
+        .filter(|asn| *asn != view.asn);
+    peer.source = match remote.origin {
+        Origin::Workload => None,
+        _ if spec.source_address.as_deref() == Some("None") => None,
+        _ => Some(own),
+    };
+    // Of two nodes that a global resource makes peers, one waits, as in the mesh. All other sessions are
+    // dialled from both sides, and collision detection (RFC 4271 §6.8) keeps one connection.
+    peer.passive = match remote.origin {
+        Origin::Workload => true,
+        Origin::Address { is_node: true } => {
+            scope == Scope::Global && waits_for(own, remote.address)
+        }
+        Origin::Address { is_node: false } | Origin::Node => false,
+    };
+    peer.allow_own_as = if by_address {
+        let count = spec.num_allowed_local_as_numbers.unwrap_or(0);
+        u8::try_from(count.clamp(0, 255)).unwrap_or(u8::MAX)
+    } else {
+        0
+    };
+    peer.ttl_security = spec.ttl_security.filter(|hops| *hops > 0);
+    peer.ttl = peer.ttl_security.map(|_| 255); // RFC 5082 §3.
+    peer.client_of = client_of(
+        view.cluster_id(),
+        peer.local_as.unwrap_or(view.asn),
+        remote.asn,
+        remote.cluster,
+    );
+    peer.kind = match (remote.origin, scope) {
+        (Origin::Workload, _) => "workload",
+        (_, Scope::Global) => "global",
+        (_, Scope::Node) => "node",
+    }
+    .to_owned();
+    peer
+}
+
+fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
+    let text = spec.max_restart_time.as_deref();
+    if let Some(time) = restart_time(text, "spec.maxRestartTime", &session.subject, problems) {
+        session.peer.graceful_restart = Some(GracefulRestart { restart_time: time });
+    }
+    let Some(text) = spec.keepalive_time.as_deref().filter(|t| !t.is_empty()) else {
+        return;
+    };
+    match go_duration::parse(text).map(go_duration::round_to_seconds) {
+        // A keepalive is sent three times within the hold time (RFC 4271 §4.4), so this is the way to ask
+        // for an interval; the hold time is 0 or at least 3 s and fits 16 bits.
+        Ok(interval) if interval >= Duration::from_secs(1) => {
+            session.peer.hold_time = (interval * 3).min(Duration::from_secs(65_535));
+        }
+        Ok(_) => problems.note(
+            "bgp.keepalive_time",
+            session.subject.clone(),
+            format!("spec.keepaliveTime {text:?} is below one second; the default is used"),
+        ),
+        Err(e) => problems.note(
+            "bgp.keepalive_time",
+            session.subject.clone(),
+            format!("spec.keepaliveTime: {e}; the default is used"),
+        ),
+    }
+}
+
+fn next_hop(view: &View<'_>, session: &mut Session, spec: &BgpPeerSpec) {
+    let external = session.own_as(view) != session.peer.remote_as;
+    session.peer.next_hop = match spec.next_hop_mode.as_deref() {
+        Some("Self") => NextHopMode::Own,
+        Some("Keep") => NextHopMode::Keep,
+        Some("Auto") => NextHopMode::Auto,
+        _ if external && spec.keep_original_next_hop == Some(true) => NextHopMode::Keep,
+        _ => NextHopMode::Auto,
+    };
+}

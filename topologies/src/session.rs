@@ -1,0 +1,92 @@
+//! A session while it is being planned: the speaker's peer plus what is still to be looked up.
+
+use std::net::IpAddr;
+
+use caracal_bgp::config::{Password, PeerConfig};
+use caracal_bgp::types::{Asn, PeerName};
+use caracal_model::resource::bgp::SecretKeyRef;
+
+use crate::view::{BGP_PORT, View};
+use crate::{Problems, SecretName};
+
+/// The longest TCP MD5 key that Linux takes.
+const MAX_PASSWORD: usize = 80;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) peer: PeerConfig,
+    /// Names of BGPFilters, in order.
+    pub(crate) filters: Vec<String>,
+    /// Path of the resource that asks for the session.
+    pub(crate) subject: String,
+}
+
+impl Session {
+    pub(crate) fn new(peer: PeerConfig, subject: String) -> Self {
+        Self {
+            address: peer.address,
+            port: peer.port,
+            peer,
+            filters: Vec::new(),
+            subject,
+        }
+    }
+
+    /// Our AS on this session.
+    pub(crate) fn own_as(&self, view: &View<'_>) -> Asn {
+        self.peer.local_as.unwrap_or(view.asn)
+    }
+
+    pub(crate) fn into_config(self) -> PeerConfig {
+        self.peer
+    }
+}
+
+/// `Mesh_10_0_0_2`, `Node_fd00__2_port_1179`: Calico's names. A port appears when it is not BGP's own.
+pub(crate) fn peer_name(kind: &str, address: IpAddr, port: u16) -> PeerName {
+    let address = address.to_string().replace(['.', ':'], "_");
+    if port == BGP_PORT {
+        format!("{kind}_{address}").into()
+    } else {
+        format!("{kind}_{address}_port_{port}").into()
+    }
+}
+
+/// True when, of two nodes, we wait and the peer dials: its address is greater as text, so 10.0.0.10 comes
+/// before 10.0.0.9. Calico's nodes compare the same way (TOPO-3).
+pub(crate) fn waits_for(own: IpAddr, peer: IpAddr) -> bool {
+    peer.to_string() > own.to_string()
+}
+
+/// The password behind a reference. `Err` = there is none, and the session must not come up (TOPO-4).
+pub(crate) fn password(
+    view: &View<'_>,
+    reference: Option<&SecretKeyRef>,
+    subject: &str,
+    problems: &mut Problems,
+) -> Result<Option<Password>, ()> {
+    let Some(reference) = reference else {
+        return Ok(None);
+    };
+    let secret = SecretName {
+        name: reference.name.clone(),
+        key: reference.key.clone(),
+    };
+    let fault = match view.options.secrets.get(&secret) {
+        None => "is not known to this node".to_owned(),
+        Some(Password(text)) if text.is_empty() => "is empty".to_owned(),
+        Some(Password(text)) if text.len() > MAX_PASSWORD => {
+            format!("is longer than the {MAX_PASSWORD} octets that TCP MD5 takes")
+        }
+        Some(password) => return Ok(Some(password.clone())),
+    };
+    let SecretName { name, key } = secret;
+    problems.note(
+        "bgp.password",
+        subject,
+        format!("the password in secret {name:?}, key {key:?}, {fault}; the peers that need it are left out"),
+    );
+    Err(())
+}

@@ -1,0 +1,122 @@
+//! The snapshot as one node sees it: own name, addresses, AS number, and the other nodes' facts.
+//!
+//! Reads only; whatever is decided from these facts is decided elsewhere.
+
+use std::net::IpAddr;
+
+use caracal_bgp::types::{Asn, ClusterId};
+use caracal_model::keys::Key;
+use caracal_model::names::NodeName;
+use caracal_model::net::Family;
+use caracal_model::resource::{Kind, Node};
+use caracal_model::snapshot::Snapshot;
+
+use crate::settings::Settings;
+use crate::{PlanOptions, Problems};
+
+/// Both families, in the order in which everything is planned.
+pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+/// The port of BGP (RFC 4271 §8).
+pub(crate) const BGP_PORT: u16 = 179;
+
+pub(crate) struct View<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) name: &'a NodeName,
+    /// Our own Node; `None` while it is not registered.
+    pub(crate) node: Option<&'a Node>,
+    /// Our AS: the node's, else the cluster's.
+    pub(crate) asn: Asn,
+    pub(crate) settings: Settings,
+    pub(crate) options: &'a PlanOptions,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        name: &'a NodeName,
+        options: &'a PlanOptions,
+        problems: &mut Problems,
+    ) -> Self {
+        let node: Option<&Node> = snapshot.nodes.get(name).map(|node| &**node);
+        match node {
+            None => problems.note(
+                "node.missing",
+                Key::node(name).to_path(),
+                "this node is not registered; it has no peers and announces nothing until it is",
+            ),
+            Some(node) if FAMILIES.iter().all(|f| node.spec.address(*f).is_none()) => problems
+                .note(
+                    "node.no_address",
+                    Key::node(name).to_path(),
+                    "spec.bgp has neither ipv4Address nor ipv6Address; this node has no peers and announces nothing",
+                ),
+            Some(_) => {}
+        }
+        let settings = Settings::of(snapshot, name, problems);
+        let asn = node.map_or(settings.default_asn, |node| {
+            node.spec
+                .bgp
+                .as_ref()
+                .and_then(|bgp| bgp.as_number)
+                .map_or(settings.default_asn, |asn| Asn(asn.0))
+        });
+        Self {
+            snapshot,
+            name,
+            node,
+            asn,
+            settings,
+            options,
+        }
+    }
+
+    /// Our own address.
+    pub(crate) fn address(&self, family: Family) -> Option<IpAddr> {
+        self.node?.spec.address(family)
+    }
+
+    /// Our own cluster id, which makes us a reflector.
+    pub(crate) fn cluster_id(&self) -> Option<ClusterId> {
+        self.node?.spec.cluster_id().map(ClusterId)
+    }
+
+    /// True when the address is one of ours.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        self.address(Family::of(address)) == Some(address)
+    }
+
+    /// All nodes by name.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a NodeName, &'a Node)> {
+        self.snapshot
+            .nodes
+            .iter()
+            .map(|(name, node)| (name, &**node))
+    }
+
+    /// The AS of a node, when it sets one itself.
+    pub(crate) fn asn_set_by(node: &Node) -> Option<Asn> {
+        node.spec.bgp.as_ref()?.as_number.map(|asn| Asn(asn.0))
+    }
+
+    /// The AS of a node: its own, else the cluster's.
+    pub(crate) fn asn_of(&self, node: &Node) -> Asn {
+        Self::asn_set_by(node).unwrap_or(self.settings.default_asn)
+    }
+
+    /// The port on which a node listens: `node.NAME`, else `default`, else 179.
+    pub(crate) fn listen_port_of(&self, node: &NodeName) -> u16 {
+        crate::settings::listen_port(self.snapshot, node)
+    }
+
+    /// The node with this address, the first by name.
+    pub(crate) fn node_at(&self, address: IpAddr) -> Option<(&'a NodeName, &'a Node)> {
+        self.nodes()
+            .find(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
+    }
+}
+
+/// The path of a cluster-scoped resource, for problems.
+pub(crate) fn path(kind: Kind, name: &str) -> String {
+    Key::resource(kind, name).to_path()
+}
