@@ -2,3 +2,7 @@
 
 pub mod plan;
 pub mod topology;
+pub mod netns;
+pub mod process;
+pub mod program;
+pub mod wait;

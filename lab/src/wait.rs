@@ -1,0 +1,122 @@
+//! Waiting for a condition, with a deadline and the last value seen. No other module of the lab, and no
+//! test, sleeps.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// The first pause between two looks; it doubles up to [`LONGEST_PAUSE`], so that what takes a millisecond
+/// is seen after a millisecond, and what takes long is not looked at a thousand times a second.
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The deadline passed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("waited {after:.1?} for {what}; last seen: {last}")]
+pub struct Timeout {
+    /// What was waited for.
+    pub what: String,
+    /// How long.
+    pub after: Duration,
+    /// The last value, or why there was none.
+    pub last: String,
+}
+
+/// Looks until `look` gives a value, or until `deadline` (scaled by [`scale`]) has passed.
+///
+/// # Errors
+/// [`Timeout`] with the last error `look` gave.
+pub fn wait_until<T, E: Display>(
+    deadline: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> Result<T, Timeout> {
+    let start = Instant::now();
+    let deadline = scaled(deadline);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let last = match look() {
+            Ok(value) => return Ok(value),
+            Err(last) => last,
+        };
+        let after = start.elapsed();
+        if after >= deadline {
+            return Err(Timeout { what: what.to_owned(), after, last: last.to_string() });
+        }
+        std::thread::sleep(pause.min(deadline.saturating_sub(after)));
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Looks until `predicate` holds for what `look` gives.
+///
+/// # Errors
+/// [`Timeout`] with the last value.
+pub fn wait_for<T: std::fmt::Debug>(
+    deadline: Duration,
+    what: &str,
+    mut look: impl FnMut() -> T,
+    predicate: impl Fn(&T) -> bool,
+) -> Result<T, Timeout> {
+    wait_until(deadline, what, || {
+        let value = look();
+        if predicate(&value) { Ok(value) } else { Err(format!("{value:?}")) }
+    })
+}
+
+/// By how much deadlines are stretched: `CARACAL_LAB_TIME_SCALE`, or 6 in a User Mode Linux guest, where
+/// starting a process takes 15 ms instead of one and there is one CPU.
+#[must_use]
+pub fn scale() -> f64 {
+    let asked = std::env::var("CARACAL_LAB_TIME_SCALE").ok().and_then(|s| s.parse::<f64>().ok());
+    match asked {
+        Some(factor) if factor.is_finite() && factor > 0.0 => factor,
+        _ if in_uml() => 6.0,
+        _ => 1.0,
+    }
+}
+
+/// A deadline, stretched by [`scale`].
+#[must_use]
+pub fn scaled(deadline: Duration) -> Duration {
+    deadline.mul_f64(scale())
+}
+
+/// Are we in the guest of `with-ipip-kernel`?
+#[must_use]
+pub fn in_uml() -> bool {
+    std::env::var_os("CARACAL_UML").is_some_and(|v| v == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_value_ends_the_wait() {
+        let mut n = 0;
+        let value = wait_until(Duration::from_secs(5), "three", || {
+            n += 1;
+            if n == 3 { Ok(n) } else { Err(n) }
+        });
+        assert_eq!(value.unwrap(), 3);
+    }
+
+    #[test]
+    fn a_timeout_tells_the_last_value() {
+        let mut n = 0;
+        let error = wait_for(
+            Duration::from_millis(30),
+            "a hundred",
+            || {
+                n += 1;
+                n
+            },
+            |n| *n == 100,
+        )
+        .unwrap_err();
+        assert_eq!(error.last, n.to_string());
+        assert!(error.to_string().contains("for a hundred; last seen: "), "{error}");
+    }
+}
