@@ -80,12 +80,18 @@ pub fn exists(name: &str) -> bool {
 /// # Errors
 /// When the namespace cannot be entered.
 pub fn run<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
-    let open = |source| NetnsError::Open { name: name.to_owned(), source };
+    let open = |source| NetnsError::Open {
+        name: name.to_owned(),
+        source,
+    };
     let file = File::open(path(name)).map_err(open)?;
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
-                |errno| NetnsError::Enter { name: name.to_owned(), source: errno.into() },
+                |errno| NetnsError::Enter {
+                    name: name.to_owned(),
+                    source: errno.into(),
+                },
             )?;
             Ok(work())
         });
@@ -102,8 +108,11 @@ pub fn run<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, Ne
 /// When the namespace cannot be entered or the program does not start.
 pub fn spawn(name: &str, command: &mut Command) -> Result<Child, NetnsError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    run(name, || command.spawn())?
-        .map_err(|source| NetnsError::Spawn { program, name: name.to_owned(), source })
+    run(name, || command.spawn())?.map_err(|source| NetnsError::Spawn {
+        program,
+        name: name.to_owned(),
+        source,
+    })
 }
 
 /// Writes a sysctl inside a namespace. With `optional`, a kernel that lacks the key is fine.
@@ -128,7 +137,9 @@ pub fn sysctl(name: &str, key: &str, value: &str, optional: bool) -> Result<(), 
 /// The namespaces whose name starts with `prefix`, sorted.
 #[must_use]
 pub fn list(prefix: &str) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(FOLDER) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(FOLDER) else {
+        return Vec::new();
+    };
     let mut names: Vec<_> = entries
         .flatten()
         .filter_map(|e| e.file_name().into_string().ok())
@@ -146,8 +157,12 @@ pub fn processes(names: &[String]) -> BTreeMap<i32, String> {
         .iter()
         .filter_map(|n| Some((identity(&fs::metadata(path(n)).ok()?), n.clone())))
         .collect();
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
-    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return BTreeMap::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {
         let namespace = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
         Some((pid, wanted.get(&identity(&namespace))?.clone()))

@@ -13,12 +13,14 @@ use crate::topology::{NodeKind, Topology};
 
 mod addresses;
 mod names;
+mod network;
 pub(crate) mod resources;
 mod routes;
 #[cfg(test)]
 mod tests;
 
 pub use names::{LabName, LabNameError};
+pub use network::network;
 pub use resources::Document;
 
 /// The port etcd serves clients on.
@@ -122,7 +124,7 @@ pub struct PodLayout {
 /// One piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make namespaces, with `lo` up.
+    /// Make namespaces.
     Namespaces(Vec<String>),
     /// Write a sysctl inside a namespace.
     Sysctl {
@@ -150,13 +152,8 @@ pub enum Step {
     StartNode(String),
     /// Wait for the admin socket of a node.
     AwaitNode(String),
-    /// Call the CNI plugin for a pod.
-    AddPod {
-        /// Node.
-        node: String,
-        /// Pod.
-        pod: String,
-    },
+    /// Call the CNI plugin for pods, given as node and name.
+    AddPods(Vec<(String, String)>),
     /// Start a foreign speaker; it comes after the pods, as its configuration names their blocks.
     StartSpeaker(String),
 }
@@ -323,159 +320,37 @@ fn environment(
     env
 }
 
-/// The bring-up, in order.
+/// The part of the bring-up that needs no `caracal`.
 #[must_use]
-pub fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
+pub fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network(layout);
     steps.push(Step::StartEtcd);
     let documents = resources::documents(topology, layout);
     if !documents.is_empty() {
         steps.push(Step::Put(documents));
     }
+    steps
+}
+
+/// The bring-up, in order.
+#[must_use]
+pub fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
+    let mut steps = network_and_etcd(topology, layout);
     let of = |kind: fn(NodeKind) -> bool| layout.nodes.iter().filter(move |n| kind(n.kind));
     let caracal = |kind| kind == NodeKind::Caracal;
     steps.extend(of(caracal).map(|n| Step::StartNode(n.name.clone())));
     steps.extend(of(caracal).map(|n| Step::AwaitNode(n.name.clone())));
-    for node in &layout.nodes {
-        let add = |pod: &PodLayout| Step::AddPod {
-            node: node.name.clone(),
-            pod: pod.name.clone(),
-        };
-        steps.extend(node.pods.iter().map(add));
+    let pods = layout
+        .nodes
+        .iter()
+        .flat_map(|n| n.pods.iter().map(|p| (&n.name, &p.name)));
+    let pods: Vec<_> = pods
+        .map(|(node, pod)| (node.clone(), pod.clone()))
+        .collect();
+    if !pods.is_empty() {
+        steps.push(Step::AddPods(pods));
     }
     let foreign = |kind| matches!(kind, NodeKind::Bird2 | NodeKind::Gobgp);
     steps.extend(of(foreign).map(|n| Step::StartSpeaker(n.name.clone())));
     steps
-}
-
-/// The part of the bring-up that makes namespaces and links.
-#[must_use]
-pub fn network(layout: &Layout) -> Vec<Step> {
-    let mut steps = vec![Step::Namespaces(layout.namespaces())];
-    let switch = layout.switch_netns();
-    for family in ["iptables", "ip6tables", "arptables"] {
-        // 1 in every new namespace of a kernel with br_netfilter: bridged frames would pass iptables.
-        let key = format!("net/bridge/bridge-nf-call-{family}");
-        steps.push(Step::Sysctl {
-            netns: switch.clone(),
-            key,
-            value: "0",
-            optional: true,
-        });
-    }
-    for scope in ["all", "default"] {
-        // Neighbour discovery of the switch's own ports is noise in every capture.
-        let key = format!("net/ipv6/conf/{scope}/disable_ipv6");
-        steps.push(Step::Sysctl {
-            netns: switch.clone(),
-            key,
-            value: "1",
-            optional: true,
-        });
-    }
-    for router in &layout.routers {
-        let key = "net/ipv4/ip_forward".to_owned();
-        let netns = router.netns.clone();
-        steps.push(Step::Sysctl {
-            netns,
-            key,
-            value: "1",
-            optional: false,
-        });
-    }
-    let members = layout.routers.iter().map(|r| &r.netns);
-    for netns in members.chain(layout.nodes.iter().map(|n| &n.netns)) {
-        for scope in ["all", "default"] {
-            let key = format!("net/ipv4/conf/{scope}/rp_filter");
-            steps.push(Step::Sysctl {
-                netns: netns.clone(),
-                key,
-                value: "0",
-                optional: false,
-            });
-        }
-    }
-    steps.push(Step::Ip {
-        netns: switch,
-        lines: switch_lines(layout),
-    });
-    steps.push(Step::Ip {
-        netns: layout.etcd_netns(),
-        lines: host_lines(&layout.etcd, &[]),
-    });
-    for router in &layout.routers {
-        let lines = host_lines(&router.legs, &router.routes);
-        steps.push(Step::Ip {
-            netns: router.netns.clone(),
-            lines,
-        });
-    }
-    for node in &layout.nodes {
-        let lines = host_lines(std::slice::from_ref(&node.uplink), &node.routes);
-        steps.push(Step::Ip {
-            netns: node.netns.clone(),
-            lines,
-        });
-    }
-    steps
-}
-
-/// Device names always follow a keyword: iproute2 takes a bare `p1` or `m` for a keyword's prefix.
-fn switch_lines(layout: &Layout) -> Vec<String> {
-    let mut lines = Vec::new();
-    for bridge in &layout.bridges {
-        let Bridge { device, mtu, .. } = bridge;
-        lines.push(format!(
-            "link add name {device} mtu {mtu} type bridge mcast_snooping 0"
-        ));
-        lines.push(format!("link set dev {device} up"));
-    }
-    let etcd_netns = layout.etcd_netns();
-    let etcd = layout.etcd.iter().map(|i| (&etcd_netns, i));
-    let routers = layout
-        .routers
-        .iter()
-        .flat_map(|r| r.legs.iter().map(move |i| (&r.netns, i)));
-    let nodes = layout.nodes.iter().map(|n| (&n.netns, &n.uplink));
-    for (netns, interface) in etcd.chain(routers).chain(nodes) {
-        let Interface {
-            device,
-            port,
-            mtu,
-            segment,
-            ..
-        } = interface;
-        lines.push(format!(
-            "link add name {port} mtu {mtu} type veth peer name {device} mtu {mtu} netns {netns}"
-        ));
-        lines.push(format!("link set dev {port} master br-{segment} up"));
-    }
-    lines
-}
-
-fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for Interface {
-        device,
-        address,
-        len,
-        ..
-    } in interfaces
-    {
-        lines.push(format!("address add {address}/{len} dev {device}"));
-        lines.push(format!("link set dev {device} up"));
-    }
-    lines.extend(routes.iter().map(
-        |Via {
-             destination,
-             next_hop,
-         }| {
-            if destination.len() == 0 {
-                format!("route add default via {next_hop}")
-            } else {
-                format!("route add {destination} via {next_hop}")
-            }
-        },
-    ));
-    lines
 }

@@ -104,7 +104,10 @@ impl Running {
     /// A process that somebody else started.
     #[must_use]
     pub const fn known(identity: Identity) -> Self {
-        Self { identity, child: None }
+        Self {
+            identity,
+            child: None,
+        }
     }
 
     /// Starts a program inside a namespace, in a group of its own, with both streams to the end of `log`.
@@ -113,15 +116,25 @@ impl Running {
     /// [`SpawnError`].
     pub fn start(netns: &str, command: &mut Command, log: &Path) -> Result<Self, SpawnError> {
         let open = || OpenOptions::new().create(true).append(true).open(log);
-        let file = |source| SpawnError::Log { path: log.display().to_string(), source };
+        let file = |source| SpawnError::Log {
+            path: log.display().to_string(),
+            source,
+        };
         let out = open().map_err(file)?;
         let err = out.try_clone().map_err(file)?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0);
         let child = netns::spawn(netns, command)?;
         let pid = i32::try_from(child.id()).expect("invariant: a pid fits pid_t");
         // Not reaped yet, so it is there even if it has ended.
         let identity = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
-        Ok(Self { identity, child: Some(child) })
+        Ok(Self {
+            identity,
+            child: Some(child),
+        })
     }
 
     /// How it ended, or `None` while it runs.
@@ -186,7 +199,10 @@ mod tests {
     fn another_start_time_is_another_process() {
         let own = Identity::own();
         assert!(own.alive());
-        let other = Identity { start: own.start + 1, ..own };
+        let other = Identity {
+            start: own.start + 1,
+            ..own
+        };
         assert!(!other.alive());
         // Must not reach us.
         other.signal(Signal::KILL);
@@ -197,7 +213,13 @@ mod tests {
     fn a_zombie_is_not_alive() {
         let mut child = Command::new("true").spawn().unwrap();
         let identity = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
-        let alive = || if identity.alive() { Err("alive") } else { Ok(()) };
+        let alive = || {
+            if identity.alive() {
+                Err("alive")
+            } else {
+                Ok(())
+            }
+        };
         wait_until(Duration::from_secs(5), "the zombie", alive).unwrap();
         child.wait().unwrap();
     }

@@ -28,8 +28,14 @@ const PACKAGES: [(&str, &str); 11] = [
 ];
 
 /// Where Debian keeps what a user's `PATH` may lack.
-const SYSTEM_FOLDERS: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const SYSTEM_FOLDERS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
 
 /// Programs that are not installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,12 +122,15 @@ pub fn search_path() -> OsString {
 /// The file of a program.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
-    env::split_paths(&search_path()).map(|f| f.join(program)).find(|p| is_executable(p))
+    env::split_paths(&search_path())
+        .map(|f| f.join(program))
+        .find(|p| is_executable(p))
 }
 
 fn is_executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    path.metadata()
+        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 /// Checks that programs are installed.
@@ -129,8 +138,11 @@ fn is_executable(path: &Path) -> bool {
 /// # Errors
 /// [`Missing`], naming all of them at once.
 pub fn require(programs: &[&str]) -> Result<(), Missing> {
-    let missing: BTreeSet<&str> =
-        programs.iter().copied().filter(|p| find(p).is_none()).collect();
+    let missing: BTreeSet<&str> = programs
+        .iter()
+        .copied()
+        .filter(|p| find(p).is_none())
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -142,7 +154,10 @@ pub fn require(programs: &[&str]) -> Result<(), Missing> {
 }
 
 fn package(program: &str) -> &str {
-    PACKAGES.iter().find(|(p, _)| *p == program).map_or(program, |(_, package)| package)
+    PACKAGES
+        .iter()
+        .find(|(p, _)| *p == program)
+        .map_or(program, |(_, package)| package)
 }
 
 /// The programs a topology needs.
@@ -175,7 +190,9 @@ pub fn command(program: &str) -> Result<Command, Missing> {
 }
 
 fn describe(command: &Command) -> String {
-    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default();
     let mut text = program.to_string_lossy().into_owned();
     for argument in command.get_args() {
         text.push(' ');
@@ -196,14 +213,19 @@ pub fn output(
     deadline: Duration,
 ) -> Result<Output, ProgramError> {
     let program = describe(command);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = match netns {
         Some(name) => netns::spawn(name, command)?,
-        None => command
-            .spawn()
-            .map_err(|source| ProgramError::Spawn { program: program.clone(), source })?,
+        None => command.spawn().map_err(|source| ProgramError::Spawn {
+            program: program.clone(),
+            source,
+        })?,
     };
-    let (mut sink, mut out, mut err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (mut sink, mut out, mut err) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
         // A program that does not read its input is fine: the broken pipe is ignored.
         scope.spawn(move || sink.as_mut().map(|s| s.write_all(stdin)));
@@ -221,9 +243,16 @@ pub fn output(
         let stdout = out.join().unwrap_or_default();
         let stderr = err.join().unwrap_or_default();
         match ended {
-            Ok(Ok(status)) => Ok(Output { status, stdout, stderr }),
+            Ok(Ok(status)) => Ok(Output {
+                status,
+                stdout,
+                stderr,
+            }),
             Ok(Err(source)) => Err(ProgramError::Stream { program, source }),
-            Err(timeout) => Err(ProgramError::Hung { program, after: timeout.after }),
+            Err(timeout) => Err(ProgramError::Hung {
+                program,
+                after: timeout.after,
+            }),
         }
     })
 }
@@ -252,7 +281,11 @@ pub fn call(
         return Ok(output.stdout);
     }
     let stderr = output.stderr.trim().to_owned();
-    Err(ProgramError::Failed { program: describe(command), status: output.status, stderr })
+    Err(ProgramError::Failed {
+        program: describe(command),
+        status: output.status,
+        stderr,
+    })
 }
 
 #[cfg(test)]
@@ -266,9 +299,8 @@ mod tests {
     #[test]
     fn missing_programs_name_the_packages_once() {
         let error = require(&["bird", "no-such-program", "sh"]);
-        let error = match error {
-            Err(e) => e,
-            Ok(()) => panic!("no-such-program exists"),
+        let Err(error) = error else {
+            panic!("no-such-program exists")
         };
         assert!(error.programs.contains(&"no-such-program".to_owned()));
         assert!(!error.programs.contains(&"sh".to_owned()));
@@ -287,11 +319,17 @@ mod tests {
     fn a_call_gives_output_status_and_words() {
         let mut cat = Command::new("cat");
         let text = "x".repeat(1 << 20);
-        assert_eq!(call(None, &mut cat, text.as_bytes(), 10 * SECOND).unwrap(), text);
+        assert_eq!(
+            call(None, &mut cat, text.as_bytes(), 10 * SECOND).unwrap(),
+            text
+        );
         let mut fail = Command::new("sh");
         fail.args(["-c", "echo bad >&2; exit 3"]);
         let error = call(None, &mut fail, b"", 10 * SECOND).unwrap_err();
-        assert!(error.to_string().ends_with("exit status: 3: bad"), "{error}");
+        assert!(
+            error.to_string().ends_with("exit status: 3: bad"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -337,7 +337,7 @@ pub enum TopologyError {
         /// Column, from 1.
         column: u64,
         /// What is wrong.
-        reason: Invalid,
+        reason: Box<Invalid>,
     },
 }
 
@@ -377,7 +377,7 @@ impl Topology {
             path: path.to_owned(),
             line: found.line,
             column: found.column,
-            reason: found.reason,
+            reason: Box::new(found.reason),
         })?;
         Ok(topology)
     }

@@ -40,7 +40,11 @@ pub fn wait_until<T, E: Display>(
         };
         let after = start.elapsed();
         if after >= deadline {
-            return Err(Timeout { what: what.to_owned(), after, last: last.to_string() });
+            return Err(Timeout {
+                what: what.to_owned(),
+                after,
+                last: last.to_string(),
+            });
         }
         std::thread::sleep(pause.min(deadline.saturating_sub(after)));
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -59,7 +63,11 @@ pub fn wait_for<T: std::fmt::Debug>(
 ) -> Result<T, Timeout> {
     wait_until(deadline, what, || {
         let value = look();
-        if predicate(&value) { Ok(value) } else { Err(format!("{value:?}")) }
+        if predicate(&value) {
+            Ok(value)
+        } else {
+            Err(format!("{value:?}"))
+        }
     })
 }
 
@@ -67,7 +75,9 @@ pub fn wait_for<T: std::fmt::Debug>(
 /// starting a process takes 15 ms instead of one and there is one CPU.
 #[must_use]
 pub fn scale() -> f64 {
-    let asked = std::env::var("CARACAL_LAB_TIME_SCALE").ok().and_then(|s| s.parse::<f64>().ok());
+    let asked = std::env::var("CARACAL_LAB_TIME_SCALE")
+        .ok()
+        .and_then(|s| s.parse::<f64>().ok());
     match asked {
         Some(factor) if factor.is_finite() && factor > 0.0 => factor,
         _ if in_uml() => 6.0,
@@ -117,6 +127,9 @@ mod tests {
         )
         .unwrap_err();
         assert_eq!(error.last, n.to_string());
-        assert!(error.to_string().contains("for a hundred; last seen: "), "{error}");
+        assert!(
+            error.to_string().contains("for a hundred; last seen: "),
+            "{error}"
+        );
     }
 }

@@ -83,7 +83,10 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
             Step::Put(documents) => Some(format!("put {}", documents.len())),
             Step::StartNode(n) => Some(format!("start {n}")),
             Step::AwaitNode(n) => Some(format!("await {n}")),
-            Step::AddPod { node, pod } => Some(format!("pod {node}/{pod}")),
+            Step::AddPods(pods) => {
+                let names: Vec<_> = pods.iter().map(|(n, p)| format!("{n}/{p}")).collect();
+                Some(format!("pods {}", names.join(" ")))
+            }
             Step::StartSpeaker(n) => Some(format!("speaker {n}")),
             Step::Namespaces(_) | Step::Sysctl { .. } | Step::Ip { .. } => None,
         })
@@ -91,11 +94,12 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
     assert_eq!(
         kinds.join(", "),
         "etcd, put 4, start node1, start node2, start node3, start node4, await node1, await node2, \
-         await node3, await node4, pod node1/p1, pod node2/p1, pod node3/p1, pod node4/p1"
+         await node3, await node4, pods node1/p1 node2/p1 node3/p1 node4/p1"
     );
     assert_eq!(
         ip_lines(&steps, "car-lab-router"),
         [
+            "link set dev lo up",
             "address add 10.0.1.254/24 dev eth0",
             "link set dev eth0 up",
             "address add 10.0.2.254/24 dev eth1",
@@ -105,6 +109,7 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
     assert_eq!(
         ip_lines(&steps, "car-lab-node1"),
         [
+            "link set dev lo up",
             "address add 10.0.1.11/24 dev eth0",
             "link set dev eth0 up",
             "route add default via 10.0.1.254",

@@ -27,7 +27,7 @@ fn invalid(text: &str) -> (u64, u64, Invalid) {
             column,
             reason,
             ..
-        } => (line, column, reason),
+        } => (line, column, *reason),
         other => panic!("not found by the checks: {other} ({:?})", other.source()),
     }
 }

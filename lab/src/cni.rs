@@ -1,0 +1,313 @@
+//! Pods: the lab plays the container runtime, calling the CNI plugin as one would, with a namespace, an
+//! environment and a configuration on standard input.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::etcd::random_uuid;
+use crate::lab::Lab;
+use crate::netns;
+use crate::plan::NodeLayout;
+use crate::program::{self, ProgramError};
+use crate::state::PodState;
+
+const CALL: Duration = Duration::from_secs(30);
+/// The name of the network in Calico's manifests; IPAM handles start with it.
+const NETWORK: &str = "k8s-pod-network";
+const INTERFACE: &str = "eth0";
+
+/// Why a pod was not attached or detached.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    /// The plugin did not start, or did not end.
+    #[error("CNI {verb} for pod {pod}")]
+    Program {
+        /// `ADD`, `DEL` or `CHECK`.
+        verb: &'static str,
+        /// `NODE/POD`.
+        pod: String,
+        /// What happened.
+        #[source]
+        source: ProgramError,
+    },
+    /// The plugin said no.
+    #[error("CNI {verb} for pod {pod} was refused (code {code}): {message}")]
+    Refused {
+        /// `ADD`, `DEL` or `CHECK`.
+        verb: &'static str,
+        /// `NODE/POD`.
+        pod: String,
+        /// Error code of the CNI specification, 0 when the answer has none.
+        code: u64,
+        /// `msg` and `details`, or whatever was printed.
+        message: String,
+    },
+    /// The plugin's answer is not a result of the CNI specification.
+    #[error("CNI ADD for pod {pod} gave no address: {answer}")]
+    Answer {
+        /// `NODE/POD`.
+        pod: String,
+        /// What it printed.
+        answer: String,
+    },
+    /// The pod's node is not in the topology.
+    #[error("pod {pod} is on an unknown node")]
+    Unknown {
+        /// `NODE/POD`.
+        pod: String,
+    },
+    /// A foreign node's side of the cable.
+    #[error("cannot route pod {pod} on its node")]
+    HostSide {
+        /// `NODE/POD`.
+        pod: String,
+        /// What happened.
+        #[source]
+        source: ProgramError,
+    },
+}
+
+/// What a pod got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its address.
+    pub address: IpAddr,
+    /// The node's end of its cable, when the plugin tells.
+    pub host_interface: Option<String>,
+}
+
+/// A container ID such as runtimes make: 64 hexadecimal digits.
+pub(crate) fn container_id() -> String {
+    format!("{}{}", random_uuid(), random_uuid()).replace('-', "")
+}
+
+/// The network configuration of a node, as on standard input of the plugin.
+#[must_use]
+pub fn network_config(node: &NodeLayout) -> Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": NETWORK,
+        "type": "caracal-cni",
+        "nodename": node.name,
+        "etcd_endpoints": node.etcd_endpoint,
+        "ipam": { "type": "caracal-ipam" },
+        "policy": {},
+    })
+}
+
+impl Lab {
+    /// Calls the CNI plugin for a pod and gives what it printed.
+    ///
+    /// # Errors
+    /// [`CniError`].
+    pub fn cni(&self, verb: &'static str, pod: &PodState) -> Result<String, CniError> {
+        let label = pod.label();
+        let node = self
+            .layout
+            .node(&pod.node)
+            .ok_or_else(|| CniError::Unknown { pod: label.clone() })?;
+        let bin = self.folder.bin();
+        let mut command = self.clean_command(&bin.join("caracal-cni"));
+        let arguments = [
+            "IgnoreUnknown=1".to_owned(),
+            "K8S_POD_NAMESPACE=default".to_owned(),
+            format!("K8S_POD_NAME={}", pod.name),
+            format!("K8S_POD_INFRA_CONTAINER_ID={}", pod.container),
+        ];
+        command
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", &pod.container)
+            .env("CNI_NETNS", netns::path(&pod.netns))
+            .env("CNI_IFNAME", INTERFACE)
+            .env("CNI_PATH", &bin)
+            .env("CNI_ARGS", arguments.join(";"))
+            .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
+            .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
+        let config = network_config(node).to_string();
+        let output = program::output(Some(&node.netns), &mut command, config.as_bytes(), CALL)
+            .map_err(|source| CniError::Program {
+                verb,
+                pod: label.clone(),
+                source,
+            })?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        let (code, message) = refusal(&output);
+        Err(CniError::Refused {
+            verb,
+            pod: label,
+            code,
+            message,
+        })
+    }
+
+    /// CNI ADD. On a foreign node, where no agent does it, the pod is also routed.
+    pub(crate) fn attach_pod(&self, pod: &PodState) -> Result<Attachment, CniError> {
+        let answer = self.cni("ADD", pod)?;
+        let attachment = parse_result(&answer).ok_or_else(|| CniError::Answer {
+            pod: pod.label(),
+            answer: answer.clone(),
+        })?;
+        let foreign = self
+            .layout
+            .node(&pod.node)
+            .filter(|n| n.kind != crate::topology::NodeKind::Caracal);
+        if let (Some(node), Some(interface)) = (foreign, &attachment.host_interface) {
+            route_by_hand(node, interface, attachment.address).map_err(|source| {
+                CniError::HostSide {
+                    pod: pod.label(),
+                    source,
+                }
+            })?;
+        }
+        Ok(attachment)
+    }
+
+    /// Attaches pods, one node's after the other, the nodes at the same time.
+    pub(crate) fn attach_pods(
+        &self,
+        pods: &[PodState],
+        each: &(dyn Fn(&PodState, &Attachment, Duration) + Sync),
+    ) -> Vec<(PodState, Result<Attachment, CniError>)> {
+        self.by_node(pods, |pod| {
+            let start = std::time::Instant::now();
+            let result = self.attach_pod(pod);
+            if let Ok(attachment) = &result {
+                each(pod, attachment, start.elapsed());
+            }
+            result
+        })
+    }
+
+    /// CNI DEL for pods.
+    pub(crate) fn detach_pods(
+        &self,
+        pods: &[PodState],
+    ) -> Vec<(PodState, Result<String, CniError>)> {
+        self.by_node(pods, |pod| self.cni("DEL", pod))
+    }
+
+    fn by_node<T: Send>(
+        &self,
+        pods: &[PodState],
+        work: impl Fn(&PodState) -> T + Sync,
+    ) -> Vec<(PodState, T)> {
+        let work = &work;
+        std::thread::scope(|scope| {
+            let nodes = self.layout.nodes.iter().map(|node| {
+                let mine: Vec<_> = pods.iter().filter(|p| p.node == node.name).collect();
+                scope.spawn(move || {
+                    mine.into_iter()
+                        .map(|p| (p.clone(), work(p)))
+                        .collect::<Vec<_>>()
+                })
+            });
+            let nodes: Vec<_> = nodes.collect();
+            let join = |node: std::thread::ScopedJoinHandle<'_, Vec<_>>| match node.join() {
+                Ok(results) => results,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            nodes.into_iter().flat_map(join).collect()
+        })
+    }
+}
+
+/// The node's side of a pod's cable, as the agent would make it.
+fn route_by_hand(node: &NodeLayout, device: &str, pod: IpAddr) -> Result<(), ProgramError> {
+    for (key, value) in [
+        ("net/ipv4/ip_forward".to_owned(), "1"),
+        (format!("net/ipv4/conf/{device}/proxy_arp"), "1"),
+        // Else the first packet of a pod waits up to 0.8 s for its gateway.
+        (format!("net/ipv4/neigh/{device}/proxy_delay"), "0"),
+    ] {
+        netns::sysctl(&node.netns, &key, value, false)?;
+    }
+    let lines = [
+        format!("link set dev {device} up"),
+        format!("route replace {pod}/32 dev {device} scope link"),
+    ];
+    crate::ip::batch(Some(&node.netns), &lines)
+}
+
+fn refusal(output: &program::Output) -> (u64, String) {
+    let Ok(error) = serde_json::from_str::<Value>(&output.stdout) else {
+        let said = format!("{}{}", output.stdout, output.stderr);
+        return (0, format!("{}: {}", output.status, said.trim()));
+    };
+    let text = |key: &str| {
+        error
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let details = text("details");
+    let message = if details.is_empty() {
+        text("msg")
+    } else {
+        format!("{}: {details}", text("msg"))
+    };
+    (
+        error.get("code").and_then(Value::as_u64).unwrap_or(0),
+        message,
+    )
+}
+
+/// The first address and the interface outside the sandbox of a CNI result.
+fn parse_result(answer: &str) -> Option<Attachment> {
+    let result: Value = serde_json::from_str(answer).ok()?;
+    let address = result["ips"][0]["address"]
+        .as_str()?
+        .split('/')
+        .next()?
+        .parse()
+        .ok()?;
+    let interfaces = result["interfaces"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let outside = interfaces
+        .iter()
+        .find(|i| i["sandbox"].as_str().is_none_or(str::is_empty))
+        .and_then(|i| i["name"].as_str());
+    Some(Attachment {
+        address,
+        host_interface: outside.map(str::to_owned),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn cni_result_1_0_is_read() {
+        let answer = r#"{"cniVersion":"1.0.0",
+            "interfaces":[{"name":"cali0d7763386da"},{"name":"eth0","sandbox":"/run/netns/x"}],
+            "ips":[{"address":"10.244.3.66/32"}]}"#;
+        let attachment = parse_result(answer).unwrap();
+        assert_eq!(attachment.address.to_string(), "10.244.3.66");
+        assert_eq!(
+            attachment.host_interface.as_deref(),
+            Some("cali0d7763386da")
+        );
+        let bare = parse_result(r#"{"ips":[{"address":"10.244.3.66/32"}]}"#).unwrap();
+        assert_eq!(bare.host_interface, None);
+        for bad in ["", "{}", r#"{"ips":[]}"#, r#"{"ips":[{"address":"x"}]}"#] {
+            assert_eq!(parse_result(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn container_ids_are_64_hexadecimal_digits() {
+        let id = container_id();
+        assert_eq!(id.len(), 64);
+        assert!(id.bytes().all(|b| b.is_ascii_hexdigit()));
+        assert_ne!(id, container_id());
+    }
+}

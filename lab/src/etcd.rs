@@ -1,0 +1,184 @@
+//! The lab's etcd: one member in a namespace with a leg in every segment.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, SystemTime};
+
+use caracal_model::time::Timestamp;
+use serde_json::json;
+
+use crate::lab::Lab;
+use crate::netns;
+use crate::plan::{Document, ETCD_PORT};
+use crate::process::{Running, SpawnError};
+use crate::program::{self, ProgramError};
+use crate::state::StateError;
+use crate::wait::{Timeout, scaled, wait_until};
+
+/// The name of etcd among the lab's processes.
+pub const PROCESS: &str = "etcd";
+/// etcd allows 128 operations in one transaction.
+const MAX_OPERATIONS: usize = 100;
+const CALL: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(15);
+
+/// Why etcd cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// It does not start.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// `etcd` or `etcdctl`.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The lab's folder.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// It ended during its start.
+    #[error("etcd ended ({end}); the end of its log:\n{log}")]
+    Died {
+        /// How it ended.
+        end: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// It does not serve, or does not end.
+    #[error(transparent)]
+    Timeout(#[from] Timeout),
+}
+
+impl Lab {
+    /// Starts etcd and waits until it serves. After [`Lab::stop_etcd`] or [`Lab::kill9_etcd`] it goes on
+    /// with the data it had.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn start_etcd(&mut self) -> Result<(), EtcdError> {
+        let legs = self.layout.etcd.iter();
+        let advertised: Vec<_> = legs
+            .map(|leg| format!("http://{}:{ETCD_PORT}", leg.address))
+            .collect();
+        program::require(&["etcd"]).map_err(ProgramError::from)?;
+        let etcd = program::find("etcd").unwrap_or_else(|| "etcd".into());
+        let mut command = self.clean_command(&etcd);
+        command
+            .arg("--name=lab")
+            .arg("--data-dir")
+            .arg(self.folder.etcd())
+            .arg(format!("--listen-client-urls=http://0.0.0.0:{ETCD_PORT}"))
+            .arg(format!("--advertise-client-urls={}", advertised.join(",")))
+            .arg("--listen-peer-urls=http://127.0.0.1:2380")
+            .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
+            .arg("--initial-cluster=lab=http://127.0.0.1:2380")
+            // A single member elects itself after one election timeout: no reason to wait a second.
+            .args([
+                "--heartbeat-interval=20",
+                "--election-timeout=200",
+                "--logger=zap",
+            ]);
+        let netns = self.layout.etcd_netns();
+        let running = Running::start(&netns, &mut command, &self.folder.log(PROCESS))?;
+        self.register(PROCESS, running)?;
+        let died = |end| EtcdError::Died {
+            end,
+            log: self.folder.log_tail(PROCESS, 15),
+        };
+        let running = self
+            .running
+            .get_mut(PROCESS)
+            .expect("invariant: just registered");
+        let ready = wait_until(START, "etcd to be healthy", || {
+            if let Some(end) = running.ended() {
+                return Ok(Err(end));
+            }
+            match healthy(&netns, Duration::from_millis(500)) {
+                Ok(true) => Ok(Ok(())),
+                Ok(false) => Err("not healthy".to_owned()),
+                Err(e) => Err(e.to_string()),
+            }
+        });
+        ready?.map_err(died)
+    }
+
+    /// Ends etcd with SIGTERM.
+    ///
+    /// # Errors
+    /// [`Timeout`] when it does not end.
+    pub fn stop_etcd(&mut self) -> Result<(), Timeout> {
+        self.running
+            .get_mut(PROCESS)
+            .map_or(Ok(()), |r| r.stop(CALL).map(drop))
+    }
+
+    /// Ends etcd with SIGKILL.
+    ///
+    /// # Errors
+    /// [`Timeout`] when it does not end.
+    pub fn kill9_etcd(&mut self) -> Result<(), Timeout> {
+        self.running
+            .get_mut(PROCESS)
+            .map_or(Ok(()), |r| r.kill9().map(drop))
+    }
+
+    /// Does etcd serve?
+    #[must_use]
+    pub fn etcd_healthy(&self) -> bool {
+        healthy(&self.layout.etcd_netns(), Duration::from_secs(1)).unwrap_or(false)
+    }
+
+    /// Calls `etcdctl` against the lab's etcd; gives what it printed.
+    ///
+    /// # Errors
+    /// [`ProgramError`].
+    pub fn etcdctl(&self, arguments: &[&str], stdin: &[u8]) -> Result<String, ProgramError> {
+        let mut command = program::command("etcdctl")?;
+        command
+            .args(arguments)
+            .env("ETCDCTL_API", "3")
+            .env("ETCDCTL_ENDPOINTS", format!("http://127.0.0.1:{ETCD_PORT}"));
+        program::call(Some(&self.layout.etcd_netns()), &mut command, stdin, CALL)
+    }
+
+    /// Puts resources into etcd, with `uid` and `creationTimestamp` as a create through Calico's client
+    /// would give them.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn put(&self, documents: &[Document]) -> Result<(), EtcdError> {
+        let now = Timestamp::from(SystemTime::now()).rfc3339();
+        for chunk in documents.chunks(MAX_OPERATIONS) {
+            let mut transaction = String::from("\n");
+            for document in chunk {
+                let mut value = document.value.clone();
+                value["metadata"]["uid"] = json!(random_uuid());
+                value["metadata"]["creationTimestamp"] = json!(now);
+                let quoted = json!(value.to_string());
+                transaction.push_str(&format!("put {} {quoted}\n", json!(document.key)));
+            }
+            transaction.push_str("\n\n");
+            self.etcdctl(&["txn"], transaction.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// A random UUID of the kernel's.
+pub(crate) fn random_uuid() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// One `GET /health` over loopback.
+fn healthy(netns: &str, patience: Duration) -> io::Result<bool> {
+    let patience = scaled(patience);
+    let ask = || {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
+        let mut stream = TcpStream::connect_timeout(&address, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.contains(r#""health":"true""#))
+    };
+    netns::run(netns, ask).map_err(io::Error::other)?
+}
