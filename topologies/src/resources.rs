@@ -1,1 +1,264 @@
-//! Placeholder.
+//! Resource files as `calicoctl` takes them, read into a [`Snapshot`]: several YAML documents, JSON, lists.
+//!
+//! Every resource takes the way of the datastore: it becomes the key and value that etcd would hold and goes
+//! through [`Snapshot::apply`], so a file and a live cluster with the same content give the same plan. What
+//! only IPAM knows, which blocks a node has, comes from [`claim`].
+
+use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
+use caracal_model::keys::Key;
+use caracal_model::names::NodeName;
+use caracal_model::net::Prefix;
+use caracal_model::resource::{API_VERSION, Kind};
+use caracal_model::snapshot::{Applied, Problem, Snapshot};
+use serde_json::Value;
+use serde_saphyr::Spanned;
+
+/// Resources of one file, in the order of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    entries: Vec<Entry>,
+    /// Documents that are no resource Caracal reads, each with line and reason.
+    pub unknown: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    line: u64,
+    key: Key,
+    value: Vec<u8>,
+}
+
+/// A file that cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ResourcesError {
+    /// Not YAML; the source names line and column.
+    #[error("the resource file is not YAML")]
+    Syntax(#[source] Box<serde_saphyr::Error>),
+    /// A document or list item that is no resource.
+    #[error("line {line}: {reason}")]
+    Shape {
+        /// Line of the document, from 1.
+        line: u64,
+        /// What was seen and what is expected.
+        reason: String,
+    },
+}
+
+/// Reads a resource file. Unknown kinds are noted in [`Resources::unknown`]; the rest is used.
+///
+/// # Errors
+/// [`ResourcesError`] when the text is not YAML or a document has no kind or name.
+pub fn from_yaml(text: &str) -> Result<Resources, ResourcesError> {
+    let documents: Vec<Spanned<Value>> =
+        serde_saphyr::from_multiple(text).map_err(|e| ResourcesError::Syntax(Box::new(e)))?;
+    let mut resources = Resources::default();
+    for document in documents {
+        let line = document.defined.line();
+        resources.read(line, document.value)?;
+    }
+    Ok(resources)
+}
+
+impl Resources {
+    /// Number of resources that were understood.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when nothing was understood.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Puts every resource into the snapshot, later ones over earlier ones. Returns what was refused: what the
+    /// file holds and Caracal does not read, and values that do not hold up.
+    #[must_use]
+    pub fn apply(&self, snapshot: &mut Snapshot) -> Vec<Problem> {
+        let mut problems = self.unknown.clone();
+        for Entry { line, key, value } in &self.entries {
+            let path = key.to_path();
+            let revision = snapshot.revision + 1;
+            if let Applied::Invalid(reason) = snapshot.apply(&path, Some(value), revision) {
+                problems.push(Problem {
+                    code: "resources.invalid".to_owned(),
+                    subject: path,
+                    reason: format!("line {line}: {reason}"),
+                });
+            }
+        }
+        problems
+    }
+
+    fn read(&mut self, line: u64, document: Value) -> Result<(), ResourcesError> {
+        let shape = |reason: String| ResourcesError::Shape { line, reason };
+        if !document.is_object() {
+            return Err(shape(format!(
+                "a resource is a mapping with kind and metadata; found {}",
+                kind_of(&document)
+            )));
+        }
+        let Some(kind) = document.get("kind").and_then(Value::as_str) else {
+            return Err(shape("the resource has no kind".to_owned()));
+        };
+        // `NodeList`, `IPPoolList` and plain `List`: what `calicoctl get -o yaml` prints.
+        if kind.ends_with("List") && document.get("items").is_some() {
+            let items = match document.get("items") {
+                Some(Value::Array(items)) => items.clone(),
+                Some(Value::Null) => Vec::new(),
+                _ => return Err(shape(format!("items of {kind} is not a list"))),
+            };
+            return items.into_iter().try_for_each(|item| self.read(line, item));
+        }
+        let version = document.get("apiVersion").and_then(Value::as_str);
+        let known = Kind::ALL.into_iter().find(|k| k.as_str() == kind);
+        let (Some(known), None | Some(API_VERSION)) = (known, version) else {
+            self.unknown.push(Problem {
+                code: "resources.unknown_kind".to_owned(),
+                subject: format!("{}/{kind}", version.unwrap_or("-")),
+                reason: format!(
+                    "line {line}: not a resource that Caracal reads; expected {API_VERSION} with one of {}",
+                    Kind::ALL.map(Kind::as_str).join(", ")
+                ),
+            });
+            return Ok(());
+        };
+        let metadata = document.get("metadata");
+        let text = |field: &str| {
+            metadata
+                .and_then(|m| m.get(field))
+                .and_then(Value::as_str)
+                .filter(|t| !t.is_empty() && !t.contains('/'))
+                .map(str::to_owned)
+        };
+        let Some(name) = text("name") else {
+            return Err(shape(format!(
+                "{kind} has no usable metadata.name; it is a non-empty text without a slash"
+            )));
+        };
+        let namespace = known
+            .is_namespaced()
+            .then(|| text("namespace").unwrap_or_else(|| "default".to_owned()));
+        self.entries.push(Entry {
+            line,
+            key: Key::Resource {
+                kind: known,
+                namespace,
+                name,
+            },
+            value: serde_json::to_vec(&document).expect("a JSON value always serialises"),
+        });
+        Ok(())
+    }
+}
+
+const fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    }
+}
+
+/// Gives a node a block, as IPAM would have: a confirmed affinity, and an empty block where none is known.
+pub fn claim(snapshot: &mut Snapshot, node: &NodeName, block: Prefix) {
+    let owner = Owner::Host(node.clone());
+    let revision = snapshot.revision + 1;
+    let affinity = BlockAffinity::new(AffinityState::Confirmed).to_json();
+    let path = Key::Affinity(owner.clone(), block).to_path();
+    snapshot.apply(&path, Some(&affinity), revision);
+    // A range of millions of addresses is no block; the affinity alone says what is announced.
+    if !snapshot.blocks.contains_key(&block) && block.size() <= 1 << 16 {
+        let value = Block::new(block, Some(&owner), 1).to_json();
+        snapshot.apply(&Key::Block(block).to_path(), Some(&value), revision);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const FILE: &str = "\
+apiVersion: projectcalico.org/v3
+kind: IPPool
+metadata: {name: p}
+spec: {cidr: 10.244.0.0/16}
+---
+# an empty document and a list
+---
+kind: NodeList
+apiVersion: projectcalico.org/v3
+items:
+  - kind: Node
+    apiVersion: projectcalico.org/v3
+    metadata: {name: a}
+    spec: {bgp: {ipv4Address: 10.0.0.1/24}}
+  - {kind: Node, metadata: {name: b}, spec: {bgp: {ipv4Address: 10.0.0.2/24}}}
+---
+kind: List
+apiVersion: v1
+items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 0}}]
+---
+{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"s\"}}
+";
+
+    #[test]
+    fn documents_lists_and_json() {
+        let resources = from_yaml(FILE).unwrap();
+        assert_eq!(resources.len(), 4);
+        let mut snapshot = Snapshot::default();
+        let problems = resources.apply(&mut snapshot);
+        assert_eq!(snapshot.nodes.len(), 2);
+        assert_eq!(snapshot.pools.len(), 1);
+        let codes: Vec<_> = problems
+            .iter()
+            .map(|p| (p.code.as_str(), p.subject.as_str()))
+            .collect();
+        assert_eq!(
+            codes,
+            [
+                ("resources.unknown_kind", "v1/Service"),
+                (
+                    "resources.invalid",
+                    "/calico/resources/v3/projectcalico.org/bgppeers/x"
+                ),
+            ]
+        );
+        assert!(problems[0].reason.starts_with("line 21: "), "{problems:?}");
+        assert!(problems[1].reason.contains("asNumber 0 is reserved"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_resource_file_is_refused_with_its_line() {
+        let error = |text| from_yaml(text).unwrap_err().to_string();
+        assert_eq!(error("a: 1"), "line 1: the resource has no kind");
+        assert_eq!(
+            error("kind: Node\n---\n- 1"),
+            "line 1: Node has no usable metadata.name; it is a non-empty text without a slash"
+        );
+        assert_eq!(
+            error("[1]"),
+            "line 1: a resource is a mapping with kind and metadata; found a list"
+        );
+        assert!(matches!(from_yaml("a: [1"), Err(ResourcesError::Syntax(_))));
+    }
+
+    #[test]
+    fn a_claim_is_a_confirmed_affinity_with_a_block() {
+        let mut snapshot = Snapshot::default();
+        let node = NodeName::from("a");
+        let block: Prefix = "10.244.1.64/26".parse().unwrap();
+        claim(&mut snapshot, &node, block);
+        let (cidr, affinity) = snapshot.affinities_of(&node).next().unwrap();
+        assert_eq!(cidr, block);
+        assert_eq!(affinity.state, AffinityState::Confirmed);
+        assert_eq!(snapshot.blocks[&block].allocations.len(), 64);
+        claim(&mut snapshot, &node, "fd00::/64".parse().unwrap());
+        assert_eq!(snapshot.blocks.len(), 1);
+    }
+}

@@ -1,1 +1,20 @@
 #![allow(clippy::unwrap_used)]
+//! Plans of whole clusters, written as the resource files that a user would write.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_bgp::config::{CALICO_LOCAL_PREF, NextHopMode, PeerConfig};
+use caracal_bgp::policy::{Action, Condition, PeerKind, Verdict};
+use caracal_bgp::types::{Asn, PeerName};
+use caracal_model::net::{Family, Prefix};
+use proptest::prelude::*;
+
+use super::*;
+use crate::resources::{claim, from_yaml};
+
+mod cluster;
+mod examples;
+mod filter;
+mod peering;

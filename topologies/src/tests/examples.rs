@@ -1,0 +1,176 @@
+//! The example clusters in `topologies/examples`, and the order in which resources come.
+
+use caracal_model::keys::Key;
+use caracal_model::resource::Kind;
+use serde_json::{Value, json};
+
+use super::cluster::{names, snapshot};
+use super::*;
+
+/// Node resources, the pool and the file's own resources of an example, as the lab would write them.
+fn example(file: &str) -> Snapshot {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/");
+    let text = std::fs::read_to_string(format!("{path}{file}")).unwrap();
+    let topology: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut snapshot = Snapshot::default();
+    let mut put = |kind: Kind, value: Value| {
+        let key = Key::resource(kind, value["metadata"]["name"].as_str().unwrap());
+        let applied = snapshot.apply(&key.to_path(), Some(value.to_string().as_bytes()), 1);
+        assert_eq!(applied, caracal_model::snapshot::Applied::Changed, "{key}");
+    };
+    put(
+        Kind::IpPool,
+        json!({"metadata": {"name": "default-ipv4-ippool"}, "spec": topology["pool"]}),
+    );
+    let mut free = 1;
+    for node in topology["nodes"].as_array().unwrap() {
+        if matches!(node["kind"].as_str(), Some("gobgp" | "plain")) {
+            continue;
+        }
+        let address = node["address"].as_str().map_or_else(
+            || {
+                free += 1;
+                format!("10.0.0.{free}")
+            },
+            str::to_owned,
+        );
+        let mut bgp = json!({"ipv4Address": format!("{address}/24")});
+        for (from, to) in [
+            ("asn", "asNumber"),
+            ("routeReflectorClusterID", "routeReflectorClusterID"),
+        ] {
+            if !node[from].is_null() {
+                bgp[to] = node[from].clone();
+            }
+        }
+        put(
+            Kind::Node,
+            json!({"metadata": {"name": node["name"], "labels": node["labels"]}, "spec": {"bgp": bgp}}),
+        );
+    }
+    for resource in topology["resources"].as_array().into_iter().flatten() {
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|k| Some(k.as_str()) == resource["kind"].as_str())
+            .unwrap();
+        put(kind, resource.clone());
+    }
+    snapshot
+}
+
+#[test]
+fn full_mesh() {
+    let s = example("full-mesh.yaml");
+    let planned = plan(&s, &"node1".into(), &PlanOptions::default());
+    assert_eq!(planned.problems, []);
+    assert_eq!(planned.config.peers.len(), 2);
+    assert!(planned.config.peers.values().all(|p| p.kind == "mesh"));
+}
+
+#[test]
+fn route_reflector_pair() {
+    let s = example("rr-pair.yaml");
+    let node = plan(&s, &"node1".into(), &PlanOptions::default());
+    assert_eq!(node.problems, []);
+    assert_eq!(names(&node.config), ["Node_10_0_0_1", "Node_10_0_0_2"]);
+    let reflector = plan(&s, &"rr1".into(), &PlanOptions::default()).config;
+    assert_eq!(
+        names(&reflector),
+        [
+            "Node_10_0_0_11",
+            "Node_10_0_0_12",
+            "Node_10_0_0_13",
+            "Node_10_0_0_2"
+        ]
+    );
+    let clients = reflector.peers.values().filter(|p| p.client_of.is_some());
+    assert_eq!(clients.count(), 3);
+}
+
+#[test]
+fn every_example_plans_without_problems() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        if !file.ends_with(".yaml") {
+            continue;
+        }
+        let s = example(&file);
+        for name in s.nodes.keys() {
+            let planned = plan(&s, name, &PlanOptions::default());
+            assert_eq!(planned.problems, [], "{file}, {name}");
+            assert!(!planned.config.peers.is_empty(), "{file}, {name}");
+        }
+        seen += 1;
+    }
+    assert!(seen >= 3, "examples are missing");
+}
+
+const MANY: &str = "
+kind: BGPPeer
+metadata: {name: a}
+spec: {nodeSelector: all(), peerSelector: has(rr), filters: [f]}
+---
+kind: BGPPeer
+metadata: {name: b}
+spec: {peerIP: 10.0.0.2, asNumber: 64512}
+---
+kind: BGPPeer
+metadata: {name: c}
+spec: {peerIP: 10.0.0.2, asNumber: 64513, filters: [f]}
+---
+kind: BGPPeer
+metadata: {name: d}
+spec: {node: n1, peerIP: 10.0.0.2, asNumber: 64514}
+---
+kind: BGPFilter
+metadata: {name: f}
+spec: {exportV4: [{action: Accept}], importV4: [{action: Sometimes}]}
+---
+kind: IPPool
+metadata: {name: p}
+spec: {cidr: 10.244.0.0/16}
+---
+kind: IPPool
+metadata: {name: q}
+spec: {cidr: 10.245.0.0/16, disableBGPExport: true}
+---
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {prefixAdvertisements: [{cidr: 10.244.0.0/16, communities: ['1:1']}]}
+---
+kind: BGPConfiguration
+metadata: {name: node.n1}
+spec: {listenPort: 1179, asNumber: 4}
+---
+kind: Node
+metadata: {name: n1, labels: {rr: ''}}
+spec: {bgp: {ipv4Address: 10.0.0.1/24}}
+---
+kind: Node
+metadata: {name: n2, labels: {rr: ''}}
+spec: {bgp: {ipv4Address: 10.0.0.2/24, routeReflectorClusterID: 1.1.1.1}}
+---
+kind: Node
+metadata: {name: n3}
+spec: {bgp: {ipv4Address: 10.0.0.2/24}}
+---
+kind: Node
+metadata: {name: n4}
+spec: {bgp: {ipv4Address: 10.0.0.4/24, asNumber: 65000}}
+";
+
+proptest! {
+    /// TOPO-1: the order in which resources arrive never shows in a plan.
+    #[test]
+    fn topo_1_order_does_not_matter(order in Just(MANY.split("---\n").collect::<Vec<_>>()).prop_shuffle()) {
+        let expected = snapshot(&[MANY]);
+        let shuffled = snapshot(&order);
+        for node in ["n1", "n2", "n3", "n4"] {
+            let node = node.into();
+            let options = PlanOptions::default();
+            prop_assert_eq!(plan(&shuffled, &node, &options), plan(&expected, &node, &options));
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! BGPPeer resources: scopes, selectors, reverse peering, reflectors.
+
+use super::cluster::{THREE, codes, config, names, peer, planned, snapshot};
+use super::*;
+
+const NO_MESH: &str = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec: {nodeToNodeMeshEnabled: false}
+";
+
+/// a is a plain node, r and s are reflectors of one cluster, t of another.
+const REFLECTORS: &str = "
+kind: Node
+metadata: {name: a}
+spec: {bgp: {ipv4Address: 10.0.0.1/24}}
+---
+kind: Node
+metadata: {name: r, labels: {rr: 'true'}}
+spec: {bgp: {ipv4Address: 10.0.0.2/24, routeReflectorClusterID: 244.0.0.1}}
+---
+kind: Node
+metadata: {name: s, labels: {rr: 'true'}}
+spec: {bgp: {ipv4Address: 10.0.0.3/24, routeReflectorClusterID: 244.0.0.1}}
+---
+kind: Node
+metadata: {name: t, labels: {rr: 'true'}}
+spec: {bgp: {ipv4Address: 10.0.0.4/24, routeReflectorClusterID: 244.0.0.2}}
+---
+kind: BGPPeer
+metadata: {name: to-reflectors}
+spec: {nodeSelector: all(), peerSelector: has(rr)}
+";
+
+#[test]
+fn reflectors_and_their_clients() {
+    let a = config("a", &[REFLECTORS, NO_MESH]);
+    assert_eq!(
+        names(&a),
+        ["Node_10_0_0_2", "Node_10_0_0_3", "Node_10_0_0_4"]
+    );
+    assert!(
+        a.peers
+            .values()
+            .all(|p| p.client_of.is_none() && !p.passive)
+    );
+    let r = config("r", &[REFLECTORS, NO_MESH]);
+    // The plain node comes from the reverse of the resource.
+    assert_eq!(
+        names(&r),
+        ["Node_10_0_0_1", "Node_10_0_0_3", "Node_10_0_0_4"]
+    );
+    let cluster = |name: &str| peer(&r, name).client_of.map(|c| c.to_string());
+    assert_eq!(cluster("Node_10_0_0_1").as_deref(), Some("244.0.0.1"));
+    assert_eq!(cluster("Node_10_0_0_3"), None);
+    assert_eq!(cluster("Node_10_0_0_4").as_deref(), Some("244.0.0.1"));
+}
+
+#[test]
+fn a_reflector_takes_no_part_in_the_mesh() {
+    assert_eq!(
+        names(&config("a", &[REFLECTORS])),
+        ["Node_10_0_0_2", "Node_10_0_0_3", "Node_10_0_0_4"]
+    );
+    let lonely = REFLECTORS.split("---\nkind: BGPPeer").next().unwrap();
+    assert_eq!(names(&config("a", &[lonely])), [] as [&str; 0]);
+    assert_eq!(names(&config("r", &[lonely])), [] as [&str; 0]);
+}
+
+#[test]
+fn every_session_is_planned_by_both_ends() {
+    for texts in [&[THREE][..], &[REFLECTORS, NO_MESH], &[REFLECTORS]] {
+        let all = snapshot(texts);
+        let plans: BTreeMap<_, _> = all
+            .nodes
+            .iter()
+            .map(|(name, node)| {
+                let address = node.spec.address(Family::Ipv4).unwrap();
+                (address, plan(&all, name, &PlanOptions::default()).config)
+            })
+            .collect();
+        for (own, config) in &plans {
+            for peer in config.peers.values() {
+                let back = plans[&peer.address]
+                    .peers
+                    .values()
+                    .find(|p| p.address == *own);
+                let back = back.unwrap_or_else(|| panic!("{} has no peer {own}", peer.address));
+                assert!(!(peer.passive && back.passive));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_global_peer_outside_the_cluster() {
+    let text = "
+kind: BGPPeer
+metadata: {name: tor}
+spec:
+  peerIP: 10.0.0.254
+  asNumber: 65100
+  localASNumber: 64600
+  keepOriginalNextHop: true
+  maxRestartTime: 90s
+  keepaliveTime: 20s
+  sourceAddress: None
+  numAllowedLocalASNumbers: 3
+  ttlSecurity: 2
+---
+kind: BGPPeer
+metadata: {name: tor-high-port}
+spec: {peerIP: '10.0.0.254:1179', asNumber: 65100, nextHopMode: Self, keepOriginalNextHop: true}
+";
+    let a = config("a", &[THREE, NO_MESH, text]);
+    assert_eq!(
+        names(&a),
+        ["Global_10_0_0_254", "Global_10_0_0_254_port_1179"]
+    );
+    let tor = peer(&a, "Global_10_0_0_254");
+    assert_eq!(tor.kind, "global");
+    assert_eq!(
+        (tor.remote_as, tor.local_as),
+        (Asn(65100), Some(Asn(64600)))
+    );
+    assert_eq!(tor.next_hop, NextHopMode::Keep);
+    assert_eq!(
+        tor.graceful_restart.unwrap().restart_time,
+        Duration::from_secs(90)
+    );
+    assert_eq!(tor.hold_time, Duration::from_secs(60));
+    assert_eq!((tor.source, tor.passive), (None, false));
+    assert_eq!(tor.allow_own_as, 3);
+    assert_eq!((tor.ttl, tor.ttl_security), (Some(255), Some(2)));
+    let high = peer(&a, "Global_10_0_0_254_port_1179");
+    assert_eq!((high.port, high.next_hop), (1179, NextHopMode::Own));
+    assert_eq!(high.source, Some("10.0.0.9".parse().unwrap()));
+}
+
+#[test]
+fn a_global_peer_that_is_a_node_waits_like_the_mesh_and_is_reversed() {
+    let text = "
+kind: BGPPeer
+metadata: {name: all-to-c}
+spec: {peerIP: 10.0.0.11, asNumber: 65001}
+";
+    let port = "
+kind: BGPConfiguration
+metadata: {name: node.c}
+spec: {listenPort: 1179}
+";
+    let a = config("a", &[THREE, NO_MESH, text]);
+    assert_eq!(names(&a), ["Global_10_0_0_11"]);
+    assert!(!peer(&a, "Global_10_0_0_11").passive);
+    assert!(peer(&config("b", &[THREE, NO_MESH, text]), "Global_10_0_0_11").passive);
+    let c = config("c", &[THREE, NO_MESH, text]);
+    assert_eq!(names(&c), ["Node_10_0_0_10", "Node_10_0_0_9"]);
+    assert!(
+        c.peers
+            .values()
+            .all(|p| !p.passive && p.remote_as == Asn(64512))
+    );
+    let a = config("a", &[THREE, NO_MESH, text, port]);
+    assert_eq!(names(&a), ["Global_10_0_0_11_port_1179"]);
+    // With the mesh on, the BGPPeer stands in for the mesh session to the same place.
+    assert_eq!(
+        names(&config("a", &[THREE, text])),
+        ["Global_10_0_0_11", "Mesh_10_0_0_10"]
+    );
+    let manual = "
+kind: BGPPeer
+metadata: {name: all-to-c}
+spec: {peerIP: 10.0.0.11, asNumber: 65001, reversePeering: Manual}
+";
+    assert_eq!(
+        names(&config("c", &[THREE, NO_MESH, manual])),
+        [] as [&str; 0]
+    );
+}
+
+#[test]
+fn node_peers_by_name_and_by_selector() {
+    let text = "
+kind: BGPPeer
+metadata: {name: one}
+spec: {node: a, peerIP: 10.1.0.1, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: rack}
+spec: {nodeSelector: rack == 'r1', peerIP: 10.1.0.2, asNumber: 65100}
+";
+    assert_eq!(
+        names(&config("a", &[THREE, NO_MESH, text])),
+        ["Node_10_1_0_1"]
+    );
+    assert_eq!(
+        names(&config("b", &[THREE, NO_MESH, text])),
+        ["Node_10_1_0_2"]
+    );
+    assert_eq!(
+        names(&config("c", &[THREE, NO_MESH, text])),
+        [] as [&str; 0]
+    );
+}
+
+#[test]
+fn the_first_by_scope_and_name_wins() {
+    let text = "
+kind: BGPPeer
+metadata: {name: a-node}
+spec: {node: a, peerIP: 10.1.0.1, asNumber: 1}
+---
+kind: BGPPeer
+metadata: {name: z-global}
+spec: {peerIP: 10.1.0.1, asNumber: 2}
+---
+kind: BGPPeer
+metadata: {name: y-global}
+spec: {peerIP: 10.1.0.1, asNumber: 3}
+";
+    let a = config("a", &[THREE, NO_MESH, text]);
+    assert_eq!(names(&a), ["Global_10_1_0_1"]);
+    assert_eq!(peer(&a, "Global_10_1_0_1").remote_as, Asn(3));
+}
+
+#[test]
+fn workloads_as_peers() {
+    let text = "
+kind: WorkloadEndpoint
+metadata: {name: w, namespace: default, labels: {bgp: 'yes'}}
+spec: {node: a, orchestrator: k8s, endpoint: eth0, interfaceName: cali1, ipNetworks: [10.244.0.5/32]}
+---
+kind: BGPPeer
+metadata: {name: local}
+spec: {localWorkloadSelector: has(bgp), asNumber: 65200}
+";
+    let a = config("a", &[THREE, NO_MESH, text]);
+    assert_eq!(names(&a), ["Local_Workload_10_244_0_5"]);
+    let w = peer(&a, "Local_Workload_10_244_0_5");
+    assert!(w.passive && w.source.is_none());
+    assert_eq!(w.kind, "workload");
+    assert_eq!(
+        names(&config("b", &[THREE, NO_MESH, text])),
+        [] as [&str; 0]
+    );
+}
+
+#[test]
+fn topo_2_a_peer_that_cannot_be_says_why() {
+    let text = "
+kind: BGPPeer
+metadata: {name: nothing}
+spec: {nodeSelector: all()}
+---
+kind: BGPPeer
+metadata: {name: six}
+spec: {peerIP: 'fd00::1', asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: secret}
+spec: {peerIP: 10.1.0.1, asNumber: 65100, password: {secretKeyRef: {name: bgp, key: tor}}}
+---
+kind: BGPPeer
+metadata: {name: via}
+spec: {peerIP: 10.1.0.2, asNumber: 65100, reachableBy: 10.0.0.254, keepaliveTime: 1ms, maxRestartTime: 2h}
+---
+kind: BGPPeer
+metadata: {name: workload}
+spec: {localWorkloadSelector: all()}
+";
+    let a = planned("a", &[THREE, NO_MESH, text]);
+    assert_eq!(names(&a.config), ["Global_10_1_0_2"]);
+    let seen: Vec<_> = a
+        .problems
+        .iter()
+        .map(|p| (p.code.as_str(), p.subject.rsplit('/').next().unwrap()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("bgp.keepalive_time", "via"),
+            ("bgp.password", "secret"),
+            ("bgp.peer", "nothing"),
+            ("bgp.peer", "six"),
+            ("bgp.peer", "workload"),
+            ("bgp.reachable_by", "via"),
+            ("bgp.restart_time", "via"),
+        ]
+    );
+    assert_eq!(codes(&a).len(), 7);
+}
