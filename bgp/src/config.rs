@@ -1,12 +1,16 @@
 //! The typed configuration of a speaker. It travels as a value from `topologies` to the speaker; the
 //! bird-style text is a view of it.
 
+mod diff;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
+
+pub use diff::{ConfigChange, PeerChange, diff};
 
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};

@@ -4,11 +4,13 @@
 //! The data can say everything that Calico's `BGPFilter` can say, and each filter can be written as a
 //! bird-style function and read back without loss.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
+use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, Asn};
 
 /// A named filter. Filters of a peer run in order; the first verdict wins.
@@ -151,3 +153,117 @@ pub enum Action {
     /// Puts these AS numbers in front of the path; the first ends up leftmost.
     PrependAsPath(Vec<Asn>),
 }
+
+/// A route on its way through filters. Actions change `attrs`; later terms see the changes.
+#[derive(Clone, Debug)]
+pub struct RouteView<'a> {
+    /// The destination.
+    pub prefix: Prefix,
+    /// The attributes; owned as soon as an action has changed them.
+    pub attrs: Cow<'a, PathAttrs>,
+    /// What the peer on the other side of the session is.
+    pub peer: PeerKind,
+    /// Where the route came from.
+    pub source: Source,
+    /// The interface through which the route leaves, when it is a kernel route.
+    pub interface: Option<&'a str>,
+}
+
+/// A verdict together with the term that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Index of the term within its filter, from 0.
+    pub term: usize,
+}
+
+impl Filter {
+    /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next filter has
+    /// the word; changes made so far stay.
+    pub fn run(&self, route: &mut RouteView<'_>) -> Option<Decided> {
+        for (index, term) in self.terms.iter().enumerate() {
+            if !term
+                .conditions
+                .iter()
+                .all(|condition| condition.holds(route))
+            {
+                continue;
+            }
+            for action in &term.actions {
+                action.apply(route);
+            }
+            if let Some(verdict) = term.verdict {
+                return Some(Decided {
+                    verdict,
+                    term: index,
+                });
+            }
+        }
+        None
+    }
+}
+
+impl Condition {
+    /// True when the condition holds for the route.
+    #[must_use]
+    pub fn holds(&self, route: &RouteView<'_>) -> bool {
+        let attrs = &*route.attrs;
+        match self {
+            Self::Prefix { patterns, negated } => {
+                patterns
+                    .iter()
+                    .any(|pattern| pattern.matches(&route.prefix))
+                    != *negated
+            }
+            Self::Community(community) => attrs.has_community(*community),
+            Self::AsPathPrefix(asns) => attrs.as_path.starts_with(asns),
+            Self::NextHop(prefix) => attrs.next_hop.is_some_and(|hop| prefix.contains(hop)),
+            Self::PeerKind(kind) => route.peer == *kind,
+            Self::Source(source) => route.source == *source,
+            Self::Interface(pattern) => route.interface.is_some_and(|name| glob(pattern, name)),
+            Self::LocalPref(value) => attrs.local_pref == Some(*value),
+        }
+    }
+}
+
+impl Action {
+    /// Changes the route's attributes.
+    fn apply(&self, route: &mut RouteView<'_>) {
+        let attrs = route.attrs.to_mut();
+        match self {
+            Self::AddCommunity(community) => attrs.add_community(*community),
+            Self::RemoveCommunity(community) => attrs.remove_community(*community),
+            Self::SetLocalPref(value) => attrs.local_pref = Some(*value),
+            Self::SetMed(value) => attrs.med = Some(*value),
+            Self::PrependAsPath(asns) => {
+                for asn in asns.iter().rev() {
+                    attrs.as_path.prepend(*asn);
+                }
+            }
+        }
+    }
+}
+
+/// True when `text` matches `pattern`, in which `*` stands for any text, also none.
+fn glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    // Between the anchored ends, the leftmost match of each part leaves the most for the next.
+    for part in parts {
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests;

@@ -235,8 +235,15 @@ impl<V> Clone for KeyedFeed<V> {
     }
 }
 
+impl<V> Default for KeyedFeed<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<V> KeyedFeed<V> {
     /// An empty feed.
+    #[must_use]
     pub fn new() -> Self {
         Self {
             feed: Arc::new(Feed::new()),

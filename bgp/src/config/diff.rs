@@ -1,0 +1,362 @@
+//! The difference between two configurations, by what has to happen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caracal_model::net::Prefix;
+
+use super::{PeerConfig, SpeakerConfig};
+use crate::types::PeerName;
+
+/// What has to happen to go from one configuration to another. Empty when they are equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigChange {
+    /// The listening socket is another one.
+    pub listen: bool,
+    /// The speaker's AS or BGP Identifier is another one; every session is named in `peers`.
+    pub speaker: bool,
+    /// New peers.
+    pub added: BTreeSet<PeerName>,
+    /// Peers that are gone.
+    pub removed: BTreeSet<PeerName>,
+    /// Peers that differ, and how. A peer that is not here is not touched.
+    pub peers: BTreeMap<PeerName, PeerChange>,
+    /// Routes to originate that are new or differ.
+    pub originated: BTreeSet<Prefix>,
+    /// Routes that are no longer originated.
+    pub withdrawn: BTreeSet<Prefix>,
+    /// Filters that are new, gone or different.
+    pub filters: BTreeSet<String>,
+}
+
+/// How a peer differs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerChange {
+    /// Something was agreed in the OPEN messages or makes it another peer: a new session is needed.
+    pub reset: bool,
+    /// Something that the session takes over while it runs: password, TTL, passive, description.
+    pub session: bool,
+    /// The rules for received routes differ: they are run again over the stored routes.
+    pub import: bool,
+    /// The rules for announced routes differ: the difference is announced.
+    pub export: bool,
+}
+
+impl PeerChange {
+    const fn is_empty(self) -> bool {
+        !(self.reset || self.session || self.import || self.export)
+    }
+}
+
+impl ConfigChange {
+    /// True when nothing has to happen.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What has to happen to go from `old` to `new`.
+#[must_use]
+pub fn diff(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
+    let filters: BTreeSet<String> = differing(&old.filters, &new.filters).cloned().collect();
+    let speaker = old.local_as != new.local_as || old.router_id != new.router_id;
+    let common = new
+        .peers
+        .iter()
+        .filter_map(|(name, peer)| Some((name, old.peers.get(name)?, peer)));
+    let peers = common
+        .map(|(name, before, after)| (name, peer_change((old, before), (new, after), &filters)))
+        .filter(|(_, change)| !change.is_empty())
+        .map(|(name, change)| (name.clone(), change))
+        .collect();
+    let missing = |name: &&PeerName, from: &SpeakerConfig| !from.peers.contains_key(*name);
+    let (originated, withdrawn) = differing(&old.originate, &new.originate)
+        .partition(|prefix| new.originate.contains_key(prefix));
+    ConfigChange {
+        listen: old.listen != new.listen,
+        speaker,
+        added: new
+            .peers
+            .keys()
+            .filter(|name| missing(name, old))
+            .cloned()
+            .collect(),
+        removed: old
+            .peers
+            .keys()
+            .filter(|name| missing(name, new))
+            .cloned()
+            .collect(),
+        peers,
+        originated,
+        withdrawn,
+        filters,
+    }
+}
+
+/// The keys under which two maps differ.
+fn differing<'a, K: Ord, V: Eq>(
+    old: &'a BTreeMap<K, V>,
+    new: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = &'a K> {
+    let changed = new
+        .iter()
+        .filter(|(key, value)| old.get(key) != Some(value));
+    let gone = old.keys().filter(|key| !new.contains_key(key));
+    changed.map(|(key, _)| key).chain(gone)
+}
+
+fn peer_change(
+    (old_speaker, old): (&SpeakerConfig, &PeerConfig),
+    (new_speaker, new): (&SpeakerConfig, &PeerConfig),
+    filters: &BTreeSet<String>,
+) -> PeerChange {
+    // Every field by name: a new field does not compile until somebody has decided what it changes.
+    let PeerConfig {
+        address,
+        port,
+        remote_as,
+        local_as,
+        source,
+        passive,
+        hold_time,
+        families,
+        client_of,
+        next_hop,
+        graceful_restart,
+        ttl,
+        ttl_security,
+        password,
+        import,
+        export,
+        allow_own_as,
+        kind,
+    } = new;
+    let own_as = local_as.unwrap_or(new_speaker.local_as);
+    let uses_changed = |names: &[String]| names.iter().any(|name| filters.contains(name));
+    PeerChange {
+        reset: *address != old.address
+            || *port != old.port
+            || *remote_as != old.remote_as
+            || own_as != old.local_as.unwrap_or(old_speaker.local_as)
+            || new_speaker.router_id != old_speaker.router_id
+            || *source != old.source
+            || *hold_time != old.hold_time
+            || *families != old.families
+            || *graceful_restart != old.graceful_restart,
+        session: *passive != old.passive
+            || *ttl != old.ttl
+            || *ttl_security != old.ttl_security
+            || *password != old.password
+            || *kind != old.kind,
+        import: *import != old.import || *allow_own_as != old.allow_own_as || uses_changed(import),
+        export: *export != old.export
+            || *next_hop != old.next_hop
+            || *client_of != old.client_of
+            || uses_changed(export),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{GracefulRestart, Listen, NextHopMode, Origination, Password};
+    use crate::policy::Filter;
+    use crate::types::{Asn, ClusterId, RouterId};
+
+    fn config() -> SpeakerConfig {
+        let peer = |n: u8| {
+            let mut peer = PeerConfig::new([10, 0, 0, n].into(), Asn(64512));
+            peer.import = vec![format!("in-{n}")];
+            peer.export = vec!["out".to_owned()];
+            (PeerName::from(format!("p{n}")), peer)
+        };
+        let filter = |name: &str| (name.to_owned(), Filter { terms: vec![] });
+        SpeakerConfig {
+            local_as: Asn(64512),
+            router_id: RouterId([10, 0, 0, 1].into()),
+            listen: None,
+            peers: BTreeMap::from([peer(2), peer(3)]),
+            originate: BTreeMap::from([(prefix(1), Origination::default())]),
+            filters: BTreeMap::from([filter("in-2"), filter("in-3"), filter("out")]),
+        }
+    }
+
+    fn prefix(n: u8) -> Prefix {
+        Prefix::v4([10, 244, n, 0].into(), 26)
+    }
+
+    fn names(names: &[&str]) -> BTreeSet<PeerName> {
+        names.iter().map(|name| PeerName::from(*name)).collect()
+    }
+
+    const RESET: PeerChange = PeerChange {
+        reset: true,
+        session: false,
+        import: false,
+        export: false,
+    };
+    const SESSION: PeerChange = PeerChange {
+        reset: false,
+        session: true,
+        ..RESET
+    };
+    const IMPORT: PeerChange = PeerChange {
+        reset: false,
+        import: true,
+        ..RESET
+    };
+    const EXPORT: PeerChange = PeerChange {
+        reset: false,
+        export: true,
+        ..RESET
+    };
+
+    #[test]
+    fn equal_configurations_do_not_differ() {
+        assert!(diff(&config(), &config()).is_empty());
+    }
+
+    #[test]
+    fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
+        type Change = fn(&mut PeerConfig);
+        let table: [(Change, PeerChange); 18] = [
+            (|p| p.address = [10, 0, 0, 9].into(), RESET),
+            (|p| p.port = 1179, RESET),
+            (|p| p.remote_as = Asn(1), RESET),
+            (|p| p.local_as = Some(Asn(1)), RESET),
+            (|p| p.source = Some([10, 0, 0, 1].into()), RESET),
+            (|p| p.hold_time = Duration::from_secs(3), RESET),
+            (
+                |p| p.families = vec![caracal_model::net::Family::Ipv6],
+                RESET,
+            ),
+            (|p| p.graceful_restart = None, RESET),
+            (
+                |p| {
+                    let restart_time = Duration::from_secs(1);
+                    p.graceful_restart = Some(GracefulRestart { restart_time });
+                },
+                RESET,
+            ),
+            (|p| p.passive = true, SESSION),
+            (|p| p.ttl = Some(1), SESSION),
+            (|p| p.ttl_security = Some(1), SESSION),
+            (|p| p.password = Some(Password("x".into())), SESSION),
+            (|p| p.kind = "node".into(), SESSION),
+            (|p| p.import.clear(), IMPORT),
+            (|p| p.allow_own_as = 1, IMPORT),
+            (|p| p.export.clear(), EXPORT),
+            (|p| p.next_hop = NextHopMode::Own, EXPORT),
+        ];
+        for (change, expected) in table {
+            let mut new = config();
+            let name = PeerName::from("p2");
+            change(new.peers.get_mut(&name).expect("configured"));
+            let seen = diff(&config(), &new);
+            let only = ConfigChange {
+                peers: BTreeMap::from([(name, expected)]),
+                ..Default::default()
+            };
+            assert_eq!(seen, only, "{:?}", new.peers);
+        }
+        let mut new = config();
+        let cluster = Some(ClusterId([1, 1, 1, 1].into()));
+        new.peers
+            .get_mut(&PeerName::from("p3"))
+            .expect("configured")
+            .client_of = cluster;
+        assert_eq!(diff(&config(), &new).peers[&PeerName::from("p3")], EXPORT);
+    }
+
+    #[test]
+    fn the_own_as_said_twice_is_no_change() {
+        let mut new = config();
+        new.peers
+            .get_mut(&PeerName::from("p2"))
+            .expect("configured")
+            .local_as = Some(Asn(64512));
+        assert!(diff(&config(), &new).is_empty());
+    }
+
+    #[test]
+    fn a_filter_touches_the_peers_that_use_it() {
+        let mut new = config();
+        let term = crate::policy::Term {
+            conditions: vec![],
+            actions: vec![],
+            verdict: None,
+        };
+        new.filters
+            .get_mut("in-2")
+            .expect("configured")
+            .terms
+            .push(term.clone());
+        let change = diff(&config(), &new);
+        assert_eq!(
+            change.peers,
+            BTreeMap::from([(PeerName::from("p2"), IMPORT)])
+        );
+        assert_eq!(change.filters, BTreeSet::from(["in-2".to_owned()]));
+        new = config();
+        new.filters.remove("out");
+        let change = diff(&config(), &new);
+        assert_eq!(change.peers.len(), 2);
+        assert!(change.peers.values().all(|change| *change == EXPORT));
+    }
+
+    #[test]
+    fn peers_routes_and_socket() {
+        let mut new = config();
+        new.peers.remove(&PeerName::from("p2"));
+        new.peers
+            .insert("p4".into(), PeerConfig::new([10, 0, 0, 4].into(), Asn(1)));
+        new.originate = BTreeMap::from([(prefix(2), Origination::default())]);
+        new.listen = Some(Listen {
+            address: None,
+            port: 179,
+        });
+        let change = diff(&config(), &new);
+        assert_eq!(
+            change,
+            ConfigChange {
+                listen: true,
+                added: names(&["p4"]),
+                removed: names(&["p2"]),
+                originated: BTreeSet::from([prefix(2)]),
+                withdrawn: BTreeSet::from([prefix(1)]),
+                ..ConfigChange::default()
+            }
+        );
+        let mut med = new.clone();
+        med.originate.insert(
+            prefix(2),
+            Origination {
+                med: Some(1),
+                ..Origination::default()
+            },
+        );
+        assert_eq!(diff(&new, &med).originated, BTreeSet::from([prefix(2)]));
+    }
+
+    #[test]
+    fn the_speakers_own_numbers_reset_the_sessions_that_carry_them() {
+        let mut old = config();
+        old.peers
+            .get_mut(&PeerName::from("p3"))
+            .expect("configured")
+            .local_as = Some(Asn(7));
+        let mut new = old.clone();
+        new.local_as = Asn(64513);
+        let change = diff(&old, &new);
+        assert!(change.speaker);
+        assert_eq!(
+            change.peers,
+            BTreeMap::from([(PeerName::from("p2"), RESET)])
+        );
+        new.router_id = RouterId([10, 0, 0, 9].into());
+        assert_eq!(diff(&old, &new).peers.len(), 2);
+    }
+}

@@ -1,0 +1,207 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+use crate::attrs::AsPath;
+
+fn p(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn community(text: &str) -> AnyCommunity {
+    text.parse().unwrap()
+}
+
+fn attrs() -> PathAttrs {
+    let mut attrs = PathAttrs {
+        as_path: AsPath::sequence([Asn(65001), Asn(65002)]),
+        next_hop: Some("10.0.0.7".parse().unwrap()),
+        local_pref: Some(200),
+        ..PathAttrs::default()
+    };
+    attrs.add_community(community("65000:1"));
+    attrs.add_community(community("1:2:3"));
+    attrs
+}
+
+fn view(attrs: &PathAttrs) -> RouteView<'_> {
+    RouteView {
+        prefix: p("10.244.1.0/26"),
+        attrs: Cow::Borrowed(attrs),
+        peer: PeerKind::Internal,
+        source: Source::Bgp,
+        interface: Some("cali0123456789a"),
+    }
+}
+
+fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Option<Verdict>) -> Term {
+    Term {
+        conditions,
+        actions,
+        verdict,
+    }
+}
+
+fn prefixes(patterns: &[PrefixPattern], negated: bool) -> Condition {
+    Condition::Prefix {
+        patterns: patterns.to_vec(),
+        negated,
+    }
+}
+
+#[test]
+fn every_condition_has_a_yes_and_a_no() {
+    let pool = p("10.244.0.0/16");
+    let in_range = PrefixPattern {
+        prefix: pool,
+        min: 24,
+        max: 28,
+    };
+    let table = [
+        (
+            prefixes(&[PrefixPattern::exact(p("10.244.1.0/26"))], false),
+            true,
+        ),
+        (prefixes(&[PrefixPattern::exact(pool)], false), false),
+        (prefixes(&[PrefixPattern::exact(pool)], true), true),
+        (
+            prefixes(&[PrefixPattern::exact(pool), in_range], false),
+            true,
+        ),
+        (
+            prefixes(
+                &[PrefixPattern {
+                    max: 25,
+                    ..in_range
+                }],
+                false,
+            ),
+            false,
+        ),
+        (prefixes(&[PrefixPattern::or_longer(pool)], true), false),
+        (Condition::Community(community("65000:1")), true),
+        (Condition::Community(community("65000:2")), false),
+        (Condition::Community(community("1:2:3")), true),
+        (Condition::Community(community("1:2:4")), false),
+        (Condition::AsPathPrefix(vec![Asn(65001)]), true),
+        (Condition::AsPathPrefix(vec![Asn(65001), Asn(65002)]), true),
+        (Condition::AsPathPrefix(vec![Asn(65002)]), false),
+        (Condition::NextHop(p("10.0.0.0/24")), true),
+        (Condition::NextHop(p("10.0.1.0/24")), false),
+        (Condition::PeerKind(PeerKind::Internal), true),
+        (Condition::PeerKind(PeerKind::External), false),
+        (Condition::Source(Source::Bgp), true),
+        (Condition::Source(Source::Static), false),
+        (Condition::Interface("cali*".into()), true),
+        (Condition::Interface("tunl0".into()), false),
+        (Condition::LocalPref(200), true),
+        (Condition::LocalPref(100), false),
+    ];
+    let attrs = attrs();
+    for (condition, expected) in table {
+        assert_eq!(condition.holds(&view(&attrs)), expected, "{condition:?}");
+    }
+}
+
+#[test]
+fn what_a_route_does_not_have_does_not_match() {
+    let attrs = PathAttrs::default();
+    let route = RouteView {
+        interface: None,
+        ..view(&attrs)
+    };
+    assert!(!Condition::Interface("*".into()).holds(&route));
+    assert!(!Condition::LocalPref(100).holds(&route));
+    assert!(!Condition::NextHop(p("0.0.0.0/0")).holds(&route));
+}
+
+#[test]
+fn every_action() {
+    let actions = vec![
+        Action::AddCommunity(community("65000:9")),
+        Action::RemoveCommunity(community("65000:1")),
+        Action::RemoveCommunity(community("1:2:3")),
+        Action::SetLocalPref(300),
+        Action::SetMed(7),
+        Action::PrependAsPath(vec![Asn(1), Asn(2)]),
+    ];
+    let filter = Filter {
+        terms: vec![term(vec![], actions, Some(Verdict::Accept))],
+    };
+    let before = attrs();
+    let mut route = view(&before);
+    let decided = filter.run(&mut route);
+    assert_eq!(
+        decided,
+        Some(Decided {
+            verdict: Verdict::Accept,
+            term: 0
+        })
+    );
+    let after = route.attrs.into_owned();
+    assert_eq!(after.as_path.to_string(), "1 2 65001 65002");
+    assert_eq!((after.local_pref, after.med), (Some(300), Some(7)));
+    assert_eq!(after.communities.len(), 1);
+    assert!(after.has_community(community("65000:9")));
+    assert!(after.large_communities.is_empty());
+}
+
+#[test]
+fn the_first_verdict_ends_the_filter_and_later_terms_see_changes() {
+    let filter = Filter {
+        terms: vec![
+            term(vec![], vec![Action::SetLocalPref(5)], None),
+            term(
+                vec![Condition::LocalPref(200)],
+                vec![],
+                Some(Verdict::Accept),
+            ),
+            term(vec![Condition::LocalPref(5)], vec![], Some(Verdict::Reject)),
+            term(vec![], vec![Action::SetMed(1)], Some(Verdict::Accept)),
+        ],
+    };
+    let attrs = attrs();
+    let mut route = view(&attrs);
+    assert_eq!(
+        filter.run(&mut route),
+        Some(Decided {
+            verdict: Verdict::Reject,
+            term: 2
+        })
+    );
+    assert_eq!(route.attrs.med, None);
+}
+
+#[test]
+fn no_verdict_and_no_action_leaves_the_attributes_borrowed() {
+    let filter = Filter {
+        terms: vec![term(
+            vec![Condition::LocalPref(1)],
+            vec![Action::SetMed(1)],
+            Some(Verdict::Reject),
+        )],
+    };
+    let attrs = attrs();
+    let mut route = view(&attrs);
+    assert_eq!(filter.run(&mut route), None);
+    assert!(matches!(route.attrs, Cow::Borrowed(_)));
+}
+
+#[test]
+fn interface_patterns() {
+    for (pattern, text, expected) in [
+        ("cali*", "cali1", true),
+        ("cali*", "cali", true),
+        ("*.cali", "vxlan.cali", true),
+        ("*.cali", "vxlan.calico", false),
+        ("*", "", true),
+        ("", "", true),
+        ("", "x", false),
+        ("a*b*c", "abc", true),
+        ("a*b*c", "a-b-b-c", true),
+        ("a*b*c", "acb", false),
+        ("a*a", "a", false),
+        ("ab*ba", "aba", false),
+        ("**x", "yx", true),
+    ] {
+        assert_eq!(glob(pattern, text), expected, "{pattern} ~ {text}");
+    }
+}

@@ -1,0 +1,472 @@
+//! Adj-RIB-Out: what each peer is told, and the export rules that decide it.
+//!
+//! Peers for which the rules come out the same form an update group: the export of a route is computed
+//! once per group, stored once, and shared as one `Arc`. What differs inside a group is only that nobody gets back
+//! what it sent itself.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_model::net::{Family, Prefix};
+use serde::{Deserialize, Serialize};
+
+use super::import::{DecidedBy, NamedFilter, run_filters};
+use super::intern::Interner;
+use super::table::DestId;
+use super::{DEFAULT_LOCAL_PREF, PeerId};
+use crate::attrs::PathAttrs;
+use crate::config::NextHopMode;
+use crate::policy::{PeerKind, RouteView, Source, Verdict};
+use crate::types::{Asn, ClusterId, Community, RouterId};
+
+/// Everything that makes the export to one peer differ from the export to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GroupKey {
+    pub(super) kind: PeerKind,
+    /// Our AS towards the peer.
+    pub(super) own_as: Asn,
+    /// Some: the peers are our reflector clients.
+    pub(super) client_of: Option<ClusterId>,
+    pub(super) next_hop: NextHopMode,
+    /// Our address towards the peer.
+    pub(super) local_address: IpAddr,
+    pub(super) families: Vec<Family>,
+    pub(super) filters: Vec<Arc<NamedFilter>>,
+}
+
+/// Where a route that is to be exported came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathSource {
+    /// We originate it.
+    Local,
+    /// A peer sent it.
+    Peer {
+        kind: PeerKind,
+        client_of: Option<ClusterId>,
+        router_id: RouterId,
+    },
+}
+
+/// Why a best path is not announced to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Withheld {
+    /// The session does not carry the family.
+    Family,
+    /// The peer sent it to us.
+    SplitHorizon,
+    /// Learned from an internal peer, and neither side is our reflector client (RFC 4271 §9.2, RFC 4456 §6).
+    InternalToInternal,
+    /// Community NO_ADVERTISE (RFC 1997).
+    NoAdvertise,
+    /// Community NO_EXPORT or NO_EXPORT_SUBCONFED (RFC 1997).
+    NoExport,
+    /// Its NEXT_HOP would be the peer's own address (RFC 4271 §5.1.3).
+    PeerIsNextHop,
+    /// The session has no address of the family that could be the NEXT_HOP.
+    NoNextHop,
+    /// An export filter rejected it.
+    Policy(DecidedBy),
+}
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Family => "the session does not carry the family",
+            Self::SplitHorizon => "the peer sent it to us",
+            Self::InternalToInternal => "learned from an internal peer, and no reflector client",
+            Self::NoAdvertise => "community NO_ADVERTISE",
+            Self::NoExport => "community NO_EXPORT",
+            Self::PeerIsNextHop => "the next hop would be the peer itself",
+            Self::NoNextHop => "no address of the family for the next hop",
+            Self::Policy(by) => return write!(f, "rejected by {by}"),
+        })
+    }
+}
+
+/// What a group is told about a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    attrs: Arc<PathAttrs>,
+    /// The peer that sent us the route; it gets nothing.
+    source: PeerId,
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The peer.
+    pub peer: PeerId,
+    /// The peer's end of the session.
+    address: IpAddr,
+}
+
+impl Sent {
+    /// The attributes, when this member is told.
+    fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
+        if self.source == member.peer {
+            Err(Withheld::SplitHorizon)
+        } else if self.attrs.next_hop == Some(member.address) {
+            // RFC 4271 §5.1.3: never with an address of the peer as NEXT_HOP.
+            Err(Withheld::PeerIsNextHop)
+        } else {
+            Ok(&self.attrs)
+        }
+    }
+}
+
+fn visible<'a>(sent: Option<&'a Sent>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
+    sent.and_then(|sent| sent.visible_to(member).ok())
+}
+
+/// A change of what a group is told about one prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRoute {
+    /// The destination.
+    pub prefix: Prefix,
+    before: Option<Sent>,
+    after: Option<Sent>,
+}
+
+/// One export computation for all members of an update group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupUpdate {
+    /// The members.
+    pub members: Vec<Member>,
+    /// The changes.
+    pub routes: Vec<GroupRoute>,
+}
+
+impl GroupUpdate {
+    /// What one member must be told: announcements (`Some`) and withdrawals (`None`).
+    pub fn for_member<'a>(
+        &'a self,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
+        self.routes.iter().filter_map(move |route| {
+            let before = visible(route.before.as_ref(), member);
+            let after = visible(route.after.as_ref(), member);
+            changed(before, after).then(|| (route.prefix, after.cloned()))
+        })
+    }
+}
+
+/// Interned sets: another pointer is another set.
+fn changed(before: Option<&Arc<PathAttrs>>, after: Option<&Arc<PathAttrs>>) -> bool {
+    match (before, after) {
+        (None, None) => false,
+        (Some(a), Some(b)) => !Arc::ptr_eq(a, b),
+        _ => true,
+    }
+}
+
+/// The last export that did not depend on the prefix: in a run of routes with the same attributes it
+/// answers all but the first.
+#[derive(Debug, Default)]
+pub(super) struct ExportCache {
+    base: Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
+    done: Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
+}
+
+fn cached(
+    entry: &Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
+    attrs: &Arc<PathAttrs>,
+    peer: PeerId,
+) -> Option<Arc<PathAttrs>> {
+    let (key, from, value) = entry.as_ref()?;
+    (*from == peer && Arc::ptr_eq(key, attrs)).then(|| value.clone())
+}
+
+/// A route that is to be exported.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExportRoute<'a> {
+    pub(super) prefix: Prefix,
+    pub(super) attrs: &'a Arc<PathAttrs>,
+    pub(super) peer: PeerId,
+    pub(super) source: PathSource,
+}
+
+impl GroupKey {
+    /// The attributes with which the route goes to a peer of this group.
+    pub(super) fn export(
+        &self,
+        route: ExportRoute<'_>,
+        cache: &mut ExportCache,
+        interner: &mut Interner,
+    ) -> Result<Arc<PathAttrs>, Withheld> {
+        let ExportRoute {
+            prefix,
+            attrs,
+            peer,
+            source,
+        } = route;
+        self.allows(prefix.family(), attrs, source)?;
+        let base = match cached(&cache.base, attrs, peer) {
+            Some(base) => base,
+            None => {
+                let base = interner.intern(self.base(attrs, source));
+                cache.base = Some((attrs.clone(), peer, base.clone()));
+                base
+            }
+        };
+        let mut view = RouteView {
+            prefix,
+            attrs: Cow::Borrowed(&base),
+            peer: self.kind,
+            source: if source == PathSource::Local {
+                Source::Static
+            } else {
+                Source::Bgp
+            },
+            interface: None,
+        };
+        let (verdict, by) = run_filters(&self.filters, &mut view);
+        if let (Verdict::Reject, Some((filter, term))) = (verdict, by) {
+            return Err(Withheld::Policy(DecidedBy {
+                filter: filter.to_owned(),
+                term,
+            }));
+        }
+        match view.attrs {
+            Cow::Owned(changed) => {
+                Ok(interner.intern(self.finish(changed, prefix.family(), source)?))
+            }
+            Cow::Borrowed(_) => {
+                // NEXT_HOP depends on the family; the key's attributes have one, so the cache holds per family.
+                let of_family = |done: &Arc<PathAttrs>| {
+                    done.next_hop
+                        .is_some_and(|hop| Family::of(hop) == prefix.family())
+                };
+                if let Some(done) = cached(&cache.done, attrs, peer).filter(of_family) {
+                    return Ok(done);
+                }
+                let done =
+                    interner.intern(self.finish((*base).clone(), prefix.family(), source)?);
+                cache.done = Some((attrs.clone(), peer, done.clone()));
+                Ok(done)
+            }
+        }
+    }
+
+    /// The rules that come before policy and do not depend on the prefix.
+    fn allows(
+        &self,
+        family: Family,
+        attrs: &PathAttrs,
+        source: PathSource,
+    ) -> Result<(), Withheld> {
+        if !self.families.contains(&family) {
+            return Err(Withheld::Family);
+        }
+        let has = |community| attrs.communities.binary_search(&community).is_ok();
+        if has(Community::NO_ADVERTISE) {
+            return Err(Withheld::NoAdvertise);
+        }
+        match self.kind {
+            PeerKind::External => {
+                // Without confederations both mean the same (RFC 1997).
+                if has(Community::NO_EXPORT) || has(Community::NO_EXPORT_SUBCONFED) {
+                    return Err(Withheld::NoExport);
+                }
+            }
+            PeerKind::Internal => {
+                // RFC 4456 §6: from a client to everyone, from a non-client to clients only.
+                if let PathSource::Peer {
+                    kind: PeerKind::Internal,
+                    client_of: None,
+                    ..
+                } = source
+                    && self.client_of.is_none()
+                {
+                    return Err(Withheld::InternalToInternal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The route as export filters see it.
+    fn base(&self, attrs: &PathAttrs, source: PathSource) -> PathAttrs {
+        let mut base = attrs.clone();
+        base.local_pref = Some(attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF));
+        if self.kind == PeerKind::External && source != PathSource::Local {
+            // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new one.
+            base.med = None;
+        }
+        base
+    }
+
+    /// What the protocol demands after policy.
+    fn finish(
+        &self,
+        mut attrs: PathAttrs,
+        family: Family,
+        source: PathSource,
+    ) -> Result<PathAttrs, Withheld> {
+        attrs.next_hop = Some(self.next_hop(&attrs, family, source)?);
+        attrs.link_local_next_hop = None;
+        match self.kind {
+            PeerKind::External => {
+                attrs.local_pref = None;
+                attrs.originator_id = None;
+                attrs.cluster_list.clear();
+                attrs.as_path.prepend(self.own_as);
+            }
+            PeerKind::Internal => self.reflect(&mut attrs, source),
+        }
+        Ok(attrs)
+    }
+
+    /// RFC 4271 §5.1.3.
+    fn next_hop(
+        &self,
+        attrs: &PathAttrs,
+        family: Family,
+        source: PathSource,
+    ) -> Result<IpAddr, Withheld> {
+        let own = (Family::of(self.local_address) == family).then_some(self.local_address);
+        let given = attrs.next_hop;
+        let chosen = match (self.next_hop, self.kind, source) {
+            (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {
+                // An own route with an explicit next hop still says where a family without own address goes.
+                own.or_else(|| given.filter(|_| source == PathSource::Local))
+            }
+            (NextHopMode::Keep, _, _) | (NextHopMode::Auto, PeerKind::Internal, _) => given.or(own),
+        };
+        chosen.ok_or(Withheld::NoNextHop)
+    }
+
+    /// RFC 4456 §8: a reflected route names its originator and the clusters it passed.
+    fn reflect(&self, attrs: &mut PathAttrs, source: PathSource) {
+        let PathSource::Peer {
+            kind: PeerKind::Internal,
+            client_of,
+            router_id,
+        } = source
+        else {
+            return;
+        };
+        attrs.originator_id.get_or_insert(router_id);
+        if let Some(cluster) = client_of.or(self.client_of) {
+            attrs.cluster_list.insert(0, cluster);
+        }
+    }
+}
+
+/// An update group: its rules, its members, its Adj-RIB-Out.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) key: GroupKey,
+    pub(super) members: Vec<Member>,
+    /// By destination handle.
+    out: Vec<Option<Sent>>,
+}
+
+impl Group {
+    pub(super) fn new(key: GroupKey) -> Self {
+        Self {
+            key,
+            members: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn join(&mut self, peer: PeerId, address: IpAddr) -> Member {
+        let member = Member { peer, address };
+        self.members.push(member);
+        member
+    }
+
+    pub(super) fn leave(&mut self, peer: PeerId) {
+        self.members.retain(|member| member.peer != peer);
+    }
+
+    pub(super) fn member(&self, peer: PeerId) -> Option<&Member> {
+        self.members.iter().find(|member| member.peer == peer)
+    }
+
+    /// Recomputes the export of a destination. `None` in: there is no best path. `None` out: nothing changed.
+    pub(super) fn update(
+        &mut self,
+        id: DestId,
+        prefix: Prefix,
+        route: Option<ExportRoute<'_>>,
+        cache: &mut ExportCache,
+        interner: &mut Interner,
+    ) -> Option<GroupRoute> {
+        let after = route.and_then(|route| {
+            let attrs = self.key.export(route, cache, interner).ok()?;
+            Some(Sent {
+                attrs,
+                source: route.peer,
+            })
+        });
+        if self.out.len() <= id.index() {
+            after.as_ref()?;
+            self.out.resize(id.index() + 1, None);
+        }
+        let slot = &mut self.out[id.index()];
+        let same = match (&*slot, &after) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.source == b.source && Arc::ptr_eq(&a.attrs, &b.attrs),
+            _ => false,
+        };
+        if same {
+            return None;
+        }
+        let before = std::mem::replace(slot, after.clone());
+        Some(GroupRoute {
+            prefix,
+            before,
+            after,
+        })
+    }
+
+    /// What a member is told about a destination.
+    pub(super) fn sent(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
+        visible(self.out.get(id.index()).and_then(Option::as_ref), member)
+    }
+
+    /// Why a member is not told about a destination although the group is.
+    pub(super) fn withheld(&self, id: DestId, member: &Member) -> Option<Withheld> {
+        self.out
+            .get(id.index())
+            .and_then(Option::as_ref)?
+            .visible_to(member)
+            .err()
+    }
+
+    /// The difference between what a peer was told as a member of `self` and what it is told as a member of
+    /// `other`.
+    pub(super) fn difference(
+        &self,
+        old: &Member,
+        other: &Self,
+        new: &Member,
+        prefix_of: impl Fn(usize) -> Prefix,
+    ) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
+        let size = self.out.len().max(other.out.len());
+        let at = |group: &'_ Self, index: usize, member: &Member| {
+            visible(group.out.get(index).and_then(Option::as_ref), member).cloned()
+        };
+        (0..size)
+            .filter_map(|index| {
+                let (before, after) = (at(self, index, old), at(other, index, new));
+                changed(before.as_ref(), after.as_ref()).then(|| (prefix_of(index), after))
+            })
+            .collect()
+    }
+
+    /// Number of prefixes a member is told.
+    pub(super) fn count(&self, member: &Member) -> usize {
+        self.out
+            .iter()
+            .filter(|sent| visible(sent.as_ref(), member).is_some())
+            .count()
+    }
+}
+
+#[cfg(test)]
+mod tests;

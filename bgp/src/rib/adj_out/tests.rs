@@ -1,0 +1,117 @@
+use super::*;
+use crate::policy::{Action, Condition, Filter, PrefixPattern, Term};
+
+fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
+    GroupKey {
+        kind,
+        own_as: Asn(64512),
+        client_of: None,
+        next_hop: NextHopMode::Auto,
+        local_address: [10, 0, 0, 1].into(),
+        families: vec![Family::Ipv4],
+        filters,
+    }
+}
+
+fn prefix(n: u8) -> Prefix {
+    Prefix::v4([10, 244, n, 0].into(), 24)
+}
+
+fn filter() -> Arc<NamedFilter> {
+    let only = |n| Condition::Prefix {
+        patterns: vec![PrefixPattern::exact(prefix(n))],
+        negated: false,
+    };
+    let terms = vec![
+        Term {
+            conditions: vec![only(1)],
+            actions: vec![],
+            verdict: Some(Verdict::Reject),
+        },
+        Term {
+            conditions: vec![only(2)],
+            actions: vec![Action::SetMed(9)],
+            verdict: None,
+        },
+        Term {
+            conditions: vec![Condition::Source(Source::Static), Condition::LocalPref(100)],
+            actions: vec![Action::PrependAsPath(vec![Asn(7)])],
+            verdict: Some(Verdict::Accept),
+        },
+    ];
+    Arc::new(NamedFilter {
+        name: "out".into(),
+        filter: Filter { terms },
+    })
+}
+
+fn export(
+    key: &GroupKey,
+    n: u8,
+    source: PathSource,
+    cache: &mut ExportCache,
+    interner: &mut Interner,
+) -> Result<Arc<PathAttrs>, Withheld> {
+    let next_hop = (source != PathSource::Local).then(|| [10, 0, 0, 9].into());
+    let attrs = interner.intern(PathAttrs {
+        next_hop,
+        med: Some(1),
+        ..PathAttrs::default()
+    });
+    let route = ExportRoute {
+        prefix: prefix(n),
+        attrs: &attrs,
+        peer: PeerId(u32::from(n)),
+        source,
+    };
+    key.export(route, cache, interner)
+}
+
+#[test]
+fn filters_see_the_route_before_the_protocol_changes_it() {
+    let key = key(PeerKind::External, vec![filter()]);
+    let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
+    let mut sent = |n, source| export(&key, n, source, &mut cache, &mut interner);
+    let by = DecidedBy {
+        filter: "out".into(),
+        term: 0,
+    };
+    assert_eq!(sent(1, PathSource::Local), Err(Withheld::Policy(by)));
+    let own = sent(3, PathSource::Local).expect("accepted");
+    assert_eq!(
+        own.as_path.to_string(),
+        "64512 7",
+        "our AS goes in front of what the filter put"
+    );
+    assert_eq!((own.local_pref, own.med), (None, Some(1)));
+    let source = PathSource::Peer {
+        kind: PeerKind::External,
+        client_of: None,
+        router_id: RouterId([1, 1, 1, 1].into()),
+    };
+    assert_eq!(
+        sent(2, source).expect("accepted").med,
+        Some(9),
+        "a MED that a filter sets goes out"
+    );
+    assert_eq!(sent(3, source).expect("accepted").med, None);
+}
+
+#[test]
+fn the_cache_does_not_mix_sources_or_sets() {
+    let key = key(PeerKind::Internal, vec![]);
+    let (mut cache, mut interner) = (ExportCache::default(), Interner::default());
+    let external = PathSource::Peer {
+        kind: PeerKind::External,
+        client_of: None,
+        router_id: RouterId([1, 1, 1, 1].into()),
+    };
+    for _ in 0..2 {
+        let own = export(&key, 1, PathSource::Local, &mut cache, &mut interner).expect("sent");
+        assert_eq!(own.next_hop, Some([10, 0, 0, 1].into()));
+        let learned = export(&key, 2, external, &mut cache, &mut interner).expect("sent");
+        assert_eq!(learned.next_hop, Some([10, 0, 0, 9].into()));
+        let again = export(&key, 2, external, &mut cache, &mut interner).expect("sent");
+        assert!(Arc::ptr_eq(&learned, &again));
+    }
+}

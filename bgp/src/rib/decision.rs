@@ -1,0 +1,206 @@
+//! The decision process: RFC 4271 §9.1.2 with the tie-breaks of RFC 4456 §9.
+//!
+//! Paths have no total order: MULTI_EXIT_DISC is comparable only between paths from the same neighbouring
+//! AS, so "better" is not transitive and sorting would make the answer depend on the order of arrival. The
+//! process is therefore an elimination: each step looks at all paths that are left and removes the losers at once.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use foldhash::{HashMap, HashMapExt};
+use serde::{Deserialize, Serialize};
+
+use crate::attrs::Origin;
+use crate::types::Asn;
+
+/// What the decision process looks at in one path. Only eligible paths get here: accepted by policy, free of
+/// loops, next hop resolvable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// We originated it.
+    pub local: bool,
+    /// LOCAL_PREF, or the default.
+    pub local_pref: u32,
+    /// Length of the AS path; a set counts 1.
+    pub as_path_len: usize,
+    /// ORIGIN.
+    pub origin: Origin,
+    /// MULTI_EXIT_DISC; 0 when absent, the lowest possible value (RFC 4271 §9.1.2.2 c).
+    pub med: u32,
+    /// The AS next to ours on the path; `None` stands for our own.
+    pub neighbour_as: Option<Asn>,
+    /// Learned from an external peer.
+    pub external: bool,
+    /// Interior cost to the next hop.
+    pub metric: u32,
+    /// ORIGINATOR_ID if present, else the peer's BGP Identifier, as an unsigned number.
+    pub router_id: u32,
+    /// Length of CLUSTER_LIST; 0 when absent.
+    pub cluster_list_len: usize,
+    /// The peer's address, and its port for peers that share one: no two paths of a prefix have the same.
+    pub address: SocketAddr,
+}
+
+/// The rule by which a path lost, or by which the best path beat the last of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// There was no other path.
+    OnlyPath,
+    /// What we originate beats what we learn.
+    LocalOrigin,
+    /// Highest LOCAL_PREF (RFC 4271 §9.1.1).
+    LocalPref,
+    /// Shortest AS_PATH (§9.1.2.2 a).
+    AsPathLength,
+    /// Lowest ORIGIN (§9.1.2.2 b).
+    Origin,
+    /// Lowest MULTI_EXIT_DISC within a neighbouring AS (§9.1.2.2 c).
+    Med,
+    /// External beats internal (§9.1.2.2 d).
+    External,
+    /// Lowest interior cost to NEXT_HOP (§9.1.2.2 e).
+    IgpMetric,
+    /// Lowest ORIGINATOR_ID or BGP Identifier (§9.1.2.2 f, RFC 4456 §9).
+    RouterId,
+    /// Shortest CLUSTER_LIST (RFC 4456 §9).
+    ClusterListLength,
+    /// Lowest peer address (§9.1.2.2 g).
+    PeerAddress,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::OnlyPath => "only path",
+            Self::LocalOrigin => "own route before learned ones",
+            Self::LocalPref => "higher LOCAL_PREF",
+            Self::AsPathLength => "shorter AS_PATH",
+            Self::Origin => "lower ORIGIN",
+            Self::Med => "lower MED from the same AS",
+            Self::External => "external before internal",
+            Self::IgpMetric => "lower metric to the next hop",
+            Self::RouterId => "lower router id",
+            Self::ClusterListLength => "shorter CLUSTER_LIST",
+            Self::PeerAddress => "lower peer address",
+        })
+    }
+}
+
+/// The outcome for a set of paths. Reused between decisions to save allocations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Index of the best path and the rule that decided last; `None` without paths.
+    pub best: Option<(usize, Reason)>,
+    /// Indices of the paths as good as the best up to and including interior cost, the best included.
+    pub multipath: Vec<usize>,
+    /// Per path, the rule by which it lost; `None` for the best.
+    pub lost: Vec<Option<Reason>>,
+}
+
+/// The best of `paths` and the rule that decided last.
+#[must_use]
+pub fn best(paths: &[Candidate]) -> Option<(usize, Reason)> {
+    let mut decision = Decision::default();
+    decision.run(paths);
+    decision.best
+}
+
+impl Decision {
+    /// Runs the decision process over `paths`, replacing the earlier outcome.
+    pub fn run(&mut self, paths: &[Candidate]) {
+        self.multipath.clear();
+        self.lost.clear();
+        self.lost.resize(paths.len(), None);
+        self.best = match paths.len() {
+            0 => None,
+            1 => {
+                self.multipath.push(0);
+                Some((0, Reason::OnlyPath))
+            }
+            _ => Some(self.eliminate(paths)),
+        };
+    }
+
+    fn eliminate(&mut self, paths: &[Candidate]) -> (usize, Reason) {
+        let mut last = Reason::OnlyPath;
+        self.keep_lowest(paths, &mut last, Reason::LocalOrigin, |p| !p.local);
+        self.keep_lowest(paths, &mut last, Reason::LocalPref, |p| {
+            u32::MAX - p.local_pref
+        });
+        self.keep_lowest(paths, &mut last, Reason::AsPathLength, |p| p.as_path_len);
+        self.keep_lowest(paths, &mut last, Reason::Origin, |p| p.origin);
+        self.keep_lowest_med(paths, &mut last);
+        self.keep_lowest(paths, &mut last, Reason::External, |p| !p.external);
+        self.keep_lowest(paths, &mut last, Reason::IgpMetric, |p| p.metric);
+        let left = (0..paths.len()).filter(|index| self.lost[*index].is_none());
+        self.multipath.extend(left);
+        self.keep_lowest(paths, &mut last, Reason::RouterId, |p| p.router_id);
+        self.keep_lowest(paths, &mut last, Reason::ClusterListLength, |p| {
+            p.cluster_list_len
+        });
+        self.keep_lowest(paths, &mut last, Reason::PeerAddress, |p| p.address);
+        let best = self
+            .lost
+            .iter()
+            .position(Option::is_none)
+            .expect("each step keeps a path");
+        (best, last)
+    }
+
+    /// Removes all paths whose key is not the lowest among those left.
+    fn keep_lowest<K: Ord>(
+        &mut self,
+        paths: &[Candidate],
+        last: &mut Reason,
+        reason: Reason,
+        key: impl Fn(&Candidate) -> K,
+    ) {
+        let left = paths
+            .iter()
+            .zip(&self.lost)
+            .filter(|(_, lost)| lost.is_none());
+        let Some(lowest) = left.map(|(path, _)| key(path)).min() else {
+            return;
+        };
+        for (path, lost) in paths.iter().zip(&mut self.lost) {
+            if lost.is_none() && key(path) > lowest {
+                *lost = Some(reason);
+                *last = reason;
+            }
+        }
+    }
+
+    /// Within each neighbouring AS, removes all paths whose MED is not the lowest.
+    fn keep_lowest_med(&mut self, paths: &[Candidate], last: &mut Reason) {
+        let mut left = paths
+            .iter()
+            .zip(&self.lost)
+            .filter(|(_, lost)| lost.is_none());
+        let Some((first, _)) = left.next() else {
+            return;
+        };
+        // Nearly always the MEDs are all equal: then nobody can lose.
+        if left.all(|(path, _)| path.med == first.med) {
+            return;
+        }
+        let mut lowest: HashMap<Option<Asn>, u32> = HashMap::new();
+        for (path, _) in paths
+            .iter()
+            .zip(&self.lost)
+            .filter(|(_, lost)| lost.is_none())
+        {
+            let med = lowest.entry(path.neighbour_as).or_insert(path.med);
+            *med = path.med.min(*med);
+        }
+        for (path, lost) in paths.iter().zip(&mut self.lost) {
+            if lost.is_none() && path.med > lowest[&path.neighbour_as] {
+                *lost = Some(Reason::Med);
+                *last = Reason::Med;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! From a received route to an accepted one: what a kind of session forbids, loops, policy.
+//!
+//! Pure functions of the route as received and the rules, so a change of policy is a second run over the
+//! stored routes (RFC 4271 §9.1.1, Adj-RIB-In) and never needs the peer.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+use serde::{Deserialize, Serialize};
+
+use super::intern::Interner;
+use crate::attrs::PathAttrs;
+use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
+use crate::types::{Asn, ClusterId, RouterId};
+
+/// Why a received route is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refusal {
+    /// Our AS stands in AS_PATH more often than allowed (RFC 4271 §9.1.2).
+    AsLoop,
+    /// ORIGINATOR_ID is ours (RFC 4456 §8).
+    OriginatorLoop,
+    /// CLUSTER_LIST holds a cluster of ours (RFC 4456 §8).
+    ClusterLoop,
+    /// NEXT_HOP is our own address (RFC 4271 §6.3).
+    OwnNextHop,
+    /// There is no NEXT_HOP.
+    NoNextHop,
+    /// An import filter rejected it.
+    Policy,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::AsLoop => "our AS is in the AS path",
+            Self::OriginatorLoop => "ORIGINATOR_ID is ours",
+            Self::ClusterLoop => "CLUSTER_LIST holds our cluster",
+            Self::OwnNextHop => "the next hop is our own address",
+            Self::NoNextHop => "the route has no next hop",
+            Self::Policy => "rejected by import policy",
+        })
+    }
+}
+
+/// A filter with its name. Compared by content: a renamed peer of the same rules is no change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamedFilter {
+    pub(super) name: String,
+    pub(super) filter: Filter,
+}
+
+/// Which filter and which of its terms decided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedBy {
+    /// The filter's name.
+    pub filter: String,
+    /// Index of the term, from 0.
+    pub term: usize,
+}
+
+impl fmt::Display for DecidedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "term {} of filter {}", self.term + 1, self.filter)
+    }
+}
+
+/// Runs filters in order; the first verdict wins, and what no filter decides is accepted.
+pub(super) fn run_filters<'f>(
+    filters: &'f [Arc<NamedFilter>],
+    route: &mut RouteView<'_>,
+) -> (Verdict, Option<(&'f str, usize)>) {
+    for named in filters {
+        if let Some(decided) = named.filter.run(route) {
+            return (decided.verdict, Some((&named.name, decided.term)));
+        }
+    }
+    (Verdict::Accept, None)
+}
+
+/// The rules for routes from one peer.
+#[derive(Clone, Debug)]
+pub(super) struct ImportRules<'a> {
+    pub(super) kind: PeerKind,
+    /// Our AS on this session, and the speaker's.
+    pub(super) own_as: [Asn; 2],
+    pub(super) allow_own_as: u8,
+    pub(super) router_id: RouterId,
+    pub(super) clusters: &'a BTreeSet<ClusterId>,
+    /// Our end of the session, while there is one.
+    pub(super) local_address: Option<IpAddr>,
+    pub(super) filters: &'a [Arc<NamedFilter>],
+}
+
+/// Takes away what a peer of this kind must not say.
+pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind) {
+    if kind == PeerKind::External {
+        // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored.
+        attrs.local_pref = None;
+        // RFC 4456 §8, RFC 7606 §7.9 and §7.10: these have no meaning outside the AS.
+        attrs.originator_id = None;
+        attrs.cluster_list.clear();
+    }
+}
+
+impl ImportRules<'_> {
+    /// The reason why the protocol itself forbids to use the route.
+    fn forbids(&self, attrs: &PathAttrs) -> Option<Refusal> {
+        let [session_as, speaker_as] = self.own_as;
+        let allowed = usize::from(self.allow_own_as);
+        let Some(next_hop) = attrs.next_hop else {
+            return Some(Refusal::NoNextHop);
+        };
+        if attrs.as_path.contains(session_as) > allowed
+            || attrs.as_path.contains(speaker_as) > allowed
+        {
+            Some(Refusal::AsLoop)
+        } else if attrs.originator_id == Some(self.router_id) {
+            Some(Refusal::OriginatorLoop)
+        } else if attrs
+            .cluster_list
+            .iter()
+            .any(|cluster| self.clusters.contains(cluster))
+        {
+            Some(Refusal::ClusterLoop)
+        } else if self.local_address == Some(next_hop) {
+            Some(Refusal::OwnNextHop)
+        } else {
+            None
+        }
+    }
+
+    fn view<'a>(&self, prefix: Prefix, attrs: &'a PathAttrs) -> RouteView<'a> {
+        let attrs = Cow::Borrowed(attrs);
+        RouteView {
+            prefix,
+            attrs,
+            peer: self.kind,
+            source: Source::Bgp,
+            interface: None,
+        }
+    }
+
+    /// The accepted form of a received route, shared with it when policy changes nothing.
+    pub(super) fn import(
+        &self,
+        prefix: Prefix,
+        received: &Arc<PathAttrs>,
+        interner: &mut Interner,
+    ) -> Result<Arc<PathAttrs>, Refusal> {
+        if let Some(refusal) = self.forbids(received) {
+            return Err(refusal);
+        }
+        if self.filters.is_empty() {
+            return Ok(received.clone());
+        }
+        let mut route = self.view(prefix, received);
+        match (run_filters(self.filters, &mut route).0, route.attrs) {
+            (Verdict::Reject, _) => Err(Refusal::Policy),
+            (Verdict::Accept, Cow::Borrowed(_)) => Ok(received.clone()),
+            (Verdict::Accept, Cow::Owned(attrs)) => Ok(interner.intern(attrs)),
+        }
+    }
+
+    /// Which filter had the last word about a received route.
+    pub(super) fn decided_by(&self, prefix: Prefix, received: &PathAttrs) -> Option<DecidedBy> {
+        let (_, decided) = run_filters(self.filters, &mut self.view(prefix, received));
+        decided.map(|(name, term)| DecidedBy {
+            filter: name.to_owned(),
+            term,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs::AsPath;
+    use crate::policy::{Action, Term};
+
+    fn attrs() -> PathAttrs {
+        PathAttrs {
+            as_path: AsPath::sequence([Asn(65001)]),
+            next_hop: Some([10, 0, 0, 2].into()),
+            ..PathAttrs::default()
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut PathAttrs), allow_own_as: u8) -> Option<Refusal> {
+        let clusters = BTreeSet::from([ClusterId([1, 1, 1, 1].into())]);
+        let rules = ImportRules {
+            kind: PeerKind::Internal,
+            own_as: [Asn(64513), Asn(64512)],
+            allow_own_as,
+            router_id: RouterId([10, 0, 0, 1].into()),
+            clusters: &clusters,
+            local_address: Some([10, 0, 0, 1].into()),
+            filters: &[],
+        };
+        let mut attrs = attrs();
+        change(&mut attrs);
+        let prefix = Prefix::v4([10, 9, 0, 0].into(), 24);
+        rules
+            .import(prefix, &Arc::new(attrs), &mut Interner::default())
+            .err()
+    }
+
+    #[test]
+    fn rfc4271_9_1_2_own_as_in_the_path_is_a_loop() {
+        let path =
+            |asns: &[u32]| AsPath::sequence(asns.iter().copied().map(Asn).collect::<Vec<_>>());
+        assert_eq!(check(|_| (), 0), None);
+        assert_eq!(
+            check(|a| a.as_path = path(&[1, 64512]), 0),
+            Some(Refusal::AsLoop)
+        );
+        assert_eq!(
+            check(|a| a.as_path = path(&[1, 64513]), 0),
+            Some(Refusal::AsLoop)
+        );
+        assert_eq!(check(|a| a.as_path = path(&[64512, 1]), 1), None);
+        assert_eq!(
+            check(|a| a.as_path = path(&[64512, 1, 64512]), 1),
+            Some(Refusal::AsLoop)
+        );
+    }
+
+    #[test]
+    fn rfc4456_8_reflection_loops() {
+        let own = RouterId([10, 0, 0, 1].into());
+        let cluster = |n: u8| ClusterId([n, 1, 1, 1].into());
+        assert_eq!(
+            check(|a| a.originator_id = Some(own), 0),
+            Some(Refusal::OriginatorLoop)
+        );
+        assert_eq!(
+            check(|a| a.cluster_list = vec![cluster(2), cluster(1)], 0),
+            Some(Refusal::ClusterLoop)
+        );
+        assert_eq!(check(|a| a.cluster_list = vec![cluster(2)], 0), None);
+    }
+
+    #[test]
+    fn rfc4271_6_3_own_next_hop() {
+        assert_eq!(
+            check(|a| a.next_hop = Some([10, 0, 0, 1].into()), 0),
+            Some(Refusal::OwnNextHop)
+        );
+        assert_eq!(check(|a| a.next_hop = None, 0), Some(Refusal::NoNextHop));
+    }
+
+    #[test]
+    fn rfc4271_5_1_5_an_external_peer_has_no_say_in_local_pref() {
+        let mut attrs = attrs();
+        attrs.local_pref = Some(1000);
+        attrs.originator_id = Some(RouterId([1, 1, 1, 1].into()));
+        let mut internal = attrs.clone();
+        correct(&mut attrs, PeerKind::External);
+        assert_eq!((attrs.local_pref, attrs.originator_id), (None, None));
+        correct(&mut internal, PeerKind::Internal);
+        assert_eq!(internal.local_pref, Some(1000));
+    }
+
+    #[test]
+    fn the_first_filter_with_a_verdict_wins_and_is_named() {
+        let filter = |name: &str, verdict: Option<Verdict>| {
+            let term = Term {
+                conditions: vec![],
+                actions: vec![Action::SetMed(1)],
+                verdict,
+            };
+            let name = name.to_owned();
+            Arc::new(NamedFilter {
+                name,
+                filter: Filter { terms: vec![term] },
+            })
+        };
+        let reject = Some(Verdict::Reject);
+        let filters = [filter("a", None), filter("b", reject), filter("c", reject)];
+        let attrs = attrs();
+        let mut route = RouteView {
+            prefix: Prefix::v4([10, 9, 0, 0].into(), 24),
+            attrs: Cow::Borrowed(&attrs),
+            peer: PeerKind::Internal,
+            source: Source::Bgp,
+            interface: None,
+        };
+        assert_eq!(
+            run_filters(&filters, &mut route),
+            (Verdict::Reject, Some(("b", 0)))
+        );
+        assert_eq!(
+            run_filters(&filters[..1], &mut route),
+            (Verdict::Accept, None)
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Interned attribute sets: one [`Arc`] per distinct set, so that equality is pointer equality and a
+//! million routes with sixty thousand sets cost sixty thousand sets.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use crate::attrs::PathAttrs;
+
+/// Sets below this number are not worth a sweep.
+const MIN_SWEEP: usize = 1024;
+
+/// The table of attribute sets. The hash is seeded per process: a peer cannot choose sets that collide.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    sets: HashTable<Arc<PathAttrs>>,
+    hasher: foldhash::quality::RandomState,
+    /// Sweep when the table has grown to this size.
+    sweep_at: usize,
+}
+
+impl Interner {
+    /// The shared copy of `attrs`.
+    pub(super) fn intern(&mut self, attrs: PathAttrs) -> Arc<PathAttrs> {
+        let hash = self.hasher.hash_one(&attrs);
+        if let Some(known) = self.sets.find(hash, |known| **known == attrs) {
+            return known.clone();
+        }
+        if self.sets.len() >= self.sweep_at.max(MIN_SWEEP) {
+            self.sweep();
+        }
+        let new = Arc::new(attrs);
+        self.sets
+            .insert_unique(hash, new.clone(), |set| self.hasher.hash_one(&**set));
+        new
+    }
+
+    /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has doubled.
+    fn sweep(&mut self) {
+        self.sets.retain(|set| Arc::strong_count(set) > 1);
+        self.sweep_at = self.sets.len() * 2;
+        if self.sets.capacity() > self.sweep_at.max(MIN_SWEEP) * 4 {
+            self.sets
+                .shrink_to(self.sweep_at, |set| self.hasher.hash_one(&**set));
+        }
+    }
+
+    /// Number of distinct sets, those that await a sweep included.
+    pub(super) fn len(&self) -> usize {
+        self.sets.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(med: u32) -> PathAttrs {
+        PathAttrs {
+            med: Some(med),
+            ..PathAttrs::default()
+        }
+    }
+
+    #[test]
+    fn equal_sets_are_one() {
+        let mut interner = Interner::default();
+        let one = interner.intern(set(1));
+        assert!(Arc::ptr_eq(&one, &interner.intern(set(1))));
+        assert!(!Arc::ptr_eq(&one, &interner.intern(set(2))));
+        assert_eq!(interner.len(), 2);
+    }
+
+    #[test]
+    fn churn_does_not_grow_the_table() {
+        let mut interner = Interner::default();
+        let kept: Vec<_> = (0..10).map(|med| interner.intern(set(med))).collect();
+        for med in 0..100_000 {
+            interner.intern(set(med));
+        }
+        assert!(interner.len() <= MIN_SWEEP, "{} sets", interner.len());
+        for (med, arc) in (0..).zip(&kept) {
+            assert!(Arc::ptr_eq(arc, &interner.intern(set(med))));
+        }
+    }
+}

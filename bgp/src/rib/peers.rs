@@ -1,0 +1,260 @@
+//! The peers as the table knows them: rules, session, counters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::adj_out::{GroupKey, PathSource};
+use super::import::{ImportRules, NamedFilter};
+use super::session::SessionInfo;
+use crate::config::{PeerConfig, SpeakerConfig};
+use crate::policy::{Filter, PeerKind, Term, Verdict};
+use crate::types::{Asn, ClusterId, PeerName, RouterId};
+
+/// A peer's handle within one table. Reused after the peer has been removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub(super) u32);
+
+impl PeerId {
+    /// Stands for ourselves: the source of what we originate.
+    pub(super) const LOCAL: Self = Self(0);
+
+    /// The handle as an index into an array of peers.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The filters of a configuration, shared by the peers that use them.
+pub(super) type Filters = BTreeMap<String, Arc<NamedFilter>>;
+
+/// The filters of a configuration by name.
+pub(super) fn filters(config: &SpeakerConfig) -> Filters {
+    let named = |(name, filter): (&String, &Filter)| {
+        let named = NamedFilter {
+            name: name.clone(),
+            filter: filter.clone(),
+        };
+        (name.clone(), Arc::new(named))
+    };
+    config.filters.iter().map(named).collect()
+}
+
+/// The filters of these names. One that is not defined rejects everything: a missing rule must not open a door.
+fn resolve(names: &[String], filters: &Filters) -> Vec<Arc<NamedFilter>> {
+    let missing = |name: &String| {
+        let reject = Term {
+            conditions: vec![],
+            actions: vec![],
+            verdict: Some(Verdict::Reject),
+        };
+        let name = format!("{name} (not defined)");
+        Arc::new(NamedFilter {
+            name,
+            filter: Filter {
+                terms: vec![reject],
+            },
+        })
+    };
+    names
+        .iter()
+        .map(|name| filters.get(name).cloned().unwrap_or_else(|| missing(name)))
+        .collect()
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(super) struct PeerState {
+    pub(super) name: PeerName,
+    pub(super) config: PeerConfig,
+    /// Our AS on the session, and the speaker's.
+    pub(super) own_as: [Asn; 2],
+    pub(super) import: Vec<Arc<NamedFilter>>,
+    pub(super) export: Vec<Arc<NamedFilter>>,
+    /// The session, or the last one while its routes are kept.
+    pub(super) session: Option<SessionInfo>,
+    /// The session is established.
+    pub(super) up: bool,
+    /// Index of its update group while it is up.
+    pub(super) group: Option<usize>,
+    /// Prefixes in its Adj-RIB-In.
+    pub(super) received: usize,
+    /// Those of them that were accepted.
+    pub(super) accepted: usize,
+    /// Stale routes are kept until then.
+    pub(super) stale_until: Option<Instant>,
+}
+
+impl PeerState {
+    fn new(
+        name: PeerName,
+        config: &PeerConfig,
+        speaker: &SpeakerConfig,
+        filters: &Filters,
+    ) -> Self {
+        let mut peer = Self {
+            name,
+            config: config.clone(),
+            own_as: [speaker.local_as; 2],
+            import: Vec::new(),
+            export: Vec::new(),
+            session: None,
+            up: false,
+            group: None,
+            received: 0,
+            accepted: 0,
+            stale_until: None,
+        };
+        peer.configure(config, speaker, filters);
+        peer
+    }
+
+    /// Takes new rules. True when they may treat received routes differently.
+    pub(super) fn configure(
+        &mut self,
+        config: &PeerConfig,
+        speaker: &SpeakerConfig,
+        filters: &Filters,
+    ) -> bool {
+        let import = resolve(&config.import, filters);
+        let own_as = [
+            config.local_as.unwrap_or(speaker.local_as),
+            speaker.local_as,
+        ];
+        let changed = import != self.import
+            || own_as != self.own_as
+            || config.allow_own_as != self.config.allow_own_as
+            || config.remote_as != self.config.remote_as;
+        self.import = import;
+        self.own_as = own_as;
+        self.export = resolve(&config.export, filters);
+        self.config = config.clone();
+        changed
+    }
+
+    pub(super) fn kind(&self) -> PeerKind {
+        if self.config.remote_as == self.own_as[0] {
+            PeerKind::Internal
+        } else {
+            PeerKind::External
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.config.address, self.config.port)
+    }
+
+    pub(super) fn import_rules<'a>(
+        &'a self,
+        router_id: RouterId,
+        clusters: &'a BTreeSet<ClusterId>,
+    ) -> ImportRules<'a> {
+        ImportRules {
+            kind: self.kind(),
+            own_as: self.own_as,
+            allow_own_as: self.config.allow_own_as,
+            router_id,
+            clusters,
+            local_address: self.session.as_ref().map(|session| session.local_address),
+            filters: &self.import,
+        }
+    }
+
+    /// The export rules; `None` while there is no session.
+    pub(super) fn group_key(&self) -> Option<GroupKey> {
+        let session = self.session.as_ref().filter(|_| self.up)?;
+        Some(GroupKey {
+            kind: self.kind(),
+            own_as: self.own_as[0],
+            client_of: self.config.client_of,
+            next_hop: self.config.next_hop,
+            local_address: session.local_address,
+            families: session.families.clone(),
+            filters: self.export.clone(),
+        })
+    }
+
+    /// This peer as the source of a route.
+    pub(super) fn source(&self) -> Option<PathSource> {
+        let session = self.session.as_ref()?;
+        Some(PathSource::Peer {
+            kind: self.kind(),
+            client_of: self.config.client_of,
+            router_id: session.router_id,
+        })
+    }
+}
+
+/// All peers by handle and by name.
+#[derive(Debug)]
+pub(super) struct Peers {
+    /// Slot 0 is [`PeerId::LOCAL`] and always empty.
+    slots: Vec<Option<PeerState>>,
+    names: BTreeMap<PeerName, PeerId>,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self {
+            slots: vec![None],
+            names: BTreeMap::new(),
+        }
+    }
+}
+
+impl Peers {
+    pub(super) fn id(&self, name: &PeerName) -> Option<PeerId> {
+        self.names.get(name).copied()
+    }
+
+    pub(super) fn get(&self, id: PeerId) -> Option<&PeerState> {
+        self.slots.get(id.index())?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
+        self.slots.get_mut(id.index())?.as_mut()
+    }
+
+    /// All peers by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerId, &PeerState)> {
+        self.names
+            .values()
+            .filter_map(|id| Some((*id, self.get(*id)?)))
+    }
+
+    pub(super) fn ids(&self) -> Vec<PeerId> {
+        self.names.values().copied().collect()
+    }
+
+    pub(super) fn add(
+        &mut self,
+        name: &PeerName,
+        config: &PeerConfig,
+        speaker: &SpeakerConfig,
+        filters: &Filters,
+    ) -> PeerId {
+        let peer = PeerState::new(name.clone(), config, speaker, filters);
+        let free = self
+            .slots
+            .iter()
+            .skip(1)
+            .position(Option::is_none)
+            .map(|index| index + 1);
+        let index = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[index] = Some(peer);
+        let id = PeerId(u32::try_from(index).expect("fewer than 2^32 peers"));
+        self.names.insert(name.clone(), id);
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: PeerId) {
+        if let Some(peer) = self.slots.get_mut(id.index()).and_then(Option::take) {
+            self.names.remove(&peer.name);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A new configuration: only what differs moves, and no session is needed for a change of policy.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use caracal_model::net::Prefix;
+
+use super::peers::{self, PeerState};
+use super::table::DestId;
+use super::{Changes, Outbound, PeerId, Refusal, Rib};
+use crate::attrs::PathAttrs;
+use crate::config::{self, ConfigChange, SpeakerConfig};
+
+impl Rib {
+    /// Goes over to a new configuration. For peers whose change needs a new session
+    /// ([`config::PeerChange::reset`]) the session counts as ended.
+    pub fn reconfigure(&mut self, now: Instant, new: &SpeakerConfig) -> Changes {
+        let change = config::diff(&self.config, new);
+        let mut changes = Changes::default();
+        for name in &change.removed {
+            if let Some(id) = self.peers.id(name) {
+                self.end_session(now, id, false);
+                self.startup.forget(id);
+                self.peers.remove(id);
+            }
+        }
+        self.config = new.clone();
+        self.filters = peers::filters(new);
+        let clusters = new
+            .peers
+            .values()
+            .filter_map(|peer| peer.client_of)
+            .collect();
+        let reflection = clusters != self.clusters;
+        self.clusters = clusters;
+        let import_again = self.configure_peers(now, &change, reflection);
+        self.import_again(&import_again);
+        if reflection || change.peers.values().any(|peer| peer.export) {
+            // The peer may be the source of routes whose export to others depends on what it is to us.
+            self.touch_all();
+        }
+        for (name, config) in new
+            .peers
+            .iter()
+            .filter(|(name, _)| change.added.contains(name))
+        {
+            let id = self.peers.add(name, config, new, &self.filters);
+            let restart_time = config.graceful_restart.map(|gr| gr.restart_time);
+            self.startup.expect(now, id, restart_time);
+        }
+        for id in self.peers.ids() {
+            let routes = self.regroup(id);
+            if !routes.is_empty() {
+                changes.out.push(Outbound::Peer { peer: id, routes });
+            }
+        }
+        for prefix in &change.withdrawn {
+            self.remove_local(*prefix);
+        }
+        for prefix in &change.originated {
+            self.put_local(*prefix, &new.originate[prefix]);
+        }
+        self.finish(now, changes)
+    }
+
+    /// Gives the peers that stay their new rules. The result: whose routes must pass import policy again.
+    fn configure_peers(
+        &mut self,
+        now: Instant,
+        change: &ConfigChange,
+        reflection: bool,
+    ) -> BTreeSet<PeerId> {
+        let mut again = BTreeSet::new();
+        for id in self.peers.ids() {
+            let Some(peer) = self.peers.get_mut(id) else {
+                continue;
+            };
+            let Some(config) = self.config.peers.get(&peer.name) else {
+                continue;
+            };
+            let reset = change
+                .peers
+                .get(&peer.name)
+                .is_some_and(|change| change.reset);
+            let (kind, address) = (peer.kind(), peer.config.address);
+            let rules = peer.configure(config, &self.config, &self.filters);
+            let same_peer = kind == peer.kind() && address == peer.config.address;
+            if rules || reflection || change.speaker {
+                again.insert(id);
+            }
+            if reset {
+                // Its routes stay in use until the new session has brought them again, if it is the same peer.
+                self.end_session(now, id, same_peer);
+                self.startup.down(now, id);
+                if !same_peer {
+                    self.forget_routes(id);
+                }
+            }
+        }
+        again
+    }
+
+    /// Runs import policy again over the stored routes of these peers.
+    fn import_again(&mut self, peers: &BTreeSet<PeerId>) {
+        if peers.is_empty() {
+            return;
+        }
+        for id in self.table.ids() {
+            let dest = self.table.get(id);
+            let prefix = dest.prefix;
+            let affected: Vec<_> = dest
+                .paths()
+                .iter()
+                .filter(|path| peers.contains(&path.peer))
+                .map(|path| (path.peer, path.received.clone()))
+                .collect();
+            for (from, received) in affected {
+                let Some(peer) = self.peers.get(from) else {
+                    continue;
+                };
+                let rules = peer.import_rules(self.config.router_id, &self.clusters);
+                let outcome = rules.import(prefix, &received, &mut self.interner);
+                self.replace_outcome(id, from, outcome);
+            }
+        }
+    }
+
+    /// Stores the outcome of a second import, keeping the path's staleness.
+    fn replace_outcome(
+        &mut self,
+        id: DestId,
+        from: PeerId,
+        outcome: Result<Arc<PathAttrs>, Refusal>,
+    ) {
+        let Some(path) = self.table.get_mut(id).path_of(from) else {
+            return;
+        };
+        let (accepted, refusal) = match outcome {
+            Ok(attrs) => (Some(attrs), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let (was, is) = (path.accepted.is_some(), accepted.is_some());
+        // RIB-2: equal sets are the same set.
+        let same = path.accepted == accepted && path.refusal == refusal;
+        path.accepted = accepted;
+        path.refusal = refusal;
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.accepted = peer.accepted + usize::from(is) - usize::from(was);
+        }
+        if !same {
+            self.touch(id, from);
+        }
+    }
+
+    /// Every destination is decided and exported again.
+    fn touch_all(&mut self) {
+        for id in self.table.ids() {
+            self.table.get_mut(id).touched = true;
+            self.mark(id);
+        }
+    }
+
+    /// Moves an established peer to the update group of its new rules. The result: what it must be told to
+    /// get from the old view to the new one.
+    fn regroup(&mut self, id: PeerId) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
+        let Some((old, member)) = self.membership(id) else {
+            return Vec::new();
+        };
+        let key = self.peers.get(id).and_then(PeerState::group_key);
+        if key.as_ref() == Some(&old.key) {
+            return Vec::new();
+        }
+        let member = *member;
+        let Some(next) = self.group_for(id) else {
+            return Vec::new();
+        };
+        let Some((old, _)) = self.membership(id) else {
+            return Vec::new();
+        };
+        let Some(new) = self.groups[next].as_ref() else {
+            return Vec::new();
+        };
+        let routes = old.difference(&member, new, &member, |index| self.table.prefix_at(index));
+        self.leave_group(id);
+        self.enter_group(id);
+        routes
+    }
+}

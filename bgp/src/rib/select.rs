@@ -1,0 +1,78 @@
+//! From the paths of a destination to their ranks.
+
+use super::decision::{Candidate, Decision};
+use super::next_hops::NextHops;
+use super::peers::Peers;
+use super::table::{Dest, Path, Rank};
+use super::{DEFAULT_LOCAL_PREF, PeerId};
+use crate::policy::PeerKind;
+
+/// The decision process with its scratch space.
+#[derive(Debug, Default)]
+pub(super) struct Selector {
+    candidates: Vec<Candidate>,
+    /// For each candidate, the index of its path.
+    index: Vec<usize>,
+    ranks: Vec<Rank>,
+    decision: Decision,
+}
+
+/// A path as the decision process sees it; `None` when it is not eligible.
+pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Option<Candidate> {
+    let attrs = path.accepted.as_deref()?;
+    let common = Candidate {
+        local: true,
+        local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
+        as_path_len: attrs.as_path.path_len(),
+        origin: attrs.origin,
+        med: attrs.med.unwrap_or(0),
+        neighbour_as: attrs.as_path.first_as(),
+        external: false,
+        metric: 0,
+        router_id: 0,
+        cluster_list_len: attrs.cluster_list.len(),
+        address: ([0, 0, 0, 0], 0).into(),
+    };
+    if path.peer == PeerId::LOCAL {
+        return Some(common);
+    }
+    let peer = peers.get(path.peer)?;
+    let session = peer.session.as_ref()?;
+    Some(Candidate {
+        local: false,
+        external: peer.kind() == PeerKind::External,
+        metric: next_hops.metric(&attrs.next_hop?)?,
+        router_id: attrs.originator_id.unwrap_or(session.router_id).number(),
+        address: peer.address(),
+        ..common
+    })
+}
+
+impl Selector {
+    /// Ranks the paths of a destination. True when something that the last decision used is gone or
+    /// another path is in use now.
+    pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &NextHops) -> bool {
+        self.candidates.clear();
+        self.index.clear();
+        self.ranks.clear();
+        self.ranks.resize(dest.paths().len(), Rank::None);
+        for (index, path) in dest.paths().iter().enumerate() {
+            if let Some(candidate) = candidate(path, peers, next_hops) {
+                self.candidates.push(candidate);
+                self.index.push(index);
+            }
+        }
+        self.decision.run(&self.candidates);
+        for equal in &self.decision.multipath {
+            self.ranks[self.index[*equal]] = Rank::Equal;
+        }
+        if let Some((best, _)) = self.decision.best {
+            self.ranks[self.index[best]] = Rank::Best;
+        }
+        let mut changed = std::mem::take(&mut dest.touched);
+        for (path, rank) in dest.paths_mut().iter_mut().zip(&self.ranks) {
+            changed |= std::mem::replace(&mut path.rank, *rank) != *rank;
+        }
+        changed
+    }
+}

@@ -1,0 +1,293 @@
+//! The prefix table: destinations in chunks, found through one hash lookup, named by handles.
+//!
+//! A destination holds all paths to one prefix, from whatever peer: Adj-RIB-In and Loc-RIB are views of it.
+//! One path needs no allocation of its own, and growing never copies the table.
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+use hashbrown::HashTable;
+
+use super::PeerId;
+use super::import::Refusal;
+use crate::attrs::PathAttrs;
+
+/// Destinations per chunk: large enough that chunks do not count, small enough that a small table is small.
+const CHUNK: usize = 1024;
+
+/// The handle of a destination; stays valid until the destination is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DestId(u32);
+
+impl DestId {
+    pub(super) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One path to one prefix.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    /// As received, after the corrections that the kind of session demands, before policy.
+    pub(super) received: Arc<PathAttrs>,
+    /// After import policy; `None` when refused.
+    pub(super) accepted: Option<Arc<PathAttrs>>,
+    /// Who sent it.
+    pub(super) peer: PeerId,
+    /// Why it was refused.
+    pub(super) refusal: Option<Refusal>,
+    /// Kept from before a restart of the peer (RFC 4724 §4.2).
+    pub(super) stale: bool,
+    /// What the last decision made of it.
+    pub(super) rank: Rank,
+}
+
+/// What a decision made of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rank {
+    /// Not in use.
+    None,
+    /// The best path.
+    Best,
+    /// As good as the best: part of the ECMP set.
+    Equal,
+}
+
+/// The paths to one prefix.
+#[derive(Clone, Debug)]
+pub(super) struct Dest {
+    pub(super) prefix: Prefix,
+    /// On the list of destinations to decide.
+    pub(super) dirty: bool,
+    /// Something that the last decision used has been replaced or removed since.
+    pub(super) touched: bool,
+    paths: Paths,
+}
+
+#[derive(Clone, Debug)]
+enum Paths {
+    Empty,
+    One(Path),
+    #[allow(
+        clippy::box_collection,
+        reason = "a third of a Vec's size in each destination"
+    )]
+    Many(Box<Vec<Path>>),
+}
+
+impl Dest {
+    /// All paths, in no particular order.
+    pub(super) fn paths(&self) -> &[Path] {
+        match &self.paths {
+            Paths::Empty => &[],
+            Paths::One(path) => std::slice::from_ref(path),
+            Paths::Many(paths) => paths,
+        }
+    }
+
+    /// All paths, in no particular order.
+    pub(super) fn paths_mut(&mut self) -> &mut [Path] {
+        match &mut self.paths {
+            Paths::Empty => &mut [],
+            Paths::One(path) => std::slice::from_mut(path),
+            Paths::Many(paths) => paths,
+        }
+    }
+
+    /// The path that the last decision chose.
+    pub(super) fn best(&self) -> Option<&Path> {
+        self.paths().iter().find(|path| path.rank == Rank::Best)
+    }
+
+    /// The path of a peer.
+    pub(super) fn path_of(&mut self, peer: PeerId) -> Option<&mut Path> {
+        self.paths_mut().iter_mut().find(|path| path.peer == peer)
+    }
+
+    /// Adds a path; the peer has none yet.
+    pub(super) fn push(&mut self, path: Path) {
+        self.paths = match std::mem::replace(&mut self.paths, Paths::Empty) {
+            Paths::Empty => Paths::One(path),
+            Paths::One(first) => Paths::Many(Box::new(vec![first, path])),
+            Paths::Many(mut paths) => {
+                paths.push(path);
+                Paths::Many(paths)
+            }
+        };
+    }
+
+    /// Takes out the path of a peer.
+    pub(super) fn remove(&mut self, peer: PeerId) -> Option<Path> {
+        let index = self.paths().iter().position(|path| path.peer == peer)?;
+        match &mut self.paths {
+            Paths::Many(paths) => {
+                let path = paths.swap_remove(index);
+                if paths.len() == 1 {
+                    let last = paths.pop();
+                    self.paths = last.map_or(Paths::Empty, Paths::One);
+                }
+                Some(path)
+            }
+            Paths::Empty | Paths::One(_) => {
+                match std::mem::replace(&mut self.paths, Paths::Empty) {
+                    Paths::One(path) => Some(path),
+                    Paths::Empty | Paths::Many(_) => None,
+                }
+            }
+        }
+    }
+}
+
+/// All destinations.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    index: HashTable<DestId>,
+    hasher: foldhash::fast::RandomState,
+    chunks: Vec<Vec<Dest>>,
+    free: Vec<DestId>,
+}
+
+impl Table {
+    /// Number of destinations.
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn get(&self, id: DestId) -> &Dest {
+        &self.chunks[id.index() / CHUNK][id.index() % CHUNK]
+    }
+
+    pub(super) fn get_mut(&mut self, id: DestId) -> &mut Dest {
+        &mut self.chunks[id.index() / CHUNK][id.index() % CHUNK]
+    }
+
+    /// The prefix of the destination whose handle has this index.
+    pub(super) fn prefix_at(&self, index: usize) -> Prefix {
+        self.chunks[index / CHUNK][index % CHUNK].prefix
+    }
+
+    /// The handle of a prefix.
+    pub(super) fn find(&self, prefix: &Prefix) -> Option<DestId> {
+        let hash = self.hasher.hash_one(prefix);
+        self.index
+            .find(hash, |id| self.get(*id).prefix == *prefix)
+            .copied()
+    }
+
+    /// The handle of a prefix, made if necessary.
+    pub(super) fn find_or_insert(&mut self, prefix: Prefix) -> DestId {
+        if let Some(id) = self.find(&prefix) {
+            return id;
+        }
+        let dest = Dest {
+            prefix,
+            dirty: false,
+            touched: false,
+            paths: Paths::Empty,
+        };
+        let id = self.place(dest);
+        let Self {
+            index,
+            hasher,
+            chunks,
+            ..
+        } = self;
+        let prefix_of = |id: &DestId| &chunks[id.index() / CHUNK][id.index() % CHUNK].prefix;
+        let hash = hasher.hash_one(prefix);
+        index.insert_unique(hash, id, |id| hasher.hash_one(prefix_of(id)));
+        id
+    }
+
+    fn place(&mut self, dest: Dest) -> DestId {
+        if let Some(id) = self.free.pop() {
+            *self.get_mut(id) = dest;
+            return id;
+        }
+        let next = self.index.len();
+        if next.is_multiple_of(CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        self.chunks[next / CHUNK].push(dest);
+        DestId(u32::try_from(next).expect("fewer than 2^32 prefixes fit into memory"))
+    }
+
+    /// Gives a destination without paths back.
+    pub(super) fn release(&mut self, id: DestId) {
+        let prefix = self.get(id).prefix;
+        let hash = self.hasher.hash_one(prefix);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
+            entry.remove();
+            self.free.push(id);
+        }
+    }
+
+    /// All destinations, in no particular order.
+    pub(super) fn ids(&self) -> Vec<DestId> {
+        self.index.iter().copied().collect()
+    }
+
+    /// All destinations, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DestId, &Dest)> {
+        self.index.iter().map(|id| (*id, self.get(*id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn path(peer: u32) -> Path {
+        Path {
+            received: Arc::default(),
+            accepted: None,
+            peer: PeerId(peer),
+            refusal: None,
+            stale: false,
+            rank: Rank::None,
+        }
+    }
+
+    #[test]
+    fn a_destination_with_one_path_fits_in_48_octets() {
+        assert_eq!(size_of::<Path>(), 24);
+        assert_eq!(size_of::<Dest>(), 48);
+    }
+
+    #[test]
+    fn paths_come_and_go() {
+        let mut table = Table::default();
+        let id = table.find_or_insert("10.0.0.0/8".parse().unwrap());
+        let dest = table.get_mut(id);
+        for peer in 1..=3 {
+            dest.push(path(peer));
+        }
+        assert!(dest.remove(PeerId(9)).is_none());
+        assert_eq!(dest.remove(PeerId(1)).unwrap().peer, PeerId(1));
+        assert_eq!(dest.remove(PeerId(3)).unwrap().peer, PeerId(3));
+        assert_eq!(dest.paths().len(), 1);
+        assert_eq!(dest.remove(PeerId(2)).unwrap().peer, PeerId(2));
+        assert!(dest.paths().is_empty());
+    }
+
+    #[test]
+    fn handles_are_reused_and_lookups_stay_right() {
+        let mut table = Table::default();
+        let prefix = |n: u32| Prefix::v4(n.into(), 32);
+        let ids: Vec<_> = (0..5000).map(|n| table.find_or_insert(prefix(n))).collect();
+        for n in (0..5000).step_by(2) {
+            table.release(ids[n]);
+        }
+        assert_eq!((table.len(), table.free.len()), (2500, 2500));
+        for n in 0..5000u32 {
+            assert_eq!(table.find(&prefix(n)).is_some(), n % 2 == 1);
+        }
+        for n in 10_000..12_500 {
+            table.find_or_insert(prefix(n));
+        }
+        assert_eq!((table.len(), table.free.len()), (5000, 0));
+        assert!((10_000..12_500).all(|n| table.find(&prefix(n)).is_some()));
+        assert_eq!(table.iter().count(), 5000);
+    }
+}

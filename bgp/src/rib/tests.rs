@@ -1,0 +1,277 @@
+//! A table with a mirror: everything that the table says is applied to copies of what peers and the
+//! forwarding table know, and the copies must equal what the table says when asked.
+#![allow(clippy::unwrap_used)]
+
+mod export;
+mod learning;
+mod reconfigure;
+mod restart;
+mod sequences;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use caracal_model::net::{Family, Prefix};
+
+use super::*;
+use crate::attrs::AsPath;
+use crate::config::PeerConfig;
+use crate::types::{Asn, RouterId};
+
+const OWN_AS: Asn = Asn(64512);
+
+fn prefix(n: u8) -> Prefix {
+    Prefix::v4([10, 244, n, 0].into(), 24)
+}
+
+fn address(n: u8) -> IpAddr {
+    [10, 0, 0, n].into()
+}
+
+fn name(n: u8) -> PeerName {
+    PeerName::from(format!("p{n}"))
+}
+
+/// Attributes as an internal peer sends them.
+fn attrs(next_hop: u8) -> PathAttrs {
+    PathAttrs {
+        next_hop: Some(address(next_hop)),
+        local_pref: Some(100),
+        ..PathAttrs::default()
+    }
+}
+
+/// Attributes as an external peer sends them.
+fn external(next_hop: u8, path: &[u32]) -> PathAttrs {
+    let path: Vec<Asn> = path.iter().copied().map(Asn).collect();
+    PathAttrs {
+        as_path: AsPath::sequence(path),
+        local_pref: None,
+        ..attrs(next_hop)
+    }
+}
+
+fn session(n: u8) -> SessionInfo {
+    SessionInfo {
+        families: vec![Family::Ipv4],
+        router_id: RouterId([1, 0, 0, n].into()),
+        local_address: address(1),
+        remote_address: address(n),
+        graceful_restart: Some(RemoteRestart {
+            restarting: false,
+            time: Duration::from_secs(120),
+            families: vec![(Family::Ipv4, true)],
+        }),
+        capabilities: vec![],
+    }
+}
+
+fn config() -> SpeakerConfig {
+    SpeakerConfig {
+        local_as: OWN_AS,
+        router_id: RouterId([1, 0, 0, 1].into()),
+        listen: None,
+        peers: BTreeMap::new(),
+        originate: BTreeMap::new(),
+        filters: BTreeMap::new(),
+    }
+}
+
+/// A configuration with these peers.
+fn with_peers(peers: impl IntoIterator<Item = (u8, PeerConfig)>) -> SpeakerConfig {
+    let peers = peers.into_iter().map(|(n, peer)| (name(n), peer)).collect();
+    SpeakerConfig { peers, ..config() }
+}
+
+fn internal_peer(n: u8) -> (u8, PeerConfig) {
+    (n, PeerConfig::new(address(n), OWN_AS))
+}
+
+fn external_peer(n: u8) -> (u8, PeerConfig) {
+    (n, PeerConfig::new(address(n), Asn(65000 + u32::from(n))))
+}
+
+type Told = BTreeMap<Prefix, Arc<PathAttrs>>;
+
+struct Net {
+    rib: Rib,
+    now: Instant,
+    config: SpeakerConfig,
+    /// What each peer knows from us.
+    told: BTreeMap<PeerId, Told>,
+    /// End-of-RIB markers in the order in which they were sent.
+    markers: Vec<(PeerId, Family)>,
+    /// What the forwarding side knows.
+    fib: BTreeMap<Prefix, LearnedRoute>,
+}
+
+impl Net {
+    fn new(config: SpeakerConfig) -> Self {
+        Self::with_options(config, RibOptions::default())
+    }
+
+    fn with_options(config: SpeakerConfig, options: RibOptions) -> Self {
+        let now = Instant::now();
+        let (rib, changes) = Rib::new(now, &config, options);
+        let mut net = Self {
+            rib,
+            now,
+            config,
+            told: BTreeMap::new(),
+            markers: Vec::new(),
+            fib: BTreeMap::new(),
+        };
+        net.mirror(changes);
+        net
+    }
+
+    /// A table with internal peers that are all up.
+    fn mesh(peers: impl IntoIterator<Item = u8> + Clone) -> Self {
+        let mut net = Self::new(with_peers(peers.clone().into_iter().map(internal_peer)));
+        for n in peers {
+            net.up(n);
+        }
+        net
+    }
+
+    fn mirror(&mut self, changes: Changes) {
+        for prefix in changes.prefixes {
+            match self.rib.learned(&prefix) {
+                Some(route) => self.fib.insert(prefix, route),
+                None => self.fib.remove(&prefix),
+            };
+        }
+        for out in changes.out {
+            match out {
+                Outbound::Group(update) => {
+                    for member in &update.members {
+                        self.tell(member.peer, update.for_member(member).collect());
+                    }
+                }
+                Outbound::Peer { peer, routes } => self.tell(peer, routes),
+                Outbound::EndOfRib { peer, family } => self.markers.push((peer, family)),
+            }
+        }
+    }
+
+    fn tell(&mut self, peer: PeerId, routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>) {
+        let told = self.told.entry(peer).or_default();
+        for (prefix, attrs) in routes {
+            match attrs {
+                Some(attrs) => drop(told.insert(prefix, attrs)),
+                None => {
+                    let known = told.remove(&prefix);
+                    assert!(
+                        known.is_some(),
+                        "{prefix} withdrawn without having been announced"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The mirror equals what the table says when asked.
+    fn check(&self) {
+        let learned: BTreeMap<_, _> = self.rib.all_learned().collect();
+        assert_eq!(self.fib, learned, "forwarding table");
+        for name in self.config.peers.keys() {
+            let id = self.rib.peer_id(name).unwrap();
+            let told: Vec<_> = self.told.get(&id).into_iter().flatten().collect();
+            let asked = self.rib.advertised(name).unwrap();
+            assert_eq!(told.len(), asked.len(), "{name}");
+            for ((prefix, attrs), asked) in told.into_iter().zip(asked) {
+                assert_eq!(
+                    (*prefix, AttrsInfo::from(&**attrs)),
+                    (asked.prefix, asked.attrs)
+                );
+            }
+            let counts = self.rib.peer_counts(name).unwrap();
+            let received = self.rib.received(name).unwrap();
+            let refused = |r: &&RouteInfo| matches!(r.status, PathStatus::Refused { .. });
+            assert_eq!(counts.received, received.len());
+            assert_eq!(
+                counts.accepted,
+                received.len() - received.iter().filter(refused).count()
+            );
+        }
+    }
+
+    fn up(&mut self, n: u8) {
+        self.up_with(n, session(n));
+    }
+
+    fn up_with(&mut self, n: u8, session: SessionInfo) {
+        self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
+        let changes = self.rib.peer_up(self.now, &name(n), session);
+        self.mirror(changes);
+    }
+
+    fn down(&mut self, n: u8, graceful: bool) {
+        let changes = self.rib.peer_down(self.now, &name(n), graceful);
+        self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
+        self.mirror(changes);
+    }
+
+    fn apply(&mut self, n: u8, update: Update) {
+        let changes = self.rib.apply(self.now, &name(n), update);
+        self.mirror(changes);
+    }
+
+    fn announce(&mut self, n: u8, prefixes: &[u8], attrs: PathAttrs) {
+        let announced = prefixes.iter().copied().map(prefix).collect();
+        self.apply(
+            n,
+            Update {
+                announced,
+                attrs: Some(attrs),
+                ..Update::default()
+            },
+        );
+    }
+
+    fn withdraw(&mut self, n: u8, prefixes: &[u8]) {
+        let withdrawn = prefixes.iter().copied().map(prefix).collect();
+        self.apply(
+            n,
+            Update {
+                withdrawn,
+                ..Update::default()
+            },
+        );
+    }
+
+    fn end_of_rib(&mut self, n: u8) {
+        self.apply(n, Update::end_of_rib(Family::Ipv4));
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        let changes = self.rib.handle_timeout(self.now);
+        self.mirror(changes);
+    }
+
+    fn reconfigure(&mut self, change: impl FnOnce(&mut SpeakerConfig)) {
+        change(&mut self.config);
+        let changes = self.rib.reconfigure(self.now, &self.config.clone());
+        self.mirror(changes);
+    }
+
+    /// What a peer knows from us.
+    fn told(&self, n: u8) -> Told {
+        let id = self.rib.peer_id(&name(n)).unwrap();
+        self.told.get(&id).cloned().unwrap_or_default()
+    }
+
+    fn told_prefixes(&self, n: u8) -> Vec<Prefix> {
+        self.told(n).into_keys().collect()
+    }
+
+    /// The next hops of a prefix in the forwarding table.
+    fn hops(&self, n: u8) -> Vec<IpAddr> {
+        self.fib
+            .get(&prefix(n))
+            .map(|route| route.next_hops.clone())
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,330 @@
+//! From the best path to what each peer is told.
+
+use super::*;
+use crate::types::ClusterId;
+
+fn cluster(n: u8) -> ClusterId {
+    ClusterId([9, 9, 9, n].into())
+}
+
+fn client(n: u8) -> (u8, PeerConfig) {
+    (
+        n,
+        PeerConfig {
+            client_of: Some(cluster(1)),
+            ..internal_peer(n).1
+        },
+    )
+}
+
+fn all_up(peers: impl IntoIterator<Item = (u8, PeerConfig)>) -> Net {
+    let peers: Vec<_> = peers.into_iter().collect();
+    let numbers: Vec<u8> = peers.iter().map(|(n, _)| *n).collect();
+    let mut net = Net::new(with_peers(peers));
+    for n in numbers {
+        net.up(n);
+    }
+    net
+}
+
+#[test]
+fn rfc4271_9_2_internal_routes_do_not_go_to_internal_peers() {
+    let mut net = all_up([internal_peer(2), internal_peer(3), external_peer(4)]);
+    net.announce(2, &[1], attrs(2));
+    assert_eq!(net.told_prefixes(2), []);
+    assert_eq!(net.told_prefixes(3), []);
+    let sent = net.told(4)[&prefix(1)].clone();
+    assert_eq!(sent.as_path.to_string(), "64512");
+    assert_eq!((sent.next_hop, sent.local_pref), (Some(address(1)), None));
+    net.check();
+}
+
+#[test]
+fn external_routes_go_to_internal_peers_with_local_pref_and_their_next_hop() {
+    let mut net = all_up([internal_peer(2), external_peer(4), external_peer(5)]);
+    net.announce(
+        4,
+        &[1],
+        PathAttrs {
+            med: Some(7),
+            ..external(4, &[65004])
+        },
+    );
+    let inside = net.told(2)[&prefix(1)].clone();
+    assert_eq!(
+        (inside.next_hop, inside.local_pref),
+        (Some(address(4)), Some(100))
+    );
+    assert_eq!(inside.med, Some(7));
+    let outside = net.told(5)[&prefix(1)].clone();
+    assert_eq!(outside.as_path.to_string(), "64512 65004");
+    assert_eq!(outside.med, None, "RFC 4271 §5.1.4: not to another AS");
+    assert_eq!(net.told_prefixes(4), [], "split horizon");
+    net.check();
+}
+
+#[test]
+fn rfc4456_6_reflection() {
+    // 2 and 3 are clients, 4 and 5 are not.
+    let mut net = all_up([client(2), client(3), internal_peer(4), internal_peer(5)]);
+    net.announce(2, &[1], attrs(2));
+    net.announce(4, &[2], attrs(4));
+    let table = |n: u8| net.told_prefixes(n);
+    assert_eq!(
+        table(2),
+        [prefix(2)],
+        "from the non-client; not its own back"
+    );
+    assert_eq!(table(3), [prefix(1), prefix(2)]);
+    assert_eq!(table(4), [prefix(1)]);
+    assert_eq!(table(5), [prefix(1)], "not from non-client to non-client");
+    let reflected = net.told(5)[&prefix(1)].clone();
+    assert_eq!(reflected.originator_id, Some(session(2).router_id));
+    assert_eq!(reflected.cluster_list, [cluster(1)]);
+    assert_eq!(
+        reflected.next_hop,
+        Some(address(2)),
+        "RFC 4456 §10: next hop is kept"
+    );
+    assert_eq!(reflected.local_pref, Some(100));
+    net.check();
+}
+
+#[test]
+fn rfc4456_8_the_originator_stays_and_the_cluster_is_prepended() {
+    let mut net = all_up([client(2), client(3)]);
+    let originator = Some(RouterId([8, 8, 8, 8].into()));
+    let from = PathAttrs {
+        originator_id: originator,
+        cluster_list: vec![cluster(7)],
+        ..attrs(2)
+    };
+    net.announce(2, &[1], from);
+    let reflected = net.told(3)[&prefix(1)].clone();
+    assert_eq!(reflected.originator_id, originator);
+    assert_eq!(reflected.cluster_list, [cluster(1), cluster(7)]);
+    let looped = PathAttrs {
+        cluster_list: vec![cluster(7), cluster(1)],
+        ..attrs(2)
+    };
+    net.announce(2, &[1], looped);
+    assert_eq!(net.told_prefixes(3), []);
+    net.check();
+}
+
+#[test]
+fn rfc4456_attributes_do_not_leave_the_as() {
+    let mut net = all_up([client(2), external_peer(4)]);
+    let originator = Some(RouterId([8, 8, 8, 8].into()));
+    let from = PathAttrs {
+        originator_id: originator,
+        cluster_list: vec![cluster(7)],
+        ..attrs(2)
+    };
+    net.announce(2, &[1], from);
+    let sent = net.told(4)[&prefix(1)].clone();
+    assert_eq!((sent.originator_id, sent.cluster_list.len()), (None, 0));
+}
+
+#[test]
+fn own_routes_go_to_everyone_with_our_next_hop() {
+    let mut net = all_up([internal_peer(2), external_peer(4)]);
+    let own = Origination {
+        local_pref: Some(crate::config::CALICO_LOCAL_PREF),
+        med: Some(3),
+        communities: vec!["65000:1".parse().unwrap()],
+        next_hop: None,
+    };
+    net.reconfigure(|config| drop(config.originate.insert(prefix(1), own.clone())));
+    let inside = net.told(2)[&prefix(1)].clone();
+    assert_eq!(
+        (inside.next_hop, inside.as_path.path_len()),
+        (Some(address(1)), 0)
+    );
+    assert_eq!(inside.local_pref, Some(2_147_482_623));
+    assert_eq!(inside.communities.len(), 1);
+    let outside = net.told(4)[&prefix(1)].clone();
+    assert_eq!(
+        (outside.med, outside.local_pref),
+        (Some(3), None),
+        "an own MED may go out"
+    );
+    let elsewhere = Origination {
+        next_hop: Some(address(9)),
+        ..own
+    };
+    net.reconfigure(|config| drop(config.originate.insert(prefix(1), elsewhere)));
+    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(9)));
+    assert_eq!(net.told(4)[&prefix(1)].next_hop, Some(address(1)));
+    net.check();
+}
+
+#[test]
+fn rfc4271_5_1_3_never_with_the_peer_as_next_hop() {
+    let mut net = all_up([internal_peer(2), internal_peer(3)]);
+    let own = Origination {
+        next_hop: Some(address(3)),
+        ..Origination::default()
+    };
+    net.reconfigure(|config| drop(config.originate.insert(prefix(1), own)));
+    assert_eq!(net.told_prefixes(2), [prefix(1)]);
+    assert_eq!(net.told_prefixes(3), []);
+    let explained = net.rib.explain(&prefix(1));
+    assert_eq!(
+        explained.advertised[1].1,
+        Advertisement::Withheld(Withheld::PeerIsNextHop)
+    );
+    net.check();
+}
+
+#[test]
+fn next_hop_modes() {
+    let mode = |n: u8, next_hop| {
+        (
+            n,
+            PeerConfig {
+                next_hop,
+                ..internal_peer(n).1
+            },
+        )
+    };
+    let outside = |n: u8, next_hop| {
+        (
+            n,
+            PeerConfig {
+                next_hop,
+                ..external_peer(n).1
+            },
+        )
+    };
+    use crate::config::NextHopMode::{Auto, Keep, Own};
+    let mut net = all_up([
+        mode(2, Auto),
+        mode(3, Own),
+        mode(4, Keep),
+        outside(5, Auto),
+        outside(6, Keep),
+        external_peer(9),
+    ]);
+    net.announce(9, &[1], external(9, &[65009]));
+    let hops: Vec<_> = (2..=6).map(|n| net.told(n)[&prefix(1)].next_hop).collect();
+    let (kept, own) = (Some(address(9)), Some(address(1)));
+    assert_eq!(hops, [kept, own, kept, own, kept]);
+}
+
+#[test]
+fn rfc1997_well_known_communities() {
+    let mut net = all_up([client(2), client(3), external_peer(4)]);
+    let with = |community: Community| PathAttrs {
+        communities: vec![community],
+        ..attrs(2)
+    };
+    use crate::types::Community;
+    net.announce(2, &[1], with(Community::NO_EXPORT));
+    net.announce(2, &[2], with(Community::NO_ADVERTISE));
+    net.announce(2, &[3], with(Community::NO_EXPORT_SUBCONFED));
+    assert_eq!(net.told_prefixes(3), [prefix(1), prefix(3)]);
+    assert_eq!(net.told_prefixes(4), []);
+    assert_eq!(net.fib.len(), 3);
+}
+
+#[test]
+fn equal_peers_share_one_group_and_one_set() {
+    let mut net = all_up([client(2), client(3), client(4), internal_peer(5)]);
+    net.announce(2, &[1, 2], attrs(2));
+    assert_eq!(net.rib.counts().update_groups, 2);
+    let (three, four) = (net.told(3), net.told(4));
+    assert!(Arc::ptr_eq(&three[&prefix(1)], &four[&prefix(1)]), "RIB-2");
+    assert!(Arc::ptr_eq(&three[&prefix(1)], &three[&prefix(2)]));
+    net.down(5, false);
+    assert_eq!(net.rib.counts().update_groups, 1);
+    net.check();
+}
+
+#[test]
+fn the_source_of_the_best_path_in_a_group_changes_hands() {
+    let mut net = all_up([client(2), client(3), client(4)]);
+    net.announce(2, &[1], attrs(2));
+    assert_eq!(
+        (net.told_prefixes(2), net.told_prefixes(3)),
+        (vec![], vec![prefix(1)])
+    );
+    net.announce(
+        3,
+        &[1],
+        PathAttrs {
+            local_pref: Some(200),
+            ..attrs(3)
+        },
+    );
+    assert_eq!(
+        (net.told_prefixes(2), net.told_prefixes(3)),
+        (vec![prefix(1)], vec![])
+    );
+    assert_eq!(net.told(4)[&prefix(1)].next_hop, Some(address(3)));
+    net.check();
+}
+
+#[test]
+fn a_new_session_is_told_everything_then_end_of_rib() {
+    let mut net = all_up([client(2)]);
+    net.reconfigure(|config| drop(config.peers.insert(name(3), client(3).1)));
+    net.announce(2, &[1, 2], attrs(2));
+    let changes = net.rib.peer_up(net.now, &name(3), session(3));
+    let id = net.rib.peer_id(&name(3)).unwrap();
+    let [Outbound::Peer { peer, routes }, marker] = &changes.out[..] else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((*peer, routes.len()), (id, 2));
+    assert_eq!(
+        *marker,
+        Outbound::EndOfRib {
+            peer: id,
+            family: Family::Ipv4
+        }
+    );
+}
+
+#[test]
+fn rfc2918_refresh_repeats_what_was_told() {
+    let mut net = all_up([client(2), client(3)]);
+    net.announce(2, &[1, 2], attrs(2));
+    let changes = net.rib.route_refresh(&name(3), Family::Ipv4);
+    let [Outbound::Peer { routes, .. }] = &changes.out[..] else {
+        panic!("{changes:?}")
+    };
+    let mut prefixes: Vec<_> = routes.iter().map(|(prefix, _)| *prefix).collect();
+    prefixes.sort_unstable();
+    assert_eq!(prefixes, [prefix(1), prefix(2)]);
+    assert!(net.rib.route_refresh(&name(3), Family::Ipv6).is_empty());
+    assert!(net.rib.route_refresh(&name(2), Family::Ipv4).is_empty());
+}
+
+#[test]
+fn a_family_without_own_address_needs_an_explicit_next_hop() {
+    let mut net = Net::new(with_peers([external_peer(4)]));
+    let families = vec![Family::Ipv4, Family::Ipv6];
+    net.up_with(
+        4,
+        SessionInfo {
+            families,
+            ..session(4)
+        },
+    );
+    let v6: Prefix = "fd00::/64".parse().unwrap();
+    net.reconfigure(|config| drop(config.originate.insert(v6, Origination::default())));
+    assert_eq!(net.told_prefixes(4), []);
+    let explained = net.rib.explain(&v6);
+    assert_eq!(
+        explained.advertised[0].1,
+        Advertisement::Withheld(Withheld::NoNextHop)
+    );
+    let next_hop = Some("fd00::1".parse().unwrap());
+    let own = Origination {
+        next_hop,
+        ..Origination::default()
+    };
+    net.reconfigure(|config| drop(config.originate.insert(v6, own)));
+    assert_eq!(net.told(4)[&v6].next_hop, next_hop);
+    net.check();
+}

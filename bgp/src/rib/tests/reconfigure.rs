@@ -1,0 +1,182 @@
+//! Changes of configuration against stored routes.
+
+use super::*;
+use crate::config::NextHopMode;
+use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::types::ClusterId;
+
+fn reject(n: u8) -> Filter {
+    let patterns = vec![PrefixPattern::exact(prefix(n))];
+    let conditions = vec![Condition::Prefix {
+        patterns,
+        negated: false,
+    }];
+    Filter {
+        terms: vec![Term {
+            conditions,
+            actions: vec![],
+            verdict: Some(Verdict::Reject),
+        }],
+    }
+}
+
+fn prefer(local_pref: u32) -> Filter {
+    let actions = vec![Action::SetLocalPref(local_pref)];
+    Filter {
+        terms: vec![Term {
+            conditions: vec![],
+            actions,
+            verdict: None,
+        }],
+    }
+}
+
+#[test]
+fn import_policy_runs_again_over_the_stored_routes() {
+    let mut net = Net::mesh([2, 3]);
+    net.announce(2, &[1, 2], attrs(2));
+    net.announce(3, &[1], attrs(3));
+    net.reconfigure(|config| {
+        config.filters.insert("in".into(), reject(2));
+        config.peers.get_mut(&name(2)).unwrap().import = vec!["in".into()];
+    });
+    assert_eq!((net.hops(1).len(), net.hops(2).len()), (2, 0));
+    net.check();
+    net.reconfigure(|config| drop(config.filters.insert("in".into(), prefer(200))));
+    assert_eq!(
+        (net.hops(1), net.hops(2)),
+        (vec![address(2)], vec![address(2)])
+    );
+    net.check();
+    net.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().import.clear());
+    assert_eq!(net.hops(1).len(), 2);
+    net.check();
+}
+
+#[test]
+fn a_change_for_one_peer_says_nothing_to_the_others() {
+    let mut net = Net::mesh([2, 3]);
+    net.reconfigure(|config| {
+        config.originate.insert(prefix(1), Origination::default());
+        config.originate.insert(prefix(2), Origination::default());
+    });
+    let mut new = net.config.clone();
+    new.filters.insert("out".into(), reject(2));
+    new.peers.get_mut(&name(2)).unwrap().export = vec!["out".into()];
+    let changes = net.rib.reconfigure(net.now, &new);
+    let peer = net.rib.peer_id(&name(2)).unwrap();
+    assert_eq!(
+        changes.out,
+        [Outbound::Peer {
+            peer,
+            routes: vec![(prefix(2), None)]
+        }]
+    );
+    net.config = new;
+    net.mirror(changes);
+    net.check();
+}
+
+#[test]
+fn an_equal_configuration_does_nothing() {
+    let mut net = Net::mesh([2, 3]);
+    net.announce(2, &[1], attrs(2));
+    assert!(net.rib.reconfigure(net.now, &net.config.clone()).is_empty());
+}
+
+#[test]
+fn export_rules_announce_the_difference() {
+    let mut net = Net::new(with_peers([internal_peer(2), external_peer(3)]));
+    net.up(2);
+    net.up(3);
+    net.announce(3, &[1], external(3, &[65003]));
+    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(3)));
+    net.reconfigure(|config| {
+        config.peers.get_mut(&name(2)).unwrap().next_hop = NextHopMode::Own;
+    });
+    assert_eq!(net.told(2)[&prefix(1)].next_hop, Some(address(1)));
+    net.check();
+}
+
+#[test]
+fn a_peer_that_becomes_a_client_gets_and_gives_more() {
+    let mut net = Net::mesh([2, 3]);
+    net.announce(2, &[1], attrs(2));
+    net.announce(3, &[2], attrs(3));
+    assert_eq!(net.told_prefixes(3), []);
+    let cluster = ClusterId([1, 1, 1, 1].into());
+    net.reconfigure(|config| {
+        config.peers.get_mut(&name(2)).unwrap().client_of = Some(cluster);
+    });
+    assert_eq!(
+        (net.told_prefixes(2), net.told_prefixes(3)),
+        (vec![prefix(2)], vec![prefix(1)])
+    );
+    net.check();
+    net.announce(
+        3,
+        &[4],
+        PathAttrs {
+            cluster_list: vec![cluster],
+            ..attrs(3)
+        },
+    );
+    assert_eq!(net.hops(4).len(), 0, "our cluster now");
+    net.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().client_of = None);
+    assert_eq!(
+        (net.told_prefixes(2), net.told_prefixes(3)),
+        (vec![], vec![])
+    );
+    assert_eq!(net.hops(4).len(), 1, "no cluster of ours any more");
+    net.check();
+}
+
+#[test]
+fn a_removed_peer_takes_its_routes_along_and_its_slot_is_reused() {
+    let mut net = Net::mesh([2, 3]);
+    net.announce(2, &[1], attrs(2));
+    let slot = net.rib.peer_id(&name(2)).unwrap();
+    net.reconfigure(|config| drop(config.peers.remove(&name(2))));
+    net.told.remove(&slot);
+    assert_eq!(net.fib.len(), 0);
+    net.reconfigure(|config| drop(config.peers.insert(name(4), internal_peer(4).1)));
+    assert_eq!(net.rib.peer_id(&name(4)), Some(slot));
+    net.check();
+}
+
+#[test]
+fn a_reset_keeps_the_routes_of_the_same_peer_until_it_is_back() {
+    let mut net = Net::mesh([2]);
+    net.announce(2, &[1], attrs(2));
+    net.reconfigure(|config| {
+        config.peers.get_mut(&name(2)).unwrap().hold_time = Duration::from_secs(9);
+    });
+    net.told.clear();
+    assert!(net.fib[&prefix(1)].stale);
+    net.up(2);
+    net.end_of_rib(2);
+    assert_eq!(net.fib.len(), 0);
+    net.check();
+    net.announce(2, &[1], attrs(2));
+    net.reconfigure(|config| config.peers.get_mut(&name(2)).unwrap().remote_as = Asn(65002));
+    net.told.clear();
+    assert_eq!(net.fib.len(), 0, "another AS is another peer");
+    net.check();
+}
+
+#[test]
+fn a_filter_that_is_not_defined_rejects() {
+    let mut config = with_peers([internal_peer(2)]);
+    config.peers.get_mut(&name(2)).unwrap().import = vec!["nowhere".into()];
+    let mut net = Net::new(config);
+    net.up(2);
+    net.announce(2, &[1], attrs(2));
+    assert_eq!(net.fib.len(), 0);
+    assert_eq!(
+        net.rib.received(&name(2)).unwrap()[0].status.sentence(),
+        "not used: rejected by import policy, term 1 of filter nowhere (not defined)"
+    );
+    net.reconfigure(|config| drop(config.filters.insert("nowhere".into(), prefer(7))));
+    assert_eq!(net.fib[&prefix(1)].local_pref, 7);
+    net.check();
+}

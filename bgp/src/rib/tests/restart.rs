@@ -1,0 +1,201 @@
+//! Graceful restart (RFC 4724), both roles.
+
+use super::*;
+
+fn restarted(n: u8, forwarding: bool) -> SessionInfo {
+    let families = vec![(Family::Ipv4, forwarding)];
+    let time = Duration::from_secs(120);
+    let restart = RemoteRestart {
+        restarting: true,
+        time,
+        families,
+    };
+    SessionInfo {
+        graceful_restart: Some(restart),
+        ..session(n)
+    }
+}
+
+/// Peer 2 has announced 1 and 2 and restarts.
+fn restarting() -> Net {
+    let mut net = Net::mesh([2, 3]);
+    net.announce(2, &[1, 2], attrs(2));
+    net.end_of_rib(2);
+    net.end_of_rib(3);
+    net.down(2, true);
+    assert_eq!(net.hops(1), [address(2)]);
+    assert!(net.fib[&prefix(1)].stale);
+    net.check();
+    net
+}
+
+#[test]
+fn rfc4724_4_2_stale_routes_go_when_the_restart_time_is_over() {
+    let mut net = restarting();
+    assert_eq!(
+        net.rib.next_timeout(),
+        Some(net.now + Duration::from_secs(120))
+    );
+    net.advance(119);
+    assert_eq!(net.fib.len(), 2);
+    net.advance(1);
+    assert_eq!(net.fib.len(), 0);
+    assert_eq!(net.rib.next_timeout(), None);
+    assert_eq!(net.rib.counts().paths, 0);
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_2_end_of_rib_sweeps_what_was_not_announced_again() {
+    let mut net = restarting();
+    net.advance(60);
+    net.up_with(2, restarted(2, true));
+    assert_eq!(net.fib.len(), 2);
+    net.announce(2, &[1], attrs(2));
+    assert!(!net.fib[&prefix(1)].stale);
+    assert!(net.fib[&prefix(2)].stale);
+    net.advance(100);
+    assert_eq!(net.fib.len(), 2, "the restart timer has stopped");
+    net.end_of_rib(2);
+    assert_eq!(net.fib.keys().collect::<Vec<_>>(), [&prefix(1)]);
+    assert_eq!(net.rib.next_timeout(), None);
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_2_without_the_forwarding_bit_stale_routes_go_at_once() {
+    let mut net = restarting();
+    net.up_with(2, restarted(2, false));
+    assert_eq!(net.fib.len(), 0);
+    net = restarting();
+    net.up_with(
+        2,
+        SessionInfo {
+            graceful_restart: None,
+            ..session(2)
+        },
+    );
+    assert_eq!(net.fib.len(), 0);
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_2_a_second_restart_in_a_row_drops_what_is_still_stale() {
+    let mut net = restarting();
+    net.up_with(2, restarted(2, true));
+    net.announce(2, &[1], attrs(2));
+    net.down(2, true);
+    assert_eq!(net.fib.keys().collect::<Vec<_>>(), [&prefix(1)]);
+    assert!(net.fib[&prefix(1)].stale);
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_2_a_new_session_before_the_end_of_the_old_one_is_a_restart() {
+    let mut net = Net::mesh([2]);
+    net.announce(2, &[1], attrs(2));
+    net.up_with(2, restarted(2, true));
+    assert!(net.fib[&prefix(1)].stale);
+}
+
+#[test]
+fn a_notification_ends_the_retention() {
+    let mut net = restarting();
+    net.down(2, false);
+    assert_eq!(net.fib.len(), 0);
+    assert_eq!(net.rib.next_timeout(), None);
+    net.check();
+}
+
+#[test]
+fn missing_end_of_rib_is_bounded() {
+    let mut net = restarting();
+    net.up_with(2, restarted(2, true));
+    let until = net.rib.next_timeout().unwrap();
+    net.advance((until - net.now).as_secs());
+    assert_eq!(net.fib.len(), 0);
+}
+
+#[test]
+fn a_peer_without_the_capability_is_not_waited_for() {
+    let mut net = Net::new(with_peers([internal_peer(2)]));
+    net.up_with(
+        2,
+        SessionInfo {
+            graceful_restart: None,
+            ..session(2)
+        },
+    );
+    net.announce(2, &[1], attrs(2));
+    net.down(2, true);
+    assert_eq!(net.fib.len(), 0);
+}
+
+/// We restart; 2 and 3 are our peers, and we originate 9.
+fn we_restart() -> Net {
+    let mut config = with_peers([internal_peer(2), external_peer(3)]);
+    config.originate.insert(prefix(9), Origination::default());
+    Net::with_options(
+        config,
+        RibOptions {
+            restarting: true,
+            ..RibOptions::default()
+        },
+    )
+}
+
+#[test]
+fn rfc4724_4_1_nothing_is_selected_or_announced_before_all_end_of_ribs() {
+    let mut net = we_restart();
+    net.up(2);
+    net.announce(2, &[1], attrs(2));
+    net.end_of_rib(2);
+    net.up(3);
+    assert!(net.rib.is_deferring());
+    assert_eq!(net.fib.len(), 0);
+    assert_eq!(
+        (net.told_prefixes(2).len(), net.markers.len()),
+        (0, 0),
+        "RIB-4"
+    );
+    assert_eq!(net.rib.awaited(), [name(3)]);
+    net.announce(3, &[2], external(3, &[65003]));
+    net.end_of_rib(3);
+    assert!(!net.rib.is_deferring());
+    assert_eq!(net.fib.len(), 2);
+    assert_eq!(net.told_prefixes(2), [prefix(2), prefix(9)]);
+    assert_eq!(net.told_prefixes(3), [prefix(1), prefix(9)]);
+    assert_eq!(net.markers.len(), 2);
+    assert!(net.rib.awaited().is_empty());
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_1_the_deferral_ends_without_a_dead_peer() {
+    let mut net = we_restart();
+    net.up(2);
+    net.announce(2, &[1], attrs(2));
+    net.end_of_rib(2);
+    net.advance(10);
+    assert!(!net.rib.is_deferring());
+    assert_eq!(net.hops(1), [address(2)]);
+    assert_eq!(net.markers.len(), 1);
+    assert_eq!(
+        net.rib.awaited(),
+        [name(3)],
+        "but a sweep still waits for it"
+    );
+    net.advance(110);
+    assert!(net.rib.awaited().is_empty());
+    net.check();
+}
+
+#[test]
+fn a_peer_that_is_removed_is_not_awaited() {
+    let mut net = Net::new(with_peers([internal_peer(2)]));
+    assert_eq!(net.rib.awaited(), [name(2)]);
+    net.reconfigure(|config| drop(config.peers.remove(&name(2))));
+    assert!(net.rib.awaited().is_empty());
+    net.reconfigure(|config| drop(config.peers.insert(name(3), internal_peer(3).1)));
+    assert!(net.rib.awaited().is_empty(), "the start is over");
+}

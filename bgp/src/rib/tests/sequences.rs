@@ -1,0 +1,239 @@
+//! Random sequences of everything that can happen, against the mirror and against a fresh table.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
+use crate::types::{ClusterId, Community};
+
+/// What can happen. Peers are 2 to 6, prefixes 0 to 3.
+#[derive(Clone, Debug)]
+enum Event {
+    Up(u8),
+    Restarted(u8, bool),
+    Down(u8, bool),
+    Announce(u8, u8, Variant),
+    Withdraw(u8, u8),
+    EndOfRib(u8),
+    Originate(u8),
+    Unoriginate(u8),
+    Advance(u64),
+    Client(u8, bool),
+    Filter(u8, bool),
+    Preference(u8),
+}
+
+/// Attributes from a small set, so that ties and repetitions are common.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    local_pref: u32,
+    med: u32,
+    hop: u8,
+    community: bool,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let (peer, route) = (2u8..7, 0u8..4);
+    let variant = (100u32..102, 0u32..2, 0u8..2, prop::bool::weighted(0.2)).prop_map(
+        |(local_pref, med, hop, community)| Variant {
+            local_pref,
+            med,
+            hop,
+            community,
+        },
+    );
+    prop_oneof![
+        3 => peer.clone().prop_map(Event::Up),
+        1 => (peer.clone(), any::<bool>()).prop_map(|(p, f)| Event::Restarted(p, f)),
+        1 => (peer.clone(), any::<bool>()).prop_map(|(p, g)| Event::Down(p, g)),
+        9 => (peer.clone(), route.clone(), variant).prop_map(|(p, r, v)| Event::Announce(p, r, v)),
+        3 => (peer.clone(), route.clone()).prop_map(|(p, r)| Event::Withdraw(p, r)),
+        2 => peer.clone().prop_map(Event::EndOfRib),
+        1 => route.clone().prop_map(Event::Originate),
+        1 => route.prop_map(Event::Unoriginate),
+        1 => (0u64..200).prop_map(Event::Advance),
+        1 => (2u8..5, any::<bool>()).prop_map(|(p, c)| Event::Client(p, c)),
+        1 => (peer, any::<bool>()).prop_map(|(p, f)| Event::Filter(p, f)),
+        1 => (0u8..3).prop_map(Event::Preference),
+    ]
+}
+
+fn start(restarting: bool) -> Net {
+    let peers = [2, 3, 4]
+        .map(internal_peer)
+        .into_iter()
+        .chain([5, 6].map(external_peer));
+    Net::with_options(
+        with_peers(peers),
+        RibOptions {
+            restarting,
+            ..RibOptions::default()
+        },
+    )
+}
+
+fn filter(preference: u8) -> Filter {
+    let patterns = vec![PrefixPattern::exact(prefix(preference))];
+    let conditions = vec![Condition::Prefix {
+        patterns,
+        negated: false,
+    }];
+    let local_pref = 100 + u32::from(preference);
+    let set = vec![Action::SetLocalPref(local_pref)];
+    Filter {
+        terms: vec![
+            Term {
+                conditions,
+                actions: vec![],
+                verdict: Some(Verdict::Reject),
+            },
+            Term {
+                conditions: vec![],
+                actions: set,
+                verdict: None,
+            },
+        ],
+    }
+}
+
+fn received(n: u8, variant: Variant) -> PathAttrs {
+    let base = if n > 4 {
+        external(n, &[65000 + u32::from(n)])
+    } else {
+        PathAttrs {
+            local_pref: Some(variant.local_pref),
+            ..attrs(n)
+        }
+    };
+    PathAttrs {
+        med: Some(variant.med),
+        next_hop: Some(address(if variant.hop == 0 { n } else { 9 })),
+        communities: if variant.community {
+            vec![Community::NO_EXPORT]
+        } else {
+            vec![]
+        },
+        ..base
+    }
+}
+
+fn happen(net: &mut Net, event: Event) {
+    let filters = vec!["f".to_owned()];
+    match event {
+        Event::Up(n) => net.up(n),
+        Event::Restarted(n, forwarding) => {
+            let families = vec![(Family::Ipv4, forwarding)];
+            let time = Duration::from_secs(120);
+            let restart = RemoteRestart {
+                restarting: true,
+                time,
+                families,
+            };
+            net.up_with(
+                n,
+                SessionInfo {
+                    graceful_restart: Some(restart),
+                    ..session(n)
+                },
+            );
+        }
+        Event::Down(n, graceful) => net.down(n, graceful),
+        Event::Announce(n, route, variant) => net.announce(n, &[route], received(n, variant)),
+        Event::Withdraw(n, route) => net.withdraw(n, &[route]),
+        Event::EndOfRib(n) => net.end_of_rib(n),
+        Event::Originate(route) => net.reconfigure(|config| {
+            config
+                .originate
+                .insert(prefix(route), Origination::default());
+        }),
+        Event::Unoriginate(route) => net.reconfigure(|config| {
+            config.originate.remove(&prefix(route));
+        }),
+        Event::Advance(seconds) => net.advance(seconds),
+        Event::Client(n, client) => net.reconfigure(|config| {
+            let cluster = client.then(|| ClusterId([7, 7, 7, 7].into()));
+            config.peers.get_mut(&name(n)).unwrap().client_of = cluster;
+        }),
+        Event::Filter(n, import) => net.reconfigure(|config| {
+            let peer = config.peers.get_mut(&name(n)).unwrap();
+            let list = if import {
+                &mut peer.import
+            } else {
+                &mut peer.export
+            };
+            *list = if list.is_empty() { filters } else { vec![] };
+        }),
+        Event::Preference(preference) => net.reconfigure(|config| {
+            config.filters.insert("f".to_owned(), filter(preference));
+        }),
+    }
+}
+
+/// A table that has only ever seen the present.
+fn fresh(net: &Net) -> Net {
+    let mut fresh = Net::new(net.config.clone());
+    for n in 2..7 {
+        if net.rib.session(&name(n)).is_some() {
+            fresh.up(n);
+        }
+    }
+    fresh
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_said_equals_what_is_answered(
+        restarting: bool,
+        events in prop::collection::vec(event(), 1..60)
+    ) {
+        let mut net = start(restarting);
+        for event in events {
+            happen(&mut net, event);
+            net.check();
+        }
+        net.advance(1000);
+        net.check();
+        prop_assert!(net.rib.awaited().is_empty());
+    }
+
+    /// DESIGN: output depends on the current state, never on history.
+    #[test]
+    fn history_leaves_no_trace(events in prop::collection::vec(event(), 1..60)) {
+        let mut net = start(false);
+        let mut known: BTreeMap<(u8, u8), Variant> = BTreeMap::new();
+        for event in events {
+            // Without retention, so that the model of what each peer has announced stays trivial.
+            let event = match event {
+                Event::Down(n, _) => Event::Down(n, false),
+                Event::Restarted(n, _) => Event::Restarted(n, false),
+                other => other,
+            };
+            match event {
+                Event::Down(n, _) | Event::Restarted(n, _) | Event::Up(n) => {
+                    if matches!(event, Event::Up(_)) {
+                        happen(&mut net, Event::Down(n, false));
+                    }
+                    known.retain(|(peer, _), _| *peer != n);
+                }
+                Event::Announce(n, route, variant) if net.rib.session(&name(n)).is_some() => {
+                    known.insert((n, route), variant);
+                }
+                Event::Withdraw(n, route) => drop(known.remove(&(n, route))),
+                _ => {}
+            }
+            happen(&mut net, event);
+        }
+        let mut fresh = fresh(&net);
+        for ((n, route), variant) in known.into_iter().rev() {
+            happen(&mut fresh, Event::Announce(n, route, variant));
+        }
+        prop_assert_eq!(&net.fib, &fresh.fib);
+        for n in 2..7 {
+            prop_assert_eq!(net.told(n), fresh.told(n), "peer {}", n);
+        }
+        prop_assert_eq!(net.rib.counts().paths, fresh.rib.counts().paths);
+        prop_assert_eq!(net.rib.counts().prefixes, fresh.rib.counts().prefixes);
+    }
+}

@@ -1,0 +1,219 @@
+//! The table as people and other programs see it. Everything here is a copy and can be serialised.
+
+use std::net::IpAddr;
+
+use caracal_model::net::Prefix;
+use serde::{Deserialize, Serialize};
+
+use super::adj_out::Withheld;
+use super::decision::Reason;
+use super::import::{DecidedBy, Refusal};
+use crate::attrs::PathAttrs;
+use crate::types::{AnyCommunity, ClusterId, PeerName, RouterId};
+
+/// A route for the forwarding table: the best path to a prefix, learned from a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedRoute {
+    /// Next hops of the ECMP set, the best path's first, without duplicates; never empty.
+    pub next_hops: Vec<IpAddr>,
+    /// The peer that sent the best path.
+    pub peer: PeerName,
+    /// The peer's address.
+    pub peer_address: IpAddr,
+    /// Learned from a peer of our own AS.
+    pub internal: bool,
+    /// LOCAL_PREF, or the default of 100.
+    pub local_pref: u32,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// Length of the AS path.
+    pub as_path_len: usize,
+    /// Standard and large communities.
+    pub communities: Vec<AnyCommunity>,
+    /// Kept while the peer restarts.
+    pub stale: bool,
+}
+
+/// Path attributes in print.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttrsInfo {
+    /// NEXT_HOP; `None` on a route of ours that uses each session's own address.
+    pub next_hop: Option<IpAddr>,
+    /// ORIGIN: `IGP`, `EGP`, `Incomplete`.
+    pub origin: String,
+    /// AS_PATH: `64512 65001 {65002 65003}`.
+    pub as_path: String,
+    /// LOCAL_PREF.
+    pub local_pref: Option<u32>,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// Standard and large communities.
+    pub communities: Vec<AnyCommunity>,
+    /// ORIGINATOR_ID.
+    pub originator_id: Option<RouterId>,
+    /// CLUSTER_LIST.
+    pub cluster_list: Vec<ClusterId>,
+}
+
+/// Standard and large communities of a set.
+pub(super) fn communities(attrs: &PathAttrs) -> Vec<AnyCommunity> {
+    let standard = attrs
+        .communities
+        .iter()
+        .copied()
+        .map(AnyCommunity::Standard);
+    standard
+        .chain(
+            attrs
+                .large_communities
+                .iter()
+                .copied()
+                .map(AnyCommunity::Large),
+        )
+        .collect()
+}
+
+impl From<&PathAttrs> for AttrsInfo {
+    fn from(attrs: &PathAttrs) -> Self {
+        Self {
+            next_hop: attrs.next_hop,
+            origin: attrs.origin.to_string(),
+            as_path: attrs.as_path.to_string(),
+            local_pref: attrs.local_pref,
+            med: attrs.med,
+            communities: communities(attrs),
+            originator_id: attrs.originator_id,
+            cluster_list: attrs.cluster_list.clone(),
+        }
+    }
+}
+
+/// What became of a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+pub enum PathStatus {
+    /// In use.
+    Best {
+        /// The rule that decided last.
+        reason: Reason,
+    },
+    /// Lost against the best path.
+    Lost {
+        /// The rule by which it lost.
+        reason: Reason,
+        /// It is in the ECMP set all the same.
+        multipath: bool,
+    },
+    /// Not used.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// The filter that rejected it.
+        by: Option<DecidedBy>,
+    },
+    /// There is no way to its next hop.
+    Unreachable,
+    /// Selection waits for the peers after a restart.
+    Deferred,
+}
+
+impl PathStatus {
+    /// A sentence for people.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::Best { reason } => format!("best: {reason}"),
+            Self::Lost {
+                reason,
+                multipath: false,
+            } => format!("lost: the best has {reason}"),
+            Self::Lost {
+                reason,
+                multipath: true,
+            } => {
+                format!("in the ECMP set; not the best: the best has {reason}")
+            }
+            Self::Refused { refusal, by: None } => format!("not used: {refusal}"),
+            Self::Refused {
+                refusal,
+                by: Some(by),
+            } => format!("not used: {refusal}, {by}"),
+            Self::Unreachable => "not used: no route to the next hop".to_owned(),
+            Self::Deferred => "selection waits for End-of-RIB of the peers".to_owned(),
+        }
+    }
+}
+
+/// One path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteInfo {
+    /// The destination.
+    pub prefix: Prefix,
+    /// Who sent it; `None` for a route of ours.
+    pub peer: Option<PeerName>,
+    /// The attributes: after import policy, or as received when refused.
+    #[serde(flatten)]
+    pub attrs: AttrsInfo,
+    /// Kept while the peer restarts.
+    pub stale: bool,
+    /// What became of it.
+    #[serde(flatten)]
+    pub status: PathStatus,
+}
+
+/// A route as it goes to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvertisedRoute {
+    /// The destination.
+    pub prefix: Prefix,
+    /// The attributes that the peer gets.
+    #[serde(flatten)]
+    pub attrs: AttrsInfo,
+}
+
+/// Whether the best path goes to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advertisement {
+    /// It does, with these attributes.
+    Sent(AttrsInfo),
+    /// It does not.
+    Withheld(Withheld),
+}
+
+/// Everything that is known about one prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The prefix in the table: the one asked for, or the longest that covers it. `None`: there is none.
+    pub prefix: Option<Prefix>,
+    /// All paths, the best first.
+    pub paths: Vec<RouteInfo>,
+    /// What goes to each established peer, by name.
+    pub advertised: Vec<(PeerName, Advertisement)>,
+    /// What goes to the forwarding table.
+    pub learned: Option<LearnedRoute>,
+}
+
+/// Counters of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerCounts {
+    /// Prefixes in its Adj-RIB-In.
+    pub received: usize,
+    /// Those of them that import policy and loop checks let pass.
+    pub accepted: usize,
+    /// Prefixes that it is told.
+    pub advertised: usize,
+}
+
+/// Counters of the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RibCounts {
+    /// Prefixes with at least one path.
+    pub prefixes: usize,
+    /// Paths in all.
+    pub paths: usize,
+    /// Distinct attribute sets, unused ones that await a sweep included.
+    pub attribute_sets: usize,
+    /// Update groups.
+    pub update_groups: usize,
+}
