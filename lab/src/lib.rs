@@ -14,17 +14,21 @@
 pub mod cni;
 pub mod down;
 pub mod etcd;
+pub mod fault;
 pub mod ip;
 pub mod lab;
+pub mod matrix;
 pub mod netns;
 pub mod node;
 pub mod plan;
+pub mod probe;
 pub mod process;
 pub mod program;
 pub mod state;
 pub mod topology;
 pub mod up;
 pub mod wait;
+pub mod witness;
 
 pub use down::{DownError, DownReport, down};
 pub use lab::Lab;

@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use caracal_lab::plan::ETCD_PORT;
 use caracal_lab::process::Identity;
@@ -14,48 +12,12 @@ use caracal_lab::{
     Extent, Lab, LabName, Options, Progress, Topology, UpError, down, ip, netns, program,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
+mod support;
 
-/// Namespaces need root, and some programs.
+use support::{SECOND, assert_nothing_left, example, network, ping, unique};
+
 fn possible(test: &str) -> bool {
-    if !rustix::process::geteuid().is_root() {
-        println!("{test}: skipped, it needs root");
-        return false;
-    }
-    if let Err(missing) = program::require(&["ip", "etcd", "etcdctl", "ping"]) {
-        println!("{test}: skipped, {missing}");
-        return false;
-    }
-    true
-}
-
-fn example(name: &str) -> PathBuf {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../topologies/examples");
-    Path::new(folder).join(format!("{name}.yaml"))
-}
-
-fn unique(name: &str) -> String {
-    format!("t{}-{name}", std::process::id())
-}
-
-fn network(topology: &str, name: &str) -> Lab {
-    let (topology, text) = Topology::load_text(&example(topology)).unwrap();
-    let mut options = Options::test("/nonexistent", &unique(name));
-    options.extent = Extent::Network;
-    Lab::up(topology, &text, options, &|_| {})
-        .unwrap_or_else(|e| panic!("{}", caracal_lab::error_chain(&e)))
-}
-
-fn ping(lab: &Lab, from: &str, to: &str) -> String {
-    let mut command = program::command("ping").unwrap();
-    command.args(["-n", "-c1", "-W2", to]);
-    let netns = lab.netns(from).unwrap();
-    program::call(Some(&netns), &mut command, b"", 10 * SECOND).unwrap()
-}
-
-fn assert_nothing_left(name: &LabName) {
-    assert_eq!(netns::list(&name.prefix()), Vec::<String>::new());
-    assert!(!Folder::of(name).path().exists());
+    support::possible(test, &[])
 }
 
 #[test]
