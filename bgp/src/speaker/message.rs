@@ -3,20 +3,46 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use caracal_model::net::Family;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 use super::feed::OutFeed;
 use crate::config::PeerConfig;
 use crate::rib::SessionInfo;
-use crate::types::{PeerName, SessionState};
+use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::update::Update;
 
 /// Capacity of the channel from all sessions to the core, in messages. Enough that a session that reads a full
 /// socket buffer of small UPDATEs does not bounce on each; small enough that a slow table stops the reading
 /// and TCP slows the peers.
 pub const TO_CORE_DEPTH: usize = 256;
+
+/// Capacity of a session's control channel, in messages. The core never waits on it: configuration is resent
+/// when it finds the channel full, and a connection that does not fit is dropped for the peer to dial again.
+pub const TO_SESSION_DEPTH: usize = 16;
+
+/// Everything a session task is born with. The task is `session::run(start)`; it ends after
+/// [`ToSession::Shutdown`] or when `control` is closed.
+#[derive(Debug)]
+pub struct SessionStart {
+    /// Which peer.
+    pub peer: PeerName,
+    /// The peer's configuration.
+    pub config: PeerConfig,
+    /// Our AS unless the peer's configuration overrides it.
+    pub local_as: Asn,
+    /// Our BGP Identifier.
+    pub router_id: RouterId,
+    /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
+    pub restarting_until: Option<Instant>,
+    /// The way to the core.
+    pub core: mpsc::Sender<ToCore>,
+    /// The way from the core.
+    pub control: mpsc::Receiver<ToSession>,
+}
 
 /// What a session tells the core. Messages of one session arrive in order.
 #[derive(Debug)]
