@@ -1,0 +1,145 @@
+//! What the kernel holds, as read back. Devices are named as in [`crate::desired`]; an index without a
+//! name does not occur, since links are read in the same pass.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+use caracal_model::net::Prefix;
+use caracal_model::resource::node::Mac;
+
+use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, RouteKey, Target};
+use crate::links::Links;
+
+/// Where a kernel route leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActualTarget {
+    /// A target that we write ourselves.
+    Known(Target),
+    /// Another route type (`unreachable`, `prohibit`, `throw`, …) by its number, or a route with features that we never
+    /// write (next-hop objects, light-weight tunnels): never ours.
+    Other(u8),
+}
+
+/// A route of the kernel's main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActualRoute {
+    /// Destination.
+    pub prefix: Prefix,
+    /// Metric.
+    pub metric: u32,
+    /// Type of service; ours have zero.
+    pub tos: u8,
+    /// Kernel protocol.
+    pub protocol: u8,
+    /// Where it leads.
+    pub target: ActualTarget,
+    /// MTU metric.
+    pub mtu: Option<u32>,
+}
+
+impl ActualRoute {
+    /// The kernel's key.
+    #[must_use]
+    pub const fn key(&self) -> RouteKey {
+        RouteKey {
+            prefix: self.prefix,
+            metric: self.metric,
+        }
+    }
+
+    /// As a route of a kind that we write.
+    #[must_use]
+    pub fn known(&self) -> Option<Route> {
+        match &self.target {
+            ActualTarget::Known(target) if self.tos == 0 => Some(Route {
+                prefix: self.prefix,
+                metric: self.metric,
+                protocol: self.protocol,
+                target: target.clone(),
+                mtu: self.mtu,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The next hops; empty for blackholes and foreign kinds.
+    #[must_use]
+    pub fn next_hops(&self) -> &[NextHop] {
+        match &self.target {
+            ActualTarget::Known(Target::Via(hops)) => hops,
+            _ => &[],
+        }
+    }
+
+    /// The device of a route with exactly one next hop.
+    #[must_use]
+    pub fn link(&self) -> Option<&IfName> {
+        match self.next_hops() {
+            [hop] => Some(&hop.link),
+            _ => None,
+        }
+    }
+}
+
+impl From<Route> for ActualRoute {
+    fn from(route: Route) -> Self {
+        Self {
+            prefix: route.prefix,
+            metric: route.metric,
+            tos: 0,
+            protocol: route.protocol,
+            target: ActualTarget::Known(route.target),
+            mtu: route.mtu,
+        }
+    }
+}
+
+/// A neighbour of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActualNeighbour {
+    /// MAC address, when it is resolved.
+    pub mac: Option<Mac>,
+    /// Set by somebody, not learned.
+    pub permanent: bool,
+}
+
+/// What the kernel holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actual {
+    /// Interfaces with their addresses.
+    pub links: Links,
+    /// Routes of the main table by key, in the kernel's order.
+    pub routes: BTreeMap<RouteKey, Vec<ActualRoute>>,
+    /// Neighbours.
+    pub neighbours: BTreeMap<NeighbourKey, ActualNeighbour>,
+    /// FDB entries of VXLAN devices with a destination.
+    pub fdb: BTreeMap<FdbKey, IpAddr>,
+    /// Values below `/proc/sys`; those that were asked for.
+    pub sysctls: BTreeMap<String, String>,
+    /// Fingerprint of our NAT rules; `None` = none are there.
+    pub nat: Option<String>,
+}
+
+impl Actual {
+    /// Adds a route behind those with the same key.
+    pub fn push_route(&mut self, route: ActualRoute) {
+        self.routes.entry(route.key()).or_default().push(route);
+    }
+
+    /// All routes.
+    pub fn all_routes(&self) -> impl Iterator<Item = &ActualRoute> {
+        self.routes.values().flatten()
+    }
+
+    /// What is left when a device goes: its routes, neighbours, FDB entries and addresses go with it.
+    pub fn remove_link(&mut self, name: &IfName) {
+        self.links.remove(name.as_str());
+        self.routes.retain(|_, routes| {
+            routes.retain(|r| !r.next_hops().iter().any(|hop| hop.link == *name));
+            !routes.is_empty()
+        });
+        self.neighbours.retain(|key, _| key.link != *name);
+        self.fdb.retain(|key, _| key.link != *name);
+    }
+}

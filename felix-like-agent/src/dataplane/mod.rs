@@ -1,0 +1,1 @@
+//! The shell: reads and writes the kernel.

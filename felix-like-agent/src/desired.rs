@@ -1,0 +1,359 @@
+//! What the kernel should hold: sorted maps with kernel keys, and what cannot be done with the reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::snapshot::Problem;
+
+use crate::nat::Nat;
+
+/// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no other route of ours
+/// has a metric this high, so a blackhole never beats one. (A workload's route is longer than its block
+/// anyway, and host blocks get no blackhole.)
+pub const BLACKHOLE_METRIC: u32 = 1_000_000;
+
+/// Name of the IPIP device: the kernel's own fallback device.
+pub const IPIP_DEVICE: &str = "tunl0";
+
+/// Name of the VXLAN device of a family.
+#[must_use]
+pub const fn vxlan_device(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "vxlan.calico",
+        Family::Ipv6 => "vxlan-v6.calico",
+    }
+}
+
+/// Metric of a route to a block or address of another node. Felix leaves it out, which IPv6 stores as 1024.
+#[must_use]
+pub const fn cluster_metric(family: Family) -> u32 {
+    match family {
+        Family::Ipv4 => 0,
+        Family::Ipv6 => 1024,
+    }
+}
+
+/// The kernel's key of a route in the main table (with TOS 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteKey {
+    /// Destination.
+    pub prefix: Prefix,
+    /// Metric, the kernel's priority; lower wins.
+    pub metric: u32,
+}
+
+/// One way out.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NextHop {
+    /// The gateway; `None` = the destination itself is on the link.
+    pub gateway: Option<IpAddr>,
+    /// The device.
+    pub link: IfName,
+    /// The kernel shall not check that the gateway is on a subnet of the device.
+    pub onlink: bool,
+}
+
+impl NextHop {
+    /// True when both lead the same way. `onlink` is a permission for the insertion, not a direction.
+    #[must_use]
+    pub fn same_way(&self, other: &Self) -> bool {
+        self.gateway == other.gateway && self.link == other.link
+    }
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// Packets are dropped in silence.
+    Blackhole,
+    /// At least one next hop, sorted; more = equal-cost multipath.
+    Via(Vec<NextHop>),
+}
+
+impl Target {
+    /// One next hop.
+    #[must_use]
+    pub fn via(gateway: Option<IpAddr>, link: &IfName, onlink: bool) -> Self {
+        Self::Via(vec![NextHop {
+            gateway,
+            link: link.clone(),
+            onlink,
+        }])
+    }
+
+    /// True when both lead the same way.
+    #[must_use]
+    pub fn same_way(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Blackhole, Self::Blackhole) => true,
+            (Self::Via(a), Self::Via(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_way(b))
+            }
+            _ => false,
+        }
+    }
+
+    /// The devices, in order.
+    pub fn links(&self) -> impl Iterator<Item = &IfName> {
+        match self {
+            Self::Blackhole => &[],
+            Self::Via(hops) => hops.as_slice(),
+        }
+        .iter()
+        .map(|hop| &hop.link)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blackhole => f.write_str("blackhole"),
+            Self::Via(hops) => {
+                for (i, hop) in hops.iter().enumerate() {
+                    if i > 0 {
+                        f.write_str(" nexthop ")?;
+                    }
+                    if let Some(gateway) = hop.gateway {
+                        write!(f, "via {gateway} ")?;
+                    }
+                    write!(f, "dev {}", hop.link)?;
+                    if hop.onlink {
+                        f.write_str(" onlink")?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Destination.
+    pub prefix: Prefix,
+    /// Metric.
+    pub metric: u32,
+    /// Kernel protocol: who wrote it.
+    pub protocol: u8,
+    /// Where it leads.
+    pub target: Target,
+    /// MTU of the path, when it differs from the device's.
+    pub mtu: Option<u32>,
+}
+
+impl Route {
+    /// The kernel's key.
+    #[must_use]
+    pub const fn key(&self) -> RouteKey {
+        RouteKey {
+            prefix: self.prefix,
+            metric: self.metric,
+        }
+    }
+
+    /// True when a kernel route with these properties needs no change.
+    #[must_use]
+    pub fn satisfied_by(&self, other: &Self) -> bool {
+        self.key() == other.key()
+            && self.protocol == other.protocol
+            && self.mtu == other.mtu
+            && self.target.same_way(&other.target)
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} proto {} metric {}",
+            self.prefix, self.target, self.protocol, self.metric
+        )?;
+        self.mtu.map_or(Ok(()), |mtu| write!(f, " mtu {mtu}"))
+    }
+}
+
+/// What a planned route is for. Ordered by precedence: of two routes to one prefix the smaller kind stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteKind {
+    /// To a workload of this node.
+    Local,
+    /// To another node over VXLAN.
+    Vxlan,
+    /// To another node over IPIP.
+    Ipip,
+    /// To another node, or out of the cluster, without encapsulation.
+    Direct,
+    /// An own block.
+    Blackhole,
+}
+
+impl RouteKind {
+    /// The word in status and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Vxlan => "vxlan",
+            Self::Ipip => "ipip",
+            Self::Direct => "direct",
+            Self::Blackhole => "blackhole",
+        }
+    }
+}
+
+/// A route with what it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedRoute {
+    /// The route.
+    pub route: Route,
+    /// What it is for.
+    pub kind: RouteKind,
+}
+
+/// How a tunnel device is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TunnelKind {
+    /// `ipip` without local and remote.
+    Ipip,
+    /// `vxlan` without learning.
+    Vxlan {
+        /// VXLAN network identifier.
+        vni: u32,
+        /// UDP port.
+        port: u16,
+        /// The node's own address.
+        local: IpAddr,
+        /// The device that carries the node's own address.
+        parent: IfName,
+        /// The device's MAC address, which every other node derives from our name.
+        mac: Mac,
+    },
+}
+
+impl TunnelKind {
+    /// The kernel's word.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Vxlan { .. } => "vxlan",
+        }
+    }
+}
+
+/// A tunnel device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Name.
+    pub name: IfName,
+    /// How it is made.
+    pub kind: TunnelKind,
+    /// MTU in octets.
+    pub mtu: u32,
+    /// The one address, a host prefix; `None` while IPAM has not given one.
+    pub address: Option<IpAddr>,
+}
+
+impl Tunnel {
+    /// The family that the tunnel carries.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        match &self.kind {
+            TunnelKind::Ipip => Family::Ipv4,
+            TunnelKind::Vxlan { local, .. } => Family::of(*local),
+        }
+    }
+
+    /// The address as an interface address.
+    #[must_use]
+    pub fn cidr(&self) -> Option<Cidr> {
+        self.address.map(|address| Cidr {
+            address,
+            len: Family::of(address).bits(),
+        })
+    }
+}
+
+/// The kernel's key of a neighbour.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NeighbourKey {
+    /// The device.
+    pub link: IfName,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// The kernel's key of an FDB entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FdbKey {
+    /// The VXLAN device.
+    pub link: IfName,
+    /// The MAC of the remote VTEP.
+    pub mac: Mac,
+}
+
+impl fmt::Display for NeighbourKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.address, self.link)
+    }
+}
+
+impl fmt::Display for FdbKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", format_mac(&self.mac), self.link)
+    }
+}
+
+/// What the kernel should hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// Revision of the snapshot that this was planned from.
+    pub revision: i64,
+    /// Routes, one a prefix (AGENT-1).
+    pub routes: BTreeMap<Prefix, PlannedRoute>,
+    /// Tunnel devices by name.
+    pub tunnels: BTreeMap<IfName, Tunnel>,
+    /// Permanent neighbours.
+    pub neighbours: BTreeMap<NeighbourKey, Mac>,
+    /// Permanent FDB entries: the underlay address of each remote VTEP.
+    pub fdb: BTreeMap<FdbKey, IpAddr>,
+    /// Values below `/proc/sys`, by path.
+    pub sysctls: BTreeMap<String, String>,
+    /// NAT and forwarding rules; `None` = not known, leave what is there.
+    pub nat: Option<Nat>,
+    /// What is wanted and cannot be done.
+    pub problems: BTreeSet<Problem>,
+    /// MTU for interfaces of workloads, in octets; zero before the first plan.
+    pub workload_mtu: u32,
+    /// What tells our objects from those of others.
+    pub ownership: crate::ownership::Ownership,
+    /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
+    pub skipped: BTreeMap<Prefix, String>,
+}
+
+impl Desired {
+    /// Number of routes by kind.
+    #[must_use]
+    pub fn count_by_kind(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for planned in self.routes.values() {
+            *counts.entry(planned.kind.as_str()).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+/// A [`Problem`] from its parts.
+#[must_use]
+pub(crate) fn problem(code: &str, subject: &str, reason: String) -> Problem {
+    Problem {
+        code: code.to_owned(),
+        subject: subject.to_owned(),
+        reason,
+    }
+}

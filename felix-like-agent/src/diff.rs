@@ -1,0 +1,383 @@
+//! `diff(desired, actual, phase) -> [Op]`: what has to happen, in dependency order: links, addresses,
+//! neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
+
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use caracal_model::names::IfName;
+use caracal_model::snapshot::Problem;
+
+use crate::actual::{Actual, ActualRoute};
+use crate::desired::{Desired, Route, RouteKind, Tunnel, TunnelKind, problem};
+use crate::links::{Link, Links};
+use crate::op::Op;
+use crate::ownership::Owner;
+
+/// How sure we are that what is not desired is unwanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Not sure (start, stale datastore, peers without End-of-RIB): put, never delete.
+    Learning,
+    /// Sure: sweep what is ours and unwanted.
+    Synced,
+    /// A restart is expected: touch nothing.
+    Frozen,
+}
+
+impl Phase {
+    /// The word in status and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Learning => "learning",
+            Self::Synced => "synced",
+            Self::Frozen => "frozen",
+        }
+    }
+}
+
+/// What has to happen. Empty when the kernel is as desired (AGENT-2).
+#[must_use]
+pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
+    if phase == Phase::Frozen {
+        return Vec::new();
+    }
+    let blocked: BTreeSet<&IfName> = desired
+        .tunnels
+        .values()
+        .filter(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
+        .map(|t| &t.name)
+        .collect();
+    let mut ops = Ops {
+        desired,
+        blocked,
+        puts: Vec::new(),
+        deletes: Vec::new(),
+    };
+    let actual = ops.tunnels(actual, phase);
+    ops.addresses(&actual);
+    ops.neighbours(&actual);
+    ops.fdb(&actual);
+    ops.routes(&actual);
+    ops.sysctls(&actual);
+    ops.nat(&actual);
+    let mut puts = ops.puts;
+    if phase == Phase::Synced {
+        ops.deletes.sort_by_key(deletion_rank);
+        puts.append(&mut ops.deletes);
+    }
+    puts
+}
+
+/// All that is ours, as deletions: what an uninstallation does.
+#[must_use]
+pub fn removal(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<Op> {
+    let nothing = Desired {
+        ownership: ownership.clone(),
+        ..Desired::default()
+    };
+    let mut ops = diff(&nothing, actual, Phase::Synced);
+    if actual.nat.is_some() {
+        ops.push(Op::DeleteNat);
+    }
+    ops
+}
+
+/// Foreign objects in the place of wanted ones; they win (see [`crate::ownership`]).
+#[must_use]
+pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for tunnel in desired.tunnels.values() {
+        if tunnel_state(tunnel, &actual.links) == TunnelState::Foreign
+            && let Some(link) = actual.links.by_name(tunnel.name.as_str())
+        {
+            let reason = format!(
+                "a device of kind {:?} has the name of our {} device; it is not touched, and nothing goes through a tunnel of ours until it is renamed or removed",
+                link.kind,
+                tunnel.kind.as_str(),
+            );
+            problems.push(problem(
+                "agent.foreign_device",
+                tunnel.name.as_str(),
+                reason,
+            ));
+        }
+    }
+    for planned in desired.routes.values() {
+        if let RouteState::Foreign(other) = route_state(desired, &planned.route, actual) {
+            let reason = format!(
+                "a route of another program (protocol {}) has this prefix and metric {}; it stays and ours ({}) is not written; remove it if ours is the right one",
+                other.protocol, other.metric, planned.route.target,
+            );
+            problems.push(problem(
+                "agent.foreign_route",
+                &other.prefix.to_string(),
+                reason,
+            ));
+        }
+    }
+    problems
+}
+
+const fn deletion_rank(op: &Op) -> u8 {
+    match op {
+        Op::DeleteRoute(_) => 0,
+        Op::DeleteFdb(..) => 1,
+        Op::DeleteNeighbour(_) => 2,
+        Op::DeleteAddress(..) => 3,
+        _ => 4,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TunnelState {
+    Missing,
+    Foreign,
+    /// Made with parameters that cannot be changed.
+    Wrong,
+    /// Needs MTU, MAC or up.
+    Unset,
+    Right,
+}
+
+fn tunnel_state(tunnel: &Tunnel, links: &Links) -> TunnelState {
+    let Some(link) = links.by_name(tunnel.name.as_str()) else {
+        return TunnelState::Missing;
+    };
+    if link.kind != tunnel.kind.as_str() {
+        return TunnelState::Foreign;
+    }
+    let mac_is_right = match &tunnel.kind {
+        TunnelKind::Ipip => true,
+        TunnelKind::Vxlan { mac, .. } if is_made_like(tunnel, link, links) => {
+            link.mac == Some(*mac)
+        }
+        TunnelKind::Vxlan { .. } => return TunnelState::Wrong,
+    };
+    if link.up && link.mtu == tunnel.mtu && mac_is_right {
+        TunnelState::Right
+    } else {
+        TunnelState::Unset
+    }
+}
+
+fn is_made_like(tunnel: &Tunnel, link: &Link, links: &Links) -> bool {
+    let TunnelKind::Vxlan {
+        vni,
+        port,
+        local,
+        parent,
+        ..
+    } = &tunnel.kind
+    else {
+        return true;
+    };
+    link.vxlan.as_ref().is_some_and(|made| {
+        made.vni == *vni
+            && made.port == *port
+            && made.local == Some(*local)
+            && !made.learning
+            && !made.external
+            && made
+                .parent
+                .and_then(|index| links.by_index(index))
+                .is_some_and(|link| link.name == *parent)
+    })
+}
+
+enum RouteState<'a> {
+    Missing,
+    /// Ours, but it leads elsewhere.
+    Wrong,
+    Right,
+    Foreign(&'a ActualRoute),
+}
+
+fn route_state<'a>(desired: &Desired, route: &Route, actual: &'a Actual) -> RouteState<'a> {
+    let there = actual
+        .routes
+        .get(&route.key())
+        .map_or(&[][..], Vec::as_slice);
+    let mut same_key = there.iter().filter(|r| r.tos == 0).peekable();
+    if same_key.peek().is_none() {
+        return RouteState::Missing;
+    }
+    if there.iter().any(|r| is_right(route, r)) {
+        return RouteState::Right;
+    }
+    // A replacement hits the first one, so all of them must be ours.
+    same_key
+        .find(|r| desired.ownership.route(r) == Owner::Foreign)
+        .map_or(RouteState::Wrong, RouteState::Foreign)
+}
+
+fn is_right(route: &Route, there: &ActualRoute) -> bool {
+    there
+        .known()
+        .is_some_and(|known| route.satisfied_by(&known))
+}
+
+struct Ops<'a> {
+    desired: &'a Desired,
+    /// Devices whose names somebody else holds.
+    blocked: BTreeSet<&'a IfName>,
+    puts: Vec<Op>,
+    deletes: Vec<Op>,
+}
+
+impl Ops<'_> {
+    /// Answers with what the rest of the diff has to reckon with: a device that is made anew loses what it had.
+    fn tunnels<'a>(&mut self, actual: &'a Actual, phase: Phase) -> Cow<'a, Actual> {
+        let mut rest = Cow::Borrowed(actual);
+        for tunnel in self.desired.tunnels.values() {
+            match tunnel_state(tunnel, &actual.links) {
+                TunnelState::Missing => self.puts.push(Op::AddTunnel(tunnel.clone())),
+                TunnelState::Unset => self.puts.push(Op::SetTunnel(tunnel.clone())),
+                // Not to be had without a deletion; before we are sure, a wrong device is better than none.
+                TunnelState::Wrong if phase == Phase::Synced => {
+                    self.puts.push(Op::DeleteTunnel(tunnel.name.clone()));
+                    self.puts.push(Op::AddTunnel(tunnel.clone()));
+                    rest.to_mut().remove_link(&tunnel.name);
+                }
+                TunnelState::Wrong | TunnelState::Foreign | TunnelState::Right => {}
+            }
+        }
+        for link in actual.links.iter() {
+            let ours = self.desired.ownership.tunnel(link);
+            // tunl0 is the kernel's fallback device and cannot be deleted; it loses its addresses.
+            if ours && link.kind == "vxlan" && !self.desired.tunnels.contains_key(&link.name) {
+                self.deletes.push(Op::DeleteTunnel(link.name.clone()));
+            }
+        }
+        rest
+    }
+
+    fn addresses(&mut self, actual: &Actual) {
+        for tunnel in self.desired.tunnels.values() {
+            if self.blocked.contains(&tunnel.name) {
+                continue;
+            }
+            let link = actual.links.by_name(tunnel.name.as_str());
+            if let Some(cidr) = tunnel.cidr()
+                && link.is_none_or(|l| !l.addresses.contains(&cidr))
+            {
+                self.puts.push(Op::AddAddress(tunnel.name.clone(), cidr));
+            }
+        }
+        for link in actual.links.iter() {
+            let wanted = self.desired.tunnels.get(&link.name);
+            // An address that IPAM has not given yet may be the one that is there.
+            if wanted.is_some_and(|t| t.address.is_none()) {
+                continue;
+            }
+            for cidr in &link.addresses {
+                if self.desired.ownership.address(link, cidr)
+                    && wanted.and_then(Tunnel::cidr) != Some(*cidr)
+                {
+                    self.deletes
+                        .push(Op::DeleteAddress(link.name.clone(), *cidr));
+                }
+            }
+        }
+    }
+
+    fn neighbours(&mut self, actual: &Actual) {
+        for (key, mac) in &self.desired.neighbours {
+            let there = actual.neighbours.get(key);
+            if !self.blocked.contains(&key.link)
+                && there.is_none_or(|n| !n.permanent || n.mac != Some(*mac))
+            {
+                self.puts.push(Op::PutNeighbour(key.clone(), *mac));
+            }
+        }
+        for (key, there) in &actual.neighbours {
+            if self.desired.ownership.neighbour(key, there)
+                && !self.desired.neighbours.contains_key(key)
+                && !self.blocked.contains(&key.link)
+            {
+                self.deletes.push(Op::DeleteNeighbour(key.clone()));
+            }
+        }
+    }
+
+    fn fdb(&mut self, actual: &Actual) {
+        for (key, remote) in &self.desired.fdb {
+            if !self.blocked.contains(&key.link) && actual.fdb.get(key) != Some(remote) {
+                self.puts.push(Op::PutFdb(key.clone(), *remote));
+            }
+        }
+        for (key, remote) in &actual.fdb {
+            if self.desired.ownership.fdb(key)
+                && !self.desired.fdb.contains_key(key)
+                && !self.blocked.contains(&key.link)
+            {
+                self.deletes.push(Op::DeleteFdb(key.clone(), *remote));
+            }
+        }
+    }
+
+    fn routes(&mut self, actual: &Actual) {
+        for planned in self.desired.routes.values() {
+            let route = &planned.route;
+            if route.target.links().any(|link| self.blocked.contains(link)) {
+                continue;
+            }
+            match route_state(self.desired, route, actual) {
+                RouteState::Missing => self.puts.push(Op::AddRoute(route.clone())),
+                RouteState::Wrong => self.puts.push(Op::ReplaceRoute(route.clone())),
+                RouteState::Right | RouteState::Foreign(_) => {}
+            }
+        }
+        for routes in actual.routes.values() {
+            self.sweep(routes);
+        }
+    }
+
+    /// Routes of one key, in the kernel's order.
+    fn sweep(&mut self, routes: &[ActualRoute]) {
+        let Some(first) = routes.first() else { return };
+        let planned = self.desired.routes.get(&first.prefix);
+        let wanted = planned.filter(|p| p.route.metric == first.metric);
+        let exact = wanted.and_then(|p| routes.iter().position(|r| is_right(&p.route, r)));
+        let foreign = |r: &ActualRoute| self.desired.ownership.route(r) == Owner::Foreign;
+        // The one that stays, because it is right or is being replaced.
+        let stays = match (wanted, exact) {
+            (None, _) => None,
+            (Some(_), Some(index)) => Some(index),
+            (Some(_), None) if routes.iter().any(foreign) => None,
+            (Some(_), None) => routes.iter().position(|r| r.tos == 0),
+        };
+        for (index, route) in routes.iter().enumerate() {
+            let delete = match self.desired.ownership.route(route) {
+                _ if Some(index) == stays => false,
+                Owner::Ours => true,
+                Owner::Adoptable => planned.is_some_and(|p| {
+                    p.kind == RouteKind::Local && p.route.target.links().eq(route.link())
+                }),
+                Owner::Foreign => false,
+            };
+            if delete {
+                self.deletes.push(Op::DeleteRoute(route.clone()));
+            }
+        }
+    }
+
+    fn sysctls(&mut self, actual: &Actual) {
+        for (path, value) in &self.desired.sysctls {
+            if actual.sysctls.get(path) != Some(value) {
+                self.puts.push(Op::WriteSysctl(path.clone(), value.clone()));
+            }
+        }
+    }
+
+    fn nat(&mut self, actual: &Actual) {
+        if let Some(nat) = &self.desired.nat
+            && actual.nat.as_ref() != Some(&nat.fingerprint())
+        {
+            self.puts.push(Op::PutNat(nat.clone()));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Routes that BGP learned, as the agent wants to see them. The wiring of the node fills this from the
+//! speaker's feed; this crate knows no BGP.
+
+use std::net::IpAddr;
+
+/// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// BGP next hops as announced, not resolved; more than one = equal-cost multipath.
+    pub next_hops: Vec<IpAddr>,
+    /// Learned from an internal peer (iBGP).
+    pub internal: bool,
+    /// Kept past the end of its session (RFC 4724). It is programmed like any other.
+    pub stale: bool,
+}
+
+impl Learned {
+    /// A path of an internal peer with one next hop.
+    #[must_use]
+    pub fn internal(next_hop: IpAddr) -> Self {
+        Self {
+            next_hops: vec![next_hop],
+            internal: true,
+            stale: false,
+        }
+    }
+
+    /// A path of an external peer with one next hop.
+    #[must_use]
+    pub fn external(next_hop: IpAddr) -> Self {
+        Self {
+            internal: false,
+            ..Self::internal(next_hop)
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The machine's network interfaces, as data. Read by the shell, used by the plan and by whoever looks
+//! for the node's address.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+use caracal_model::net::{Cidr, Prefix};
+use caracal_model::resource::node::Mac;
+
+/// What a VXLAN device was made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VxlanParameters {
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Source address of outer packets.
+    pub local: Option<IpAddr>,
+    /// Index of the device below.
+    pub parent: Option<u32>,
+    /// Learns MAC addresses from packets.
+    pub learning: bool,
+    /// Driven by metadata (flow based, `external`).
+    pub external: bool,
+}
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Kernel index.
+    pub index: u32,
+    /// Name.
+    pub name: IfName,
+    /// `veth`, `vxlan`, `ipip`, `bridge`, …; empty for hardware and loopback.
+    pub kind: String,
+    /// Addresses with their subnets' lengths.
+    pub addresses: Vec<Cidr>,
+    /// Administratively up.
+    pub up: bool,
+    /// MTU in octets.
+    pub mtu: u32,
+    /// MAC address, for Ethernet devices.
+    pub mac: Option<Mac>,
+    /// Index of the device below (VLAN, macvlan, veth's other end).
+    pub parent: Option<u32>,
+    /// The loopback interface.
+    pub loopback: bool,
+    /// Parameters of a VXLAN device.
+    pub vxlan: Option<VxlanParameters>,
+}
+
+impl Link {
+    /// An interface that is up, for tests and simulations.
+    #[must_use]
+    pub fn new(index: u32, name: &str) -> Self {
+        Self {
+            index,
+            name: name.into(),
+            kind: String::new(),
+            addresses: Vec::new(),
+            up: true,
+            mtu: 1500,
+            mac: None,
+            parent: None,
+            loopback: name == "lo",
+            vxlan: None,
+        }
+    }
+
+    /// The same with one more address.
+    #[must_use]
+    pub fn with_address(mut self, address: Cidr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+}
+
+/// All interfaces by index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    by_index: BTreeMap<u32, Link>,
+}
+
+impl FromIterator<Link> for Links {
+    fn from_iter<I: IntoIterator<Item = Link>>(links: I) -> Self {
+        Self {
+            by_index: links.into_iter().map(|l| (l.index, l)).collect(),
+        }
+    }
+}
+
+impl Links {
+    /// All interfaces in the order of their indices.
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.by_index.values()
+    }
+
+    /// The interface with an index.
+    #[must_use]
+    pub fn by_index(&self, index: u32) -> Option<&Link> {
+        self.by_index.get(&index)
+    }
+
+    /// The interface with a name.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&Link> {
+        self.iter().find(|l| l.name.as_str() == name)
+    }
+
+    /// The interface with an index, to change it.
+    pub fn by_index_mut(&mut self, index: u32) -> Option<&mut Link> {
+        self.by_index.get_mut(&index)
+    }
+
+    /// The interface with a name, to change it.
+    pub fn by_name_mut(&mut self, name: &str) -> Option<&mut Link> {
+        self.by_index.values_mut().find(|l| l.name.as_str() == name)
+    }
+
+    /// Adds or replaces an interface.
+    pub fn insert(&mut self, link: Link) {
+        self.by_index.insert(link.index, link);
+    }
+
+    /// Removes an interface.
+    pub fn remove(&mut self, name: &str) -> Option<Link> {
+        let index = self.by_name(name)?.index;
+        self.by_index.remove(&index)
+    }
+
+    /// The interface that carries an address of this machine.
+    #[must_use]
+    pub fn holding(&self, address: IpAddr) -> Option<&Link> {
+        self.iter()
+            .find(|l| l.addresses.iter().any(|a| a.address == address))
+    }
+
+    /// The interface that is up and has `address` in one of its subnets; the longest subnet wins. An address of
+    /// the machine itself is on no link.
+    #[must_use]
+    pub fn on_link(&self, address: IpAddr) -> Option<&Link> {
+        if self.holding(address).is_some() {
+            return None;
+        }
+        self.iter()
+            .filter(|l| l.up && !l.loopback)
+            .flat_map(|l| l.addresses.iter().map(move |a| (a, l)))
+            .filter(|(a, _)| a.prefix().contains(address))
+            .max_by_key(|(a, _)| a.len)
+            .map(|(_, l)| l)
+    }
+
+    /// The subnets of interfaces that are up, without host prefixes.
+    pub fn subnets(&self) -> impl Iterator<Item = Prefix> {
+        self.iter()
+            .filter(|l| l.up)
+            .flat_map(|l| l.addresses.iter().map(Cidr::prefix))
+            .filter(|p| !p.is_host())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_subnet_is_the_link() {
+        let mut down = Link::new(4, "eth2").with_address("10.0.0.77/30".parse().unwrap());
+        down.up = false;
+        let links: Links = [
+            Link::new(1, "lo").with_address("127.0.0.1/8".parse().unwrap()),
+            Link::new(2, "eth0").with_address("10.0.0.1/16".parse().unwrap()),
+            Link::new(3, "eth1").with_address("10.0.0.65/26".parse().unwrap()),
+            down,
+        ]
+        .into_iter()
+        .collect();
+        let on = |text: &str| links.on_link(text.parse().unwrap()).map(|l| l.index);
+        assert_eq!(on("10.0.0.66"), Some(3));
+        assert_eq!(on("10.0.0.78"), Some(3), "eth2 is down");
+        assert_eq!(on("10.0.1.1"), Some(2));
+        assert_eq!(on("10.0.0.65"), None, "our own address");
+        assert_eq!(on("127.0.0.9"), None);
+        assert_eq!(on("192.0.2.1"), None);
+    }
+}

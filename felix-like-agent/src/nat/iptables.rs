@@ -1,0 +1,281 @@
+//! The rules for `iptables-legacy-restore --noflush` and `ip6tables-legacy-restore`: chains of our own, and one jump to
+//! each from a built-in chain. A table is one transaction. `iptables-legacy-save` prints rules in
+//! just this form, so what is there is compared line by line.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::{FamilyRules, Nat};
+
+/// Chains of the `nat` table.
+const POSTROUTING: &str = "caracal-postrouting";
+const OUTGOING: &str = "caracal-outgoing";
+/// Chain of the `filter` table.
+const FORWARD: &str = "caracal-forward";
+
+/// What one table should hold.
+struct Table {
+    name: &'static str,
+    /// The built-in chain and our chain that it jumps to.
+    jump: (&'static str, &'static str),
+    chains: &'static [&'static str],
+    rules: Vec<String>,
+}
+
+impl Table {
+    fn jump(&self) -> String {
+        format!("-A {} -j {}", self.jump.0, self.jump.1)
+    }
+}
+
+/// The two tables we write in.
+pub const TABLES: [&str; 2] = ["nat", "filter"];
+
+fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 2] {
+    let mut lines = Vec::new();
+    for source in &rules.masquerade {
+        lines.push(format!("-A {POSTROUTING} -s {source} -j {OUTGOING}"));
+    }
+    for (link, address) in &rules.tunnels {
+        let host = caracal_model::net::Prefix::host(*address);
+        lines.push(format!(
+            "-A {POSTROUTING} ! -s {host} -o {link} -m addrtype --src-type LOCAL -j MASQUERADE"
+        ));
+    }
+    for exempt in &rules.exempt {
+        lines.push(format!("-A {OUTGOING} -d {exempt} -j RETURN"));
+    }
+    lines.push(format!("-A {OUTGOING} -j MASQUERADE"));
+    let mut forward = Vec::new();
+    for prefix in &nat.interface_prefixes {
+        forward.push(format!("-A {FORWARD} -i {prefix}+ -j ACCEPT"));
+        forward.push(format!("-A {FORWARD} -o {prefix}+ -j ACCEPT"));
+    }
+    [
+        Table {
+            name: TABLES[0],
+            jump: ("POSTROUTING", POSTROUTING),
+            chains: &[OUTGOING, POSTROUTING],
+            rules: lines,
+        },
+        Table {
+            name: TABLES[1],
+            jump: ("FORWARD", FORWARD),
+            chains: &[FORWARD],
+            rules: forward,
+        },
+    ]
+}
+
+/// Input for `iptables-legacy-restore --noflush`, given what `iptables-legacy-save` printed. Naming a chain empties or
+/// creates it; the jump is added only where it is missing.
+#[must_use]
+pub fn restore(nat: &Nat, rules: &FamilyRules, saved: &str) -> String {
+    let mut text = String::new();
+    for table in tables(nat, rules) {
+        let _ = writeln!(text, "*{}", table.name);
+        for chain in table.chains {
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+        let jump = table.jump();
+        if !saved_lines(saved, table.name).any(|line| line == jump) {
+            let _ = writeln!(text, "-I {} 1 -j {}", table.jump.0, table.jump.1);
+        }
+        for rule in &table.rules {
+            let _ = writeln!(text, "{rule}");
+        }
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+/// Input that removes all of ours, given what `iptables-legacy-save` printed.
+#[must_use]
+pub fn removal(saved: &str) -> String {
+    let empty = Nat::default();
+    let mut text = String::new();
+    for table in tables(&empty, &empty.ipv4) {
+        let declared: Vec<&str> = table
+            .chains
+            .iter()
+            .copied()
+            .filter(|chain| {
+                let start = format!(":{chain} ");
+                saved_lines(saved, table.name).any(|line| line.starts_with(&start))
+            })
+            .collect();
+        if declared.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "*{}", table.name);
+        for _ in saved_lines(saved, table.name).filter(|line| *line == table.jump()) {
+            let _ = writeln!(text, "-D {} -j {}", table.jump.0, table.jump.1);
+        }
+        for chain in &declared {
+            let _ = writeln!(text, "-F {chain}");
+        }
+        for chain in &declared {
+            let _ = writeln!(text, "-X {chain}");
+        }
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+/// What `iptables-legacy-save` says of our rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// None of ours.
+    Nothing,
+    /// Exactly the wanted ones.
+    Wanted,
+    /// Others.
+    Different,
+}
+
+/// Compares what was printed with what is wanted.
+#[must_use]
+pub fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Seen {
+    let mut any = false;
+    let mut wanted = true;
+    for table in tables(nat, rules) {
+        let ours: Vec<&str> = saved_lines(saved, table.name)
+            .filter(|line| line.contains("caracal-"))
+            .collect();
+        any |= !ours.is_empty();
+        let jump = table.jump();
+        let declared: BTreeSet<&str> = ours
+            .iter()
+            .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
+            .collect();
+        let in_chains: Vec<&str> = ours
+            .iter()
+            .copied()
+            .filter(|line| line.starts_with("-A caracal-"))
+            .collect();
+        // Order counts inside a chain only, and the chains are printed by name.
+        let per_chain = |lines: &[&str], chain: &str| -> Vec<String> {
+            let start = format!("-A {chain} ");
+            lines
+                .iter()
+                .filter(|line| line.starts_with(&start))
+                .map(|line| (*line).to_owned())
+                .collect()
+        };
+        let expected: Vec<&str> = table.rules.iter().map(String::as_str).collect();
+        wanted &= ours.iter().filter(|line| **line == jump).count() == 1
+            && declared == table.chains.iter().copied().collect()
+            && in_chains.len() == expected.len()
+            && table
+                .chains
+                .iter()
+                .all(|chain| per_chain(&in_chains, chain) == per_chain(&expected, chain));
+    }
+    match (any, wanted) {
+        (false, _) => Seen::Nothing,
+        (true, true) => Seen::Wanted,
+        (true, false) => Seen::Different,
+    }
+}
+
+/// The lines of one table in what `iptables-legacy-save` prints.
+fn saved_lines<'a>(saved: &'a str, table: &str) -> impl Iterator<Item = &'a str> {
+    let start = format!("*{table}");
+    saved
+        .lines()
+        .skip_while(move |line| *line != start)
+        .skip(1)
+        .take_while(|line| *line != "COMMIT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example;
+    use super::*;
+
+    const RESTORED: &str = "*nat
+:caracal-outgoing - [0:0]
+:caracal-postrouting - [0:0]
+-I POSTROUTING 1 -j caracal-postrouting
+-A caracal-postrouting -s 10.244.0.0/16 -j caracal-outgoing
+-A caracal-postrouting ! -s 10.244.3.64/32 -o tunl0 -m addrtype --src-type LOCAL -j MASQUERADE
+-A caracal-outgoing -d 10.244.0.0/16 -j RETURN
+-A caracal-outgoing -d 10.245.0.0/16 -j RETURN
+-A caracal-outgoing -j MASQUERADE
+COMMIT
+*filter
+:caracal-forward - [0:0]
+-I FORWARD 1 -j caracal-forward
+-A caracal-forward -i cali+ -j ACCEPT
+-A caracal-forward -o cali+ -j ACCEPT
+COMMIT
+";
+
+    /// As printed by iptables-legacy-save 1.8 after restoring the above.
+    const SAVED: &str = "# Generated by iptables-save v1.8.9
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:caracal-forward - [0:0]
+-A FORWARD -j caracal-forward
+-A FORWARD -i docker0 -j ACCEPT
+-A caracal-forward -i cali+ -j ACCEPT
+-A caracal-forward -o cali+ -j ACCEPT
+COMMIT
+*nat
+:PREROUTING ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:caracal-outgoing - [0:0]
+:caracal-postrouting - [0:0]
+-A POSTROUTING -j caracal-postrouting
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A caracal-outgoing -d 10.244.0.0/16 -j RETURN
+-A caracal-outgoing -d 10.245.0.0/16 -j RETURN
+-A caracal-outgoing -j MASQUERADE
+-A caracal-postrouting -s 10.244.0.0/16 -j caracal-outgoing
+-A caracal-postrouting ! -s 10.244.3.64/32 -o tunl0 -m addrtype --src-type LOCAL -j MASQUERADE
+COMMIT
+";
+
+    #[test]
+    fn the_first_restore_makes_chains_and_jumps() {
+        let nat = example();
+        assert_eq!(restore(&nat, &nat.ipv4, ""), RESTORED);
+        let again = restore(&nat, &nat.ipv4, SAVED);
+        assert!(!again.contains("-I "), "the jumps are there:\n{again}");
+    }
+
+    #[test]
+    fn what_is_there_is_compared_line_by_line() {
+        let nat = example();
+        let compare = |saved: &str| super::compare(&nat, &nat.ipv4, saved);
+        assert_eq!(compare(SAVED), Seen::Wanted);
+        assert_eq!(compare(""), Seen::Nothing);
+        assert_eq!(
+            compare("*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n"),
+            Seen::Nothing
+        );
+        for gone in [
+            "-A POSTROUTING -j caracal-postrouting\n",
+            "-A caracal-outgoing -d 10.244.0.0/16 -j RETURN\n",
+            "-A caracal-forward -i cali+ -j ACCEPT\n",
+        ] {
+            assert_eq!(compare(&SAVED.replace(gone, "")), Seen::Different, "{gone}");
+        }
+        let swapped = SAVED.replace(
+            "-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n-A caracal-outgoing -j MASQUERADE\n",
+            "-A caracal-outgoing -j MASQUERADE\n-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n",
+        );
+        assert_eq!(compare(&swapped), Seen::Different);
+    }
+
+    #[test]
+    fn removal_takes_ours_alone() {
+        assert_eq!(
+            removal(SAVED),
+            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-F caracal-forward\n-X caracal-forward\nCOMMIT\n"
+        );
+        assert_eq!(removal(""), "");
+    }
+}

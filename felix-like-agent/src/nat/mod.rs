@@ -1,0 +1,84 @@
+//! NAT and forwarding rules as data, and their text for nftables and for iptables. Pure; the shell
+//! finds out which of the two the kernel has by trying.
+//!
+//! What the rules say (`natOutgoing` of pools, as Calico's):
+//!
+//! * from a pool with `natOutgoing` to an address outside all pools: masquerade;
+//! * out of a tunnel device with a local source that is not the tunnel's own address: masquerade, so that replies come
+//!   back through the tunnel;
+//! * forwarded to or from a workload interface: accept.
+
+pub mod iptables;
+pub mod nft;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+use caracal_model::net::Prefix;
+
+/// The rules of one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FamilyRules {
+    /// Sources that are masqueraded.
+    pub masquerade: BTreeSet<Prefix>,
+    /// Destinations that keep the source: all pools, and nodes when so configured.
+    pub exempt: BTreeSet<Prefix>,
+    /// Tunnel devices with their own addresses.
+    pub tunnels: BTreeMap<IfName, IpAddr>,
+}
+
+/// All rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nat {
+    /// Prefixes of workload interfaces' names.
+    pub interface_prefixes: Vec<String>,
+    /// IPv4.
+    pub ipv4: FamilyRules,
+    /// IPv6.
+    pub ipv6: FamilyRules,
+}
+
+impl Nat {
+    /// A short text that differs when the rules differ; it stands in the kernel beside them, so that a new
+    /// process knows whether it has anything to do.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        // FNV-1a: the same in every build, which the standard library's hasher does not promise.
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        for octet in nft::rules(self).bytes() {
+            hash ^= u64::from(octet);
+            hash = hash.wrapping_mul(0x0100_0000_01b3);
+        }
+        format!("{hash:016x}")
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn example() -> Nat {
+    Nat {
+        interface_prefixes: vec!["cali".into()],
+        ipv4: FamilyRules {
+            masquerade: ["10.244.0.0/16".parse().unwrap()].into(),
+            exempt: ["10.244.0.0/16", "10.245.0.0/16"]
+                .map(|p| p.parse().unwrap())
+                .into(),
+            tunnels: [("tunl0".into(), "10.244.3.64".parse().unwrap())].into(),
+        },
+        ipv6: FamilyRules::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_tell_rules_apart() {
+        let mut other = example();
+        other.ipv4.masquerade.clear();
+        assert_eq!(example().fingerprint(), example().fingerprint());
+        assert_ne!(example().fingerprint(), other.fingerprint());
+        assert_eq!(example().fingerprint().len(), 16);
+    }
+}

@@ -1,0 +1,68 @@
+//! The same complaint about many nodes is one problem.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use caracal_model::snapshot::Problem;
+
+use crate::desired::problem;
+
+/// Most names spelled out in a problem.
+const NAMED: usize = 3;
+
+/// Complaints by code, subject and sentence; the sentence holds `{}` where the names go.
+#[derive(Default)]
+pub(super) struct Complaints {
+    by_sentence: BTreeMap<(&'static str, String, String), BTreeSet<String>>,
+}
+
+impl Complaints {
+    /// Adds a name to a complaint.
+    pub(super) fn add(&mut self, code: &'static str, subject: &str, sentence: String, name: &str) {
+        self.by_sentence
+            .entry((code, subject.to_owned(), sentence))
+            .or_default()
+            .insert(name.to_owned());
+    }
+
+    pub(super) fn into_problems(self) -> impl Iterator<Item = Problem> {
+        self.by_sentence
+            .into_iter()
+            .map(|((code, subject, sentence), names)| {
+                problem(code, &subject, sentence.replacen("{}", &list(&names), 1))
+            })
+    }
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    let first: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    let more = names.len() - first.len();
+    if more == 0 {
+        first.join(", ")
+    } else {
+        format!("{} and {more} more", first.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_names_make_one_problem() {
+        let mut complaints = Complaints::default();
+        for n in 1..=5 {
+            complaints.add(
+                "c",
+                "pool p",
+                "routes to {} are not installed".into(),
+                &format!("n{n}"),
+            );
+        }
+        let problems: Vec<_> = complaints.into_problems().collect();
+        assert_eq!(problems.len(), 1);
+        assert_eq!(
+            problems[0].reason,
+            "routes to n1, n2, n3 and 2 more are not installed"
+        );
+    }
+}

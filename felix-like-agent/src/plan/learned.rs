@@ -1,0 +1,159 @@
+//! Routes learned by BGP.
+//!
+//! Inside a pool, the pool's modes decide ([`decide`]); a route of the datastore's class is skipped. Outside all pools a
+//! learned route (from a top-of-rack router, say) goes to its gateway at the normal route metric, so that it
+//! never displaces a route of the host's with a lower one.
+//!
+//! Never written, because they would cut this node or its workloads off:
+//!
+//! * a prefix inside a subnet of an interface of ours, the subnet itself included: the link knows better;
+//! * an address of our own;
+//! * anything inside an own block, but for an address that the datastore says another node borrowed.
+//!
+//! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP announces it) is written: the
+//! longer routes beside it win.
+
+use std::net::IpAddr;
+
+use caracal_model::net::Prefix;
+
+use super::Planner;
+use super::encap::{Encap, Source, decide};
+use super::pools::Pool;
+use super::remote::{add_direct, ipip, subject};
+use crate::desired::{NextHop, RouteKind, Target};
+use crate::learned::Learned;
+
+pub(super) fn plan(planner: &mut Planner<'_>) {
+    for (prefix, learned) in planner.inputs.learned {
+        if !planner.family(prefix.family()) {
+            planner.skip(*prefix, format!("{} is off on this node", prefix.family()));
+        } else if !refused(planner, *prefix) {
+            one(planner, *prefix, learned);
+        }
+    }
+}
+
+/// True when a prefix is never taken from BGP; says why.
+fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
+    let links = planner.inputs.links;
+    if let Some(subnet) = links.subnets().find(|s| s.covers(&prefix)) {
+        planner.skip(
+            prefix,
+            format!("{subnet} is a subnet of this node's own interface"),
+        );
+        return true;
+    }
+    if prefix.is_host() && links.holding(prefix.address()).is_some() {
+        planner.skip(prefix, "an address of this node");
+        return true;
+    }
+    let Some(block) = planner
+        .own_blocks
+        .iter()
+        .find(|b| b.covers(&prefix))
+        .copied()
+    else {
+        return false;
+    };
+    if is_borrowed(planner, prefix) {
+        return false;
+    }
+    let next_hops = planner
+        .inputs
+        .learned
+        .get(&prefix)
+        .map(|l| l.next_hops.clone());
+    let from = next_hops
+        .as_deref()
+        .and_then(<[IpAddr]>::first)
+        .map(ToString::to_string);
+    let reason = format!(
+        "another node ({}) announces it, but it is part of our block {block}; the announcement is not used",
+        from.as_deref().unwrap_or("without next hop")
+    );
+    planner.problem("agent.own_block_announced", &prefix.to_string(), reason);
+    true
+}
+
+/// True for one address of our block that another node uses.
+fn is_borrowed(planner: &Planner<'_>, prefix: Prefix) -> bool {
+    let inputs = planner.inputs;
+    prefix.is_host()
+        && inputs.snapshot.block_of(&prefix).is_some_and(|block| {
+            block.allocated().any(|(_, address, attribute)| {
+                address == prefix.address()
+                    && attribute.node().is_some_and(|n| n != inputs.me.as_str())
+            })
+        })
+}
+
+fn one(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
+    let Some(first) = learned.next_hops.first().copied() else {
+        planner.skip(prefix, "learned without a next hop");
+        return;
+    };
+    let Some(pool) = planner.pools.covering(&prefix).cloned() else {
+        outside(planner, prefix, learned);
+        return;
+    };
+    let same = planner.same_subnet(first);
+    match decide(pool.ipip, pool.vxlan, same, Source::Bgp, planner.sources) {
+        Encap::None => {
+            // The datastore may have no route for it either, so the reason is worth keeping.
+            let reason = format!("routes of pool {} come from the datastore", pool.name);
+            planner.skip(prefix, reason);
+        }
+        Encap::Ipip => ipip(planner, prefix, &pool, &first.to_string(), first),
+        // VXLAN is never BGP's.
+        Encap::Vxlan | Encap::Direct => inside(planner, prefix, &pool, learned),
+    }
+}
+
+fn inside(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, learned: &Learned) {
+    let hops = hops(planner, learned);
+    if hops.is_empty() {
+        let sentence = format!(
+            "next hop {{}} is neither on a link of this node nor behind a known route: learned routes of {} through it are not installed",
+            pool.name
+        );
+        complain(planner, &subject(pool), &sentence, learned);
+    } else {
+        add_direct(planner, prefix, hops);
+    }
+}
+
+fn outside(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
+    let hops = hops(planner, learned);
+    if hops.is_empty() {
+        let sentence = "next hop {} is neither on a link of this node nor behind a known route: learned routes through it are not installed";
+        complain(planner, "BGP", sentence, learned);
+        return;
+    }
+    let metric = planner.inputs.settings.route_metric(prefix.family());
+    let route = planner.route(prefix, metric, Target::Via(hops), None);
+    planner.add(RouteKind::Direct, route);
+}
+
+fn complain(planner: &mut Planner<'_>, subject: &str, sentence: &str, learned: &Learned) {
+    for hop in &learned.next_hops {
+        planner.complaints.add(
+            "agent.next_hop_unreachable",
+            subject,
+            sentence.to_owned(),
+            &hop.to_string(),
+        );
+    }
+}
+
+/// The next hops that can be reached, sorted.
+fn hops(planner: &Planner<'_>, learned: &Learned) -> Vec<NextHop> {
+    let mut hops: Vec<NextHop> = learned
+        .next_hops
+        .iter()
+        .filter_map(|hop| planner.resolve(*hop))
+        .collect();
+    hops.sort();
+    hops.dedup();
+    hops
+}

@@ -1,0 +1,241 @@
+//! `plan(inputs) -> Desired`: everything the kernel should hold, computed anew from the present state.
+//!
+//! Where routes come from: VXLAN and IPIP ones from the datastore (blocks by their affinity field and a host
+//! route for each borrowed address), unencapsulated ones from BGP; `programClusterRoutes` moves classes
+//! between the two sources ([`encap`]). Whatever the source, the writer is the same.
+
+mod complaints;
+pub mod encap;
+mod learned;
+mod local;
+pub mod mtu;
+mod nat;
+mod pools;
+mod remote;
+mod resolve;
+#[cfg(test)]
+mod tests;
+mod tunnels;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::{NodeName, Snapshot};
+
+use crate::desired::{Desired, PlannedRoute, Route, RouteKind, Target, problem};
+use crate::learned::Learned;
+use crate::links::{Link, Links};
+use crate::ownership::Ownership;
+use crate::settings::Settings;
+use complaints::Complaints;
+use encap::Sources;
+use pools::Pools;
+pub use resolve::Underlay;
+
+/// What this kernel can do; `Err` is the reason why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSupport {
+    /// IPIP devices.
+    pub ipip: Result<(), String>,
+    /// VXLAN devices.
+    pub vxlan: Result<(), String>,
+    /// IPv6.
+    pub ipv6: Result<(), String>,
+    /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
+    pub default_rp_filter: u8,
+}
+
+impl Default for KernelSupport {
+    fn default() -> Self {
+        Self {
+            ipip: Ok(()),
+            vxlan: Ok(()),
+            ipv6: Ok(()),
+            default_rp_filter: 0,
+        }
+    }
+}
+
+/// Everything a plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// The datastore.
+    pub snapshot: &'a Snapshot,
+    /// This node.
+    pub me: &'a NodeName,
+    /// Routes learned by BGP.
+    pub learned: &'a BTreeMap<Prefix, Learned>,
+    /// The interfaces.
+    pub links: &'a Links,
+    /// Routes of others, through which next hops that are not on a link are reached.
+    pub underlay: &'a Underlay,
+    /// Settings, FelixConfiguration applied ([`Settings::resolve`]).
+    pub settings: &'a Settings,
+    /// What the kernel can do.
+    pub kernel: &'a KernelSupport,
+}
+
+/// Plans the whole state of the kernel.
+#[must_use]
+pub fn plan(inputs: &Inputs<'_>) -> Desired {
+    let mut planner = Planner::new(inputs);
+    local::plan(&mut planner);
+    tunnels::plan(&mut planner);
+    remote::plan(&mut planner);
+    learned::plan(&mut planner);
+    nat::plan(&mut planner);
+    planner.finish()
+}
+
+/// Which interfaces the plan needs the kernel to be able to make, so that support is probed only when wanted.
+#[must_use]
+pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels {
+    let pools = Pools::of(snapshot, settings);
+    WantedTunnels {
+        ipip: pools.any_ipip(),
+        vxlan: pools.any_vxlan(Family::Ipv4) || pools.any_vxlan(Family::Ipv6),
+    }
+}
+
+/// Kinds of tunnel that some pool uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WantedTunnels {
+    /// IPIP.
+    pub ipip: bool,
+    /// VXLAN.
+    pub vxlan: bool,
+}
+
+/// The plan while it is made.
+struct Planner<'a> {
+    inputs: &'a Inputs<'a>,
+    desired: Desired,
+    complaints: Complaints,
+    pools: Pools,
+    sources: Sources,
+    own: BTreeMap<Family, Own<'a>>,
+    own_blocks: Vec<Prefix>,
+}
+
+/// This node in one family.
+#[derive(Clone, Copy)]
+struct Own<'a> {
+    /// Address and subnet as the datastore has it.
+    cidr: Cidr,
+    /// The interface that carries it.
+    parent: Option<&'a Link>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(inputs: &'a Inputs<'a>) -> Self {
+        let (sources, unclaimed) = Sources::from_settings(inputs.settings);
+        let mut planner = Self {
+            inputs,
+            desired: Desired {
+                revision: inputs.snapshot.revision,
+                ownership: Ownership::from(inputs.settings),
+                ..Desired::default()
+            },
+            complaints: Complaints::default(),
+            pools: Pools::of(inputs.snapshot, inputs.settings),
+            sources,
+            own: BTreeMap::new(),
+            own_blocks: Vec::new(),
+        };
+        for class in unclaimed {
+            planner.problem(
+                "agent.program_cluster_routes",
+                "programClusterRoutes",
+                format!(
+                    "neither FelixConfiguration nor BGPConfiguration claims {class} routes; they are written as by default"
+                ),
+            );
+        }
+        planner.find_own();
+        planner
+    }
+
+    /// The node's own addresses and the interfaces that carry them.
+    fn find_own(&mut self) {
+        let Inputs {
+            snapshot,
+            me,
+            links,
+            ..
+        } = *self.inputs;
+        let Some(node) = snapshot.nodes.get(me) else {
+            let reason =
+                "this node is not in the datastore; only local routes are written".to_owned();
+            self.problem("agent.no_node", me.as_str(), reason);
+            return;
+        };
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let Some(cidr) = node.spec.cidr(family) else {
+                continue;
+            };
+            let parent = links.holding(cidr.address);
+            if parent.is_none() && self.family(family) {
+                let reason = format!(
+                    "no interface carries the node's address {}; routes and tunnels that need it wait for it",
+                    cidr.address
+                );
+                self.problem("agent.no_parent", me.as_str(), reason);
+            }
+            self.own.insert(family, Own { cidr, parent });
+        }
+    }
+
+    fn problem(&mut self, code: &str, subject: &str, reason: String) {
+        self.desired.problems.insert(problem(code, subject, reason));
+    }
+
+    fn skip(&mut self, prefix: Prefix, reason: impl Into<String>) {
+        self.desired.skipped.insert(prefix, reason.into());
+    }
+
+    /// True when a family is wanted and possible.
+    fn family(&self, family: Family) -> bool {
+        self.inputs.settings.family(family)
+            && (family == Family::Ipv4 || self.inputs.kernel.ipv6.is_ok())
+    }
+
+    /// True when our own subnet contains another node's address.
+    fn same_subnet(&self, address: IpAddr) -> bool {
+        self.own
+            .get(&Family::of(address))
+            .is_some_and(|own| own.cidr.prefix().contains(address))
+    }
+
+    fn route(&self, prefix: Prefix, metric: u32, target: Target, mtu: Option<u32>) -> Route {
+        Route {
+            prefix,
+            metric,
+            protocol: self.inputs.settings.route_protocol,
+            target,
+            mtu,
+        }
+    }
+
+    /// Adds a route, unless one of a preferred kind has the prefix (AGENT-1).
+    fn add(&mut self, kind: RouteKind, route: Route) {
+        use std::collections::btree_map::Entry;
+        match self.desired.routes.entry(route.prefix) {
+            Entry::Vacant(entry) => {
+                entry.insert(PlannedRoute { route, kind });
+            }
+            Entry::Occupied(mut entry) if kind < entry.get().kind => {
+                entry.insert(PlannedRoute { route, kind });
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+
+    fn finish(mut self) -> Desired {
+        self.desired.workload_mtu = self.workload_mtu();
+        for found in self.complaints.into_problems() {
+            self.desired.problems.insert(found);
+        }
+        self.desired
+    }
+}

@@ -1,0 +1,111 @@
+//! MTUs, derived as Calico does: the smallest MTU of the host's interfaces less the overhead of the tunnel.
+
+use caracal_model::net::Family;
+
+use super::Planner;
+use crate::links::{Link, Links};
+
+/// Octets that IPIP adds: an IPv4 header.
+pub const IPIP_OVERHEAD: u32 = 20;
+/// Octets that VXLAN over IPv4 adds: IPv4, UDP, VXLAN and inner Ethernet headers.
+pub const VXLAN_OVERHEAD: u32 = 50;
+/// Octets that VXLAN over IPv6 adds.
+pub const VXLAN_V6_OVERHEAD: u32 = 70;
+/// Host MTU when no interface says one; fits the smaller cloud networks.
+pub const FALLBACK_MTU: u32 = 1460;
+
+/// The smallest MTU among the interfaces that are up and named like hardware
+/// (`^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`, Calico's default) and the interface that carries the node's
+/// address; [`FALLBACK_MTU`] when there is none of these.
+#[must_use]
+pub fn host_mtu(links: &Links, parent: Option<&Link>) -> u32 {
+    links
+        .iter()
+        .filter(|l| l.up && is_hardware_name(l.name.as_str()))
+        .chain(parent)
+        .map(|l| l.mtu)
+        .min()
+        .unwrap_or(FALLBACK_MTU)
+}
+
+fn is_hardware_name(name: &str) -> bool {
+    if ["eth", "wlan", "wwan"].iter().any(|p| name.starts_with(p)) {
+        return true;
+    }
+    ["en", "wl", "ww", "sl", "ib"]
+        .iter()
+        .filter_map(|p| name.strip_prefix(p))
+        .any(|rest| rest.starts_with(['P', 'c', 'o', 'p', 's', 'v', 'x']))
+}
+
+impl Planner<'_> {
+    fn host_mtu(&self, family: Family) -> u32 {
+        let parent = self.own.get(&family).and_then(|own| own.parent);
+        host_mtu(self.inputs.links, parent)
+    }
+
+    pub(super) fn ipip_mtu(&self) -> u32 {
+        self.inputs
+            .settings
+            .ipip_mtu
+            .unwrap_or_else(|| self.host_mtu(Family::Ipv4).saturating_sub(IPIP_OVERHEAD))
+    }
+
+    pub(super) fn vxlan_mtu(&self, family: Family) -> u32 {
+        let settings = self.inputs.settings;
+        let (set, overhead) = match family {
+            Family::Ipv4 => (settings.vxlan_mtu, VXLAN_OVERHEAD),
+            Family::Ipv6 => (settings.vxlan_mtu_v6, VXLAN_V6_OVERHEAD),
+        };
+        set.unwrap_or_else(|| self.host_mtu(family).saturating_sub(overhead))
+    }
+
+    /// The MTU for workloads: the smallest of the encapsulations in use, else the host's.
+    pub(super) fn workload_mtu(&self) -> u32 {
+        let mut mtus = Vec::new();
+        if self.pools.any_ipip() {
+            mtus.push(self.ipip_mtu());
+        }
+        for family in [Family::Ipv4, Family::Ipv6] {
+            if self.pools.any_vxlan(family) {
+                mtus.push(self.vxlan_mtu(family));
+            }
+        }
+        mtus.into_iter()
+            .min()
+            .unwrap_or_else(|| self.host_mtu(Family::Ipv4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_hardware_interface_decides() {
+        let with = |specs: &[(&str, u32, bool)]| -> Links {
+            specs
+                .iter()
+                .zip(1..)
+                .map(|(&(name, mtu, up), index)| {
+                    let mut link = Link::new(index, name);
+                    (link.mtu, link.up) = (mtu, up);
+                    link
+                })
+                .collect()
+        };
+        let links = with(&[
+            ("lo", 65_536, true),
+            ("eth0", 9000, true),
+            ("enp3s0", 1500, true),
+            ("eth1", 1280, false),
+            ("cali123", 1400, true),
+            ("docker0", 1300, true),
+            ("entry", 1200, true),
+        ]);
+        assert_eq!(host_mtu(&links, None), 1500);
+        assert_eq!(host_mtu(&with(&[("v0", 1400, true)]), None), 1460);
+        let links = with(&[("v0", 1400, true)]);
+        assert_eq!(host_mtu(&links, links.by_name("v0")), 1400);
+    }
+}

@@ -1,0 +1,64 @@
+//! The pools, parsed once for a plan.
+
+use caracal_model::Snapshot;
+use caracal_model::names::PoolName;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::EncapMode;
+
+use crate::settings::Settings;
+
+/// What a plan needs of a pool. LoadBalancer-only pools make no routes and are left out; disabled ones are not,
+/// their blocks live on.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    pub(super) name: PoolName,
+    pub(super) prefix: Prefix,
+    pub(super) ipip: EncapMode,
+    pub(super) vxlan: EncapMode,
+    pub(super) nat_outgoing: bool,
+}
+
+/// All pools, most specific first.
+pub(super) struct Pools(Vec<Pool>);
+
+impl Pools {
+    pub(super) fn of(snapshot: &Snapshot, settings: &Settings) -> Self {
+        let mut pools: Vec<Pool> = snapshot
+            .pools
+            .iter()
+            .filter(|(_, pool)| !pool.spec.is_load_balancer_only())
+            .map(|(name, pool)| Pool {
+                name: name.clone(),
+                prefix: pool.spec.prefix(),
+                ipip: pool.spec.ipip_mode,
+                vxlan: pool.spec.vxlan_mode,
+                nat_outgoing: pool.spec.nat_outgoing,
+            })
+            .filter(|pool| settings.family(pool.prefix.family()))
+            .collect();
+        pools.sort_by_key(|pool| std::cmp::Reverse(pool.prefix.len()));
+        Self(pools)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
+        self.0.iter()
+    }
+
+    /// The most specific pool that covers a prefix.
+    pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Pool> {
+        self.0.iter().find(|pool| pool.prefix.covers(prefix))
+    }
+
+    pub(super) fn any_ipip(&self) -> bool {
+        self.iter().any(|p| p.ipip != EncapMode::Never)
+    }
+
+    pub(super) fn any_vxlan(&self, family: Family) -> bool {
+        self.iter()
+            .any(|p| p.vxlan != EncapMode::Never && p.prefix.family() == family)
+    }
+
+    pub(super) fn any(&self, family: Family) -> bool {
+        self.iter().any(|p| p.prefix.family() == family)
+    }
+}

@@ -1,0 +1,222 @@
+//! Routes to other nodes from the datastore: each block to its owner, and a host route for each address that
+//! another node than the owner uses.
+
+use std::net::IpAddr;
+
+use caracal_model::NodeName;
+use caracal_model::ipam::{Block, Owner};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Node;
+
+use super::Planner;
+use super::encap::{Encap, Source, decide};
+use super::pools::Pool;
+use crate::desired::{IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vxlan_device};
+
+pub(super) fn plan(planner: &mut Planner<'_>) {
+    let inputs = planner.inputs;
+    for block in inputs.snapshot.blocks.values() {
+        if !planner.family(block.cidr.family()) {
+            continue;
+        }
+        let Some(pool) = planner.pools.covering(&block.cidr).cloned() else {
+            planner.skip(block.cidr, "no pool covers this block");
+            continue;
+        };
+        let owner = match block.owner() {
+            Some(Owner::Host(name)) => Some(name),
+            Some(Owner::Virtual(_)) => continue,
+            None => None,
+        };
+        if let Some(owner) = owner.as_ref().filter(|o| *o != inputs.me) {
+            to_node(planner, block.cidr, &pool, owner);
+        }
+        for (address, node) in used_elsewhere(block, owner.as_ref()) {
+            if node != *inputs.me {
+                to_node(planner, Prefix::host(address), &pool, &node);
+            }
+        }
+    }
+}
+
+/// Addresses in use by another node than the block's owner.
+fn used_elsewhere(block: &Block, owner: Option<&NodeName>) -> Vec<(IpAddr, NodeName)> {
+    let owner = owner.map(NodeName::as_str);
+    let elsewhere = |node: Option<&str>| node.is_some() && node != owner;
+    // Nearly every block has none, and attributes are fewer than addresses.
+    if !block.attributes.iter().any(|a| elsewhere(a.node())) {
+        return Vec::new();
+    }
+    block
+        .allocated()
+        .filter(|(_, _, attribute)| attribute.released_at.is_none() && elsewhere(attribute.node()))
+        .filter_map(|(_, address, attribute)| Some((address, attribute.node()?.into())))
+        .collect()
+}
+
+fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &NodeName) {
+    let family = prefix.family();
+    let remote = planner.inputs.snapshot.nodes.get(name);
+    let Some((node, address)) = remote.and_then(|n| Some((n, n.spec.address(family)?))) else {
+        let sentence = format!(
+            "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
+            pool.name
+        );
+        planner.complaints.add(
+            "agent.no_node_address",
+            &subject(pool),
+            sentence,
+            name.as_str(),
+        );
+        return;
+    };
+    let same = planner.same_subnet(address);
+    match decide(
+        pool.ipip,
+        pool.vxlan,
+        same,
+        Source::Datastore,
+        planner.sources,
+    ) {
+        // BGP's: see `learned`.
+        Encap::None => {}
+        Encap::Direct => direct(planner, prefix, pool, name, address),
+        Encap::Ipip => ipip(planner, prefix, pool, name.as_str(), address),
+        Encap::Vxlan => vxlan(planner, prefix, pool, (name, node), address),
+    }
+}
+
+pub(super) fn subject(pool: &Pool) -> String {
+    format!("pool {}", pool.name)
+}
+
+fn direct(
+    planner: &mut Planner<'_>,
+    prefix: Prefix,
+    pool: &Pool,
+    name: &NodeName,
+    address: IpAddr,
+) {
+    if let Some(hop) = planner.resolve(address) {
+        add_direct(planner, prefix, vec![hop]);
+    } else {
+        let sentence = format!(
+            "{{}} is neither on a link of this node nor behind a known route: unencapsulated routes of {} to it are not installed",
+            pool.name
+        );
+        planner.complaints.add(
+            "agent.next_hop_unreachable",
+            &subject(pool),
+            sentence,
+            name.as_str(),
+        );
+    }
+}
+
+pub(super) fn add_direct(planner: &mut Planner<'_>, prefix: Prefix, mut hops: Vec<NextHop>) {
+    hops.sort();
+    hops.dedup();
+    let route = planner.route(
+        prefix,
+        cluster_metric(prefix.family()),
+        Target::Via(hops),
+        None,
+    );
+    planner.add(RouteKind::Direct, route);
+}
+
+/// Through `tunl0` to the node's own address: a device without a remote sends to the route's gateway.
+pub(super) fn ipip(
+    planner: &mut Planner<'_>,
+    prefix: Prefix,
+    pool: &Pool,
+    name: &str,
+    address: IpAddr,
+) {
+    if let Err(reason) = &planner.inputs.kernel.ipip {
+        let why = format!("this kernel has no ipip module ({reason})");
+        let how = "load the module or use VXLAN";
+        fall_back(
+            planner,
+            prefix,
+            pool,
+            name,
+            address,
+            ("agent.no_ipip", &why, how),
+        );
+        return;
+    }
+    let target = Target::via(Some(address), &IPIP_DEVICE.into(), true);
+    let mtu = planner.ipip_mtu();
+    let metric = cluster_metric(prefix.family());
+    let route = planner.route(prefix, metric, target, Some(mtu));
+    planner.add(RouteKind::Ipip, route);
+}
+
+fn vxlan(
+    planner: &mut Planner<'_>,
+    prefix: Prefix,
+    pool: &Pool,
+    (name, node): (&NodeName, &Node),
+    address: IpAddr,
+) {
+    let family = prefix.family();
+    if let Err(reason) = &planner.inputs.kernel.vxlan {
+        let why = format!("this kernel has no vxlan module ({reason})");
+        let how = "load the module or use another mode";
+        let fault = ("agent.no_vxlan", why.as_str(), how);
+        fall_back(planner, prefix, pool, name.as_str(), address, fault);
+        return;
+    }
+    let Some(vtep) = node.spec.vxlan_address(family) else {
+        let why = "the node has no VXLAN tunnel address in the datastore yet";
+        let how = "it gets one when its own Caracal or Calico sees the pool";
+        let fault = ("agent.no_vtep", why, how);
+        fall_back(planner, prefix, pool, name.as_str(), address, fault);
+        return;
+    };
+    let link = vxlan_device(family).into();
+    if !planner.desired.tunnels.contains_key(&link) {
+        // The missing parent or address was named.
+        return;
+    }
+    // The VTEP itself is on the link: there is nothing to go through.
+    let gateway = (prefix != Prefix::host(vtep)).then_some(vtep);
+    let target = Target::via(gateway, &link, gateway.is_some());
+    let mtu = planner.vxlan_mtu(family);
+    let route = planner.route(prefix, cluster_metric(family), target, Some(mtu));
+    planner.add(RouteKind::Vxlan, route);
+}
+
+/// The tunnel that the pool wants cannot be used. On a link, or along a route that BGP knows, packets still arrive
+/// without it (a cluster without the module then works within a subnet, and a change of mode has no gap);
+/// otherwise there is no route. Both are problems.
+fn fall_back(
+    planner: &mut Planner<'_>,
+    prefix: Prefix,
+    pool: &Pool,
+    name: &str,
+    address: IpAddr,
+    (code, why, how): (&'static str, &str, &str),
+) {
+    let way = planner
+        .on_link(address)
+        .or_else(|| planner.resolve(*planner.inputs.learned.get(&prefix)?.next_hops.first()?));
+    let wants = match Family::of(address) {
+        Family::Ipv4 if code == "agent.no_ipip" => "IPIP",
+        _ => "VXLAN",
+    };
+    let state = if way.is_some() {
+        "stay unencapsulated"
+    } else {
+        "are not installed"
+    };
+    let sentence = format!(
+        "pool {} wants {wants}, but {why}: routes to {{}} {state}; {how}",
+        pool.name
+    );
+    planner.complaints.add(code, &subject(pool), sentence, name);
+    if let Some(hop) = way {
+        add_direct(planner, prefix, vec![hop]);
+    }
+}

@@ -1,0 +1,120 @@
+//! From a BGP next hop or a node's address to a gateway on a link (RFC 4271 §5.1.3, recursive lookup).
+
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+use caracal_model::net::{Family, Prefix};
+
+use super::Planner;
+use crate::actual::Actual;
+use crate::desired::NextHop;
+use crate::ownership::{Owner, Ownership, is_tunnel_device};
+
+/// Routes of others in the main table, the ground on which next hops are reached. Our own routes are left
+/// out: pods are not a way to nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Underlay {
+    /// Longest prefix first, then lowest metric.
+    routes: Vec<(Prefix, u32, NextHop)>,
+}
+
+impl Underlay {
+    /// The underlay as the kernel has it.
+    #[must_use]
+    pub fn of(actual: &Actual, ownership: &Ownership) -> Self {
+        Self::from_routes(
+            actual
+                .all_routes()
+                .filter(|r| r.tos == 0 && ownership.route(r) == Owner::Foreign)
+                .filter_map(|r| Some((r.prefix, r.metric, r.next_hops().first()?.clone())))
+                .filter(|(_, _, hop)| !is_tunnel_device(hop.link.as_str())),
+        )
+    }
+
+    /// An underlay of (prefix, metric, way).
+    #[must_use]
+    pub fn from_routes(routes: impl IntoIterator<Item = (Prefix, u32, NextHop)>) -> Self {
+        let mut routes: Vec<_> = routes.into_iter().collect();
+        routes.sort_by_key(|(prefix, metric, _)| (std::cmp::Reverse(prefix.len()), *metric));
+        Self { routes }
+    }
+
+    fn lookup(&self, address: IpAddr) -> Option<&(Prefix, u32, NextHop)> {
+        self.routes.iter().find(|(p, _, _)| p.contains(address))
+    }
+}
+
+/// How far a route of another BGP peer may help: one step, so that no loop is possible.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    ThroughLearned,
+    LinksOnly,
+}
+
+impl Planner<'_> {
+    /// The way to an address of another machine: on a link, else through the underlay, else through a learned
+    /// route whose own next hop is on a link.
+    pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {
+        self.resolve_to(address, Depth::ThroughLearned)
+    }
+
+    fn resolve_to(&self, address: IpAddr, depth: Depth) -> Option<NextHop> {
+        let links = self.inputs.links;
+        if links.holding(address).is_some() {
+            return None;
+        }
+        if let Some(hop) = self.on_link(address) {
+            return Some(hop);
+        }
+        let underlay = self.inputs.underlay.lookup(address);
+        let learned = match depth {
+            Depth::ThroughLearned => self.learned_way(address),
+            Depth::LinksOnly => None,
+        };
+        match (underlay, learned) {
+            (Some((prefix, ..)), Some((by, hop))) if by.len() > prefix.len() => Some(hop),
+            (None, Some((_, hop))) => Some(hop),
+            (Some((_, _, hop)), _) if links.by_name(hop.link.as_str()).is_some_and(|l| l.up) => {
+                Some(NextHop {
+                    gateway: Some(hop.gateway.unwrap_or(address)),
+                    link: hop.link.clone(),
+                    onlink: true,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// The way to an address in a subnet of ours.
+    pub(super) fn on_link(&self, address: IpAddr) -> Option<NextHop> {
+        let direct = |link: &IfName| NextHop {
+            gateway: Some(address),
+            link: link.clone(),
+            onlink: true,
+        };
+        if let Some(link) = self.inputs.links.on_link(address)
+            && !is_tunnel_device(link.name.as_str())
+        {
+            return Some(direct(&link.name));
+        }
+        // The datastore may know a wider subnet than the interface, which then has a host prefix.
+        let own = self.own.get(&Family::of(address))?;
+        let parent = own.parent.filter(|p| p.up && !p.loopback)?;
+        (own.cidr.prefix().contains(address) && own.cidr.address != address)
+            .then(|| direct(&parent.name))
+    }
+
+    /// The longest learned route outside all pools that contains an address, with the way of its next hop.
+    fn learned_way(&self, address: IpAddr) -> Option<(Prefix, NextHop)> {
+        let bits = Family::of(address).bits();
+        (0..=bits).rev().find_map(|len| {
+            let prefix = Prefix::truncated(address, len);
+            let learned = self.inputs.learned.get(&prefix)?;
+            if self.pools.covering(&prefix).is_some() {
+                return None;
+            }
+            let hop = self.resolve_to(*learned.next_hops.first()?, Depth::LinksOnly)?;
+            Some((prefix, hop))
+        })
+    }
+}

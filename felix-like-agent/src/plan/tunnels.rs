@@ -1,0 +1,93 @@
+//! Tunnel devices, and for VXLAN the neighbour and FDB entry of every other VTEP. They exist as soon as
+//! any pool uses the encapsulation, whether or not a route of this node does (AGENT-7).
+
+use caracal_model::names::IfName;
+use caracal_model::net::Family;
+use caracal_model::resource::node::vxlan_mac;
+
+use super::Planner;
+use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};
+
+pub(super) fn plan(planner: &mut Planner<'_>) {
+    ipip(planner);
+    for family in [Family::Ipv4, Family::Ipv6] {
+        vxlan(planner, family);
+    }
+}
+
+fn ipip(planner: &mut Planner<'_>) {
+    let inputs = planner.inputs;
+    // Without support the routes complain, one sentence a pool.
+    if !planner.pools.any_ipip() || inputs.kernel.ipip.is_err() {
+        return;
+    }
+    let address = inputs
+        .snapshot
+        .nodes
+        .get(inputs.me)
+        .and_then(|node| node.spec.ipip_address());
+    let tunnel = Tunnel {
+        name: IPIP_DEVICE.into(),
+        kind: TunnelKind::Ipip,
+        mtu: planner.ipip_mtu(),
+        address: address.map(Into::into),
+    };
+    planner.desired.tunnels.insert(tunnel.name.clone(), tunnel);
+}
+
+fn vxlan(planner: &mut Planner<'_>, family: Family) {
+    let inputs = planner.inputs;
+    if !planner.pools.any_vxlan(family) || !planner.family(family) || inputs.kernel.vxlan.is_err() {
+        return;
+    }
+    let Some(node) = inputs.snapshot.nodes.get(inputs.me) else {
+        return;
+    };
+    let Some(own) = planner.own.get(&family).copied() else {
+        let reason = format!(
+            "a pool uses VXLAN, but this node has no {family} address in the datastore: no device {}",
+            vxlan_device(family)
+        );
+        planner.problem("agent.no_address", inputs.me.as_str(), reason);
+        return;
+    };
+    // A missing parent was named already; the device comes with it.
+    let Some(parent) = own.parent else { return };
+    let name: IfName = vxlan_device(family).into();
+    let tunnel = Tunnel {
+        name: name.clone(),
+        kind: TunnelKind::Vxlan {
+            vni: inputs.settings.vxlan_vni,
+            port: inputs.settings.vxlan_port,
+            local: own.cidr.address,
+            parent: parent.name.clone(),
+            mac: vxlan_mac(node, family),
+        },
+        mtu: planner.vxlan_mtu(family),
+        address: node.spec.vxlan_address(family),
+    };
+    planner.desired.tunnels.insert(name.clone(), tunnel);
+    vteps(planner, family, &name);
+}
+
+fn vteps(planner: &mut Planner<'_>, family: Family, link: &IfName) {
+    let inputs = planner.inputs;
+    for (name, node) in &inputs.snapshot.nodes {
+        if name == inputs.me {
+            continue;
+        }
+        let (Some(vtep), Some(address)) =
+            (node.spec.vxlan_address(family), node.spec.address(family))
+        else {
+            continue;
+        };
+        let mac = vxlan_mac(node, family);
+        let link = link.clone();
+        let neighbour = NeighbourKey {
+            link: link.clone(),
+            address: vtep,
+        };
+        planner.desired.neighbours.insert(neighbour, mac);
+        planner.desired.fdb.insert(FdbKey { link, mac }, address);
+    }
+}
