@@ -1,0 +1,207 @@
+//! The one connection of an [`EtcdStore`](super::EtcdStore): opened when first needed, to the first endpoint
+//! that answers, and replaced when it breaks.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Channel, Client, ConnectOptions, Identity, KvClient, TlsOptions, WatchClient,
+};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tonic::transport::Endpoint;
+
+use super::config::{ConfigError, EtcdConfig};
+use super::error::Failure;
+use crate::store::StoreError;
+
+/// The largest answer that is accepted. etcd sends whole revisions, up to 1000 of them in one answer of a
+/// watch that catches up, so gRPC's usual 4 MB are not enough. It is a limit, not an allocation.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+
+/// At least this long for one endpoint, even when there are many.
+const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An open connection. Clones share it.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) kv: KvClient,
+    pub(super) watch: WatchClient,
+    number: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    session: Option<Session>,
+    /// Number of the session, so that a broken one is given up once.
+    number: u64,
+    /// The endpoint to try first.
+    endpoint: usize,
+}
+
+pub(super) struct Connection {
+    pub(super) config: EtcdConfig,
+    urls: Vec<String>,
+    text: String,
+    slot: Mutex<Slot>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({})", self.text)
+    }
+}
+
+impl Connection {
+    pub(super) fn new(config: EtcdConfig) -> Result<Self, ConfigError> {
+        let urls = config.checked_endpoints()?;
+        Ok(Self {
+            text: urls.join(", "),
+            urls,
+            config,
+            slot: Mutex::default(),
+        })
+    }
+
+    pub(super) fn endpoints(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn endpoint_count(&self) -> usize {
+        self.urls.len()
+    }
+
+    pub(super) fn explain(&self, failure: Failure) -> StoreError {
+        failure.into_store_error(&self.text)
+    }
+
+    /// A request within its time.
+    pub(super) async fn timed<T>(
+        &self,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let limit = self.config.request_timeout;
+        timeout(limit, call)
+            .await
+            .unwrap_or(Err(Failure::Timeout(limit)))
+    }
+
+    /// The open connection, or a new one. Those who come while one is being opened wait for it.
+    pub(super) async fn session(&self) -> Result<Session, StoreError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(session) = &slot.session {
+            return Ok(session.clone());
+        }
+        let mut last = None;
+        for _ in 0..self.urls.len() {
+            let url = &self.urls[slot.endpoint % self.urls.len()];
+            match self.connect(url, slot.number + 1).await {
+                Ok(session) => {
+                    slot.number = session.number;
+                    slot.session = Some(session.clone());
+                    tracing::debug!(endpoint = %url, "connected to etcd");
+                    return Ok(session);
+                }
+                Err(failure) => {
+                    slot.endpoint += 1;
+                    let error = failure.into_store_error(url);
+                    // A refusal says more than a dead endpoint.
+                    if last.as_ref().is_none_or(StoreError::is_transient) {
+                        last = Some(error);
+                    }
+                }
+            }
+        }
+        Err(last.expect("invariant: there is at least one endpoint"))
+    }
+
+    /// Gives up a connection, unless it was given up before. The next one goes to the next endpoint.
+    pub(super) async fn broken(&self, session: &Session) {
+        let mut slot = self.slot.lock().await;
+        if slot.number == session.number && slot.session.take().is_some() {
+            slot.endpoint += 1;
+        }
+    }
+
+    async fn connect(&self, url: &str, number: u64) -> Result<Session, Failure> {
+        let count = u32::try_from(self.urls.len()).unwrap_or(u32::MAX);
+        let limit = (self.config.connect_timeout / count).max(MIN_CONNECT_TIMEOUT);
+        timeout(limit, self.open(url, number))
+            .await
+            .unwrap_or(Err(Failure::Timeout(limit)))
+    }
+
+    async fn open(&self, url: &str, number: u64) -> Result<Session, Failure> {
+        let channel = self
+            .endpoint(url)?
+            .connect()
+            .await
+            .map_err(|e| Failure::Etcd(e.into()))?;
+        // A member that lost its leader answers at once instead of serving stale data.
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        let authenticated = match &self.config.credentials {
+            Some(user) => options.clone().with_user(&user.username, &user.password),
+            None => options.clone(),
+        };
+        let open = |options| Client::from_channel(Channel::Tonic(channel.clone()), Some(options));
+        let client = match open(authenticated).await {
+            Err(e) if e.to_string().contains("authentication is not enabled") => {
+                tracing::warn!("etcd does not authenticate; user name and password are not used");
+                open(options).await?
+            }
+            client => client?,
+        };
+        Ok(Session {
+            kv: client
+                .kv_client()
+                .max_decoding_message_size(MAX_ANSWER_BYTES),
+            watch: client
+                .watch_client()
+                .max_decoding_message_size(MAX_ANSWER_BYTES),
+            number,
+        })
+    }
+
+    fn endpoint(&self, url: &str) -> Result<Endpoint, Failure> {
+        let transport = |e: tonic::transport::Error| Failure::Etcd(e.into());
+        let endpoint = Endpoint::from_shared(url.to_owned())
+            .map_err(transport)?
+            .connect_timeout(self.config.connect_timeout)
+            .http2_keep_alive_interval(self.config.keep_alive_interval)
+            .keep_alive_timeout(self.config.keep_alive_timeout)
+            .keep_alive_while_idle(true)
+            .tcp_nodelay(true);
+        if url.starts_with("https:") {
+            return endpoint.tls_config(self.tls()?).map_err(transport);
+        }
+        Ok(endpoint)
+    }
+
+    fn tls(&self) -> Result<TlsOptions, Failure> {
+        let mut tls = TlsOptions::new();
+        if let Some(file) = self.config.ca_file() {
+            tls = tls.ca_certificate(Certificate::from_pem(pem(file)?));
+        }
+        if let (Some(cert), Some(key)) = (&self.config.cert_file, &self.config.key_file) {
+            tls = tls.identity(Identity::from_pem(pem(cert)?, pem(key)?));
+        }
+        Ok(tls)
+    }
+}
+
+fn pem(file: &Path) -> Result<Vec<u8>, Failure> {
+    let refuse = |reason: String| {
+        Failure::Store(StoreError::Refused(format!(
+            "TLS file {}: {reason}",
+            file.display()
+        )))
+    };
+    let text = std::fs::read(file).map_err(|e| refuse(e.to_string()))?;
+    if !text.windows(10).any(|window| window == b"-----BEGIN") {
+        return Err(refuse("it is not a PEM file".to_owned()));
+    }
+    Ok(text)
+}

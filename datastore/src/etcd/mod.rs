@@ -1,0 +1,164 @@
+//! [`EtcdStore`]: the [`Store`] over etcd v3, with nothing newer than etcd 3.4.
+//!
+//! It connects when first used, to one endpoint, and keeps that one connection for everything; when it
+//! breaks, the next call goes to the next endpoint. Reads are linearizable and tried again on another
+//! endpoint; commits are sent at most once, because a lost answer does not tell whether the writes
+//! happened. It never resumes a watch by itself: a watch ends with an error and the caller lists again.
+
+mod config;
+mod connection;
+mod error;
+mod read;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+
+use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
+use etcd_client::{Compare as EtcdCompare, CompareOp, KvClient, Txn as EtcdTxn, TxnOp};
+
+pub use self::config::{ConfigError, Credentials, EtcdConfig};
+use self::connection::{Connection, Session};
+use self::error::Failure;
+pub use self::watch::EtcdWatch;
+use crate::store::{ReadAnswer, Store, StoreError};
+
+/// How often a read is started anew because what it had begun to read was compacted away.
+const READ_RESTARTS: usize = 3;
+
+/// A datastore in etcd v3. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct EtcdStore {
+    connection: Arc<Connection>,
+}
+
+impl EtcdStore {
+    /// A store that connects when it is first used. Certificate files are read then, and again at every
+    /// later connection, so renewed ones are picked up.
+    ///
+    /// # Errors
+    /// A setting is missing, malformed, or contradicts another one.
+    pub fn new(config: EtcdConfig) -> Result<Self, ConfigError> {
+        Ok(Self {
+            connection: Arc::new(Connection::new(config)?),
+        })
+    }
+
+    /// The endpoints, for messages.
+    #[must_use]
+    pub fn endpoints(&self) -> &str {
+        self.connection.endpoints()
+    }
+
+    /// Runs a call that may be repeated, until an endpoint answers or all were tried.
+    async fn repeatable<T, F>(&self, call: impl Fn(Session) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut tries = self.connection.endpoint_count().max(2);
+        loop {
+            tries -= 1;
+            let session = self.connection.session().await?;
+            match self.connection.timed(call(session.clone())).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => {
+                    let retry = failure.breaks_connection();
+                    if retry {
+                        self.connection.broken(&session).await;
+                    }
+                    if !retry || tries == 0 {
+                        return Err(self.connection.explain(failure));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs a call that must not be repeated once it was sent.
+    async fn once<T, F>(&self, call: impl Fn(KvClient) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut tries = self.connection.endpoint_count().max(2);
+        loop {
+            tries -= 1;
+            let session = self.connection.session().await?;
+            match self.connection.timed(call(session.kv.clone())).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => {
+                    if failure.breaks_connection() {
+                        self.connection.broken(&session).await;
+                    }
+                    if !failure.is_unsent() || tries == 0 {
+                        return Err(self.connection.explain(failure));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Store for EtcdStore {
+    type Watch = EtcdWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        let mut restarts = 0;
+        loop {
+            match read::read(self, ranges).await {
+                Err(StoreError::Compacted { .. }) if restarts < READ_RESTARTS => restarts += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        let request = &to_etcd(txn)?;
+        let answer = self
+            .once(|mut kv| async move { Ok(kv.txn(request.clone()).await?) })
+            .await?;
+        if !answer.succeeded() {
+            return Ok(TxnOutcome::Conflict);
+        }
+        let revision = answer.header().map_or(0, |header| header.revision());
+        Ok(TxnOutcome::Committed(revision))
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<Self::Watch, StoreError> {
+        self.repeatable(|session| {
+            EtcdWatch::open(Arc::clone(&self.connection), session, prefix, revision)
+        })
+        .await
+    }
+}
+
+fn to_etcd(txn: &Txn) -> Result<EtcdTxn, StoreError> {
+    let mut written = BTreeSet::new();
+    if let Some(twice) = txn.writes.iter().find(|write| !written.insert(write.key())) {
+        return Err(StoreError::Refused(format!(
+            "a transaction writes {} twice",
+            twice.key()
+        )));
+    }
+    let compare: Vec<_> = txn
+        .compare
+        .iter()
+        .map(|compare| match compare {
+            Compare::Absent(key) => EtcdCompare::version(key.as_str(), CompareOp::Equal, 0),
+            Compare::Unchanged(key, revision) => {
+                EtcdCompare::mod_revision(key.as_str(), CompareOp::Equal, *revision)
+            }
+        })
+        .collect();
+    let writes: Vec<_> = txn
+        .writes
+        .iter()
+        .map(|write| match write {
+            Write::Put(key, value) => TxnOp::put(key.as_str(), value.clone(), None),
+            Write::Delete(key) => TxnOp::delete(key.as_str(), None),
+        })
+        .collect();
+    Ok(EtcdTxn::new().when(compare).and_then(writes))
+}

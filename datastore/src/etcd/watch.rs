@@ -1,0 +1,182 @@
+//! A watch on etcd that cannot die silently: it asks for progress every few seconds and ends with an error
+//! when the answer does not come. It never resumes by itself.
+//!
+//! Fragments (`WatchCreateRequest.fragment`) are not asked for: without them etcd keeps all changes of a
+//! revision in one answer, which is what [`WatchEvent::Changes`] promises.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use etcd_client::{
+    EventType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
+};
+use futures_util::Stream;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use super::connection::{Connection, Session};
+use super::error::Failure;
+use super::read::{prefix_end, text};
+use crate::store::{Change, StoreError, WatchEvent};
+
+type Item = Result<WatchEvent, StoreError>;
+
+/// A watch on etcd.
+pub struct EtcdWatch {
+    events: Pin<Box<dyn Stream<Item = Item> + Send>>,
+}
+
+impl std::fmt::Debug for EtcdWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EtcdWatch")
+    }
+}
+
+impl Stream for EtcdWatch {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        self.events.as_mut().poll_next(cx)
+    }
+}
+
+impl EtcdWatch {
+    /// Opens a watch and waits for etcd's word that it stands.
+    pub(super) async fn open(
+        connection: Arc<Connection>,
+        session: Session,
+        prefix: &str,
+        revision: i64,
+    ) -> Result<Self, Failure> {
+        // One revision earlier than asked, and what comes from there is dropped: etcd before 3.4.35 may lose
+        // a deletion at exactly the revision of a compaction. Zero would mean "from now on".
+        let start = (revision - 1).max(1);
+        let options = WatchOptions::new()
+            .with_range(prefix_end(prefix.as_bytes()))
+            .with_start_revision(start)
+            .with_progress_notify();
+        let key = if prefix.is_empty() {
+            &[0]
+        } else {
+            prefix.as_bytes()
+        };
+        let mut client = session.watch.clone();
+        let (requests, mut responses) = client.watch(key, Some(options)).await?.split();
+        let first = responses.message().await?.ok_or(Failure::Ended)?;
+        if first.canceled() {
+            return Err(Failure::Store(cancelled(&first, revision, &connection)));
+        }
+        let mut progress = tokio::time::interval(connection.config.progress_interval);
+        progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        progress.reset();
+        let live = Live {
+            _session: session,
+            connection,
+            requests,
+            responses,
+            progress,
+            unanswered: None,
+            revision,
+        };
+        let events = futures_util::stream::unfold(Some(live), |live| async move {
+            let mut live = live?;
+            match live.next().await {
+                Ok(event) => Some((Ok(event), Some(live))),
+                Err(failure) => Some((Err(live.connection.explain(failure)), None)),
+            }
+        });
+        Ok(Self {
+            events: Box::pin(events),
+        })
+    }
+}
+
+struct Live {
+    /// Keeps the connection open.
+    _session: Session,
+    connection: Arc<Connection>,
+    requests: WatchRequestSender,
+    responses: WatchResponseStream,
+    progress: Interval,
+    /// When the oldest question was asked that nothing was heard since.
+    unanswered: Option<Instant>,
+    /// What is older was not asked for.
+    revision: i64,
+}
+
+impl Live {
+    async fn next(&mut self) -> Result<WatchEvent, Failure> {
+        loop {
+            tokio::select! {
+                // What has arrived counts before any deadline: the caller may have been away.
+                biased;
+                response = self.responses.message() => {
+                    self.unanswered = None;
+                    let response = response?.ok_or(Failure::Ended)?;
+                    if let Some(event) = self.event(response)? {
+                        return Ok(event);
+                    }
+                }
+                _ = self.progress.tick() => self.ask().await?,
+            }
+        }
+    }
+
+    async fn ask(&mut self) -> Result<(), Failure> {
+        let limit = self.connection.config.progress_timeout;
+        let since = *self.unanswered.get_or_insert_with(Instant::now);
+        if since.elapsed() >= limit {
+            return Err(Failure::Timeout(limit));
+        }
+        // The request channel has room for far more questions than fit into the limit.
+        Ok(self.requests.request_progress().await?)
+    }
+
+    fn event(&self, response: WatchResponse) -> Result<Option<WatchEvent>, Failure> {
+        if response.canceled() {
+            let error = cancelled(&response, self.revision, &self.connection);
+            return Err(Failure::Store(error));
+        }
+        if response.created() {
+            return Ok(None);
+        }
+        let changes: Vec<Change> = response
+            .events()
+            .iter()
+            .filter_map(|event| {
+                let kv = event.kv()?;
+                Some(Change {
+                    key: text(kv.key().to_vec()),
+                    value: (event.event_type() == EventType::Put).then(|| kv.value().to_vec()),
+                    revision: kv.mod_revision(),
+                })
+            })
+            .filter(|change| change.revision >= self.revision)
+            .collect();
+        if !changes.is_empty() {
+            return Ok(Some(WatchEvent::Changes(changes)));
+        }
+        let revision = response.header().map_or(0, |header| header.revision());
+        Ok(Some(WatchEvent::Progress(revision)))
+    }
+}
+
+fn cancelled(response: &WatchResponse, asked: i64, connection: &Connection) -> StoreError {
+    let reason = response.cancel_reason();
+    if response.compact_revision() > 0 || reason.contains("has been compacted") {
+        return StoreError::Compacted {
+            asked,
+            oldest: response.compact_revision() + 1,
+        };
+    }
+    // etcd gives the gRPC status as text here.
+    let stale_token = reason.contains("revision in header is old");
+    let refusals = ["permission denied", "InvalidArgument", "FailedPrecondition"];
+    if !stale_token && refusals.iter().any(|text| reason.contains(text)) {
+        return StoreError::Refused(format!("the watch: {reason}"));
+    }
+    StoreError::Unavailable {
+        endpoints: connection.endpoints().to_owned(),
+        reason: format!("etcd ended the watch: {reason}"),
+    }
+}

@@ -1,0 +1,25 @@
+//! A real etcd for tests, started and stopped by them. Product code must not use this module.
+//!
+//! Another crate's tests say `caracal-datastore = { workspace = true, features = ["etcd", "testing"] }` under
+//! `[dev-dependencies]`, and then:
+//!
+//! ```no_run
+//! # async fn test() {
+//! use caracal_datastore::testing::EtcdServer;
+//! use caracal_datastore::{EtcdConfig, EtcdStore};
+//!
+//! let Some(server) = EtcdServer::start() else { return };
+//! let store = EtcdStore::new(EtcdConfig::new([server.endpoint()])).unwrap();
+//! # drop(store);
+//! # }
+//! ```
+//!
+//! [`EtcdServer::start`] prints why and returns `None` where the program `etcd` is not installed, unless the
+//! environment has `CARACAL_REQUIRE_ETCD`: then it panics. Dropping the server kills the process and
+//! removes its files, also while a test panics.
+
+mod certificates;
+mod server;
+
+pub use certificates::Certificates;
+pub use server::{DataCopy, EtcdServer};
