@@ -1,16 +1,16 @@
 //! The words between the core task and the session tasks. Towards the core the channel is bounded and
 //! blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use caracal_model::net::Family;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::feed::OutFeed;
-use crate::config::PeerConfig;
+use crate::config::{Listen, Password, PeerConfig};
 use crate::rib::SessionInfo;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::update::Update;
@@ -42,6 +42,46 @@ pub struct SessionStart {
     pub core: mpsc::Sender<ToCore>,
     /// The way from the core.
     pub control: mpsc::Receiver<ToSession>,
+}
+
+/// Capacity of the channel from the listener to the core, in connections.
+pub const ACCEPT_DEPTH: usize = 64;
+
+/// Everything a listener task is born with. The task is `listener::run(start)`; it binds, and again with
+/// back-off when that fails, accepts until it is aborted, and never ends the process.
+#[derive(Debug)]
+pub struct ListenerStart {
+    /// Where to listen.
+    pub listen: Listen,
+    /// From whom connections may come: the listening socket needs their MD5 keys (RFC 2385).
+    pub peers: watch::Receiver<Vec<ListenPeer>>,
+    /// The way to the core.
+    pub core: mpsc::Sender<FromListener>,
+}
+
+/// A peer as the listening socket knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenPeer {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its TCP MD5 key.
+    pub password: Option<Password>,
+}
+
+/// What the listener tells the core.
+#[derive(Debug)]
+pub enum FromListener {
+    /// It listens there.
+    Bound(SocketAddr),
+    /// It cannot listen, for this reason, and will try again.
+    Failed(String),
+    /// Somebody has connected. Who it is and whether it may is for the core to find out.
+    Accepted {
+        /// The connection.
+        stream: TcpStream,
+        /// The other end.
+        remote: SocketAddr,
+    },
 }
 
 /// What a session tells the core. Messages of one session arrive in order.

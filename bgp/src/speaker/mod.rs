@@ -6,5 +6,209 @@
 //! | session, one per peer | its state machine, its at most two connections | its peer, its feed, the core | the core |
 //! | listener, at most one | the listening socket | connections | the core |
 
+mod core;
 pub mod feed;
 pub mod message;
+pub mod status;
+
+use std::pin::Pin;
+
+use caracal_model::net::Prefix;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use self::core::{Core, Inbox};
+use crate::config::SpeakerConfig;
+use crate::rib::{AdvertisedRoute, Explanation, LearnedRoute, NextHops, RouteInfo, StartupTimes};
+use crate::types::PeerName;
+use feed::KeyedFeed;
+use message::{ListenerStart, SessionStart};
+use status::{Convergence, SpeakerStatus};
+
+/// Capacity of the command channel, in commands. Commands come from people and from one configuration task.
+const COMMAND_DEPTH: usize = 16;
+
+/// Routes for the forwarding table: for each prefix that changed the latest best path, `None` when there is
+/// none or it is our own.
+pub type FibFeed = KeyedFeed<Option<LearnedRoute>>;
+
+/// How a speaker starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpeakerOptions {
+    /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is deferred until
+    /// the peers have sent End-of-RIB (RFC 4724 §4.1).
+    pub restarting: bool,
+    /// How long the start waits for whom.
+    pub startup: StartupTimes,
+}
+
+/// A running speaker.
+#[derive(Clone, Copy, Debug)]
+pub struct Speaker;
+
+/// A task that the core starts.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What the tasks do that the core starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Tasks {
+    /// One per peer.
+    pub session: fn(SessionStart) -> Running,
+    /// At most one.
+    pub listener: fn(ListenerStart) -> Running,
+}
+
+impl Speaker {
+    /// Starts a speaker on the current tokio runtime, with these tasks for sessions and listening.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn spawn_with(
+        config: SpeakerConfig,
+        options: SpeakerOptions,
+        tasks: Tasks,
+    ) -> SpeakerHandle {
+        let (commands, inbox) = mpsc::channel(COMMAND_DEPTH);
+        let (publish, convergence) = watch::channel(Convergence::default());
+        let (core, sessions) = Core::new(config, options, publish, tasks);
+        tokio::spawn(core.run(Inbox {
+            sessions,
+            commands: inbox,
+        }));
+        SpeakerHandle {
+            commands,
+            convergence,
+        }
+    }
+}
+
+/// The speaker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the BGP speaker has ended")]
+pub struct SpeakerEnded;
+
+/// What a handle asks of the core.
+#[derive(Debug)]
+enum Command {
+    Reconfigure(Box<SpeakerConfig>, oneshot::Sender<()>),
+    NextHops(NextHops, oneshot::Sender<()>),
+    Status(oneshot::Sender<SpeakerStatus>),
+    Routes(oneshot::Sender<Vec<RouteInfo>>),
+    Received(PeerName, oneshot::Sender<Option<Vec<RouteInfo>>>),
+    Advertised(PeerName, oneshot::Sender<Option<Vec<AdvertisedRoute>>>),
+    Explain(Prefix, oneshot::Sender<Box<Explanation>>),
+    Fib(oneshot::Sender<FibFeed>),
+    Shutdown {
+        restart: bool,
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// The way to a running speaker; cheap to clone. When the last handle is dropped without
+/// [`SpeakerHandle::shutdown`], the speaker ends as if it had crashed: connections close without NOTIFICATION.
+#[derive(Clone, Debug)]
+pub struct SpeakerHandle {
+    commands: mpsc::Sender<Command>,
+    convergence: watch::Receiver<Convergence>,
+}
+
+impl SpeakerHandle {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, SpeakerEnded> {
+        let (answer, wait) = oneshot::channel();
+        self.commands
+            .send(command(answer))
+            .await
+            .map_err(|_| SpeakerEnded)?;
+        wait.await.map_err(|_| SpeakerEnded)
+    }
+
+    /// Goes over to a new configuration; only what differs moves. Returns when it is in force; sessions
+    /// follow on their own.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn reconfigure(&self, config: SpeakerConfig) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::Reconfigure(Box::new(config), done))
+            .await
+    }
+
+    /// Says which next hops can be reached. Until then all can.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn set_next_hops(&self, next_hops: NextHops) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::NextHops(next_hops, done)).await
+    }
+
+    /// The speaker and its peers.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn status(&self) -> Result<SpeakerStatus, SpeakerEnded> {
+        self.ask(Command::Status).await
+    }
+
+    /// All paths that are not refused, by prefix, the best first.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn routes(&self) -> Result<Vec<RouteInfo>, SpeakerEnded> {
+        self.ask(Command::Routes).await
+    }
+
+    /// What a peer has announced to us, refused routes included. `None`: there is no such peer.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn received(&self, peer: PeerName) -> Result<Option<Vec<RouteInfo>>, SpeakerEnded> {
+        self.ask(|answer| Command::Received(peer, answer)).await
+    }
+
+    /// What we have announced to a peer. `None`: there is no such peer.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn advertised(
+        &self,
+        peer: PeerName,
+    ) -> Result<Option<Vec<AdvertisedRoute>>, SpeakerEnded> {
+        self.ask(|answer| Command::Advertised(peer, answer)).await
+    }
+
+    /// Everything that is known about a prefix.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn explain(&self, prefix: Prefix) -> Result<Explanation, SpeakerEnded> {
+        self.ask(|answer| Command::Explain(prefix, answer))
+            .await
+            .map(|explanation| *explanation)
+    }
+
+    /// A new subscription to the routes for the forwarding table. It starts with all there are.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn fib(&self) -> Result<FibFeed, SpeakerEnded> {
+        self.ask(Command::Fib).await
+    }
+
+    /// Whether every peer has told us everything since the start; only then may a forwarding table be swept.
+    #[must_use]
+    pub fn convergence(&self) -> watch::Receiver<Convergence> {
+        self.convergence.clone()
+    }
+
+    /// Ends the speaker, and returns when the connections are closed. `restart`: the peers shall keep our
+    /// routes, so TCP is closed without NOTIFICATION where graceful restart was negotiated (RFC 4724 §4.1). Otherwise
+    /// they get Cease / Administrative Shutdown and drop our routes at once. Feeds end without withdrawing anything.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`] when it had ended before.
+    pub async fn shutdown(&self, restart: bool) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::Shutdown { restart, done }).await
+    }
+}

@@ -1,0 +1,312 @@
+//! The core task: the one owner of the table and of the peer list.
+//!
+//! It waits for nobody: towards sessions and the forwarding side there are coalescing feeds, and a control
+//! channel that is full costs a retry. Whether a message means anything is decided in the table, not here.
+
+mod answers;
+mod listening;
+mod sessions;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use foldhash::HashMap;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinSet};
+use tracing::{debug, info, warn};
+
+use super::feed::OutFeed;
+use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
+use super::status::Convergence;
+use super::{Command, FibFeed, SpeakerOptions, Tasks};
+use crate::config::SpeakerConfig;
+use crate::rib::{Changes, Outbound, PeerId, Rib, RibOptions};
+use crate::types::{PeerName, SessionState};
+use listening::Listening;
+
+/// How many messages are taken from the sessions before others get a turn.
+const BATCH: usize = 64;
+
+/// How soon a control message is offered again to a session whose channel was full.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The time, as tokio has it: a test can stop it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// One configured peer, or one whose session task has not ended yet.
+struct Peer {
+    /// Its handle in the table; `None` when it is no longer configured.
+    id: Option<PeerId>,
+    /// The way to its session task; `None` while the task is ending.
+    control: Option<mpsc::Sender<ToSession>>,
+    /// The session has not yet got the latest configuration.
+    outdated: bool,
+    state: SessionState,
+    since: SystemTime,
+    reason: Option<String>,
+    established_count: u64,
+}
+
+impl Peer {
+    fn new(id: PeerId) -> Self {
+        Self {
+            id: Some(id),
+            control: None,
+            outdated: false,
+            state: SessionState::Idle,
+            since: SystemTime::now(),
+            reason: None,
+            established_count: 0,
+        }
+    }
+
+    fn enter(&mut self, state: SessionState) {
+        if state != self.state {
+            self.state = state;
+            self.since = SystemTime::now();
+        }
+    }
+
+    /// Tells the session task to end. The control channel is closed, so that it ends even if it cannot hear.
+    fn stop(&mut self, how: Shutdown) {
+        if let Some(control) = self.control.take()
+            && control.try_send(ToSession::Shutdown(how)).is_err()
+        {
+            debug!("session ends by the closing of its channel");
+        }
+    }
+}
+
+/// The state of the core task.
+pub(super) struct Core {
+    config: SpeakerConfig,
+    restarting_until: Option<Instant>,
+    rib: Rib,
+    peers: BTreeMap<PeerName, Peer>,
+    /// By the peer's handle in the table.
+    feeds: Vec<Option<Arc<OutFeed>>>,
+    fib: Vec<FibFeed>,
+    convergence: watch::Sender<Convergence>,
+    to_core: mpsc::Sender<ToCore>,
+    sessions: JoinSet<PeerName>,
+    /// Which peer a session task serves; needed when it ends without saying so.
+    tasks: HashMap<task::Id, PeerName>,
+    /// Some session has not yet got the latest configuration.
+    outdated: bool,
+    listening: Listening,
+    starts: Tasks,
+}
+
+/// What the core task hears.
+pub(super) struct Inbox {
+    /// From the sessions.
+    pub(super) sessions: mpsc::Receiver<ToCore>,
+    /// From the handles.
+    pub(super) commands: mpsc::Receiver<Command>,
+}
+
+impl Core {
+    pub(super) fn new(
+        config: SpeakerConfig,
+        options: SpeakerOptions,
+        convergence: watch::Sender<Convergence>,
+        starts: Tasks,
+    ) -> (Self, mpsc::Receiver<ToCore>) {
+        let now = now();
+        let rib_options = RibOptions {
+            restarting: options.restarting,
+            startup: options.startup,
+        };
+        let (rib, _) = Rib::new(now, &config, rib_options);
+        let (to_core, inbox) = mpsc::channel(TO_CORE_DEPTH);
+        let core = Self {
+            config,
+            restarting_until: options.restarting.then(|| now + options.startup.selection),
+            rib,
+            peers: BTreeMap::new(),
+            feeds: Vec::new(),
+            fib: Vec::new(),
+            convergence,
+            to_core,
+            sessions: JoinSet::new(),
+            tasks: HashMap::default(),
+            outdated: false,
+            listening: Listening::new(),
+            starts,
+        };
+        (core, inbox)
+    }
+
+    /// Runs until a shutdown has been carried out or all handles are gone.
+    pub(super) async fn run(mut self, mut inbox: Inbox) {
+        for name in self.config.peers.keys().cloned().collect::<Vec<_>>() {
+            self.add_peer(&name);
+        }
+        self.start_listening();
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            self.offer_configuration();
+            self.publish_convergence();
+            let due = self.next_timeout();
+            let sleep = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = inbox.sessions.recv_many(&mut batch, BATCH) => {
+                    for message in batch.drain(..) {
+                        self.hear(message);
+                    }
+                }
+                command = inbox.commands.recv() => match command {
+                    Some(Command::Shutdown { restart, done }) => {
+                        self.shut_down(restart, inbox).await;
+                        // The handle may have stopped waiting; the speaker is gone all the same.
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                Some(ended) = self.sessions.join_next_with_id(), if !self.sessions.is_empty() => {
+                    // What the task said before it ended is still in the channel, and must not be taken
+                    // for words of its successor.
+                    for _ in 0..inbox.sessions.len() {
+                        if let Ok(message) = inbox.sessions.try_recv() {
+                            self.hear(message);
+                        }
+                    }
+                    self.session_ended(ended);
+                }
+                event = self.listening.events.recv() => {
+                    if let Some(event) = event {
+                        self.hear_listener(event);
+                    }
+                }
+                () = sleep => {
+                    let changes = self.rib.handle_timeout(now());
+                    self.emit(changes);
+                }
+            }
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let retry = self.outdated.then(|| now() + RETRY);
+        self.rib.next_timeout().into_iter().chain(retry).min()
+    }
+
+    /// A message from a session task.
+    fn hear(&mut self, message: ToCore) {
+        let now = now();
+        let name = match &message {
+            ToCore::Up { peer, .. }
+            | ToCore::Down { peer, .. }
+            | ToCore::Update { peer, .. }
+            | ToCore::RouteRefresh { peer, .. }
+            | ToCore::State { peer, .. } => peer.clone(),
+        };
+        // A peer that is no longer configured, or whose session has been told to end, has no say.
+        let Some(peer) = self
+            .peers
+            .get_mut(&name)
+            .filter(|peer| peer.control.is_some())
+        else {
+            return;
+        };
+        let Some(id) = peer.id else { return };
+        let changes = match message {
+            ToCore::Up { session, feed, .. } => {
+                info!(peer = %name, address = %session.remote_address, "session established");
+                peer.enter(SessionState::Established);
+                peer.established_count += 1;
+                self.set_feed(id, Some(feed));
+                self.rib.peer_up(now, &name, session)
+            }
+            ToCore::Down {
+                reason, graceful, ..
+            } => {
+                warn!(peer = %name, reason, graceful, "session ended");
+                peer.enter(SessionState::Idle);
+                peer.reason = Some(reason);
+                self.set_feed(id, None);
+                self.rib.peer_down(now, &name, graceful)
+            }
+            ToCore::Update { update, .. } => self.rib.apply(now, &name, update),
+            ToCore::RouteRefresh { family, .. } => self.rib.route_refresh(&name, family),
+            ToCore::State { state, reason, .. } => {
+                debug!(peer = %name, %state, reason, "state");
+                peer.enter(state);
+                peer.reason = reason.or_else(|| peer.reason.take());
+                return;
+            }
+        };
+        self.emit(changes);
+    }
+
+    fn set_feed(&mut self, id: PeerId, feed: Option<Arc<OutFeed>>) {
+        if self.feeds.len() <= id.index() {
+            self.feeds.resize(id.index() + 1, None);
+        }
+        self.feeds[id.index()] = feed;
+    }
+
+    /// Carries what the table says to where it belongs. Never waits.
+    fn emit(&mut self, changes: Changes) {
+        self.fib.retain(|feed| !feed.is_orphan());
+        if !self.fib.is_empty() && !changes.prefixes.is_empty() {
+            let learned = |prefix| (prefix, self.rib.learned(&prefix));
+            let routes: Vec<_> = changes.prefixes.iter().copied().map(learned).collect();
+            for feed in &self.fib {
+                feed.extend(routes.iter().cloned());
+            }
+        }
+        for out in changes.out {
+            match out {
+                Outbound::Group(update) => {
+                    for member in &update.members {
+                        if let Some(feed) = self.feed(member.peer) {
+                            feed.extend(update.for_member(member));
+                        }
+                    }
+                }
+                Outbound::Peer { peer, routes } => {
+                    if let Some(feed) = self.feed(peer) {
+                        feed.extend(routes);
+                    }
+                }
+                Outbound::EndOfRib { peer, family } => {
+                    if let Some(feed) = self.feed(peer) {
+                        feed.end_of_rib(family);
+                    }
+                }
+            }
+        }
+    }
+
+    fn feed(&self, peer: PeerId) -> Option<&OutFeed> {
+        self.feeds.get(peer.index())?.as_deref()
+    }
+
+    fn publish_convergence(&self) {
+        let awaited = self.rib.awaited();
+        self.convergence.send_if_modified(|known| {
+            let converged = known.converged || awaited.is_empty();
+            let new = Convergence { converged, awaited };
+            let changed = *known != new;
+            if changed && new.converged && !known.converged {
+                info!("every peer has told us everything, or had ample time to");
+            }
+            *known = new;
+            changed
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! What the handles ask for.
+
+use std::time::UNIX_EPOCH;
+
+use super::{Core, Peer, now};
+use crate::speaker::status::{PeerStatus, SpeakerStatus};
+use crate::speaker::{Command, FibFeed};
+use crate::types::PeerName;
+
+impl Core {
+    /// Carries out a command. Who no longer waits for the answer does not get one.
+    pub(super) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Reconfigure(config, done) => {
+                self.reconfigure(*config);
+                let _ = done.send(());
+            }
+            Command::NextHops(next_hops, done) => {
+                let changes = self.rib.set_next_hops(now(), next_hops);
+                self.emit(changes);
+                let _ = done.send(());
+            }
+            Command::Status(answer) => drop(answer.send(self.status())),
+            Command::Routes(answer) => drop(answer.send(self.rib.routes())),
+            Command::Received(peer, answer) => drop(answer.send(self.rib.received(&peer))),
+            Command::Advertised(peer, answer) => drop(answer.send(self.rib.advertised(&peer))),
+            Command::Explain(prefix, answer) => {
+                drop(answer.send(Box::new(self.rib.explain(&prefix))));
+            }
+            Command::Fib(answer) => drop(answer.send(self.subscribe())),
+            // The loop carries it out, since it ends the task.
+            Command::Shutdown { .. } => {}
+        }
+    }
+
+    /// A feed that starts with all routes there are.
+    fn subscribe(&mut self) -> FibFeed {
+        let feed = FibFeed::new();
+        let all = self.rib.all_learned();
+        feed.extend(all.map(|(prefix, route)| (prefix, Some(route))));
+        self.fib.push(feed.clone());
+        feed
+    }
+
+    fn status(&self) -> SpeakerStatus {
+        let peers = self
+            .peers
+            .iter()
+            .filter_map(|(name, peer)| self.peer_status(name, peer));
+        SpeakerStatus {
+            local_as: self.config.local_as,
+            router_id: self.config.router_id,
+            listen: self.listening.address,
+            listen_error: self.listening.error.clone(),
+            peers: peers.collect(),
+            rib: self.rib.counts(),
+            deferring: self.rib.is_deferring(),
+            convergence: self.convergence.borrow().clone(),
+        }
+    }
+
+    fn peer_status(&self, name: &PeerName, peer: &Peer) -> Option<PeerStatus> {
+        let config = self.config.peers.get(name)?;
+        Some(PeerStatus {
+            name: name.clone(),
+            address: config.address,
+            port: config.port,
+            remote_as: config.remote_as,
+            local_as: config.local_as.unwrap_or(self.config.local_as),
+            kind: config.kind.clone(),
+            state: peer.state,
+            since: peer
+                .since
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |age| age.as_secs()),
+            reason: peer.reason.clone(),
+            established_count: peer.established_count,
+            routes: self.rib.peer_counts(name).unwrap_or_default(),
+            session: self.rib.session(name).cloned(),
+        })
+    }
+}

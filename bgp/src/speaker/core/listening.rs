@@ -1,0 +1,141 @@
+//! Connections from peers: to whom they belong.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tracing::{debug, info, warn};
+
+use super::Core;
+use crate::config::SpeakerConfig;
+use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
+use crate::types::{PeerName, SessionState};
+
+/// What the core knows of the listener.
+pub(super) struct Listening {
+    /// Where it listens.
+    pub(super) address: Option<SocketAddr>,
+    /// Why it does not.
+    pub(super) error: Option<String>,
+    pub(super) events: mpsc::Receiver<FromListener>,
+    to_core: mpsc::Sender<FromListener>,
+    peers: watch::Sender<Vec<ListenPeer>>,
+    task: Option<AbortHandle>,
+}
+
+impl Listening {
+    pub(super) fn new() -> Self {
+        let (to_core, events) = mpsc::channel(ACCEPT_DEPTH);
+        let (peers, _) = watch::channel(Vec::new());
+        Self {
+            address: None,
+            error: None,
+            events,
+            to_core,
+            peers,
+            task: None,
+        }
+    }
+
+    /// Ends the listener; the socket is closed soon.
+    pub(super) fn stop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        self.address = None;
+        self.error = None;
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The peers whose connections the listening socket must be ready for.
+fn listen_peers(config: &SpeakerConfig) -> Vec<ListenPeer> {
+    let of_peer = |peer: &crate::config::PeerConfig| ListenPeer {
+        address: peer.address,
+        password: peer.password.clone(),
+    };
+    config.peers.values().map(of_peer).collect()
+}
+
+impl Core {
+    /// Listens where the configuration says, instead of where it listened before.
+    pub(super) fn start_listening(&mut self) {
+        self.listening.stop();
+        self.tell_listener();
+        let Some(listen) = self.config.listen else {
+            return;
+        };
+        let start = ListenerStart {
+            listen,
+            peers: self.listening.peers.subscribe(),
+            core: self.listening.to_core.clone(),
+        };
+        self.listening.task = Some(tokio::spawn((self.starts.listener)(start)).abort_handle());
+    }
+
+    /// Hands the listener the peers of the configuration.
+    pub(super) fn tell_listener(&mut self) {
+        let peers = listen_peers(&self.config);
+        self.listening.peers.send_if_modified(|known| {
+            let changed = *known != peers;
+            *known = peers;
+            changed
+        });
+    }
+
+    pub(super) fn hear_listener(&mut self, event: FromListener) {
+        match event {
+            FromListener::Bound(address) => {
+                info!(%address, "listening");
+                self.listening.address = Some(address);
+                self.listening.error = None;
+            }
+            FromListener::Failed(reason) => {
+                warn!(reason, "cannot listen, will try again");
+                self.listening.address = None;
+                self.listening.error = Some(reason);
+            }
+            FromListener::Accepted { stream, remote } => self.accept(stream, remote),
+        }
+    }
+
+    /// Hands a connection to the session of the peer that it comes from; closes it when there is none.
+    fn accept(&mut self, stream: TcpStream, remote: SocketAddr) {
+        let local = stream
+            .local_addr()
+            .ok()
+            .map(|local| local.ip().to_canonical());
+        let Some(name) = self.peer_of(remote.ip().to_canonical(), local) else {
+            debug!(%remote, "connection from an address that is no peer's: closed");
+            return;
+        };
+        let control = self.peers.get(&name).and_then(|peer| peer.control.as_ref());
+        let message = ToSession::Stream { stream, remote };
+        if control.is_none_or(|control| control.try_send(message).is_err()) {
+            // It dials again.
+            debug!(peer = %name, %remote, "connection came while the session was busy: closed");
+        }
+    }
+
+    /// The peer with this address. Of several, which the port tells apart when we dial, one that is bound to our end of
+    /// the connection and has no session yet.
+    fn peer_of(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<PeerName> {
+        let of_address = self
+            .config
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.address == remote);
+        let best = of_address.min_by_key(|(name, peer)| {
+            let bound = peer.source.is_some() && peer.source == local;
+            let state = self.peers.get(*name).map(|peer| peer.state);
+            (!bound, state == Some(SessionState::Established))
+        });
+        best.map(|(name, _)| name.clone())
+    }
+}

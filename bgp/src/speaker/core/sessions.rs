@@ -1,0 +1,207 @@
+//! The session tasks: which run, with which configuration, and how they end.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::{Id, JoinError};
+use tracing::{debug, error, info};
+
+use super::{Core, Inbox, Peer, now};
+use crate::config::{self, ConfigChange, SpeakerConfig};
+use crate::speaker::message::{SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
+use crate::types::{PeerName, SessionState};
+
+/// How long sessions have to end at shutdown before they are cut off.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+
+impl Core {
+    /// Starts to serve a configured peer, now or when the session task of a peer with its name has ended.
+    pub(super) fn add_peer(&mut self, name: &PeerName) {
+        let Some(id) = self.rib.peer_id(name) else {
+            return;
+        };
+        if let Some(ending) = self.peers.get_mut(name) {
+            ending.id = Some(id);
+            return;
+        }
+        self.peers.insert(name.clone(), Peer::new(id));
+        self.start_session(name);
+    }
+
+    fn start_session(&mut self, name: &PeerName) {
+        let Some(config) = self.config.peers.get(name) else {
+            return;
+        };
+        let (to_session, control) = mpsc::channel(TO_SESSION_DEPTH);
+        let start = SessionStart {
+            peer: name.clone(),
+            config: config.clone(),
+            local_as: self.config.local_as,
+            router_id: self.config.router_id,
+            restarting_until: self.restarting_until,
+            core: self.to_core.clone(),
+            control,
+        };
+        let session = (self.starts.session)(start);
+        let ended = name.clone();
+        let task = self.sessions.spawn(async move {
+            session.await;
+            ended
+        });
+        self.tasks.insert(task.id(), name.clone());
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.control = Some(to_session);
+            peer.outdated = false;
+        }
+    }
+
+    /// A session task has ended; whatever it has said has been heard.
+    pub(super) fn session_ended(&mut self, ended: Result<(Id, PeerName), JoinError>) {
+        let name = match ended {
+            Ok((id, name)) => {
+                self.tasks.remove(&id);
+                name
+            }
+            Err(failure) => {
+                let Some(name) = self.tasks.remove(&failure.id()) else {
+                    return;
+                };
+                error!(peer = %name, %failure, "session task failed, this is a bug; it is restarted");
+                name
+            }
+        };
+        let Some(peer) = self.peers.get_mut(&name) else {
+            return;
+        };
+        let Some(id) = peer.id else {
+            self.peers.remove(&name);
+            return;
+        };
+        if peer.control.take().is_some() {
+            // Nobody told it to end, so the table may still believe in its session.
+            peer.enter(SessionState::Idle);
+            self.set_feed(id, None);
+            let changes = self.rib.peer_down(now(), &name, false);
+            self.emit(changes);
+        }
+        self.start_session(&name);
+    }
+
+    /// Goes over to a new configuration. Peers that do not differ are not touched.
+    pub(super) fn reconfigure(&mut self, new: SpeakerConfig) {
+        let change = config::diff(&self.config, &new);
+        if change.is_empty() {
+            return;
+        }
+        let (added, removed) = (change.added.len(), change.removed.len());
+        let (changed, originated) = (change.peers.len(), change.originated.len());
+        let withdrawn = change.withdrawn.len();
+        info!(
+            added,
+            removed, changed, originated, withdrawn, "new configuration"
+        );
+        // Handles of removed peers are reused by the table, so their feeds have to go first.
+        for name in &change.removed {
+            self.stop_session(name, Shutdown::de_configured());
+            if let Some(peer) = self.peers.get_mut(name) {
+                peer.id = None;
+            }
+        }
+        self.stop_changed(&change);
+        self.config = new;
+        if change.listen {
+            self.start_listening();
+        }
+        self.tell_listener();
+        let changes = self.rib.reconfigure(now(), &self.config);
+        self.emit(changes);
+        for name in &change.added {
+            self.add_peer(name);
+        }
+        for (name, _) in change.peers.iter().filter(|(_, change)| change.session) {
+            if let Some(peer) = self.peers.get_mut(name) {
+                peer.outdated = true;
+                self.outdated = true;
+            }
+        }
+    }
+
+    /// Ends the sessions that need other OPEN messages; each starts again when its task has ended.
+    fn stop_changed(&mut self, change: &ConfigChange) {
+        for (name, _) in change.peers.iter().filter(|(_, change)| change.reset) {
+            self.stop_session(name, Shutdown::reconfigured());
+        }
+    }
+
+    fn stop_session(&mut self, name: &PeerName, how: Shutdown) {
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        debug!(peer = %name, ?how, "session is told to end");
+        peer.stop(how);
+        peer.enter(SessionState::Idle);
+        peer.reason = Some("stopped by a change of configuration".to_owned());
+        if let Some(id) = peer.id {
+            self.set_feed(id, None);
+        }
+    }
+
+    /// Hands the configuration to the sessions that have not got it yet and can take it.
+    pub(super) fn offer_configuration(&mut self) {
+        if !std::mem::take(&mut self.outdated) {
+            return;
+        }
+        for (name, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.outdated) {
+            let (Some(control), Some(config)) = (&peer.control, self.config.peers.get(name)) else {
+                peer.outdated = false;
+                continue;
+            };
+            let message = ToSession::Config(Box::new(config.clone()));
+            let full = matches!(
+                control.try_send(message),
+                Err(mpsc::error::TrySendError::Full(_))
+            );
+            peer.outdated = full;
+            self.outdated |= full;
+        }
+    }
+
+    /// Ends everything. `restart`: the peers and the forwarding table are to keep our routes.
+    pub(super) async fn shut_down(&mut self, restart: bool, mut inbox: Inbox) {
+        info!(restart, "shutting down");
+        // The forwarding side first: the end of the sessions says nothing about the routes.
+        self.listening.stop();
+        for feed in self.fib.drain(..) {
+            feed.close();
+        }
+        for peer in self.peers.values_mut() {
+            peer.stop(if restart {
+                Shutdown::Restart
+            } else {
+                Shutdown::administrative("")
+            });
+        }
+        let all_ended = async {
+            loop {
+                tokio::select! {
+                    // Keeps the channel empty, so that no session waits for a place in it.
+                    _ = inbox.sessions.recv() => {}
+                    ended = self.sessions.join_next() => {
+                        if ended.is_none() {
+                            return;
+                        }
+                    }
+                }
+            }
+        };
+        if tokio::time::timeout(SHUTDOWN_LIMIT, all_ended)
+            .await
+            .is_err()
+        {
+            error!(
+                left = self.sessions.len(),
+                "sessions did not end in time and are cut off"
+            );
+        }
+    }
+}

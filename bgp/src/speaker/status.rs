@@ -1,0 +1,68 @@
+//! What a speaker tells people about itself. Everything here can be serialised.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::rib::{PeerCounts, RibCounts, SessionInfo};
+use crate::types::{Asn, PeerName, RouterId, SessionState};
+
+/// The speaker as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeakerStatus {
+    /// Our AS.
+    pub local_as: Asn,
+    /// Our BGP Identifier.
+    pub router_id: RouterId,
+    /// Where we listen; `None` when we do not.
+    pub listen: Option<SocketAddr>,
+    /// Why we do not listen although configured.
+    pub listen_error: Option<String>,
+    /// The peers, by name.
+    pub peers: Vec<PeerStatus>,
+    /// Counters of the table.
+    pub rib: RibCounts,
+    /// Route selection waits for the peers after a restart (RFC 4724 §4.1).
+    pub deferring: bool,
+    /// Who has told us everything since the start.
+    pub convergence: Convergence,
+}
+
+/// One peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: PeerName,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its TCP port.
+    pub port: u16,
+    /// Its AS.
+    pub remote_as: Asn,
+    /// Our AS towards it.
+    pub local_as: Asn,
+    /// Why it exists: `mesh`, `global`, `node`.
+    pub kind: String,
+    /// The state of its state machine.
+    pub state: SessionState,
+    /// Since when, in seconds of Unix time.
+    pub since: u64,
+    /// Why the last session ended or the last attempt failed.
+    pub reason: Option<String>,
+    /// How many sessions have been established since the start.
+    pub established_count: u64,
+    /// Its routes.
+    pub routes: PeerCounts,
+    /// The established session.
+    pub session: Option<SessionInfo>,
+}
+
+/// Whether every peer has told us everything since the start, or had ample time to. What a forwarding table
+/// holds from before the start may be swept only then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Convergence {
+    /// Nobody is awaited any more. Never goes back to false.
+    pub converged: bool,
+    /// The peers that are awaited.
+    pub awaited: Vec<PeerName>,
+}
