@@ -12,6 +12,7 @@
 //! * `LAB-3`: a process is signalled only while its pid *and* start time are those recorded.
 
 pub mod cni;
+pub mod commands;
 pub mod down;
 pub mod etcd;
 pub mod fault;
@@ -24,7 +25,10 @@ pub mod plan;
 pub mod probe;
 pub mod process;
 pub mod program;
+pub mod report;
+pub mod rootless;
 pub mod state;
+pub mod table;
 pub mod topology;
 pub mod up;
 pub mod wait;
