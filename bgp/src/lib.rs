@@ -8,11 +8,13 @@
 //! | vocabulary | [`types`], [`config`], [`policy`] | newtypes, the typed configuration, route policy |
 //! | values | [`attrs`] | path attributes, AS path |
 //! | codec | [`wire`] | octets to messages and back |
+//! | session | [`fsm`] | the state machine of a peer |
 //! | table | [`rib`] | Adj-RIB-In, decision process, Adj-RIB-Out, graceful restart |
 //! | shell | `speaker` | tokio tasks and sockets |
 
 pub mod attrs;
 pub mod config;
+pub mod fsm;
 pub mod policy;
 pub mod rib;
 #[cfg(feature = "speaker")]

@@ -1,0 +1,196 @@
+//! Why a session is not up: a sentence for people, a stable code for metrics.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::{Conn, RouterId};
+use crate::types::{Asn, SessionState};
+use crate::wire::error::DecodeError;
+use crate::wire::format::FamilySet;
+use crate::wire::header::Kind;
+use crate::wire::notification::Notification;
+
+/// Why a connection did not come up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectFailure {
+    /// Whom we dialled.
+    pub remote: SocketAddr,
+    /// What happened.
+    pub cause: std::io::ErrorKind,
+    /// The operating system's words.
+    pub text: String,
+}
+
+impl fmt::Display for ConnectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use std::io::ErrorKind;
+        let (address, port) = (self.remote.ip(), self.remote.port());
+        match self.cause {
+            ErrorKind::ConnectionRefused => write!(f, "TCP {port} refused by {address}"),
+            ErrorKind::TimedOut => write!(f, "TCP {port} of {address} does not answer"),
+            ErrorKind::HostUnreachable => write!(f, "host {address} is unreachable"),
+            ErrorKind::NetworkUnreachable => write!(f, "no route to {address}"),
+            ErrorKind::AddrNotAvailable => {
+                write!(
+                    f,
+                    "source address for {address} is not configured on this host"
+                )
+            }
+            _ => write!(f, "TCP {port} of {address}: {}", self.text),
+        }
+    }
+}
+
+/// Why a session went down or did not come up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// Our connection failed.
+    ConnectFailed(ConnectFailure),
+    /// Our connection was neither accepted nor refused in time.
+    ConnectTimeout(Duration),
+    /// The peer is in another AS than configured.
+    PeerAs {
+        /// What its OPEN says.
+        seen: Asn,
+        /// What is configured.
+        expected: Asn,
+    },
+    /// An internal peer has our own BGP Identifier (RFC 6286 §2.2).
+    RouterIdConflict(RouterId),
+    /// No address family is configured at both ends.
+    NoCommonFamily {
+        /// Ours.
+        ours: FamilySet,
+        /// The peer's, as far as we know them.
+        theirs: FamilySet,
+    },
+    /// The peer said nothing for the hold time.
+    HoldTimerExpired(Duration),
+    /// The peer accepted the connection but sent no OPEN.
+    NoOpen(Duration),
+    /// The peer took nothing from us for too long (RFC 9687).
+    SendHoldTimerExpired,
+    /// Of two connections, this was the wrong one (RFC 4271 §6.8).
+    Collision(Conn),
+    /// The peer ended the connection without a NOTIFICATION.
+    Closed(Option<String>),
+    /// The peer dialled again over an established session: it has lost it (RFC 4724 §5).
+    Replaced,
+    /// The peer sent a NOTIFICATION.
+    Notified(Notification),
+    /// The peer sent something that is no BGP.
+    Malformed(DecodeError),
+    /// The peer sent a message that has no place in the state.
+    Unexpected {
+        /// The message.
+        kind: Kind,
+        /// The state.
+        state: SessionState,
+    },
+    /// We stopped it, with this text for the peer's operator.
+    Stopped(String),
+    /// We are about to restart.
+    Restarting,
+}
+
+impl Down {
+    /// A stable code for metrics and scripts.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::ConnectFailed(_) => "connect_failed",
+            Self::ConnectTimeout(_) => "connect_timeout",
+            Self::PeerAs { .. } => "bad_peer_as",
+            Self::RouterIdConflict(_) => "router_id_conflict",
+            Self::NoCommonFamily { .. } => "no_common_family",
+            Self::HoldTimerExpired(_) => "hold_timer_expired",
+            Self::NoOpen(_) => "no_open",
+            Self::SendHoldTimerExpired => "send_hold_timer_expired",
+            Self::Collision(_) => "collision",
+            Self::Closed(_) => "closed_by_peer",
+            Self::Replaced => "replaced",
+            Self::Notified(_) => "notification_received",
+            Self::Malformed(_) => "malformed_message",
+            Self::Unexpected { .. } => "unexpected_message",
+            Self::Stopped(_) => "stopped",
+            Self::Restarting => "restarting",
+        }
+    }
+
+    /// True when trying again soon would end the same way: a person has to change something.
+    pub(super) const fn is_protocol_error(&self) -> bool {
+        match self {
+            Self::PeerAs { .. }
+            | Self::RouterIdConflict(_)
+            | Self::NoCommonFamily { .. }
+            | Self::Malformed(_)
+            | Self::Unexpected { .. } => true,
+            Self::ConnectFailed(_)
+            | Self::ConnectTimeout(_)
+            | Self::HoldTimerExpired(_)
+            | Self::NoOpen(_)
+            | Self::SendHoldTimerExpired
+            | Self::Collision(_)
+            | Self::Closed(_)
+            | Self::Replaced
+            | Self::Notified(_)
+            | Self::Stopped(_)
+            | Self::Restarting => false,
+        }
+    }
+}
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConnectFailed(failure) => failure.fmt(f),
+            Self::ConnectTimeout(after) => {
+                write!(f, "connection not accepted within {} s", after.as_secs())
+            }
+            Self::PeerAs { seen, expected } => {
+                write!(f, "peer announces AS {seen}, expected {expected}")
+            }
+            Self::RouterIdConflict(id) => {
+                write!(
+                    f,
+                    "peer has our own BGP Identifier {id}; it must be unique within the AS"
+                )
+            }
+            Self::NoCommonFamily { ours, theirs } => {
+                write!(
+                    f,
+                    "no common address family: ours {ours}, the peer's {theirs}"
+                )
+            }
+            Self::HoldTimerExpired(hold) => {
+                write!(
+                    f,
+                    "hold timer expired: nothing received for {} s",
+                    hold.as_secs()
+                )
+            }
+            Self::NoOpen(after) => write!(f, "peer sent no OPEN within {} s", after.as_secs()),
+            Self::SendHoldTimerExpired => {
+                f.write_str("send hold timer expired: the peer reads nothing")
+            }
+            Self::Collision(conn) => {
+                write!(
+                    f,
+                    "collision: the {conn} connection lost to the other connection"
+                )
+            }
+            Self::Closed(None) => f.write_str("peer closed the connection"),
+            Self::Closed(Some(text)) => write!(f, "connection lost: {text}"),
+            Self::Replaced => f.write_str("peer has restarted and dialled again"),
+            Self::Notified(notification) => write!(f, "peer sent NOTIFICATION {notification}"),
+            Self::Malformed(error) => write!(f, "malformed message: {error}"),
+            Self::Unexpected { kind, state } => {
+                write!(f, "peer sent {} in state {state}", kind.name())
+            }
+            Self::Stopped(text) if text.is_empty() => f.write_str("stopped here"),
+            Self::Stopped(text) => write!(f, "stopped here: {text}"),
+            Self::Restarting => f.write_str("restarting here"),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The finite state machine of a peer (RFC 4271 §8), without clock and socket.
+//!
+//! One [`Peer`] per configured peer. It holds up to two connections, one that we dialled and one that the peer
+//! did, until collision detection leaves one. The caller feeds [`Input`]s, drains [`Peer::poll`], and sleeps
+//! until [`Peer::next_timeout`]; deadlines live inside, so no timer can be forgotten.
+//!
+//! It must never read a clock, draw a random number (jitter comes from a seed), or look into routes.
+//!
+//! Differences from the letter of RFC 4271 §8, all of them common practice: a failed connection leads to
+//! Active, where the peer may connect, and not to Idle; Idle is for peers that are stopped and for the pause
+//! after a protocol error; the ConnectRetryTimer grows and is jittered.
+
+mod backoff;
+mod collision;
+mod connection;
+mod down;
+mod negotiate;
+mod peer;
+mod receive;
+
+pub use collision::survivor;
+pub use down::{ConnectFailure, Down};
+pub use negotiate::{Negotiated, RemoteGracefulRestart, negotiate, our_open};
+pub use peer::Peer;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use caracal_model::net::Family;
+
+use crate::config::PeerConfig;
+use crate::types::{Asn, RouterId, SessionState};
+use crate::wire::Message;
+use crate::wire::error::{AttrFault, DecodeError};
+use crate::wire::notification::CeaseSubcode;
+use crate::wire::update::Update;
+
+/// One of the at most two connections of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Conn {
+    /// We dialled.
+    Out,
+    /// The peer dialled.
+    In,
+}
+
+impl Conn {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Out => Self::In,
+            Self::In => Self::Out,
+        }
+    }
+}
+
+impl fmt::Display for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Out => "outgoing",
+            Self::In => "incoming",
+        })
+    }
+}
+
+/// The two ends of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Ours.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+}
+
+/// What a [`Peer`] needs to know of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Our AS unless the peer's configuration overrides it.
+    pub local_as: Asn,
+    /// Our BGP Identifier.
+    pub router_id: RouterId,
+    /// The peer.
+    pub peer: PeerConfig,
+    /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
+    pub restarting_until: Option<Instant>,
+}
+
+impl Settings {
+    /// Our AS on this session.
+    #[must_use]
+    pub fn local_as(&self) -> Asn {
+        self.peer.local_as.unwrap_or(self.local_as)
+    }
+
+    /// The hold time we propose: none, or at least three seconds (RFC 4271 §4.2) and at most what fits.
+    #[must_use]
+    pub fn hold_time(&self) -> Duration {
+        match self.peer.hold_time {
+            Duration::ZERO => Duration::ZERO,
+            hold => Duration::from_secs(hold.as_secs().clamp(3, u16::MAX.into())),
+        }
+    }
+
+    /// True when the peer is in our AS.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.local_as() == self.peer.remote_as
+    }
+}
+
+/// How a session is stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// We are about to restart: close without NOTIFICATION when graceful restart was negotiated, so that the
+    /// peer keeps our routes (RFC 4724 §4.1); otherwise Cease / Administrative Reset.
+    Restart,
+    /// Cease with this subcode (RFC 4486) and a text for the operator at the other end (RFC 9003). The peer
+    /// drops our routes at once.
+    Cease(CeaseSubcode, String),
+}
+
+/// What happens to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "UPDATEs are the many; boxing them would cost an allocation each"
+)]
+pub enum Input {
+    /// The operator (or the configuration) wants the session.
+    Start,
+    /// The operator does not want it any more.
+    Stop(Stop),
+    /// Other settings. They hold from the next OPEN on; if there is none, we try at once.
+    Settings(Box<Settings>),
+    /// The connection that [`Output::Connect`] asked for is up.
+    Connected(Ends),
+    /// The connection that [`Output::Connect`] asked for did not come up.
+    ConnectFailed(ConnectFailure),
+    /// The peer has connected to us. The answer is [`Output::Adopt`] or [`Output::Refuse`].
+    Incoming(Ends),
+    /// The connection has ended without us closing it. The text is the operating system's, `None` for an
+    /// orderly end.
+    Closed(Conn, Option<String>),
+    /// A message, or why what came is none.
+    Received(Conn, Result<Message, DecodeError>),
+    /// Octets of the peer wait to be read because we are busy: the peer is alive (RFC 4271's hold timer
+    /// is about the peer, not about us).
+    BytesWaiting(Conn),
+    /// The peer has taken nothing from us for too long (RFC 9687).
+    SendHoldExpired(Conn),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "UPDATEs are the many; boxing them would cost an allocation each"
+)]
+pub enum Output {
+    /// Dial the peer; answer with [`Input::Connected`] or [`Input::ConnectFailed`]. A second `Connect`
+    /// never comes before that or [`Output::Close`].
+    Connect,
+    /// The connection that the peer opened is now [`Conn::In`]; an earlier one has been closed before.
+    Adopt,
+    /// Write these octets to the connection that the peer opened, then close it.
+    Refuse(Bytes),
+    /// Write these octets.
+    Send(Conn, Bytes),
+    /// Close when everything is written, or give up dialling. Nothing is to be reported afterwards.
+    Close(Conn),
+    /// The state of the peer as a whole, for status. With a reason when it went down or failed to come up.
+    State(SessionState, Option<Down>),
+    /// The session is established on this connection.
+    Up(Conn, Box<Up>),
+    /// The established session has ended.
+    Down {
+        /// Why.
+        reason: Down,
+        /// The peer's routes are to be kept for a restart (RFC 4724 §4.2, RFC 8538 §4).
+        graceful: bool,
+    },
+    /// Routes.
+    Update(Update),
+    /// The peer wants all routes of the family again.
+    RouteRefresh(Family),
+    /// An UPDATE was wrong in a way that the session survives; it is dealt with, this is for the log.
+    Fault(AttrFault),
+}
+
+/// An established session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Up {
+    /// What the OPENs settled.
+    pub negotiated: Negotiated,
+    /// The connection's ends.
+    pub ends: Ends,
+}
+
+#[cfg(test)]
+mod tests;

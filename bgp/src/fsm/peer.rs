@@ -1,0 +1,443 @@
+//! The machine of one peer: connections, attempts and their pauses, the end of a session.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+
+use super::backoff::Backoff;
+use super::connection::{Connection, Phase};
+use super::{Conn, ConnectFailure, Down, Ends, Input, Negotiated, Output, Settings, Stop};
+use crate::types::SessionState;
+use crate::wire::format::Format;
+use crate::wire::notification::{CeaseSubcode, Code, Notification};
+use crate::wire::{encode_keepalive, encode_notification, encode_open};
+
+/// How long a peer may take to send its OPEN. RFC 4271 §8.2.2 suggests four minutes.
+pub(super) const OPEN_HOLD: Duration = Duration::from_secs(240);
+/// How long one attempt to connect may take: three SYNs of the kernel.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// A session that lived this long was good: the next failure counts as the first.
+const STABLE: Duration = Duration::from_secs(30);
+/// Connections that were opened at the same time have found each other by then.
+pub(super) const COLLISION_WINDOW: Duration = Duration::from_secs(5);
+/// How long unread octets keep a session alive, from each report of them on.
+const BUSY_GRACE: Duration = Duration::from_secs(10);
+
+/// The state machine of one configured peer.
+#[derive(Debug)]
+pub struct Peer {
+    pub(super) settings: Settings,
+    /// The session is wanted.
+    enabled: bool,
+    pub(super) out: Option<Connection>,
+    pub(super) inc: Option<Connection>,
+    /// ConnectRetryTimer: when to dial again.
+    connect_retry: Option<Instant>,
+    /// IdleHoldTimer: until then connections are neither made nor accepted.
+    idle_hold: Option<Instant>,
+    pub(super) backoff: Backoff,
+    pub(super) outputs: VecDeque<Output>,
+    /// The last state that was put out.
+    shown: SessionState,
+    /// Why the last connection ended, until it is put out.
+    reason: Option<Down>,
+}
+
+impl Peer {
+    /// A peer that is stopped. `seed` makes its jitter differ from that of others.
+    #[must_use]
+    pub const fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            settings,
+            enabled: false,
+            out: None,
+            inc: None,
+            connect_retry: None,
+            idle_hold: None,
+            backoff: Backoff::new(seed),
+            outputs: VecDeque::new(),
+            shown: SessionState::Idle,
+            reason: None,
+        }
+    }
+
+    /// The state of the peer as a whole: that of the connection that has come furthest.
+    #[must_use]
+    pub fn state(&self) -> SessionState {
+        let furthest = [&self.out, &self.inc]
+            .into_iter()
+            .flatten()
+            .map(Connection::state)
+            .max();
+        match furthest {
+            Some(state) => state,
+            None if !self.enabled || self.idle_hold.is_some() => SessionState::Idle,
+            None => SessionState::Active,
+        }
+    }
+
+    /// How messages of a connection look, for decoding and encoding.
+    #[must_use]
+    pub fn format(&self, conn: Conn) -> Format {
+        self.connection(conn)
+            .and_then(Connection::negotiated)
+            .map_or_else(
+                // RFC 8654 §3: we announce extended messages, but UPDATEs come only after negotiation.
+                Format::default,
+                |negotiated| negotiated.format,
+            )
+    }
+
+    /// The connection of the established session and what it negotiated.
+    #[must_use]
+    pub fn established(&self) -> Option<(Conn, &Negotiated)> {
+        [Conn::Out, Conn::In].into_iter().find_map(|conn| {
+            let connection = self.connection(conn)?;
+            connection.established_at()?;
+            Some((conn, connection.negotiated()?))
+        })
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Start => {
+                self.enabled = true;
+                self.dial(now);
+            }
+            Input::Stop(stop) => self.stop(now, &stop),
+            Input::Settings(settings) => {
+                self.settings = *settings;
+                // A person has changed something: no reason to wait on.
+                self.idle_hold = None;
+                self.connect_retry = None;
+                self.dial(now);
+            }
+            Input::Connected(ends) => self.connected(now, ends),
+            Input::ConnectFailed(failure) => self.connect_failed(now, failure),
+            Input::Incoming(ends) => self.incoming(now, ends),
+            Input::Closed(conn, text) => {
+                if let Some(connection) = self.slot(conn).take() {
+                    self.ended(now, conn, &connection, Down::Closed(text));
+                }
+            }
+            Input::Received(conn, message) => self.received(now, conn, message),
+            Input::BytesWaiting(conn) => {
+                if let Some(connection) = self.slot(conn)
+                    && connection.hold.is_some()
+                {
+                    connection.hold = connection.hold.max(Some(now + BUSY_GRACE));
+                }
+            }
+            Input::SendHoldExpired(conn) => {
+                let notification = Notification::new(Code::SendHoldTimerExpired(0));
+                self.end(now, conn, Down::SendHoldTimerExpired, Some(notification));
+            }
+        }
+        self.show();
+    }
+
+    /// The next thing to do; drain it after each `handle` and `handle_timeout`.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to call [`Peer::handle_timeout`] at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let connections = [&self.out, &self.inc].into_iter().flatten();
+        let timers = [self.idle_hold, self.connect_retry].into_iter().flatten();
+        connections
+            .filter_map(Connection::next_timeout)
+            .chain(timers)
+            .min()
+    }
+
+    /// Does what is due. Calling it early or twice is harmless.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for conn in [Conn::Out, Conn::In] {
+            self.connection_timeout(now, conn);
+        }
+        if self.idle_hold.is_some_and(|due| due <= now) {
+            self.idle_hold = None;
+            self.connect_retry = Some(now);
+        }
+        if self.connect_retry.is_some_and(|due| due <= now) {
+            self.connect_retry = None;
+            self.dial(now);
+        }
+        self.show();
+    }
+
+    fn connection_timeout(&mut self, now: Instant, conn: Conn) {
+        let Some(connection) = self.connection(conn) else {
+            return;
+        };
+        if connection.hold.is_some_and(|due| due <= now) {
+            let expired = Some(Notification::new(Code::HoldTimerExpired(0)));
+            return match connection.state() {
+                SessionState::Connect => {
+                    self.end(now, conn, Down::ConnectTimeout(CONNECT_LIMIT), None);
+                }
+                SessionState::OpenSent if self.established().is_some() => {
+                    let cease = Notification::cease(CeaseSubcode::CollisionResolution);
+                    self.end(now, conn, Down::Collision(conn), Some(cease));
+                }
+                SessionState::OpenSent => self.end(now, conn, Down::NoOpen(OPEN_HOLD), expired),
+                SessionState::Idle
+                | SessionState::Active
+                | SessionState::OpenConfirm
+                | SessionState::Established => {
+                    let hold = connection.hold_time();
+                    self.end(now, conn, Down::HoldTimerExpired(hold), expired);
+                }
+            };
+        }
+        if connection.keepalive.is_some_and(|due| due <= now) {
+            self.send_keepalive(now, conn);
+        }
+    }
+
+    pub(super) fn connection(&self, conn: Conn) -> Option<&Connection> {
+        match conn {
+            Conn::Out => self.out.as_ref(),
+            Conn::In => self.inc.as_ref(),
+        }
+    }
+
+    pub(super) const fn slot(&mut self, conn: Conn) -> &mut Option<Connection> {
+        match conn {
+            Conn::Out => &mut self.out,
+            Conn::In => &mut self.inc,
+        }
+    }
+
+    /// Dials, unless there is a reason not to.
+    fn dial(&mut self, now: Instant) {
+        let busy = self.out.is_some() || self.inc.is_some() || self.connect_retry.is_some();
+        if !self.enabled || self.settings.peer.passive || self.idle_hold.is_some() || busy {
+            return;
+        }
+        self.out = Some(Connection::new(
+            Phase::Connecting,
+            Some(now + CONNECT_LIMIT),
+        ));
+        self.outputs.push_back(Output::Connect);
+    }
+
+    fn connected(&mut self, now: Instant, ends: Ends) {
+        if self
+            .out
+            .as_ref()
+            .is_none_or(|out| out.state() != SessionState::Connect)
+        {
+            self.outputs.push_back(Output::Close(Conn::Out));
+            return;
+        }
+        // The peer's own connection has overtaken ours; nobody has seen ours yet.
+        if self
+            .inc
+            .as_ref()
+            .is_some_and(|inc| inc.negotiated().is_some())
+        {
+            self.end(now, Conn::Out, Down::Collision(Conn::Out), None);
+            return;
+        }
+        self.open(now, Conn::Out, ends);
+    }
+
+    fn connect_failed(&mut self, now: Instant, failure: ConnectFailure) {
+        if let Some(connection) = self
+            .out
+            .take_if(|connection| connection.state() == SessionState::Connect)
+        {
+            self.ended(now, Conn::Out, &connection, Down::ConnectFailed(failure));
+        }
+    }
+
+    fn incoming(&mut self, now: Instant, ends: Ends) {
+        if !self.enabled || self.idle_hold.is_some() {
+            let reject = Notification::cease(CeaseSubcode::ConnectionRejected);
+            self.outputs.push_back(Output::Refuse(encoded(&reject)));
+            return;
+        }
+        match self.inc.as_ref().map(Connection::state) {
+            None => {}
+            Some(SessionState::Established) if self.peer_may_restart(Conn::In) => {
+                // RFC 4724 §5: a peer that dials twice has lost the first session.
+                self.end(now, Conn::In, Down::Replaced, None);
+            }
+            Some(SessionState::Established) => {
+                let cease = Notification::cease(CeaseSubcode::CollisionResolution);
+                self.outputs.push_back(Output::Refuse(encoded(&cease)));
+                self.send_keepalive(now, Conn::In);
+                return;
+            }
+            Some(_) => {
+                // The peer has given up the earlier one, else it would not dial again.
+                let cease = Notification::cease(CeaseSubcode::CollisionResolution);
+                self.end(now, Conn::In, Down::Collision(Conn::In), Some(cease));
+            }
+        }
+        self.outputs.push_back(Output::Adopt);
+        self.open(now, Conn::In, ends);
+    }
+
+    /// True when graceful restart was negotiated on an established connection.
+    pub(super) fn peer_may_restart(&self, conn: Conn) -> bool {
+        self.connection(conn)
+            .filter(|connection| connection.established_at().is_some())
+            .and_then(Connection::negotiated)
+            .is_some_and(|negotiated| negotiated.graceful_restart.is_some())
+    }
+
+    /// TCP is up: sends our OPEN.
+    fn open(&mut self, now: Instant, conn: Conn, ends: Ends) {
+        self.connect_retry = None;
+        let mut octets = BytesMut::new();
+        encode_open(&super::our_open(&self.settings, now), &mut octets);
+        self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        let patience = match self.established() {
+            Some(_) => COLLISION_WINDOW,
+            None => OPEN_HOLD,
+        };
+        *self.slot(conn) = Some(Connection::new(Phase::OpenSent(ends), Some(now + patience)));
+    }
+
+    pub(super) fn send_keepalive(&mut self, now: Instant, conn: Conn) {
+        let mut octets = BytesMut::new();
+        encode_keepalive(&mut octets);
+        self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        let interval = self.connection(conn).map_or(Duration::ZERO, |connection| {
+            connection
+                .negotiated()
+                .map_or(Duration::ZERO, Negotiated::keepalive_time)
+        });
+        // RFC 4271 §10: jittered.
+        let next = (!interval.is_zero()).then(|| now + self.backoff.jitter(interval, 0.75));
+        if let Some(connection) = self.slot(conn) {
+            connection.keepalive = next;
+        }
+    }
+
+    fn stop(&mut self, now: Instant, stop: &Stop) {
+        self.enabled = false;
+        self.connect_retry = None;
+        self.idle_hold = None;
+        for conn in [Conn::Out, Conn::In] {
+            let restart = self
+                .connection(conn)
+                .and_then(Connection::negotiated)
+                .and_then(|negotiated| negotiated.graceful_restart.as_ref());
+            let (down, notification) = match stop {
+                Stop::Restart if restart.is_some() => (Down::Restarting, None),
+                Stop::Restart => {
+                    let cease = Notification::cease(CeaseSubcode::AdministrativeReset);
+                    (Down::Restarting, Some(cease))
+                }
+                Stop::Cease(subcode, text) => {
+                    let cease = Notification::shutdown(*subcode, text);
+                    // RFC 8538 §4: the peer shall not keep our routes.
+                    let hard = restart.is_some_and(|restart| restart.notification);
+                    let cease = if hard { cease.hard_reset() } else { cease };
+                    (Down::Stopped(text.clone()), Some(cease))
+                }
+            };
+            self.end(now, conn, down, notification);
+        }
+    }
+
+    /// Ends a connection from our side.
+    pub(super) fn end(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        down: Down,
+        notification: Option<Notification>,
+    ) {
+        let Some(connection) = self.slot(conn).take() else {
+            return;
+        };
+        if let Some(notification) = notification
+            && connection.state() != SessionState::Connect
+        {
+            self.outputs
+                .push_back(Output::Send(conn, encoded(&notification)));
+        }
+        self.outputs.push_back(Output::Close(conn));
+        self.ended(now, conn, &connection, down);
+    }
+
+    /// A connection is gone: tells the session's end and plans the next attempt.
+    fn ended(&mut self, now: Instant, conn: Conn, connection: &Connection, down: Down) {
+        if let Some(since) = connection.established_at() {
+            if now.duration_since(since) >= STABLE {
+                self.backoff.reset();
+            }
+            let graceful = connection
+                .negotiated()
+                .is_some_and(|n| is_graceful(n, &down));
+            self.outputs.push_back(Output::Down {
+                reason: down.clone(),
+                graceful,
+            });
+        }
+        if self.connection(conn.other()).is_some() {
+            return;
+        }
+        if self.enabled {
+            if down.is_protocol_error() {
+                self.idle_hold = Some(now + self.backoff.after_error());
+            } else {
+                self.connect_retry = Some(now + self.backoff.after_failure());
+            }
+        }
+        self.reason = Some(down);
+    }
+
+    /// Puts out the state when it changed or there is news about it.
+    fn show(&mut self) {
+        let state = self.state();
+        let reason = self.reason.take();
+        if state != self.shown || reason.is_some() {
+            self.shown = state;
+            self.outputs.push_back(Output::State(state, reason));
+        }
+    }
+}
+
+/// Are the peer's routes to be kept (RFC 4724 §4.2, RFC 8538 §4)?
+fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
+    let Some(restart) = &negotiated.graceful_restart else {
+        return false;
+    };
+    if restart.families.is_empty() {
+        return false;
+    }
+    match down {
+        // The connection ended, or another one takes over.
+        Down::Closed(_) | Down::Replaced | Down::Restarting | Down::Collision(_) => true,
+        Down::Notified(notification) => {
+            restart.notification && notification.code != Code::Cease(CeaseSubcode::HardReset)
+        }
+        Down::Stopped(_) => false,
+        // We sent a NOTIFICATION that is no hard reset.
+        Down::ConnectFailed(_)
+        | Down::ConnectTimeout(_)
+        | Down::PeerAs { .. }
+        | Down::RouterIdConflict(_)
+        | Down::NoCommonFamily { .. }
+        | Down::HoldTimerExpired(_)
+        | Down::NoOpen(_)
+        | Down::SendHoldTimerExpired
+        | Down::Malformed(_)
+        | Down::Unexpected { .. } => restart.notification,
+    }
+}
+
+fn encoded(notification: &Notification) -> Bytes {
+    let mut octets = BytesMut::new();
+    encode_notification(notification, &mut octets);
+    octets.freeze()
+}

@@ -1,0 +1,176 @@
+//! What the machine does with messages: RFC 4271 §8.2.2, and the collision of two connections.
+
+use std::time::Instant;
+
+use super::connection::{Connection, Phase, Reaction, react};
+use super::peer::{COLLISION_WINDOW, Peer};
+use super::{Conn, Down, Output, Up, negotiate, survivor};
+use crate::types::SessionState;
+use crate::wire::Message;
+use crate::wire::error::DecodeError;
+use crate::wire::notification::{CeaseSubcode, Code, Notification};
+use crate::wire::open::Open;
+use crate::wire::refresh::{RefreshKind, RouteRefresh};
+use crate::wire::update::Decoded;
+
+impl Peer {
+    pub(super) fn received(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        message: Result<Message, DecodeError>,
+    ) {
+        let Some(connection) = self.slot(conn) else {
+            // It was on its way when we closed.
+            return;
+        };
+        let state = connection.state();
+        let message = match message {
+            Ok(message) => message,
+            Err(error) => {
+                // RFC 4271 §6.4: a NOTIFICATION is never answered. AfiSafiDisable is raised to a reset, as RFC
+                // 7606 §2 allows.
+                let answer = (!error.is_in_notification()).then(|| error.notification());
+                return self.end(now, conn, Down::Malformed(error), answer);
+            }
+        };
+        match react(state, message) {
+            Reaction::Open(open) => self.opened(now, conn, &open),
+            Reaction::Establish => self.establish(now, conn),
+            Reaction::Alive => connection.alive(now),
+            Reaction::Update(decoded) => {
+                connection.alive(now);
+                self.updated(decoded);
+            }
+            Reaction::Refresh(refresh) => {
+                connection.alive(now);
+                self.refresh(refresh);
+            }
+            Reaction::Notified(notification) => {
+                self.end(now, conn, Down::Notified(notification), None);
+            }
+            Reaction::Unexpected(kind, subcode) => {
+                let answer = Notification::new(Code::Fsm(subcode));
+                self.end(now, conn, Down::Unexpected { kind, state }, Some(answer));
+            }
+        }
+    }
+
+    fn updated(&mut self, decoded: Decoded) {
+        for fault in &decoded.faults {
+            self.outputs.push_back(Output::Fault(fault.clone()));
+        }
+        self.outputs.extend(
+            decoded
+                .into_updates()
+                .filter(|update| !update.is_empty())
+                .map(Output::Update),
+        );
+    }
+
+    fn refresh(&mut self, refresh: RouteRefresh) {
+        // BoRR and EoRR come only to those who announced enhanced refresh, and we do not.
+        if refresh.kind == RefreshKind::Request
+            && let Some(family) = refresh.family.family()
+        {
+            self.outputs.push_back(Output::RouteRefresh(family));
+        }
+    }
+
+    /// The peer's OPEN: is it the peer we expect, and is this the connection to keep?
+    fn opened(&mut self, now: Instant, conn: Conn, open: &Open) {
+        let negotiated = match negotiate(&self.settings, open) {
+            Ok(negotiated) => negotiated,
+            Err((down, answer)) => return self.end(now, conn, down, Some(answer)),
+        };
+        if !self.wins(now, conn, open) {
+            return;
+        }
+        let hold = negotiated.hold_time;
+        let Some(connection) = self.slot(conn) else {
+            return;
+        };
+        let Phase::OpenSent(ends) = connection.phase else {
+            return;
+        };
+        connection.phase = Phase::OpenConfirm(ends, Box::new(negotiated));
+        connection.hold = (!hold.is_zero()).then(|| now + hold);
+        self.send_keepalive(now, conn);
+    }
+
+    /// Collision detection. True when `conn` goes on; the loser is closed.
+    fn wins(&mut self, now: Instant, conn: Conn, open: &Open) -> bool {
+        let other = conn.other();
+        let Some((state, since)) = self
+            .connection(other)
+            .map(|other| (other.state(), other.established_at()))
+        else {
+            return true;
+        };
+        let local = (self.settings.router_id, self.settings.local_as());
+        let survivor = survivor(local, (open.router_id, open.asn));
+        let cease = Some(Notification::cease(CeaseSubcode::CollisionResolution));
+        let young = since.is_some_and(|since| now.duration_since(since) < COLLISION_WINDOW);
+        match state {
+            SessionState::Connect | SessionState::Idle | SessionState::Active => {
+                self.end(now, other, Down::Collision(other), None);
+                true
+            }
+            // RFC 4271 §6.8 compares when the other is in OpenConfirm, and may when it is in OpenSent. There
+            // we only ever close it: if it is to survive, that is settled when its OPEN comes.
+            SessionState::OpenSent | SessionState::OpenConfirm if survivor == conn => {
+                self.end(now, other, Down::Collision(other), cease);
+                true
+            }
+            SessionState::OpenSent => true,
+            SessionState::OpenConfirm => {
+                self.end(now, conn, Down::Collision(conn), cease);
+                false
+            }
+            // Both were dialled at the same time and the peer may still be in OpenConfirm on the other, where it
+            // decides by the identifiers: so do we, or both connections would end.
+            SessionState::Established if young && survivor == conn => {
+                self.end(now, other, Down::Collision(other), cease);
+                true
+            }
+            SessionState::Established if !young && self.peer_may_restart(other) => {
+                // RFC 4724 §5: the peer has lost the old session.
+                self.end(now, other, Down::Replaced, None);
+                true
+            }
+            SessionState::Established => {
+                // RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds out.
+                self.end(now, conn, Down::Collision(conn), cease);
+                self.send_keepalive(now, other);
+                false
+            }
+        }
+    }
+
+    fn establish(&mut self, now: Instant, conn: Conn) {
+        let Some(Connection {
+            phase: phase @ Phase::OpenConfirm(..),
+            ..
+        }) = self.slot(conn)
+        else {
+            return;
+        };
+        let Phase::OpenConfirm(ends, negotiated) = std::mem::replace(phase, Phase::Connecting)
+        else {
+            return;
+        };
+        let up = Up {
+            negotiated: (*negotiated).clone(),
+            ends,
+        };
+        *phase = Phase::Established(negotiated, now);
+        if let Some(connection) = self.slot(conn) {
+            connection.alive(now);
+        }
+        // A connection that is still without OPEN has lost or is about to win; it need not take minutes.
+        if let Some(other) = self.slot(conn.other()) {
+            other.hold = Some(now + COLLISION_WINDOW);
+        }
+        self.outputs.push_back(Output::Up(conn, Box::new(up)));
+    }
+}
