@@ -130,10 +130,11 @@ impl Peer {
                     connection.hold = connection.hold.max(Some(now + BUSY_GRACE));
                 }
             }
-            Input::SendHoldExpired(conn) => {
+            Input::SendHoldExpired(conn) if self.is_open(conn) => {
                 let notification = Notification::new(Code::SendHoldTimerExpired(0));
                 self.end(now, conn, Down::SendHoldTimerExpired, Some(notification));
             }
+            Input::SendHoldExpired(_) => {}
         }
         self.show();
     }
@@ -206,6 +207,12 @@ impl Peer {
         }
     }
 
+    /// True when TCP is up.
+    fn is_open(&self, conn: Conn) -> bool {
+        self.connection(conn)
+            .is_some_and(|c| c.state() != SessionState::Connect)
+    }
+
     pub(super) const fn slot(&mut self, conn: Conn) -> &mut Option<Connection> {
         match conn {
             Conn::Out => &mut self.out,
@@ -227,13 +234,10 @@ impl Peer {
     }
 
     fn connected(&mut self, now: Instant, ends: Ends) {
-        if self
-            .out
-            .as_ref()
-            .is_none_or(|out| out.state() != SessionState::Connect)
-        {
-            self.outputs.push_back(Output::Close(Conn::Out));
-            return;
+        match self.out.as_ref().map(Connection::state) {
+            Some(SessionState::Connect) => {}
+            Some(_) => return,
+            None => return self.outputs.push_back(Output::Close(Conn::Out)),
         }
         // The peer's own connection has overtaken ours; nobody has seen ours yet.
         if self
@@ -322,9 +326,15 @@ impl Peer {
     }
 
     fn stop(&mut self, now: Instant, stop: &Stop) {
-        self.enabled = false;
+        if !std::mem::take(&mut self.enabled) {
+            return;
+        }
         self.connect_retry = None;
         self.idle_hold = None;
+        self.reason = Some(match stop {
+            Stop::Restart => Down::Restarting,
+            Stop::Cease(_, text) => Down::Stopped(text.clone()),
+        });
         for conn in [Conn::Out, Conn::In] {
             let restart = self
                 .connection(conn)

@@ -25,6 +25,9 @@ impl Peer {
             return;
         };
         let state = connection.state();
+        if state == SessionState::Connect {
+            return;
+        }
         let message = match message {
             Ok(message) => message,
             Err(error) => {

@@ -1,1 +1,208 @@
-//! Tests of the state machine.
+//! Tests of the state machine: every state with every input, the RFC's rules by name, and two machines
+//! against each other on virtual time.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+mod pair;
+mod rules;
+mod table;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use caracal_model::net::Family;
+
+use super::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings};
+use crate::config::{GracefulRestart, PeerConfig};
+use crate::types::{Asn, RouterId, SessionState};
+use crate::wire::capability::Capability;
+use crate::wire::header::frame_len;
+use crate::wire::notification::Notification;
+use crate::wire::open::Open;
+use crate::wire::{Message, decode};
+
+const US: u8 = 1;
+const THEM: u8 = 2;
+
+fn address(node: u8) -> IpAddr {
+    [10, 0, 0, node].into()
+}
+
+fn ends(conn: Conn) -> Ends {
+    let (local, remote) = match conn {
+        Conn::Out => (40000, 179),
+        Conn::In => (179, 40000),
+    };
+    Ends {
+        local: SocketAddr::new(address(US), local),
+        remote: SocketAddr::new(address(THEM), remote),
+    }
+}
+
+/// Node `node`'s settings for its peer `other`: both in AS 64512.
+fn settings(node: u8, other: u8) -> Settings {
+    Settings {
+        local_as: Asn(64512),
+        router_id: RouterId([10, 0, 0, node].into()),
+        peer: PeerConfig::new(address(other), Asn(64512)),
+        restarting_until: None,
+    }
+}
+
+/// What the peer would send.
+fn their_open() -> Open {
+    super::our_open(&settings(THEM, US), Instant::now())
+}
+
+/// The peer's OPEN without graceful restart.
+fn their_plain_open() -> Open {
+    let mut open = their_open();
+    open.capabilities
+        .retain(|c| !matches!(c, Capability::GracefulRestart(_)));
+    open
+}
+
+/// One machine on virtual time.
+struct Bench {
+    peer: Peer,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        Self {
+            peer: Peer::new(settings, 42),
+            now: Instant::now(),
+        }
+    }
+
+    /// Started, without output.
+    fn started(settings: Settings) -> Self {
+        let mut bench = Self::new(settings);
+        bench.feed(Input::Start);
+        bench
+    }
+
+    fn feed(&mut self, input: Input) -> Vec<String> {
+        self.peer.handle(self.now, input);
+        self.drain()
+    }
+
+    fn receive(&mut self, conn: Conn, message: Message) -> Vec<String> {
+        self.feed(Input::Received(conn, Ok(message)))
+    }
+
+    /// Goes to the next deadline and fires it; returns how long that took.
+    fn next(&mut self) -> (Duration, Vec<String>) {
+        let due = self.peer.next_timeout().unwrap();
+        let waited = due.saturating_duration_since(self.now);
+        self.now = self.now.max(due);
+        self.peer.handle_timeout(self.now);
+        (waited, self.drain())
+    }
+
+    /// Fires everything that is due until `wait` has passed.
+    fn pass(&mut self, wait: Duration) -> Vec<String> {
+        let until = self.now + wait;
+        let mut seen = Vec::new();
+        while self.peer.next_timeout().is_some_and(|due| due <= until) {
+            seen.extend(self.next().1);
+        }
+        self.now = until;
+        seen
+    }
+
+    fn drain(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.peer.poll())
+            .map(|output| describe(&output))
+            .collect()
+    }
+
+    /// Brings `conn` up to Established against a peer that sends `open`.
+    fn establish(&mut self, conn: Conn, open: Open) {
+        match conn {
+            Conn::Out => self.feed(Input::Connected(ends(conn))),
+            Conn::In => self.feed(Input::Incoming(ends(conn))),
+        };
+        self.receive(conn, Message::Open(open));
+        self.receive(conn, Message::Keepalive);
+        assert_eq!(self.peer.state(), SessionState::Established);
+    }
+}
+
+/// A started machine whose outgoing connection is established.
+fn established(open: Open) -> Bench {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.establish(Conn::Out, open);
+    bench
+}
+
+fn refused() -> ConnectFailure {
+    ConnectFailure {
+        remote: SocketAddr::new(address(THEM), 179),
+        cause: std::io::ErrorKind::ConnectionRefused,
+        text: "Connection refused (os error 111)".to_owned(),
+    }
+}
+
+/// An output in a few words.
+fn describe(output: &Output) -> String {
+    let conn = |conn: &Conn| match conn {
+        Conn::Out => "out",
+        Conn::In => "in",
+    };
+    match output {
+        Output::Connect => "connect".to_owned(),
+        Output::Adopt => "adopt".to_owned(),
+        Output::Refuse(octets) => format!("refuse {}", message_words(octets)),
+        Output::Send(c, octets) => format!("{} {}", conn(c), message_words(octets)),
+        Output::Close(c) => format!("close {}", conn(c)),
+        Output::State(state, None) => format!("={state}"),
+        Output::State(state, Some(reason)) => format!("={state} {}", reason.code()),
+        Output::Up(c, _) => format!("up {}", conn(c)),
+        Output::Down {
+            reason,
+            graceful: true,
+        } => format!("down gracefully {}", reason.code()),
+        Output::Down {
+            reason,
+            graceful: false,
+        } => format!("down {}", reason.code()),
+        Output::Update(update) => {
+            format!(
+                "update +{} -{}",
+                update.announced.len(),
+                update.withdrawn.len()
+            )
+        }
+        Output::RouteRefresh(family) => format!("refresh {family}"),
+        Output::Fault(fault) => format!("fault {fault}"),
+    }
+}
+
+fn message_words(octets: &[u8]) -> String {
+    assert_eq!(
+        frame_len(octets, 4096),
+        Ok(Some(octets.len())),
+        "one whole message per Send"
+    );
+    match decode(octets, &crate::wire::format::Format::default()).unwrap() {
+        Message::Open(_) => "OPEN".to_owned(),
+        Message::Keepalive => "KEEPALIVE".to_owned(),
+        Message::Notification(notification) => {
+            let (code, subcode) = notification.code.octets();
+            format!("{code}/{subcode}")
+        }
+        other => panic!("the machine sends no {other:?}"),
+    }
+}
+
+fn families(list: &[Family]) -> Vec<Family> {
+    list.to_vec()
+}
+
+fn notification_bytes(notification: &Notification) -> BytesMut {
+    let mut out = BytesMut::new();
+    crate::wire::encode_notification(notification, &mut out);
+    out
+}

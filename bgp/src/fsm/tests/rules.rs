@@ -1,0 +1,662 @@
+//! Rules by the RFC that sets them.
+
+use std::time::Duration;
+
+use caracal_model::net::Family;
+
+use super::super::{Conn, Down, Input, Output, Peer, Stop, negotiate, our_open};
+use super::{
+    Bench, GracefulRestart, THEM, US, ends, established, refused, settings, their_open,
+    their_plain_open,
+};
+use crate::types::{Asn, RouterId, SessionState};
+use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
+use crate::wire::header::Kind;
+use crate::wire::notification::{CeaseSubcode, Notification};
+use crate::wire::open::Open;
+use crate::wire::{Message, decode};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+// Timers.
+
+#[test]
+fn rfc4271_8_2_2_hold_expiry_in_established_sends_4_0() {
+    let mut bench = established(their_plain_open());
+    let seen = bench.pass(89 * SECOND);
+    assert!(
+        !seen.is_empty() && seen.iter().all(|output| output == "out KEEPALIVE"),
+        "{seen:?}"
+    );
+    assert_eq!(
+        bench.pass(SECOND),
+        [
+            "out 4/0",
+            "close out",
+            "down hold_timer_expired",
+            "=Active hold_timer_expired"
+        ]
+    );
+}
+
+#[test]
+fn rfc4271_4_4_keepalives_come_thrice_per_hold_time_and_keep_the_peer_alive() {
+    let mut bench = established(their_open());
+    let mut sent = 0;
+    for _ in 0..60 {
+        let seen = bench.pass(10 * SECOND);
+        sent += seen
+            .iter()
+            .filter(|output| *output == "out KEEPALIVE")
+            .count();
+        assert_eq!(bench.receive(Conn::Out, Message::Keepalive), [""; 0]);
+    }
+    // 600 s at 22.5 to 30 s each.
+    assert!((20..=27).contains(&sent), "{sent}");
+    assert_eq!(bench.peer.state(), SessionState::Established);
+}
+
+#[test]
+fn rfc4271_4_2_hold_time_zero_turns_both_timers_off() {
+    let mut open = their_open();
+    open.hold_time = 0;
+    let bench = established(open);
+    assert_eq!(bench.peer.next_timeout(), None);
+}
+
+#[test]
+fn rfc4271_4_2_the_smaller_hold_time_counts() {
+    for (ours, theirs, expected) in [(90, 30, 30), (3, 30, 3), (90, 0, 0), (0, 90, 0), (1, 90, 3)] {
+        let mut settings = settings(US, THEM);
+        settings.peer.hold_time = Duration::from_secs(ours);
+        let open = Open {
+            hold_time: theirs,
+            ..their_open()
+        };
+        let negotiated = negotiate(&settings, &open).unwrap();
+        assert_eq!(
+            negotiated.hold_time,
+            Duration::from_secs(expected),
+            "{ours} {theirs}"
+        );
+    }
+}
+
+#[test]
+fn rfc4271_8_2_2_a_silent_peer_gets_four_minutes_for_its_open() {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    assert_eq!(bench.pass(239 * SECOND), [""; 0]);
+    assert_eq!(
+        bench.pass(SECOND),
+        ["out 4/0", "close out", "=Active no_open"]
+    );
+}
+
+#[test]
+fn unread_octets_postpone_the_hold_timer() {
+    let mut bench = established(their_open());
+    bench.pass(89 * SECOND);
+    bench.feed(Input::BytesWaiting(Conn::Out));
+    bench.pass(9 * SECOND);
+    assert_eq!(bench.peer.state(), SessionState::Established);
+    let seen = bench.pass(2 * SECOND);
+    assert!(seen.contains(&"out 4/0".to_owned()), "{seen:?}");
+    // It never shortens what is left.
+    let mut bench = established(their_open());
+    bench.feed(Input::BytesWaiting(Conn::Out));
+    bench.pass(89 * SECOND);
+    assert_eq!(bench.peer.state(), SessionState::Established);
+}
+
+// Attempts.
+
+#[test]
+fn the_first_attempt_is_at_once_the_next_within_a_second_then_they_thin_out() {
+    let mut bench = Bench::new(settings(US, THEM));
+    assert_eq!(bench.feed(Input::Start), ["connect", "=Connect"]);
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        assert_eq!(
+            bench.feed(Input::ConnectFailed(refused())),
+            ["=Active connect_failed"]
+        );
+        let (waited, seen) = bench.next();
+        assert_eq!(seen, ["connect", "=Connect"]);
+        waits.push(waited);
+    }
+    assert!(waits[0] <= SECOND && waits[0] >= SECOND / 2, "{waits:?}");
+    assert!(waits[1] <= 2 * SECOND, "{waits:?}");
+    assert!(
+        waits[7] > 7 * SECOND && waits[7] <= 15 * SECOND,
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn a_good_session_forgives_earlier_failures() {
+    let mut bench = Bench::started(settings(US, THEM));
+    for _ in 0..8 {
+        bench.feed(Input::ConnectFailed(refused()));
+        bench.next();
+    }
+    bench.establish(Conn::Out, their_open());
+    bench.pass(40 * SECOND);
+    bench.feed(Input::Closed(Conn::Out, None));
+    assert!(bench.next().0 <= SECOND);
+}
+
+#[test]
+fn a_protocol_error_pauses_the_peer_and_refuses_its_connections() {
+    let mut bench = Bench::started(settings(US, THEM));
+    let mut open = their_open();
+    open.asn = Asn(65001);
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.receive(Conn::Out, Message::Open(open));
+    assert_eq!(bench.peer.state(), SessionState::Idle);
+    assert_eq!(bench.feed(Input::Incoming(ends(Conn::In))), ["refuse 6/5"]);
+    let (waited, seen) = bench.next();
+    assert_eq!(seen, ["connect", "=Connect"]);
+    assert!(waited >= SECOND && waited <= 2 * SECOND, "{waited:?}");
+}
+
+#[test]
+fn new_settings_end_the_pause() {
+    let mut bench = Bench::started(settings(US, THEM));
+    let mut open = their_open();
+    open.asn = Asn(65001);
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.receive(Conn::Out, Message::Open(open.clone()));
+    let mut fixed = settings(US, THEM);
+    fixed.peer.remote_as = Asn(65001);
+    assert_eq!(
+        bench.feed(Input::Settings(Box::new(fixed))),
+        ["connect", "=Connect"]
+    );
+    bench.establish(Conn::Out, open);
+}
+
+#[test]
+fn rfc4271_8_1_1_a_passive_peer_never_dials() {
+    let mut settings = settings(US, THEM);
+    settings.peer.passive = true;
+    let mut bench = Bench::new(settings);
+    assert_eq!(bench.feed(Input::Start), ["=Active"]);
+    assert_eq!(bench.peer.next_timeout(), None);
+    bench.establish(Conn::In, their_open());
+    bench.feed(Input::Closed(Conn::In, None));
+    assert_eq!(bench.pass(1000 * SECOND), [""; 0]);
+    assert_eq!(bench.peer.state(), SessionState::Active);
+}
+
+// Checks of the OPEN.
+
+fn refusal(open: Open) -> (Vec<String>, String) {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.peer.handle(
+        bench.now,
+        Input::Received(Conn::Out, Ok(Message::Open(open))),
+    );
+    let outputs: Vec<Output> = std::iter::from_fn(|| bench.peer.poll()).collect();
+    let sentence = outputs.iter().find_map(|output| match output {
+        Output::State(_, Some(reason)) => Some(reason.to_string()),
+        _ => None,
+    });
+    (
+        outputs.iter().map(super::describe).collect(),
+        sentence.unwrap(),
+    )
+}
+
+#[test]
+fn rfc4271_6_2_the_as_must_be_the_configured_one() {
+    let (outputs, sentence) = refusal(Open {
+        asn: Asn(65001),
+        ..their_open()
+    });
+    assert_eq!(outputs, ["out 2/2", "close out", "=Idle bad_peer_as"]);
+    assert_eq!(sentence, "peer announces AS 65001, expected 64512");
+}
+
+#[test]
+fn rfc6286_2_2_an_internal_peer_has_another_identifier() {
+    let ours = RouterId([10, 0, 0, US].into());
+    let (outputs, sentence) = refusal(Open {
+        router_id: ours,
+        ..their_open()
+    });
+    assert_eq!(
+        outputs,
+        ["out 2/3", "close out", "=Idle router_id_conflict"]
+    );
+    assert!(sentence.contains("10.0.0.1"), "{sentence}");
+    // Across ASes it may be the same.
+    let mut external = settings(US, THEM);
+    external.peer.remote_as = Asn(65001);
+    let open = Open {
+        router_id: ours,
+        asn: Asn(65001),
+        ..their_open()
+    };
+    assert!(negotiate(&external, &open).is_ok());
+}
+
+#[test]
+fn rfc5492_5_no_common_family() {
+    let mut open = their_open();
+    open.capabilities = vec![Capability::Multiprotocol(Family::Ipv6.into())];
+    let (outputs, sentence) = refusal(open);
+    assert_eq!(outputs, ["out 2/7", "close out", "=Idle no_common_family"]);
+    assert_eq!(
+        sentence,
+        "no common address family: ours IPv4, the peer's IPv6"
+    );
+}
+
+#[test]
+fn rfc4760_8_families_are_those_of_both_and_ipv4_without_capability() {
+    let mut both = settings(US, THEM);
+    both.peer.families = super::families(&[Family::Ipv4, Family::Ipv6]);
+    let mut open = Open {
+        capabilities: vec![],
+        ..their_open()
+    };
+    let negotiated = negotiate(&both, &open).unwrap();
+    assert_eq!(negotiated.families().to_string(), "IPv4");
+    assert!(!negotiated.format.four_octet_as);
+    assert!(!negotiated.route_refresh);
+    open.capabilities = vec![
+        Capability::Multiprotocol(Family::Ipv6.into()),
+        Capability::Multiprotocol(AfiSafi { afi: 25, safi: 70 }),
+    ];
+    assert_eq!(
+        negotiate(&both, &open).unwrap().families().to_string(),
+        "IPv6"
+    );
+    open.capabilities
+        .push(Capability::Multiprotocol(Family::Ipv4.into()));
+    assert_eq!(
+        negotiate(&both, &open).unwrap().families().to_string(),
+        "IPv4, IPv6"
+    );
+}
+
+#[test]
+fn rfc6793_3_four_octet_numbers_end_to_end() {
+    let mut settings = settings(US, THEM);
+    settings.local_as = Asn(4_200_000_001);
+    settings.peer.remote_as = Asn(4_200_000_002);
+    let mut theirs = settings.clone();
+    theirs.local_as = Asn(4_200_000_002);
+    let open = our_open(&theirs, std::time::Instant::now());
+    let negotiated = negotiate(&settings, &open).unwrap();
+    assert!(negotiated.format.four_octet_as);
+    assert!(!negotiated.format.internal);
+    assert_eq!(negotiated.remote_as, Asn(4_200_000_002));
+}
+
+// Messages where they have no place.
+
+#[test]
+fn rfc4271_6_6_the_state_is_in_the_subcode_and_in_the_sentence() {
+    let down = Down::Unexpected {
+        kind: Kind::Update,
+        state: SessionState::OpenSent,
+    };
+    assert_eq!(down.to_string(), "peer sent UPDATE in state OpenSent");
+}
+
+#[test]
+fn rfc4271_6_4_a_broken_notification_is_not_answered() {
+    let mut bench = established(their_plain_open());
+    let mut octets = super::notification_bytes(&Notification::cease(CeaseSubcode::Unspecific));
+    octets.truncate(20);
+    octets[17] = 20;
+    let error = decode(&octets, &bench.peer.format(Conn::Out)).unwrap_err();
+    let seen = bench.feed(Input::Received(Conn::Out, Err(error)));
+    assert_eq!(
+        seen,
+        [
+            "close out",
+            "down malformed_message",
+            "=Idle malformed_message"
+        ]
+    );
+}
+
+// Collisions: RFC 4271 §6.8. We are 10.0.0.1, the peer 10.0.0.2, so what the peer dialled survives.
+
+/// Both connections have sent our OPEN.
+fn two_connections() -> Bench {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench
+}
+
+#[test]
+fn rfc4271_6_8_loser_first() {
+    let mut bench = two_connections();
+    assert_eq!(
+        bench.receive(Conn::Out, Message::Open(their_open())),
+        ["out KEEPALIVE", "=OpenConfirm"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        ["out 6/7", "close out", "in KEEPALIVE"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Keepalive),
+        ["up in", "=Established"]
+    );
+}
+
+#[test]
+fn rfc4271_6_8_survivor_first() {
+    let mut bench = two_connections();
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        ["out 6/7", "close out", "in KEEPALIVE", "=OpenConfirm"]
+    );
+    // What was on its way is ignored.
+    assert_eq!(
+        bench.receive(Conn::Out, Message::Open(their_open())),
+        [""; 0]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Keepalive),
+        ["up in", "=Established"]
+    );
+}
+
+#[test]
+fn rfc4271_6_8_the_higher_identifier_closes_the_incoming_one() {
+    let mut bench = Bench::started(settings(9, THEM));
+    bench.feed(Input::Connected(ends(Conn::Out)));
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    bench.receive(Conn::Out, Message::Open(their_open()));
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        [""; 0]
+    );
+    assert_eq!(
+        bench.receive(Conn::Out, Message::Keepalive),
+        ["up out", "=Established"]
+    );
+}
+
+#[test]
+fn rfc4271_6_8_an_incoming_open_stops_our_dialling() {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        ["close out", "in KEEPALIVE", "=OpenConfirm"]
+    );
+}
+
+#[test]
+fn rfc4271_6_8_an_established_session_wins_and_is_probed() {
+    let mut bench = established(their_plain_open());
+    bench.pass(20 * SECOND);
+    assert_eq!(
+        bench.feed(Input::Incoming(ends(Conn::In))),
+        ["adopt", "in OPEN"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_plain_open())),
+        ["in 6/7", "close in", "out KEEPALIVE"]
+    );
+    assert_eq!(bench.peer.state(), SessionState::Established);
+}
+
+#[test]
+fn a_second_connection_without_open_goes_away() {
+    let mut bench = established(their_open());
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    assert_eq!(bench.pass(5 * SECOND), ["in 6/7", "close in"]);
+}
+
+#[test]
+fn simultaneous_open_that_was_faster_on_the_loser_ends_on_the_survivor() {
+    let mut bench = two_connections();
+    bench.receive(Conn::Out, Message::Open(their_open()));
+    assert_eq!(
+        bench.receive(Conn::Out, Message::Keepalive),
+        ["up out", "=Established"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        [
+            "out 6/7",
+            "close out",
+            "down gracefully collision",
+            "in KEEPALIVE",
+            "=OpenConfirm"
+        ]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Keepalive),
+        ["up in", "=Established"]
+    );
+}
+
+#[test]
+fn a_peer_that_dials_again_gives_up_its_earlier_attempt() {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.feed(Input::ConnectFailed(refused()));
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    assert_eq!(
+        bench.feed(Input::Incoming(ends(Conn::In))),
+        [
+            "in 6/7",
+            "close in",
+            "adopt",
+            "in OPEN",
+            "=OpenSent collision"
+        ]
+    );
+}
+
+// Graceful restart.
+
+#[test]
+fn rfc4724_5_a_new_connection_replaces_the_established_one() {
+    let mut bench = established(their_open());
+    bench.pass(20 * SECOND);
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        [
+            "close out",
+            "down gracefully replaced",
+            "in KEEPALIVE",
+            "=OpenConfirm"
+        ]
+    );
+    bench.receive(Conn::In, Message::Keepalive);
+    // Again, now over a session that the peer had dialled itself.
+    assert_eq!(
+        bench.feed(Input::Incoming(ends(Conn::In))),
+        [
+            "close in",
+            "down gracefully replaced",
+            "adopt",
+            "in OPEN",
+            "=OpenSent replaced"
+        ]
+    );
+}
+
+#[test]
+fn without_graceful_restart_a_second_incoming_connection_is_refused() {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.establish(Conn::In, their_plain_open());
+    assert_eq!(
+        bench.feed(Input::Incoming(ends(Conn::In))),
+        ["refuse 6/7", "in KEEPALIVE"]
+    );
+}
+
+#[test]
+fn rfc4724_4_2_routes_stay_when_the_connection_breaks_without_notification() {
+    let reset = Some("Connection reset by peer".to_owned());
+    for text in [None, reset] {
+        let mut bench = established(their_open());
+        let seen = bench.feed(Input::Closed(Conn::Out, text.clone()));
+        assert_eq!(seen[0], "down gracefully closed_by_peer");
+        let mut bench = established(their_plain_open());
+        let seen = bench.feed(Input::Closed(Conn::Out, text));
+        assert_eq!(seen[0], "down closed_by_peer");
+    }
+}
+
+/// The peer's OPEN with its own graceful restart capability, perhaps without the N-bit.
+fn with_restart(notification: bool, families: &[Family]) -> Open {
+    let mut open = their_plain_open();
+    open.capabilities
+        .push(Capability::GracefulRestart(GracefulRestartCapability {
+            restarting: false,
+            notification,
+            restart_time: 120,
+            families: families
+                .iter()
+                .map(|family| ((*family).into(), false))
+                .collect(),
+        }));
+    open
+}
+
+#[test]
+fn rfc8538_2_notifications_are_graceful_only_with_the_n_bit_and_never_after_a_hard_reset() {
+    let down = |open: Open, notification: Notification| {
+        let mut bench = established(open);
+        bench
+            .receive(Conn::Out, Message::Notification(notification))
+            .remove(1)
+    };
+    let cease = Notification::cease(CeaseSubcode::OutOfResources);
+    let ipv4 = [Family::Ipv4];
+    assert_eq!(
+        down(with_restart(true, &ipv4), cease.clone()),
+        "down gracefully notification_received"
+    );
+    assert_eq!(
+        down(with_restart(false, &ipv4), cease.clone()),
+        "down notification_received"
+    );
+    assert_eq!(
+        down(with_restart(true, &ipv4), cease.hard_reset()),
+        "down notification_received"
+    );
+    // A peer that keeps no family keeps nothing.
+    assert_eq!(
+        down(with_restart(true, &[]), cease),
+        "down notification_received"
+    );
+}
+
+#[test]
+fn rfc4724_4_1_the_restarting_speaker_says_so_for_a_while() {
+    let bits = |bench: &Bench| {
+        let open = our_open(&bench.peer.settings, bench.now);
+        open.capabilities
+            .into_iter()
+            .find_map(|capability| match capability {
+                Capability::GracefulRestart(restart) => Some((
+                    restart.restarting,
+                    restart.families[0].1,
+                    restart.restart_time,
+                )),
+                _ => None,
+            })
+    };
+    let mut bench = Bench::new(settings(US, THEM));
+    assert_eq!(bits(&bench), Some((false, false, 120)));
+    bench.peer.settings.restarting_until = Some(bench.now + 60 * SECOND);
+    assert_eq!(bits(&bench), Some((true, true, 120)));
+    bench.now += 60 * SECOND;
+    assert_eq!(bits(&bench), Some((false, false, 120)));
+    bench.peer.settings.peer.graceful_restart = Some(GracefulRestart {
+        restart_time: Duration::from_secs(9999),
+    });
+    assert_eq!(bits(&bench), Some((false, false, 4095)));
+    bench.peer.settings.peer.graceful_restart = None;
+    assert_eq!(bits(&bench), None);
+}
+
+#[test]
+fn a_restart_without_the_capability_is_an_administrative_reset() {
+    let mut bench = established(their_plain_open());
+    assert_eq!(
+        bench.feed(Input::Stop(Stop::Restart)),
+        [
+            "out 6/4",
+            "close out",
+            "down restarting",
+            "=Idle restarting"
+        ]
+    );
+}
+
+#[test]
+fn rfc9003_the_text_reaches_the_other_end() {
+    let mut bench = established(their_plain_open());
+    let stop = Stop::Cease(
+        CeaseSubcode::AdministrativeShutdown,
+        "new kernel".to_owned(),
+    );
+    bench.peer.handle(bench.now, Input::Stop(stop));
+    let Some(Output::Send(_, octets)) = bench.peer.poll() else {
+        panic!("no NOTIFICATION")
+    };
+    let Ok(Message::Notification(notification)) = decode(&octets, &bench.peer.format(Conn::Out))
+    else {
+        panic!("no NOTIFICATION")
+    };
+    let reason = Down::Notified(notification).to_string();
+    assert_eq!(
+        reason,
+        "peer sent NOTIFICATION Cease / Administrative Shutdown: \"new kernel\""
+    );
+}
+
+#[test]
+fn a_stopped_peer_starts_again() {
+    let mut bench = established(their_open());
+    bench.feed(Input::Stop(Stop::Cease(
+        CeaseSubcode::AdministrativeShutdown,
+        String::new(),
+    )));
+    assert_eq!(bench.peer.next_timeout(), None);
+    assert_eq!(bench.feed(Input::Start), ["connect", "=Connect"]);
+}
+
+#[test]
+fn sentences_name_what_was_seen() {
+    assert_eq!(
+        Down::ConnectFailed(refused()).to_string(),
+        "TCP 179 refused by 10.0.0.2"
+    );
+    assert_eq!(
+        Down::HoldTimerExpired(90 * SECOND).to_string(),
+        "hold timer expired: nothing received for 90 s"
+    );
+    assert_eq!(
+        Down::Collision(Conn::Out).to_string(),
+        "collision: the outgoing connection lost to the other connection"
+    );
+}
+
+#[test]
+fn machines_with_different_seeds_do_not_retry_together() {
+    let wait = |seed| {
+        let now = std::time::Instant::now();
+        let mut peer = Peer::new(settings(US, THEM), seed);
+        peer.handle(now, Input::Start);
+        peer.handle(now, Input::ConnectFailed(refused()));
+        peer.next_timeout().unwrap() - now
+    };
+    assert_ne!(wait(1), wait(2));
+}
