@@ -3,6 +3,8 @@
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -29,6 +31,15 @@ pub(super) struct Session {
     pub(super) kv: KvClient,
     pub(super) watch: WatchClient,
     number: u64,
+    /// Some call succeeded.
+    proven: Arc<AtomicBool>,
+}
+
+impl Session {
+    /// Notes that a call succeeded.
+    pub(super) fn proven(&self) {
+        self.proven.store(true, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -72,8 +83,21 @@ impl Connection {
         self.urls.len()
     }
 
-    pub(super) fn explain(&self, failure: Failure) -> StoreError {
-        failure.into_store_error(&self.text)
+    /// The error for the caller. With TLS 1.3 a server refuses a client certificate after the handshake, and
+    /// its reason is often lost with the connection: say what is likely.
+    pub(super) fn explain(&self, failure: Failure, session: &Session) -> StoreError {
+        let suspect = failure.is_disconnect()
+            && !session.proven.load(Ordering::Relaxed)
+            && self.text.contains("https:");
+        let mut error = failure.into_store_error(&self.text);
+        if let (true, StoreError::Unavailable { reason, .. }) = (suspect, &mut error) {
+            reason.push_str(if self.config.cert_file.is_some() {
+                " (it may not trust the client certificate)"
+            } else {
+                " (it may require a client certificate; none is set)"
+            });
+        }
+        error
     }
 
     /// A request within its time.
@@ -162,6 +186,7 @@ impl Connection {
                 .watch_client()
                 .max_decoding_message_size(MAX_ANSWER_BYTES),
             number,
+            proven: Arc::default(),
         })
     }
 

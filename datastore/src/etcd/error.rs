@@ -66,6 +66,15 @@ impl Failure {
         chain(status).any(|cause| cause.is::<ConnectError>())
     }
 
+    /// True when the connection ended, rather than etcd having answered or been silent.
+    pub(super) fn is_disconnect(&self) -> bool {
+        match self {
+            Self::Etcd(EtcdError::GRpcStatus(status)) => status.source().is_some(),
+            Self::Etcd(EtcdError::TransportError(_)) | Self::Ended => true,
+            _ => false,
+        }
+    }
+
     /// The error for the caller.
     pub(super) fn into_store_error(self, endpoints: &str) -> StoreError {
         let meaning = self.meaning();

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
-use etcd_client::{Compare as EtcdCompare, CompareOp, KvClient, Txn as EtcdTxn, TxnOp};
+use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
 
 pub use self::config::{ConfigError, Credentials, EtcdConfig};
 use self::connection::{Connection, Session};
@@ -58,44 +58,42 @@ impl EtcdStore {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let mut tries = self.connection.endpoint_count().max(2);
-        loop {
-            tries -= 1;
-            let session = self.connection.session().await?;
-            match self.connection.timed(call(session.clone())).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => {
-                    let retry = failure.breaks_connection();
-                    if retry {
-                        self.connection.broken(&session).await;
-                    }
-                    if !retry || tries == 0 {
-                        return Err(self.connection.explain(failure));
-                    }
-                }
-            }
-        }
+        self.attempt(call, Failure::breaks_connection).await
     }
 
     /// Runs a call that must not be repeated once it was sent.
-    async fn once<T, F>(&self, call: impl Fn(KvClient) -> F) -> Result<T, StoreError>
+    async fn once<T, F>(&self, call: impl Fn(Session) -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
+        self.attempt(call, Failure::is_unsent).await
+    }
+
+    async fn attempt<T, F>(
+        &self,
+        call: impl Fn(Session) -> F,
+        again: fn(&Failure) -> bool,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        // Twice at least: the connection may have died since the last call.
         let mut tries = self.connection.endpoint_count().max(2);
         loop {
             tries -= 1;
             let session = self.connection.session().await?;
-            match self.connection.timed(call(session.kv.clone())).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => {
-                    if failure.breaks_connection() {
-                        self.connection.broken(&session).await;
-                    }
-                    if !failure.is_unsent() || tries == 0 {
-                        return Err(self.connection.explain(failure));
-                    }
+            let failure = match self.connection.timed(call(session.clone())).await {
+                Ok(answer) => {
+                    session.proven();
+                    return Ok(answer);
                 }
+                Err(failure) => failure,
+            };
+            if failure.breaks_connection() {
+                self.connection.broken(&session).await;
+            }
+            if tries == 0 || !again(&failure) {
+                return Err(self.connection.explain(failure, &session));
             }
         }
     }
@@ -117,7 +115,7 @@ impl Store for EtcdStore {
     async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
         let request = &to_etcd(txn)?;
         let answer = self
-            .once(|mut kv| async move { Ok(kv.txn(request.clone()).await?) })
+            .once(|mut session| async move { Ok(session.kv.txn(request.clone()).await?) })
             .await?;
         if !answer.succeeded() {
             return Ok(TxnOutcome::Conflict);

@@ -70,7 +70,7 @@ impl EtcdWatch {
         progress.set_missed_tick_behavior(MissedTickBehavior::Delay);
         progress.reset();
         let live = Live {
-            _session: session,
+            session,
             connection,
             requests,
             responses,
@@ -82,7 +82,7 @@ impl EtcdWatch {
             let mut live = live?;
             match live.next().await {
                 Ok(event) => Some((Ok(event), Some(live))),
-                Err(failure) => Some((Err(live.connection.explain(failure)), None)),
+                Err(failure) => Some((Err(live.connection.explain(failure, &live.session)), None)),
             }
         });
         Ok(Self {
@@ -93,7 +93,7 @@ impl EtcdWatch {
 
 struct Live {
     /// Keeps the connection open.
-    _session: Session,
+    session: Session,
     connection: Arc<Connection>,
     requests: WatchRequestSender,
     responses: WatchResponseStream,
