@@ -206,7 +206,8 @@ impl GroupKey {
         let base = match cached(&cache.base, attrs, peer) {
             Some(base) => base,
             None => {
-                let base = interner.intern(self.base(attrs, source));
+                // Not interned: nobody compares it and nothing keeps it.
+                let base = Arc::new(self.base(attrs, source));
                 cache.base = Some((attrs.clone(), peer, base.clone()));
                 base
             }

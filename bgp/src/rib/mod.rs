@@ -268,12 +268,11 @@ impl Rib {
         stale.chain(self.startup.next_timeout()).min()
     }
 
-    /// The peers that have neither sent End-of-RIB since the start nor had ample time to, by name. Empty: what a
+    /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None: what a
     /// forwarding table holds from before the start and nobody announced may go.
-    #[must_use]
-    pub fn awaited(&self) -> Vec<PeerName> {
-        let name = |id| self.peers.get(id).map(|peer: &PeerState| peer.name.clone());
-        self.startup.waiting().filter_map(name).collect()
+    pub fn awaited(&self) -> impl Iterator<Item = &PeerName> {
+        let name = |id| self.peers.get(id).map(|peer: &PeerState| &peer.name);
+        self.startup.waiting().filter_map(name)
     }
 
     /// True while route selection waits for the peers (RFC 4724 §4.1).
@@ -313,12 +312,13 @@ impl Rib {
             return;
         };
         let Some(session) = &peer.session else { return };
-        let families = session.families.clone();
+        let families = [Family::Ipv4, Family::Ipv6]
+            .map(|family| session.families.contains(&family).then_some(family));
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
         for prefix in prefixes
             .iter()
-            .filter(|prefix| families.contains(&prefix.family()))
+            .filter(|prefix| families.contains(&Some(prefix.family())))
         {
             let dest = self.table.find_or_insert(*prefix);
             if let Some(path) = self.table.get_mut(dest).path_of(id)

@@ -52,6 +52,14 @@ impl Selector {
     /// Ranks the paths of a destination. True when something that the last decision used is gone or
     /// another path is in use now.
     pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &NextHops) -> bool {
+        if let [path] = dest.paths_mut() {
+            let rank = match candidate(path, peers, next_hops) {
+                Some(_) => Rank::Best,
+                None => Rank::None,
+            };
+            let other = std::mem::replace(&mut path.rank, rank) != rank;
+            return std::mem::take(&mut dest.touched) || other;
+        }
         self.candidates.clear();
         self.index.clear();
         self.ranks.clear();

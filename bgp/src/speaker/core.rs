@@ -294,16 +294,19 @@ impl Core {
     }
 
     fn publish_convergence(&self) {
-        let awaited = self.rib.awaited();
         self.convergence.send_if_modified(|known| {
-            let converged = known.converged || awaited.is_empty();
-            let new = Convergence { converged, awaited };
-            let changed = *known != new;
-            if changed && new.converged && !known.converged {
+            let converged = known.converged || self.rib.awaited().next().is_none();
+            if converged == known.converged && self.rib.awaited().eq(&known.awaited) {
+                return false;
+            }
+            if converged && !known.converged {
                 info!("every peer has told us everything, or had ample time to");
             }
-            *known = new;
-            changed
+            *known = Convergence {
+                converged,
+                awaited: self.rib.awaited().cloned().collect(),
+            };
+            true
         });
     }
 }
