@@ -1,0 +1,147 @@
+//! Giving a block back: [`ReleaseAffinity`]. The affinity is marked `pendingDeletion`, which says what is
+//! coming while the block is still announced; then one transaction deletes the affinity together with the
+//! empty block, or takes the owner out of a block that still holds addresses (IPAM-4, IPAM-7).
+
+use caracal_model::Key;
+use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::net::Prefix;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{Range, Txn};
+
+use crate::block;
+use crate::draft::Draft;
+use crate::error::AffinityError;
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, Known, View};
+
+/// What became of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AffinityOutcome {
+    /// It was empty and is deleted.
+    Deleted,
+    /// It holds addresses and has no owner now.
+    Disowned,
+    /// It is another's; only a stale affinity key was removed.
+    Stale(Option<Owner>),
+    /// There was no affinity.
+    NotHeld,
+}
+
+/// A release of a block.
+#[derive(Debug)]
+pub struct ReleaseAffinity {
+    owner: Owner,
+    cidr: Prefix,
+    must_be_empty: bool,
+    now: Timestamp,
+    view: View,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading(Vec<Range>),
+    Marking(Txn),
+    Releasing(AffinityOutcome),
+}
+
+type Next = Step<AffinityOutcome, AffinityError>;
+
+impl Machine for ReleaseAffinity {
+    type Output = AffinityOutcome;
+    type Error = AffinityError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                self.view.collect(self.now);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Marking(txn), Seen::Committed(revision)) => {
+                self.view.apply(&txn, revision);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Releasing(outcome), Seen::Committed(_)) => Step::Done(outcome),
+            _ => {
+                self.view = View::default();
+                let ranges = vec![
+                    view::key(&Key::IpamConfig),
+                    view::key(&Key::Affinity(self.owner.clone(), self.cidr)),
+                    view::key(&Key::Block(self.cidr)),
+                ];
+                self.state = State::Reading(ranges.clone());
+                Step::Read(ranges)
+            }
+        }
+    }
+}
+
+impl ReleaseAffinity {
+    /// A release of `cidr` by its owner. With `must_be_empty` a block in use stays as it is.
+    #[must_use]
+    pub fn new(owner: Owner, cidr: Prefix, must_be_empty: bool, now: Timestamp) -> Self {
+        Self {
+            owner,
+            cidr,
+            must_be_empty,
+            now,
+            view: View::default(),
+            state: State::Idle,
+        }
+    }
+
+    fn decide(&mut self) -> Result<Next, AffinityError> {
+        let affinity = Key::Affinity(self.owner.clone(), self.cidr);
+        self.view
+            .readable(&[Key::IpamConfig, affinity, Key::Block(self.cidr)])?;
+        let held = self.view.affinities.get(&(self.owner.clone(), self.cidr));
+        let block = match self.view.block(self.cidr) {
+            Known::Present(known) => Some(known.value.clone()),
+            _ => None,
+        };
+        let owner = block.as_ref().and_then(caracal_model::ipam::Block::owner);
+        let owned = block.is_some() && owner.as_ref() == Some(&self.owner);
+        if !owned {
+            if held.is_none() {
+                return Ok(Step::Done(AffinityOutcome::NotHeld));
+            }
+            let mut draft = Draft::default();
+            draft.unchanged_block(&self.view, self.cidr);
+            draft.delete_affinity(&self.view, &self.owner, self.cidr);
+            self.state = State::Releasing(AffinityOutcome::Stale(owner));
+            return Ok(Step::Commit(draft.into_txn()));
+        }
+        let mut block = block.expect("an owned block is present");
+        let in_use = block.in_use();
+        if self.must_be_empty && in_use > 0 {
+            return Err(AffinityError::NotEmpty {
+                block: self.cidr,
+                in_use,
+            });
+        }
+        let mut draft = Draft::default();
+        let state = held.map(|h| h.value.state);
+        if !matches!(state, None | Some(AffinityState::PendingDeletion)) {
+            let leaving = AffinityState::PendingDeletion;
+            draft.unchanged_block(&self.view, self.cidr);
+            draft.put_affinity(&self.view, &self.owner, self.cidr, leaving);
+            let txn = draft.into_txn();
+            self.state = State::Marking(txn.clone());
+            return Ok(Step::Commit(txn));
+        }
+        draft.delete_affinity(&self.view, &self.owner, self.cidr);
+        let outcome = if block::is_empty(&block) {
+            draft.delete_block(&self.view, self.cidr);
+            AffinityOutcome::Deleted
+        } else {
+            block.affinity = None;
+            block.affinity_claim_time = None;
+            draft.put_block(&self.view, block);
+            AffinityOutcome::Disowned
+        };
+        self.state = State::Releasing(outcome);
+        Ok(Step::Commit(draft.into_txn()))
+    }
+}

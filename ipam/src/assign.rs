@@ -1,0 +1,444 @@
+//! Automatic assignment: [`Assign`] takes as many addresses as asked for, all or none (IPAM-11).
+//!
+//! Level-triggered: after each answer it looks at all it has read, and asks for what is still missing.
+//! From an own block that is one read of the rules, one of the own blocks, and one transaction; with a
+//! right guess in [`AssignRequest::likely_blocks`], one read and one transaction. All blocks of the cluster
+//! are read only when a new block is needed.
+
+use std::collections::BTreeMap;
+
+use caracal_model::Key;
+use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Kind;
+use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{Range, Txn};
+
+use crate::block;
+use crate::draft::Draft;
+use crate::error::{AssignError, LimitSource, MAX_ADDRESSES, MAX_BLOCKS, NoPool, RequestFault};
+use crate::handle;
+use crate::plan::{DEFAULT_MAX_BLOCKS, Need, Pick, Planner, Source};
+use crate::pools::{self, Asker, Candidate};
+use crate::request::{AssignRequest, Assigned, Assignment};
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, Known, View};
+
+/// An automatic assignment.
+#[derive(Debug)]
+pub struct Assign {
+    request: AssignRequest,
+    owner: Owner,
+    now: Timestamp,
+    view: View,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing asked.
+    Idle,
+    /// Waiting for these.
+    Reading(Vec<Range>),
+    /// Dropping own affinities that are of no use any more.
+    Tidying,
+    /// Writing own affinities as pending.
+    Claiming(Txn, Vec<Pick>),
+    /// Taking the addresses.
+    Taking(Assigned),
+}
+
+type Next = Step<Assigned, AssignError>;
+
+impl Machine for Assign {
+    type Output = Assigned;
+    type Error = AssignError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                self.view.collect(self.now);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Claiming(txn, picks), Seen::Committed(revision)) => {
+                self.view.apply(&txn, revision);
+                self.take(&picks)
+            }
+            (State::Taking(assigned), Seen::Committed(revision)) => Step::Done(Assigned {
+                revision,
+                ..assigned
+            }),
+            // The start, a lost race, or tidied up: look at everything afresh.
+            _ => self.begin(),
+        }
+    }
+}
+
+impl Assign {
+    /// A request at a point in time, which dates blocks and allocations.
+    #[must_use]
+    pub fn new(request: AssignRequest, now: Timestamp) -> Self {
+        Self {
+            owner: request.owner(),
+            request,
+            now,
+            view: View::default(),
+            state: State::Idle,
+        }
+    }
+
+    fn families(&self) -> impl Iterator<Item = Family> + '_ {
+        [Family::Ipv4, Family::Ipv6]
+            .into_iter()
+            .filter(|family| self.request.count(*family) > 0)
+    }
+
+    fn begin(&mut self) -> Next {
+        if let Err(fault) = check(&self.request) {
+            return Step::Failed(AssignError::Request(fault));
+        }
+        self.view = View::default();
+        let mut ranges = vec![
+            view::key(&Key::IpamConfig),
+            view::kind(Kind::IpPool),
+            view::kind(Kind::IpReservation),
+            view::key(&Key::Handle(self.request.handle.clone())),
+        ];
+        if let Some(node) = self.owner.node() {
+            ranges.push(view::key(&Key::node(node)));
+        }
+        ranges.extend(self.families().map(|f| view::affinities(&self.owner, f)));
+        let likely = self.request.likely_blocks.iter().take(MAX_BLOCKS);
+        ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
+        self.read(ranges)
+    }
+
+    fn read(&mut self, ranges: Vec<Range>) -> Next {
+        self.state = State::Reading(ranges.clone());
+        Step::Read(ranges)
+    }
+
+    /// Looks at what is known and goes on.
+    fn decide(&mut self) -> Result<Next, AssignError> {
+        let needs = self.needs()?;
+        let mut planners: Vec<_> = needs.iter().map(|need| self.planner(need)).collect();
+        for planner in &mut planners {
+            planner.from_own(&self.request.likely_blocks);
+        }
+        if planners.iter().all(|p| p.missing() == 0) {
+            let picks = planners.into_iter().flat_map(|p| p.picks).collect();
+            return Ok(self.claim(picks));
+        }
+        let unknown = self.unknown_own_blocks(&needs);
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
+        }
+        if let Some(txn) = self.tidy(&needs) {
+            self.state = State::Tidying;
+            return Ok(Step::Commit(txn));
+        }
+        for planner in &mut planners {
+            planner.from_interrupted();
+        }
+        let config = self.view.config();
+        let may_look_further = config.auto_allocate_blocks || !config.strict_affinity;
+        let unlisted: Vec<Range> = planners
+            .iter()
+            .filter(|p| p.missing() > 0 && !self.view.knows_all_blocks(p.need.family))
+            .map(|p| view::blocks(p.need.family))
+            .collect();
+        if may_look_further && !unlisted.is_empty() {
+            return Ok(self.read(unlisted));
+        }
+        for planner in &mut planners {
+            if config.auto_allocate_blocks {
+                planner.from_new();
+            }
+            if !config.strict_affinity {
+                planner.from_others();
+            }
+        }
+        if let Some(short) = planners.iter().find(|p| p.missing() > 0) {
+            let shortage = short.shortage(&self.request.node);
+            return Err(AssignError::NoAddress(Box::new(shortage)));
+        }
+        let picks: Vec<Pick> = planners.into_iter().flat_map(|p| p.picks).collect();
+        let unknown = self.unknown_owners(&picks);
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
+        }
+        Ok(self.claim(picks))
+    }
+
+    fn planner<'a>(&'a self, need: &'a Need) -> Planner<'a> {
+        Planner {
+            view: &self.view,
+            owner: &self.owner,
+            host: match &self.owner {
+                Owner::Host(node) => node.as_str(),
+                Owner::Virtual(name) => name,
+            },
+            now: self.now,
+            need,
+            picks: Vec::new(),
+        }
+    }
+
+    /// What is wanted, by family, from which pools.
+    fn needs(&self) -> Result<Vec<Need>, AssignError> {
+        self.view.readable(&[
+            Key::IpamConfig,
+            Key::Handle(self.request.handle.clone()),
+            Key::node(&self.request.node),
+        ])?;
+        let labels = self.labels()?;
+        let (limit, limit_source) = self.limit();
+        self.families()
+            .map(|family| {
+                Ok(Need {
+                    family,
+                    count: self.request.count(family),
+                    pools: self.candidates(family, &labels)?,
+                    limit,
+                    limit_source,
+                })
+            })
+            .collect()
+    }
+
+    fn labels(&self) -> Result<BTreeMap<String, String>, AssignError> {
+        let Some(node) = self.owner.node() else {
+            return Ok(BTreeMap::new());
+        };
+        match self.view.nodes.get(node) {
+            Some(view) => Ok(view.labels.clone()),
+            None => Err(AssignError::UnknownNode { node: node.clone() }),
+        }
+    }
+
+    fn limit(&self) -> (u32, LimitSource) {
+        let config = match self.view.config().max_blocks_per_host {
+            0 => None,
+            limit => Some((limit, LimitSource::Config)),
+        };
+        let request = match self.request.max_blocks {
+            None | Some(0) => None,
+            Some(limit) => Some((limit, LimitSource::Request)),
+        };
+        let smaller = [config, request].into_iter().flatten().min_by_key(|l| l.0);
+        smaller.unwrap_or((DEFAULT_MAX_BLOCKS, LimitSource::Default))
+    }
+
+    fn candidates(
+        &self,
+        family: Family,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Vec<Candidate>, AssignError> {
+        let (wanted, usage) = (self.request.pools(family), self.request.usage);
+        if !wanted.is_empty() {
+            return pools::explicit(&self.view.pools, wanted, family, usage)
+                .map_err(AssignError::Pool);
+        }
+        let asker = Asker {
+            node: labels,
+            namespace: self.request.namespace_labels.as_ref(),
+            usage,
+        };
+        let (candidates, refused) = pools::automatic(&self.view.pools, family, &asker);
+        if !candidates.is_empty() {
+            return Ok(candidates);
+        }
+        let unreadable = self.view.unreadable.iter().filter(|(path, _)| {
+            matches!(
+                Key::parse(path),
+                Ok(Key::Resource {
+                    kind: Kind::IpPool,
+                    ..
+                })
+            )
+        });
+        Err(AssignError::NoPool(Box::new(NoPool {
+            node: self.request.node.clone(),
+            family,
+            refused,
+            unreadable: unreadable.map(|(k, r)| (k.clone(), r.clone())).collect(),
+        })))
+    }
+
+    /// Own blocks that matter and were not read yet: in usable pools, or in pools that turned away from
+    /// this node.
+    fn unknown_own_blocks(&self, needs: &[Need]) -> Vec<Range> {
+        let mut ranges = Vec::new();
+        for need in needs {
+            for (cidr, _) in self.view.affinities_of(&self.owner, need.family) {
+                let matters = need.pools.iter().any(|pool| pool.cidr.covers(&cidr))
+                    || self.is_deserted(&cidr);
+                if matters && self.view.block(cidr) == Known::Unknown {
+                    ranges.push(view::key(&Key::Block(cidr)));
+                }
+            }
+        }
+        ranges
+    }
+
+    /// True when a block's pool does not select this node any more.
+    fn is_deserted(&self, cidr: &Prefix) -> bool {
+        let node = self.owner.node().and_then(|n| self.view.nodes.get(n));
+        match (node, self.view.pool_of(cidr)) {
+            (Some(node), Some((_, pool))) => !pools::selects_node(pool, &node.labels),
+            _ => false,
+        }
+    }
+
+    /// Drops own affinities to blocks of others, and own empty blocks of pools that do not select this node.
+    fn tidy(&self, needs: &[Need]) -> Option<Txn> {
+        let mut draft = Draft::default();
+        let own = needs
+            .iter()
+            .flat_map(|need| self.view.affinities_of(&self.owner, need.family));
+        for (cidr, _) in own.take(MAX_BLOCKS) {
+            let Known::Present(block) = self.view.block(cidr) else {
+                if self.is_deserted(&cidr) && self.view.block(cidr) == Known::Absent {
+                    draft.unchanged_block(&self.view, cidr);
+                    draft.delete_affinity(&self.view, &self.owner, cidr);
+                }
+                continue;
+            };
+            if block.value.owner().as_ref() != Some(&self.owner) {
+                draft.unchanged_block(&self.view, cidr);
+                draft.delete_affinity(&self.view, &self.owner, cidr);
+            } else if block::is_empty(&block.value) && self.is_deserted(&cidr) {
+                draft.delete_block(&self.view, cidr);
+                draft.delete_affinity(&self.view, &self.owner, cidr);
+            }
+        }
+        (!draft.is_empty()).then(|| draft.into_txn())
+    }
+
+    /// Affinities of hosts whose empty blocks are to be taken, as far as they were not read yet.
+    fn unknown_owners(&self, picks: &[Pick]) -> Vec<Range> {
+        let keys = picks.iter().filter_map(|pick| match &pick.source {
+            Source::Reclaim(owner) => Some(Key::Affinity(owner.clone(), pick.cidr)),
+            _ => None,
+        });
+        keys.filter(|key| !self.view.was_asked(key))
+            .map(|key| view::key(&key))
+            .collect()
+    }
+
+    /// Marks claims as pending where that is not done yet, then takes.
+    fn claim(&mut self, picks: Vec<Pick>) -> Next {
+        if picks.len() > MAX_BLOCKS {
+            let count = picks.iter().map(|p| p.count).sum();
+            let fault = RequestFault::TooScattered(count, picks.len());
+            return Step::Failed(AssignError::Request(fault));
+        }
+        let mut draft = Draft::default();
+        for pick in &picks {
+            if !matches!(pick.source, Source::Claim | Source::Reclaim(_)) {
+                continue;
+            }
+            let state = |owner: &Owner| {
+                let key = (owner.clone(), pick.cidr);
+                self.view.affinities.get(&key).map(|a| a.value.state)
+            };
+            if state(&self.owner) != Some(AffinityState::Pending) {
+                let pending = AffinityState::Pending;
+                draft.put_affinity(&self.view, &self.owner, pick.cidr, pending);
+            }
+            if let Source::Reclaim(other) = &pick.source
+                && !matches!(state(other), None | Some(AffinityState::PendingDeletion))
+            {
+                let leaving = AffinityState::PendingDeletion;
+                draft.unchanged_block(&self.view, pick.cidr);
+                draft.put_affinity(&self.view, other, pick.cidr, leaving);
+            }
+        }
+        if draft.is_empty() {
+            return self.take(&picks);
+        }
+        let txn = draft.into_txn();
+        self.state = State::Claiming(txn.clone(), picks);
+        Step::Commit(txn)
+    }
+
+    /// The one transaction that changes hands: blocks, affinities, handle.
+    fn take(&mut self, picks: &[Pick]) -> Next {
+        let mut draft = Draft::default();
+        let mut assigned = Assigned::default();
+        let attribute = self.request.attribute(self.now);
+        let known = self.view.handles.get(&self.request.handle);
+        let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
+        held.deleted = false;
+        for pick in picks {
+            let mut value = match (&pick.source, self.view.blocks.get(&pick.cidr)) {
+                (Source::Own | Source::Claim | Source::Borrow, Some(known)) => known.value.clone(),
+                _ => block::create(pick.cidr, &self.owner, self.now),
+            };
+            let taken = block::take(&mut value, pick.count, &attribute, &self.view.reserved);
+            let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
+            handle::add(&mut held, pick.cidr, count);
+            draft.put_block(&self.view, value);
+            self.settle(&mut draft, pick);
+            let list = match pick.cidr.family() {
+                Family::Ipv4 => &mut assigned.v4,
+                Family::Ipv6 => &mut assigned.v6,
+            };
+            list.extend(taken.into_iter().map(|(address, sequence)| Assignment {
+                address,
+                block: pick.cidr,
+                pool: pick.pool.clone(),
+                borrowed: pick.source == Source::Borrow,
+                sequence,
+            }));
+        }
+        draft.put_handle(&self.request.handle, known, &held);
+        self.state = State::Taking(assigned);
+        Step::Commit(draft.into_txn())
+    }
+
+    /// What becomes of the affinities.
+    fn settle(&self, draft: &mut Draft, pick: &Pick) {
+        let key = (self.owner.clone(), pick.cidr);
+        let state = self.view.affinities.get(&key).map(|a| a.value.state);
+        match &pick.source {
+            Source::Borrow => {}
+            Source::Own if state == Some(AffinityState::Confirmed) => {}
+            Source::Reclaim(other) => {
+                draft.delete_affinity(&self.view, other, pick.cidr);
+                let confirmed = AffinityState::Confirmed;
+                draft.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
+            }
+            Source::Own | Source::Claim => {
+                let confirmed = AffinityState::Confirmed;
+                draft.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
+            }
+        }
+    }
+}
+
+fn check(request: &AssignRequest) -> Result<(), RequestFault> {
+    let count = request.num_v4.saturating_add(request.num_v6);
+    match count {
+        0 => return Err(RequestFault::Nothing),
+        n if n > MAX_ADDRESSES => return Err(RequestFault::TooMany(n)),
+        _ => {}
+    }
+    check_names(&request.handle, &request.node, request.usage)
+}
+
+pub(crate) fn check_names(
+    handle: &caracal_model::names::HandleId,
+    node: &caracal_model::NodeName,
+    usage: AllowedUse,
+) -> Result<(), RequestFault> {
+    if handle.as_str().is_empty() || handle.as_str().contains('/') {
+        return Err(RequestFault::Handle(handle.clone()));
+    }
+    if node.as_str().is_empty() && usage != AllowedUse::LoadBalancer {
+        return Err(RequestFault::Node);
+    }
+    Ok(())
+}

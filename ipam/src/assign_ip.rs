@@ -1,0 +1,203 @@
+//! Assignment of one explicit address: [`AssignIp`]. Selectors and reservations do not matter: somebody
+//! chose this address. A block that nobody has is claimed for the node.
+
+use caracal_model::Key;
+use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::names::{HandleId, PoolName};
+use caracal_model::net::Prefix;
+use caracal_model::resource::Kind;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{Range, Txn};
+
+use crate::assign::check_names;
+use crate::block;
+use crate::draft::Draft;
+use crate::error::AssignIpError;
+use crate::handle;
+use crate::pools::{self, Candidate, Refusal};
+use crate::request::{AssignIpRequest, Assignment, attribute};
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, Known, View};
+
+/// An explicit assignment.
+#[derive(Debug)]
+pub struct AssignIp {
+    request: AssignIpRequest,
+    now: Timestamp,
+    view: View,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading(Vec<Range>),
+    Claiming(Txn),
+    Taking(Assignment),
+}
+
+type Next = Step<Assignment, AssignIpError>;
+
+impl Machine for AssignIp {
+    type Output = Assignment;
+    type Error = AssignIpError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                self.view.collect(self.now);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Claiming(txn), Seen::Committed(revision)) => {
+                self.view.apply(&txn, revision);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Taking(assignment), Seen::Committed(_)) => Step::Done(assignment),
+            _ => self.begin(),
+        }
+    }
+}
+
+impl AssignIp {
+    /// A request at a point in time.
+    #[must_use]
+    pub fn new(request: AssignIpRequest, now: Timestamp) -> Self {
+        Self {
+            request,
+            now,
+            view: View::default(),
+            state: State::Idle,
+        }
+    }
+
+    fn begin(&mut self) -> Next {
+        let request = &self.request;
+        if let Err(fault) = check_names(&request.handle, &request.node, request.usage) {
+            return Step::Failed(AssignIpError::Request(fault));
+        }
+        self.view = View::default();
+        let handle = Key::Handle(request.handle.clone());
+        self.read(vec![
+            view::key(&Key::IpamConfig),
+            view::kind(Kind::IpPool),
+            view::key(&handle),
+        ])
+    }
+
+    fn read(&mut self, ranges: Vec<Range>) -> Next {
+        self.state = State::Reading(ranges.clone());
+        Step::Read(ranges)
+    }
+
+    fn decide(&mut self) -> Result<Next, AssignIpError> {
+        let handle = Key::Handle(self.request.handle.clone());
+        self.view.readable(&[Key::IpamConfig, handle])?;
+        let pool = self.pool()?;
+        let cidr = Prefix::truncated(self.request.address, pool.block_len);
+        self.view.readable(&[Key::Block(cidr)])?;
+        let owner = Owner::Host(self.request.node.clone());
+        match self.view.block(cidr) {
+            Known::Unknown | Known::Unreadable => Ok(self.read(vec![
+                view::key(&Key::Block(cidr)),
+                view::key(&Key::Affinity(owner, cidr)),
+            ])),
+            Known::Present(known) => {
+                let value = known.value.clone();
+                self.take(value, &pool.name, &owner)
+            }
+            Known::Absent => {
+                let key = (owner.clone(), cidr);
+                let state = self.view.affinities.get(&key).map(|a| a.value.state);
+                if state != Some(AffinityState::Pending) {
+                    let mut draft = Draft::default();
+                    draft.put_affinity(&self.view, &owner, cidr, AffinityState::Pending);
+                    let txn = draft.into_txn();
+                    self.state = State::Claiming(txn.clone());
+                    return Ok(Step::Commit(txn));
+                }
+                let value = block::create(cidr, &owner, self.now);
+                self.take(value, &pool.name, &owner)
+            }
+        }
+    }
+
+    fn pool(&self) -> Result<Candidate, AssignIpError> {
+        let address = self.request.address;
+        let covering = self.view.pool_of(&Prefix::host(address));
+        let (name, pool) = covering.ok_or(AssignIpError::OutsidePools { address })?;
+        let refused = |refusal| AssignIpError::Pool {
+            address,
+            pool: name.clone(),
+            refusal,
+        };
+        pools::usable(pool).map_err(refused)?;
+        if !pool.spec.allows(self.request.usage) {
+            return Err(refused(Refusal::Use(self.request.usage)));
+        }
+        Ok(Candidate::new(name, pool))
+    }
+
+    fn take(
+        &mut self,
+        mut value: Block,
+        pool: &PoolName,
+        owner: &Owner,
+    ) -> Result<Next, AssignIpError> {
+        let request = &self.request;
+        let (address, cidr) = (request.address, value.cidr);
+        let own = value.owner().as_ref() == Some(owner);
+        if !own && self.view.config().strict_affinity {
+            return Err(AssignIpError::ForeignBlock {
+                address,
+                block: cidr,
+                owner: value.affinity.unwrap_or_else(|| "nobody".to_owned()),
+                node: request.node.clone(),
+            });
+        }
+        let attribute = attribute(
+            &request.node,
+            &request.handle,
+            &request.attributes,
+            request.usage,
+            self.now,
+        );
+        let sequence = block::take_address(&mut value, address, &attribute)
+            .map_err(|holder| self.taken(holder))?;
+        let mut draft = Draft::default();
+        let id = &request.handle;
+        let known = self.view.handles.get(id);
+        let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
+        held.deleted = false;
+        handle::add(&mut held, cidr, 1);
+        draft.put_handle(id, known, &held);
+        draft.put_block(&self.view, value);
+        let key = (owner.clone(), cidr);
+        let state = self.view.affinities.get(&key).map(|a| a.value.state);
+        if own && state != Some(AffinityState::Confirmed) {
+            draft.put_affinity(&self.view, owner, cidr, AffinityState::Confirmed);
+        }
+        self.state = State::Taking(Assignment {
+            address,
+            block: cidr,
+            pool: pool.clone(),
+            borrowed: !own,
+            sequence,
+        });
+        Ok(Step::Commit(draft.into_txn()))
+    }
+
+    fn taken(&self, holder: Option<caracal_model::ipam::AllocationAttribute>) -> AssignIpError {
+        let address = self.request.address;
+        let holder = holder.unwrap_or_default();
+        if holder.released_at.is_some() {
+            let seconds = self.view.config().ip_cooldown_seconds;
+            return AssignIpError::Cooling { address, seconds };
+        }
+        AssignIpError::Taken {
+            address,
+            node: holder.node().map(Into::into),
+            holder: holder.handle_id.map(HandleId::from),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What is inconsistent in IPAM's data: a pure function from a [`View`] of everything to findings. Reports
+//! and changes nothing. What only an outside witness knows (is the pod still there?) is not decided here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::names::HandleId;
+use caracal_model::net::Prefix;
+use caracal_model::time::Timestamp;
+
+use crate::view::View;
+
+/// One inconsistency.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    /// A value does not parse.
+    Unreadable {
+        /// The key.
+        key: String,
+        /// The reason.
+        reason: String,
+    },
+    /// IPAM-1: two blocks share addresses.
+    Overlap(Prefix, Prefix),
+    /// IPAM-1: an ordinal is free and allocated at once, queued twice, or neither free nor allocated.
+    Queue {
+        /// The block.
+        block: Prefix,
+        /// The address.
+        address: IpAddr,
+        /// What is wrong.
+        fault: QueueFault,
+    },
+    /// An attribute that no allocation refers to.
+    UnusedAttribute(Prefix, usize),
+    /// A cooling address was released in the future, or at a time nobody can read.
+    ReleasedAt(Prefix, IpAddr, String),
+    /// IPAM-2: a handle counts other than what its block holds.
+    Count {
+        /// The handle.
+        handle: HandleId,
+        /// The block.
+        block: Prefix,
+        /// What the handle says; `None` = the handle, or its entry, is missing.
+        counted: Option<u64>,
+        /// What the block holds.
+        held: u64,
+    },
+    /// IPAM-3: a confirmed affinity, and the block is another's or missing.
+    Affinity {
+        /// Who has the affinity.
+        owner: Owner,
+        /// The block.
+        block: Prefix,
+        /// Whom the block names; `None` = nobody, or there is no block.
+        named: Option<Owner>,
+    },
+    /// IPAM-4: a block names an owner without affinity.
+    NoAffinity(Prefix, Owner),
+    /// An affinity that is neither confirmed nor gone: somebody died while claiming or releasing, or is at
+    /// it right now.
+    Unconfirmed(Owner, Prefix, AffinityWord),
+    /// IPAM-6: an address of a host's pool without a node: it gets no route.
+    NoNode(Prefix, IpAddr),
+    /// IPAM-7: an empty block of nobody.
+    Abandoned(Prefix),
+    /// A block outside all pools.
+    NoPool(Prefix),
+}
+
+/// What is wrong with an ordinal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueueFault {
+    /// Allocated and free.
+    Both,
+    /// Queued as free twice.
+    Twice,
+    /// Neither.
+    Neither,
+}
+
+/// The state of an affinity that is not confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AffinityWord {
+    /// Being claimed.
+    Pending,
+    /// Being released.
+    PendingDeletion,
+}
+
+impl Finding {
+    /// False for what a crash may leave and the next request repairs.
+    #[must_use]
+    pub const fn is_fault(&self) -> bool {
+        !matches!(self, Self::Unconfirmed(..) | Self::NoPool(_))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { key, reason } => write!(f, "{key} does not parse: {reason}"),
+            Self::Overlap(a, b) => write!(f, "blocks {a} and {b} share addresses"),
+            Self::Queue {
+                block,
+                address,
+                fault,
+            } => write!(
+                f,
+                "block {block}: {address} is {}",
+                match fault {
+                    QueueFault::Both => "allocated and free at the same time",
+                    QueueFault::Twice => "queued as free twice",
+                    QueueFault::Neither => "neither allocated nor free",
+                }
+            ),
+            Self::UnusedAttribute(block, index) => {
+                write!(
+                    f,
+                    "block {block}: no allocation refers to attribute {index}"
+                )
+            }
+            Self::ReleasedAt(block, address, text) => write!(
+                f,
+                "block {block}: {address} cools down since {text:?}, which is no time in the past"
+            ),
+            Self::Count {
+                handle,
+                block,
+                counted,
+                held,
+            } => match counted {
+                Some(counted) => write!(
+                    f,
+                    "handle {handle} counts {counted} addresses in block {block}, which holds {held} for it"
+                ),
+                None => write!(
+                    f,
+                    "block {block} holds {held} addresses for handle {handle}, which does not count them"
+                ),
+            },
+            Self::Affinity {
+                owner,
+                block,
+                named: Some(named),
+            } => write!(
+                f,
+                "{owner} has an affinity to block {block}, which names {named}"
+            ),
+            Self::Affinity { owner, block, .. } => write!(
+                f,
+                "{owner} has an affinity to block {block}, which does not exist or names nobody"
+            ),
+            Self::NoAffinity(block, owner) => {
+                write!(
+                    f,
+                    "block {block} names {owner}, which has no affinity to it"
+                )
+            }
+            Self::Unconfirmed(owner, block, AffinityWord::Pending) => {
+                write!(
+                    f,
+                    "{owner} began to claim block {block} and did not finish yet"
+                )
+            }
+            Self::Unconfirmed(owner, block, AffinityWord::PendingDeletion) => {
+                write!(
+                    f,
+                    "{owner} began to release block {block} and did not finish yet"
+                )
+            }
+            Self::NoNode(block, address) => write!(
+                f,
+                "block {block}: {address} is held without naming a node, so it gets no route"
+            ),
+            Self::Abandoned(block) => write!(f, "block {block} is empty and belongs to nobody"),
+            Self::NoPool(block) => write!(f, "block {block} is in no IP pool"),
+        }
+    }
+}
+
+/// All findings, sorted. The view must hold everything: blocks, affinities, handles, pools.
+#[must_use]
+pub fn check(view: &View, now: Timestamp) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (key, reason) in &view.unreadable {
+        findings.push(Finding::Unreadable {
+            key: key.clone(),
+            reason: reason.clone(),
+        });
+    }
+    let mut outer: Option<Prefix> = None;
+    for cidr in view.blocks.keys() {
+        // Sorted by address, then length: a block that covers others stands before them.
+        match outer {
+            Some(before) if before.covers(cidr) => findings.push(Finding::Overlap(before, *cidr)),
+            _ => outer = Some(*cidr),
+        }
+    }
+    for known in view.blocks.values() {
+        check_block(view, &known.value, now, &mut findings);
+    }
+    check_handles(view, &mut findings);
+    check_affinities(view, &mut findings);
+    findings.sort();
+    findings
+}
+
+fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Finding>) {
+    let mut queued = vec![0usize; block.allocations.len()];
+    for ordinal in &block.unallocated {
+        if let Some(count) = queued.get_mut(*ordinal) {
+            *count += 1;
+        }
+    }
+    for (ordinal, (count, index)) in queued.iter().zip(&block.allocations).enumerate() {
+        let fault = match (count, index) {
+            (1.., Some(_)) => QueueFault::Both,
+            (2.., None) => QueueFault::Twice,
+            (0, None) => QueueFault::Neither,
+            (0, Some(_)) | (1, None) => continue,
+        };
+        findings.extend(block.address(ordinal).map(|address| Finding::Queue {
+            block: block.cidr,
+            address,
+            fault,
+        }));
+    }
+    for index in 0..block.attributes.len() {
+        if !block.allocations.contains(&Some(index)) {
+            findings.push(Finding::UnusedAttribute(block.cidr, index));
+        }
+    }
+    let by_host = !matches!(block.owner(), Some(Owner::Virtual(_)));
+    for (_, address, attribute) in block.allocated() {
+        match &attribute.released_at {
+            Some(text) => {
+                let past = Timestamp::parse_rfc3339(text).is_some_and(|t| t <= now);
+                if !past {
+                    let text = text.clone();
+                    findings.push(Finding::ReleasedAt(block.cidr, address, text));
+                }
+            }
+            None if attribute.node().is_none() && by_host => {
+                findings.push(Finding::NoNode(block.cidr, address));
+            }
+            None => {}
+        }
+    }
+    match block.owner() {
+        None if block.in_use() == 0 => findings.push(Finding::Abandoned(block.cidr)),
+        None => {}
+        Some(owner) => {
+            if !view.affinities.contains_key(&(owner.clone(), block.cidr)) {
+                findings.push(Finding::NoAffinity(block.cidr, owner));
+            }
+        }
+    }
+    if view.pool_of(&block.cidr).is_none() {
+        findings.push(Finding::NoPool(block.cidr));
+    }
+}
+
+fn check_handles(view: &View, findings: &mut Vec<Finding>) {
+    let mut held: BTreeMap<(HandleId, Prefix), u64> = BTreeMap::new();
+    for known in view.blocks.values() {
+        for (_, _, attribute) in known.value.allocated() {
+            if let Some(handle) = attribute.handle_id.as_deref() {
+                *held.entry((handle.into(), known.value.cidr)).or_default() += 1;
+            }
+        }
+    }
+    for (id, handle) in &view.handles {
+        for (block, counted) in &handle.value.block {
+            let held = held.remove(&(id.clone(), *block)).unwrap_or_default();
+            if held != *counted {
+                findings.push(Finding::Count {
+                    handle: id.clone(),
+                    block: *block,
+                    counted: Some(*counted),
+                    held,
+                });
+            }
+        }
+    }
+    for ((handle, block), held) in held {
+        findings.push(Finding::Count {
+            handle,
+            block,
+            counted: None,
+            held,
+        });
+    }
+}
+
+fn check_affinities(view: &View, findings: &mut Vec<Finding>) {
+    for ((owner, cidr), known) in &view.affinities {
+        let block = view.blocks.get(cidr);
+        let named = block.and_then(|b| b.value.owner());
+        let word = match known.value.state {
+            AffinityState::Confirmed => None,
+            AffinityState::Pending => Some(AffinityWord::Pending),
+            AffinityState::PendingDeletion => Some(AffinityWord::PendingDeletion),
+        };
+        match word {
+            Some(word) => findings.push(Finding::Unconfirmed(owner.clone(), *cidr, word)),
+            None if named.as_ref() != Some(owner) => findings.push(Finding::Affinity {
+                owner: owner.clone(),
+                block: *cidr,
+                named,
+            }),
+            None => {}
+        }
+    }
+}

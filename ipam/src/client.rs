@@ -1,0 +1,287 @@
+//! [`Client`]: drives machines against a [`Store`]. The only place with a real clock and with retries: a lost
+//! race is tried again at most [`ATTEMPTS`] times, after a pause that grows and is drawn at random, so that
+//! those who collided do not collide again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use caracal_datastore::store::{Store, StoreError};
+use caracal_model::NodeName;
+use caracal_model::ipam::Owner;
+use caracal_model::names::HandleId;
+use caracal_model::net::Prefix;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::TxnOutcome;
+
+use crate::affinity::{AffinityOutcome, ReleaseAffinity};
+use crate::assign::Assign;
+use crate::assign_ip::AssignIp;
+use crate::check::{self, Finding};
+use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
+use crate::leave::{LeaveError, Left, ReleaseNode};
+use crate::release::{ReleaseHandle, ReleaseIps};
+use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
+use crate::step::{Machine, Reading, Seen, Step};
+use crate::tunnel::{EnsureTunnel, TunnelKind};
+use crate::usage::{self, BlockUsage, Held};
+use crate::view::{self, View};
+
+/// Lost races before giving up, as in Calico.
+pub const ATTEMPTS: u32 = 100;
+
+/// The first pause is at most this long: about one round trip to etcd.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+
+/// No pause is longer: with the number of attempts, this bounds a request to a few seconds.
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+
+/// Why a call failed. `E` is the operation's own, final reason.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError<E: std::error::Error + 'static> {
+    /// The request cannot be met; trying again does not help.
+    #[error(transparent)]
+    Refused(E),
+    /// Others kept changing the same keys.
+    #[error(
+        "gave up after losing {attempts} races for the same IPAM keys; too many clients change one block at \
+         a time: try again later, or use smaller blocks"
+    )]
+    Contended {
+        /// How many.
+        attempts: u32,
+    },
+    /// The datastore failed. A transaction that was under way may have been carried out: release by handle
+    /// before trying again.
+    #[error("the datastore failed")]
+    Store(#[source] StoreError),
+}
+
+impl<E: std::error::Error + 'static> ClientError<E> {
+    /// True when the same call may succeed later.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Refused(_) => false,
+            Self::Contended { .. } => true,
+            Self::Store(error) => error.is_transient(),
+        }
+    }
+}
+
+/// IPAM on a datastore. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client<S> {
+    store: S,
+}
+
+impl<S: Store> Client<S> {
+    /// A client on a store.
+    pub const fn new(store: S) -> Self {
+        Self { store }
+    }
+
+    /// Takes addresses: all that are asked for, or none.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`AssignError`] when the request cannot be met.
+    pub async fn auto_assign(
+        &self,
+        request: AssignRequest,
+    ) -> Result<Assigned, ClientError<AssignError>> {
+        let handle = request.handle.clone();
+        let assigned = self.drive(Assign::new(request, now())).await?;
+        tracing::debug!(%handle, revision = assigned.revision, "assigned {:?}",
+            assigned.all().map(|a| a.address).collect::<Vec<_>>());
+        Ok(assigned)
+    }
+
+    /// Takes one explicit address.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`AssignIpError`] when it cannot be had.
+    pub async fn assign_ip(
+        &self,
+        request: AssignIpRequest,
+    ) -> Result<Assignment, ClientError<AssignIpError>> {
+        self.drive(AssignIp::new(request, now())).await
+    }
+
+    /// Releases all addresses of a handle. A handle that does not exist releases nothing. `likely` blocks
+    /// may save a round trip and may be empty.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`Unreadable`] when stored data does not parse.
+    pub async fn release_by_handle(
+        &self,
+        handle: &HandleId,
+        likely: &[Prefix],
+    ) -> Result<Released, ClientError<Unreadable>> {
+        let machine = ReleaseHandle::new(handle.clone(), likely.to_vec(), now());
+        self.drive(machine).await
+    }
+
+    /// Releases addresses. Those that nobody holds are returned as unknown.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`ReleaseError`] when a condition does not hold.
+    pub async fn release_ips(
+        &self,
+        targets: Vec<Target>,
+    ) -> Result<Released, ClientError<ReleaseError>> {
+        self.drive(ReleaseIps::new(targets, now())).await
+    }
+
+    /// The addresses held through a handle, with their blocks; empty when it does not exist.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`Unreadable`] when stored data does not parse.
+    pub async fn addresses_of(
+        &self,
+        handle: &HandleId,
+    ) -> Result<Vec<Held>, ClientError<Unreadable>> {
+        self.drive(usage::OfHandle::new(handle.clone())).await
+    }
+
+    /// The address that a node's tunnel device must have; `None` when no pool needs that device. Keeps an
+    /// address that is still good, takes a new one, or releases. The caller writes it to the Node and then
+    /// calls again, which releases what the Node had before.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`AssignError`] when there is no address.
+    pub async fn ensure_tunnel_address(
+        &self,
+        kind: TunnelKind,
+        node: &NodeName,
+    ) -> Result<Option<IpAddr>, ClientError<AssignError>> {
+        let machine = EnsureTunnel::new(kind, node.clone(), now());
+        self.drive(machine).await
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`AffinityError`] when it must be empty and is not.
+    pub async fn release_block_affinity(
+        &self,
+        owner: &Owner,
+        block: Prefix,
+        must_be_empty: bool,
+    ) -> Result<AffinityOutcome, ClientError<AffinityError>> {
+        let machine = ReleaseAffinity::new(owner.clone(), block, must_be_empty, now());
+        self.drive(machine).await
+    }
+
+    /// Releases all that a node holds: addresses used by it, wherever they are, and its blocks. For a node
+    /// that is gone for good.
+    ///
+    /// # Errors
+    /// [`ClientError`], with [`LeaveError`] when stored data is unreadable.
+    pub async fn release_node(&self, node: &NodeName) -> Result<Left, ClientError<LeaveError>> {
+        self.drive(ReleaseNode::new(node.clone(), now())).await
+    }
+
+    /// All of IPAM's data at one revision.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn view(&self) -> Result<View, StoreError> {
+        let ranges = view::everything();
+        let answer = self.store.read(&ranges).await?;
+        let mut view = View::default();
+        view.absorb(&ranges, reading(answer));
+        Ok(view)
+    }
+
+    /// How full each block is, in address order.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn block_usage(&self) -> Result<Vec<BlockUsage>, StoreError> {
+        Ok(usage::blocks(&self.view().await?))
+    }
+
+    /// What is inconsistent in the data; empty when all is well.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+        Ok(check::check(&self.view().await?, now()))
+    }
+
+    /// Carries out a machine's wishes until it is done, has failed, or lost too often.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn drive<M: Machine>(
+        &self,
+        mut machine: M,
+    ) -> Result<M::Output, ClientError<M::Error>>
+    where
+        M::Error: std::error::Error + 'static,
+    {
+        let mut lost = 0;
+        let mut seen = Seen::Start;
+        loop {
+            seen = match machine.step(seen) {
+                Step::Done(output) => return Ok(output),
+                Step::Failed(error) => return Err(ClientError::Refused(error)),
+                Step::Read(ranges) => {
+                    let answer = self.store.read(&ranges).await;
+                    Seen::Read(reading(answer.map_err(ClientError::Store)?))
+                }
+                Step::Commit(txn) => match self.store.commit(&txn).await {
+                    Ok(TxnOutcome::Committed(revision)) => Seen::Committed(revision),
+                    Ok(TxnOutcome::Conflict) => Seen::Conflict,
+                    Err(error) => return Err(ClientError::Store(error)),
+                },
+            };
+            if seen == Seen::Conflict {
+                lost += 1;
+                if lost >= ATTEMPTS {
+                    return Err(ClientError::Contended { attempts: lost });
+                }
+                tokio::time::sleep(pause(lost)).await;
+            }
+        }
+    }
+}
+
+fn reading(answer: caracal_datastore::store::ReadAnswer) -> Reading {
+    Reading {
+        revision: answer.revision,
+        ranges: answer.ranges,
+    }
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+/// Half to all of a ceiling that doubles each time up to a limit.
+fn pause(lost: u32) -> Duration {
+    let ceiling = FIRST_PAUSE
+        .saturating_mul(1 << (lost - 1).min(16))
+        .min(LONGEST_PAUSE);
+    // The keys of a RandomState are random: that is all the randomness needed here.
+    let random = u32::try_from(RandomState::new().hash_one(lost) >> 32).unwrap_or_default();
+    ceiling / 2 + (ceiling / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_limit_and_differ() {
+        for (lost, most) in [(1, 2), (2, 4), (6, 64), (99, 64)] {
+            let most = Duration::from_millis(most);
+            for _ in 0..50 {
+                let pause = pause(lost);
+                assert!(most / 2 <= pause && pause <= most, "{lost}: {pause:?}");
+            }
+        }
+        let pauses: std::collections::BTreeSet<_> = (0..20).map(|_| pause(6)).collect();
+        assert!(pauses.len() > 10);
+    }
+}

@@ -1,0 +1,185 @@
+//! What becomes of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose attributes
+//! name the node is released wherever it lies, then its blocks are given back. Whoever calls this has made
+//! sure that the node is gone; nothing here looks for signs of life.
+
+use std::net::IpAddr;
+
+use caracal_model::NodeName;
+use caracal_model::ipam::Owner;
+use caracal_model::names::HandleId;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::time::Timestamp;
+
+use crate::affinity::ReleaseAffinity;
+use crate::error::{AffinityError, ReleaseError};
+use crate::release::ReleaseIps;
+use crate::request::Target;
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, View};
+
+/// Addresses of one release; it fits one transaction when they lie in few blocks.
+const BATCH: usize = 64;
+
+/// What a node left behind and does not hold any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Blocks.
+    pub blocks: Vec<Prefix>,
+}
+
+/// Why a node's data could not be released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaveError {
+    /// While releasing addresses.
+    #[error(transparent)]
+    Addresses(ReleaseError),
+    /// While giving blocks back.
+    #[error(transparent)]
+    Blocks(AffinityError),
+}
+
+/// Releases all that a node holds.
+#[derive(Debug)]
+pub struct ReleaseNode {
+    node: NodeName,
+    now: Timestamp,
+    state: State,
+    targets: Vec<Target>,
+    affinities: Vec<(Owner, Prefix)>,
+    left: Left,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading,
+    Addresses(Box<ReleaseIps>),
+    Blocks(Box<ReleaseAffinity>, Prefix),
+}
+
+type Next = Step<Left, LeaveError>;
+
+impl ReleaseNode {
+    /// For a node that is gone.
+    #[must_use]
+    pub const fn new(node: NodeName, now: Timestamp) -> Self {
+        Self {
+            node,
+            now,
+            state: State::Idle,
+            targets: Vec::new(),
+            affinities: Vec::new(),
+            left: Left {
+                addresses: Vec::new(),
+                blocks: Vec::new(),
+            },
+        }
+    }
+
+    fn survey(&mut self, view: &View) {
+        self.targets = view
+            .blocks
+            .values()
+            .flat_map(|known| {
+                let numbers = &known.value.sequence_number_for_allocation;
+                known.value.allocated().map(move |found| (found, numbers))
+            })
+            .filter(|((_, _, attribute), _)| attribute.node() == Some(self.node.as_str()))
+            .map(|((ordinal, address, attribute), numbers)| Target {
+                address,
+                handle: attribute.handle_id.as_deref().map(HandleId::from),
+                sequence: numbers.get(&ordinal.to_string()).copied(),
+            })
+            .collect();
+        let owner = Owner::Host(self.node.clone());
+        let mut blocks: Vec<Prefix> = view
+            .affinities
+            .keys()
+            .filter(|(holder, _)| *holder == owner)
+            .map(|(_, cidr)| *cidr)
+            .collect();
+        // A block may name the node though the affinity is gone.
+        let named = view.blocks.values();
+        let named = named.filter(|known| known.value.owner().as_ref() == Some(&owner));
+        blocks.extend(named.map(|known| known.value.cidr));
+        blocks.sort_unstable();
+        blocks.dedup();
+        self.affinities = blocks.into_iter().map(|c| (owner.clone(), c)).collect();
+    }
+
+    fn next(&mut self) -> Next {
+        if !self.targets.is_empty() {
+            let batch = self.targets.len().min(BATCH);
+            let targets = self.targets.drain(..batch).collect();
+            let machine = Box::new(ReleaseIps::new(targets, self.now));
+            return self.addresses(machine, Seen::Start);
+        }
+        match self.affinities.pop() {
+            Some((owner, cidr)) => {
+                let machine = ReleaseAffinity::new(owner, cidr, false, self.now);
+                self.blocks(Box::new(machine), cidr, Seen::Start)
+            }
+            None => Step::Done(std::mem::take(&mut self.left)),
+        }
+    }
+
+    fn addresses(&mut self, mut machine: Box<ReleaseIps>, seen: Seen) -> Next {
+        match machine.step(seen) {
+            Step::Done(released) => {
+                self.left.addresses.extend(released.addresses);
+                self.next()
+            }
+            // Released and taken by another since the survey: look again at what is left.
+            Step::Failed(ReleaseError::OtherHandle { .. } | ReleaseError::OtherSequence { .. }) => {
+                self.begin()
+            }
+            step => {
+                self.state = State::Addresses(machine);
+                step.map(|_| Left::default(), LeaveError::Addresses)
+            }
+        }
+    }
+
+    fn blocks(&mut self, mut machine: Box<ReleaseAffinity>, cidr: Prefix, seen: Seen) -> Next {
+        match machine.step(seen) {
+            Step::Done(_) => {
+                self.left.blocks.push(cidr);
+                self.next()
+            }
+            step => {
+                self.state = State::Blocks(machine, cidr);
+                step.map(|_| Left::default(), LeaveError::Blocks)
+            }
+        }
+    }
+
+    fn begin(&mut self) -> Next {
+        let owner = Owner::Host(self.node.clone());
+        let ranges = [Family::Ipv4, Family::Ipv6]
+            .into_iter()
+            .flat_map(|f| [view::blocks(f), view::affinities(&owner, f)]);
+        self.state = State::Reading;
+        Step::Read(ranges.collect())
+    }
+}
+
+impl Machine for ReleaseNode {
+    type Output = Left;
+    type Error = LeaveError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading, Seen::Read(reading)) => {
+                let mut view = View::default();
+                view.absorb(&[], reading);
+                self.survey(&view);
+                self.next()
+            }
+            (State::Addresses(machine), seen) => self.addresses(machine, seen),
+            (State::Blocks(machine, cidr), seen) => self.blocks(machine, cidr, seen),
+            (State::Idle | State::Reading, _) => self.begin(),
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Release by address ([`ReleaseIps`]) and by handle ([`ReleaseHandle`]). Blocks and handles change in one
+//! transaction (IPAM-2); a block that is left empty and without owner is deleted with it (IPAM-7). What is
+//! not held is reported, not refused: a release may be repeated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::Key;
+use caracal_model::ipam::{Block, Handle};
+use caracal_model::names::HandleId;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Kind;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::Range;
+
+use crate::block;
+use crate::draft::Draft;
+use crate::error::{MAX_BLOCKS, ReleaseError, Unreadable};
+use crate::handle;
+use crate::request::{Released, Target};
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, Known, View};
+
+/// What a transaction in flight will have done.
+#[derive(Debug, Default)]
+struct Progress {
+    released: Released,
+    more: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading(Vec<Range>),
+    Releasing(Progress),
+}
+
+/// Changes of blocks and handles that go into one transaction.
+#[derive(Debug, Default)]
+struct Changes {
+    blocks: BTreeMap<Prefix, Block>,
+    /// Addresses to take off a handle, by handle and block.
+    counts: BTreeMap<(HandleId, Prefix), u64>,
+}
+
+impl Changes {
+    fn release(&mut self, view: &View, ordinal: usize, cidr: Prefix, now: Timestamp) {
+        let Some(known) = view.blocks.get(&cidr) else {
+            return;
+        };
+        let block = self
+            .blocks
+            .entry(cidr)
+            .or_insert_with(|| known.value.clone());
+        let attribute = known.value.allocations.get(ordinal).copied().flatten();
+        let attribute = attribute.and_then(|index| known.value.attributes.get(index));
+        if let Some(handle) = attribute.and_then(|a| a.handle_id.as_deref()) {
+            *self.counts.entry((handle.into(), cidr)).or_default() += 1;
+        }
+        block::release(block, ordinal, view.cool_down(), now);
+    }
+
+    fn draft(self, view: &View, whole: Option<&HandleId>) -> Draft {
+        let mut draft = Draft::default();
+        for (cidr, value) in self.blocks {
+            if value.affinity.is_none() && block::is_empty(&value) {
+                draft.delete_block(view, cidr);
+            } else {
+                draft.put_block(view, value);
+            }
+        }
+        let mut handles: BTreeMap<HandleId, Handle> = BTreeMap::new();
+        for ((id, cidr), count) in self.counts {
+            if let Some(known) = view.handles.get(&id).filter(|_| whole != Some(&id)) {
+                let value = handles.entry(id).or_insert_with(|| known.value.clone());
+                handle::remove(value, cidr, count);
+            }
+        }
+        for (id, value) in handles {
+            draft.put_handle(&id, view.handles.get(&id), &value);
+        }
+        draft
+    }
+}
+
+/// Releases everything held through a handle, and the handle itself.
+#[derive(Debug)]
+pub struct ReleaseHandle {
+    handle: HandleId,
+    likely: Vec<Prefix>,
+    now: Timestamp,
+    view: View,
+    state: State,
+    done: Released,
+}
+
+impl ReleaseHandle {
+    /// A release by handle. `likely` blocks are read at once and may save a round trip.
+    #[must_use]
+    pub fn new(handle: HandleId, likely: Vec<Prefix>, now: Timestamp) -> Self {
+        Self {
+            handle,
+            likely,
+            now,
+            view: View::default(),
+            state: State::Idle,
+            done: Released::default(),
+        }
+    }
+
+    fn decide(&mut self) -> Result<Step<Released, Unreadable>, Unreadable> {
+        let handle = Key::Handle(self.handle.clone());
+        self.view.readable(&[Key::IpamConfig, handle])?;
+        let Some(known) = self.view.handles.get(&self.handle) else {
+            return Ok(Step::Done(std::mem::take(&mut self.done)));
+        };
+        let cidrs: Vec<Prefix> = known.value.block.keys().copied().collect();
+        let mut unknown = Vec::new();
+        for cidr in cidrs.iter().take(MAX_BLOCKS) {
+            self.view.readable(&[Key::Block(*cidr)])?;
+            if self.view.block(*cidr) == Known::Unknown {
+                unknown.push(view::key(&Key::Block(*cidr)));
+            }
+        }
+        if !unknown.is_empty() {
+            self.state = State::Reading(unknown.clone());
+            return Ok(Step::Read(unknown));
+        }
+        let (mut changes, mut released) = (Changes::default(), Released::default());
+        let mut rest = known.value.clone();
+        for cidr in cidrs.iter().take(MAX_BLOCKS) {
+            rest.block.remove(cidr);
+            let Known::Present(block) = self.view.block(*cidr) else {
+                continue;
+            };
+            for (ordinal, address, attribute) in block.value.allocated() {
+                if attribute.handle_id.as_deref() == Some(self.handle.as_str()) {
+                    changes.release(&self.view, ordinal, *cidr, self.now);
+                    released.addresses.push(address);
+                }
+            }
+        }
+        let mut draft = changes.draft(&self.view, Some(&self.handle));
+        draft.put_handle(&self.handle, Some(known), &rest);
+        self.state = State::Releasing(Progress {
+            released,
+            more: !rest.block.is_empty(),
+        });
+        Ok(Step::Commit(draft.into_txn()))
+    }
+}
+
+impl Machine for ReleaseHandle {
+    type Output = Released;
+    type Error = Unreadable;
+
+    fn step(&mut self, seen: Seen) -> Step<Released, Unreadable> {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                return self.decide().unwrap_or_else(Step::Failed);
+            }
+            (State::Releasing(progress), Seen::Committed(_)) => {
+                self.done.addresses.extend(progress.released.addresses);
+                if !progress.more {
+                    return Step::Done(std::mem::take(&mut self.done));
+                }
+            }
+            _ => {}
+        }
+        self.view = View::default();
+        let mut ranges = vec![
+            view::key(&Key::IpamConfig),
+            view::key(&Key::Handle(self.handle.clone())),
+        ];
+        let likely = self.likely.iter().take(MAX_BLOCKS);
+        ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
+        self.state = State::Reading(ranges.clone());
+        Step::Read(ranges)
+    }
+}
+
+type Next = Step<Released, ReleaseError>;
+
+/// Addresses of one transaction: each may bring a handle, and there are [`MAX_BLOCKS`] blocks beside them.
+const MAX_TARGETS: usize = 64;
+
+/// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
+/// released; more than 64 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several
+/// transactions.
+#[derive(Debug)]
+pub struct ReleaseIps {
+    targets: Vec<Target>,
+    now: Timestamp,
+    view: View,
+    state: State,
+    done: Released,
+}
+
+impl ReleaseIps {
+    /// A release of these.
+    #[must_use]
+    pub fn new(targets: Vec<Target>, now: Timestamp) -> Self {
+        Self {
+            targets,
+            now,
+            view: View::default(),
+            state: State::Idle,
+            done: Released::default(),
+        }
+    }
+
+    fn read(&mut self, ranges: Vec<Range>) -> Next {
+        self.state = State::Reading(ranges.clone());
+        Step::Read(ranges)
+    }
+
+    /// The block of an address: by its pool, or among all blocks when there is no pool (any more).
+    fn block_of(&self, address: IpAddr) -> Option<Prefix> {
+        if let Some((_, pool)) = self.view.pool_of(&Prefix::host(address)) {
+            return Some(Prefix::truncated(address, pool.spec.block_len()));
+        }
+        self.view
+            .blocks
+            .keys()
+            .copied()
+            .find(|cidr| cidr.contains(address))
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().filter(|target| {
+            !self.done.addresses.contains(&target.address)
+                && !self.done.unknown.contains(&target.address)
+        })
+    }
+
+    fn decide(&mut self) -> Result<Next, ReleaseError> {
+        self.view.readable(&[Key::IpamConfig])?;
+        let families: BTreeSet<Family> = self
+            .pending()
+            .filter(|t| self.block_of(t.address).is_none())
+            .map(|t| Family::of(t.address))
+            .filter(|family| !self.view.knows_all_blocks(*family))
+            .collect();
+        if !families.is_empty() {
+            return Ok(self.read(families.into_iter().map(view::blocks).collect()));
+        }
+        let cidrs: BTreeSet<Prefix> = self
+            .pending()
+            .filter_map(|t| self.block_of(t.address))
+            .collect();
+        let cidrs: BTreeSet<Prefix> = cidrs.into_iter().take(MAX_BLOCKS).collect();
+        let unknown: Vec<Range> = cidrs
+            .iter()
+            .filter(|cidr| self.view.block(**cidr) == Known::Unknown)
+            .map(|cidr| view::key(&Key::Block(*cidr)))
+            .collect();
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
+        }
+        let (found, released) = self.find(&cidrs)?;
+        let unknown: Vec<Range> = self.unknown_handles(&found);
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
+        }
+        let mut changes = Changes::default();
+        for (cidr, ordinal) in found {
+            changes.release(&self.view, ordinal, cidr, self.now);
+        }
+        let done = released.addresses.len() + released.unknown.len();
+        let more = done < self.pending().count();
+        let draft = changes.draft(&self.view, None);
+        let progress = Progress { released, more };
+        if draft.is_empty() {
+            return Ok(self.advance(progress));
+        }
+        self.state = State::Releasing(progress);
+        Ok(Step::Commit(draft.into_txn()))
+    }
+
+    /// Where the addresses of these blocks are held, and what will have been done.
+    fn find(
+        &self,
+        cidrs: &BTreeSet<Prefix>,
+    ) -> Result<(Vec<(Prefix, usize)>, Released), ReleaseError> {
+        let (mut found, mut released) = (Vec::new(), Released::default());
+        for target in self.pending() {
+            if found.len() == MAX_TARGETS {
+                break;
+            }
+            let Some(cidr) = self.block_of(target.address) else {
+                released.unknown.push(target.address);
+                continue;
+            };
+            if !cidrs.contains(&cidr) {
+                continue;
+            }
+            self.view.readable(&[Key::Block(cidr)])?;
+            let held = match self.view.block(cidr) {
+                Known::Present(known) => held(&known.value, target)?,
+                _ => None,
+            };
+            match held {
+                Some(ordinal) if !found.contains(&(cidr, ordinal)) => {
+                    found.push((cidr, ordinal));
+                    released.addresses.push(target.address);
+                }
+                Some(_) => {}
+                None => released.unknown.push(target.address),
+            }
+        }
+        Ok((found, released))
+    }
+
+    fn unknown_handles(&self, found: &[(Prefix, usize)]) -> Vec<Range> {
+        let mut keys = BTreeSet::new();
+        for (cidr, ordinal) in found {
+            if let Some(block) = self.view.blocks.get(cidr)
+                && let Some((_, _, attribute)) =
+                    block.value.allocated().find(|(o, _, _)| o == ordinal)
+                && let Some(handle) = attribute.handle_id.as_deref()
+            {
+                keys.insert(Key::Handle(handle.into()));
+            }
+        }
+        keys.into_iter()
+            .filter(|key| !self.view.was_asked(key))
+            .map(|key| view::key(&key))
+            .collect()
+    }
+
+    fn advance(&mut self, progress: Progress) -> Next {
+        self.done.addresses.extend(progress.released.addresses);
+        self.done.unknown.extend(progress.released.unknown);
+        if progress.more {
+            self.begin()
+        } else {
+            Step::Done(std::mem::take(&mut self.done))
+        }
+    }
+
+    fn begin(&mut self) -> Next {
+        self.view = View::default();
+        self.read(vec![view::key(&Key::IpamConfig), view::kind(Kind::IpPool)])
+    }
+}
+
+/// The ordinal under which the target is held, if its conditions hold (IPAM-8).
+fn held(block: &Block, target: &Target) -> Result<Option<usize>, ReleaseError> {
+    let address = target.address;
+    let allocated = block.allocated().find(|(_, a, _)| *a == address);
+    let Some((ordinal, _, attribute)) = allocated else {
+        return Ok(None);
+    };
+    if attribute.released_at.is_some() {
+        return Ok(None);
+    }
+    if let Some(expected) = &target.handle
+        && attribute.handle_id.as_deref() != Some(expected.as_str())
+    {
+        return Err(ReleaseError::OtherHandle {
+            address,
+            expected: expected.clone(),
+            found: attribute.handle_id.as_deref().map(Into::into),
+        });
+    }
+    let numbers = &block.sequence_number_for_allocation;
+    if let (Some(expected), Some(found)) = (target.sequence, numbers.get(&ordinal.to_string()))
+        && expected != *found
+    {
+        return Err(ReleaseError::OtherSequence {
+            address,
+            expected,
+            found: *found,
+        });
+    }
+    Ok(Some(ordinal))
+}
+
+impl Machine for ReleaseIps {
+    type Output = Released;
+    type Error = ReleaseError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Releasing(progress), Seen::Committed(_)) => self.advance(progress),
+            _ => self.begin(),
+        }
+    }
+}

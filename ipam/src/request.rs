@@ -1,0 +1,194 @@
+//! What is asked of IPAM and what is answered.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::ipam::{AllocationAttribute, Owner};
+use caracal_model::names::{HandleId, NodeName, PoolName};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::ip_pool::AllowedUse;
+
+use caracal_model::time::Timestamp;
+
+/// Addresses for one workload or device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AssignRequest {
+    /// The node that will use the addresses.
+    pub node: NodeName,
+    /// The handle through which they are released again.
+    pub handle: HandleId,
+    /// How many IPv4 addresses.
+    pub num_v4: usize,
+    /// How many IPv6 addresses.
+    pub num_v6: usize,
+    /// `pod`, `namespace`, `type`, …; `node` is added, and for workloads `timestamp`.
+    pub attributes: BTreeMap<String, String>,
+    /// What the addresses are for.
+    pub usage: AllowedUse,
+    /// IPv4 pools by name or CIDR; empty = all that select node and namespace.
+    pub pools_v4: Vec<String>,
+    /// IPv6 pools by name or CIDR.
+    pub pools_v6: Vec<String>,
+    /// Labels of the pod's namespace, where there are namespaces.
+    pub namespace_labels: Option<BTreeMap<String, String>>,
+    /// Most blocks of the node and family; the smaller of this and the configured one counts.
+    pub max_blocks: Option<u32>,
+    /// Blocks that probably have room, as the caller remembers from last time. They are read together with
+    /// everything else and, when they are this node's and not full, save a round trip. May be wrong.
+    pub likely_blocks: Vec<Prefix>,
+}
+
+impl AssignRequest {
+    /// One IPv4 address for a workload.
+    #[must_use]
+    pub fn workload(node: NodeName, handle: HandleId) -> Self {
+        Self {
+            node,
+            handle,
+            num_v4: 1,
+            num_v6: 0,
+            attributes: BTreeMap::new(),
+            usage: AllowedUse::Workload,
+            pools_v4: Vec::new(),
+            pools_v6: Vec::new(),
+            namespace_labels: None,
+            max_blocks: None,
+            likely_blocks: Vec::new(),
+        }
+    }
+
+    /// How many addresses of a family.
+    #[must_use]
+    pub const fn count(&self, family: Family) -> usize {
+        match family {
+            Family::Ipv4 => self.num_v4,
+            Family::Ipv6 => self.num_v6,
+        }
+    }
+
+    /// The pools asked for, of a family.
+    #[must_use]
+    pub fn pools(&self, family: Family) -> &[String] {
+        match family {
+            Family::Ipv4 => &self.pools_v4,
+            Family::Ipv6 => &self.pools_v6,
+        }
+    }
+
+    /// Who claims blocks for this request: the node, or Calico's one owner of load balancer blocks.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        match self.usage {
+            AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".to_owned()),
+            AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(self.node.clone()),
+        }
+    }
+
+    pub(crate) fn attribute(&self, now: Timestamp) -> AllocationAttribute {
+        attribute(&self.node, &self.handle, &self.attributes, self.usage, now)
+    }
+}
+
+/// The attribute of an allocation: the caller's, the node (IPAM-6), and the time for workloads.
+pub(crate) fn attribute(
+    node: &NodeName,
+    handle: &HandleId,
+    given: &BTreeMap<String, String>,
+    usage: AllowedUse,
+    now: Timestamp,
+) -> AllocationAttribute {
+    let mut secondary = given.clone();
+    if usage != AllowedUse::LoadBalancer {
+        secondary.insert("node".to_owned(), node.to_string());
+    }
+    if usage == AllowedUse::Workload {
+        secondary
+            .entry("timestamp".to_owned())
+            .or_insert_with(|| now.go_utc());
+    }
+    AllocationAttribute {
+        handle_id: Some(handle.to_string()),
+        secondary,
+        ..AllocationAttribute::default()
+    }
+}
+
+/// One explicit address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AssignIpRequest {
+    /// The address.
+    pub address: IpAddr,
+    /// The node that will use it.
+    pub node: NodeName,
+    /// The handle through which it is released again.
+    pub handle: HandleId,
+    /// `pod`, `namespace`, …; `node` and `timestamp` are added.
+    pub attributes: BTreeMap<String, String>,
+    /// What it is for.
+    pub usage: AllowedUse,
+}
+
+/// An address that is now held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The address.
+    pub address: IpAddr,
+    /// Its block. Calico's IPAM result carries this prefix length.
+    pub block: Prefix,
+    /// Its pool.
+    pub pool: PoolName,
+    /// True when the block belongs to another host.
+    pub borrowed: bool,
+    /// The allocation's sequence number, for a release that must not hit a later one (IPAM-8).
+    pub sequence: u64,
+}
+
+/// The answer to an [`AssignRequest`]: exactly as many as asked for (IPAM-11).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// IPv4.
+    pub v4: Vec<Assignment>,
+    /// IPv6.
+    pub v6: Vec<Assignment>,
+    /// The etcd revision at which they were taken.
+    pub revision: i64,
+}
+
+impl Assigned {
+    /// All, IPv4 first.
+    pub fn all(&self) -> impl Iterator<Item = &Assignment> {
+        self.v4.iter().chain(&self.v6)
+    }
+}
+
+/// An address to release, with what must be true of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The address.
+    pub address: IpAddr,
+    /// It must be held through this handle.
+    pub handle: Option<HandleId>,
+    /// It must be this very allocation.
+    pub sequence: Option<u64>,
+}
+
+impl Target {
+    /// An address, whoever holds it.
+    #[must_use]
+    pub const fn any(address: IpAddr) -> Self {
+        Self {
+            address,
+            handle: None,
+            sequence: None,
+        }
+    }
+}
+
+/// What a release did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// These were held and are not any more.
+    pub addresses: Vec<IpAddr>,
+    /// These were not held.
+    pub unknown: Vec<IpAddr>,
+}

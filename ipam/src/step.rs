@@ -1,0 +1,62 @@
+//! The contract between a machine and whoever drives it. Values only.
+
+use caracal_model::txn::{KeyValue, Range, Txn};
+
+/// A consistent answer to [`Step::Read`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The revision at which all ranges were read.
+    pub revision: i64,
+    /// One list for each range, in the order asked.
+    pub ranges: Vec<Vec<KeyValue>>,
+}
+
+/// What the machine is told: the outcome of its last step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing yet: the first step.
+    Start,
+    /// The answer to [`Step::Read`].
+    Read(Reading),
+    /// The transaction of [`Step::Commit`] was carried out at this revision.
+    Committed(i64),
+    /// The transaction of [`Step::Commit`] found something changed; nothing was written.
+    Conflict,
+}
+
+/// What the machine wants next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step<T, E> {
+    /// All of these, at one revision.
+    Read(Vec<Range>),
+    /// This transaction.
+    Commit(Txn),
+    /// It is done.
+    Done(T),
+    /// It cannot be done, and trying again would not help. Lost races are never reported here.
+    Failed(E),
+}
+
+impl<T, E> Step<T, E> {
+    /// Converts the outcome, keeps the wishes.
+    pub fn map<U, F>(self, done: impl FnOnce(T) -> U, failed: impl FnOnce(E) -> F) -> Step<U, F> {
+        match self {
+            Self::Read(ranges) => Step::Read(ranges),
+            Self::Commit(txn) => Step::Commit(txn),
+            Self::Done(value) => Step::Done(done(value)),
+            Self::Failed(error) => Step::Failed(failed(error)),
+        }
+    }
+}
+
+/// One request. Call [`Machine::step`] with [`Seen::Start`], carry out what it returns, and call again with
+/// the outcome. Anything unexpected makes a machine start over, which is always safe.
+pub trait Machine {
+    /// What a finished machine returns.
+    type Output;
+    /// Why a machine gives up.
+    type Error;
+
+    /// The next step, given the outcome of the last.
+    fn step(&mut self, seen: Seen) -> Step<Self::Output, Self::Error>;
+}

@@ -1,0 +1,359 @@
+//! Addresses of a node's tunnel devices, under Calico's handles: [`EnsureTunnel`]. Decides which address the
+//! Node should name, and takes or releases; writing it into the Node is the caller's.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::ipam::{
+    AllocationAttribute, Block, Handle, ipip_handle, vxlan_handle, vxlan_v6_handle,
+};
+use caracal_model::names::{HandleId, PoolName};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
+use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_model::time::Timestamp;
+use caracal_model::txn::Range;
+use caracal_model::{Key, NodeName};
+
+use crate::assign::Assign;
+use crate::block;
+use crate::draft::Draft;
+use crate::error::{AssignError, MAX_BLOCKS, ReleaseError};
+use crate::handle;
+use crate::pools;
+use crate::release::{ReleaseHandle, ReleaseIps};
+use crate::request::{AssignRequest, Target};
+use crate::step::{Machine, Seen, Step};
+use crate::view::{self, Known, View};
+
+/// A kind of tunnel device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TunnelKind {
+    /// `tunl0`.
+    Ipip,
+    /// `vxlan.calico`.
+    Vxlan,
+    /// `vxlan-v6.calico`.
+    VxlanV6,
+}
+
+impl TunnelKind {
+    /// All, in Calico's order of allocation.
+    pub const ALL: [Self; 3] = [Self::Ipip, Self::Vxlan, Self::VxlanV6];
+
+    /// The handle of a node's address.
+    #[must_use]
+    pub fn handle(self, node: &NodeName) -> HandleId {
+        match self {
+            Self::Ipip => ipip_handle(node),
+            Self::Vxlan => vxlan_handle(node),
+            Self::VxlanV6 => vxlan_v6_handle(node),
+        }
+    }
+
+    /// The attribute `type`.
+    #[must_use]
+    pub const fn attribute(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipipTunnelAddress",
+            Self::Vxlan => "vxlanTunnelAddress",
+            Self::VxlanV6 => "vxlanV6TunnelAddress",
+        }
+    }
+
+    /// The address family of the pools it serves.
+    #[must_use]
+    pub const fn family(self) -> Family {
+        match self {
+            Self::Ipip | Self::Vxlan => Family::Ipv4,
+            Self::VxlanV6 => Family::Ipv6,
+        }
+    }
+
+    /// The address that the Node names now.
+    #[must_use]
+    pub fn current(self, node: &Node) -> Option<IpAddr> {
+        match self {
+            Self::Ipip => node.spec.ipip_address().map(IpAddr::V4),
+            Self::Vxlan | Self::VxlanV6 => node.spec.vxlan_address(self.family()),
+        }
+    }
+
+    /// True when the pool's traffic uses this kind, it may lend addresses to tunnels, and it selects the node.
+    #[must_use]
+    pub fn qualifies(self, pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
+        let mode = match self {
+            Self::Ipip => pool.spec.ipip_mode,
+            Self::Vxlan | Self::VxlanV6 => pool.spec.vxlan_mode,
+        };
+        mode != EncapMode::Never
+            && pool.spec.prefix().family() == self.family()
+            && pools::usable(pool).is_ok()
+            && pool.spec.allows(AllowedUse::Tunnel)
+            && pools::selects_node(pool, labels)
+    }
+}
+
+/// Finds the address that a node's tunnel device must have.
+#[derive(Debug)]
+pub struct EnsureTunnel {
+    kind: TunnelKind,
+    node: NodeName,
+    now: Timestamp,
+    view: View,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading(Vec<Range>),
+    /// Taking a new address.
+    Assigning(Box<Assign>),
+    /// Releasing everything: no pool qualifies.
+    Leaving(Box<ReleaseHandle>),
+    /// Releasing what is left over beside this address.
+    Cleaning(Box<ReleaseIps>, IpAddr),
+    /// Putting an old, nameless allocation under the handle.
+    Adopting(IpAddr),
+}
+
+type Next = Step<Option<IpAddr>, AssignError>;
+
+impl EnsureTunnel {
+    /// For a node, at a point in time.
+    #[must_use]
+    pub fn new(kind: TunnelKind, node: NodeName, now: Timestamp) -> Self {
+        Self {
+            kind,
+            node,
+            now,
+            view: View::default(),
+            state: State::Idle,
+        }
+    }
+
+    fn begin(&mut self) -> Next {
+        self.view = View::default();
+        self.read(vec![
+            view::key(&Key::IpamConfig),
+            view::kind(Kind::IpPool),
+            view::key(&Key::node(&self.node)),
+            view::key(&Key::Handle(self.kind.handle(&self.node))),
+        ])
+    }
+
+    fn read(&mut self, ranges: Vec<Range>) -> Next {
+        self.state = State::Reading(ranges.clone());
+        Step::Read(ranges)
+    }
+
+    fn decide(&mut self) -> Result<Next, AssignError> {
+        let id = self.kind.handle(&self.node);
+        self.view
+            .readable(&[Key::IpamConfig, Key::Handle(id.clone())])?;
+        let Some(node) = self.view.nodes.get(&self.node) else {
+            let node = self.node.clone();
+            return Err(AssignError::UnknownNode { node });
+        };
+        let qualifying: Vec<(&PoolName, &IpPool)> = self
+            .view
+            .pools
+            .iter()
+            .filter(|(_, pool)| self.kind.qualifies(pool, &node.labels))
+            .collect();
+        let names: Vec<String> = qualifying.iter().map(|(n, _)| n.to_string()).collect();
+        if names.is_empty() {
+            let release = ReleaseHandle::new(id, Vec::new(), self.now);
+            return Ok(self.leave(release, Seen::Start));
+        }
+        let current = node.node.as_ref().and_then(|n| self.kind.current(n));
+        let current =
+            current.filter(|a| qualifying.iter().any(|(_, p)| p.spec.prefix().contains(*a)));
+        let handle = self.view.handles.get(&id).map(|h| &h.value);
+        let wanted = self.blocks(current, handle);
+        let unknown: Vec<Range> = wanted
+            .iter()
+            .filter(|cidr| self.view.block(**cidr) == Known::Unknown)
+            .map(|cidr| view::key(&Key::Block(*cidr)))
+            .collect();
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
+        }
+        if let Some(address) = current
+            && let Some(txn) = self.adoption(address, &id)
+        {
+            self.state = State::Adopting(address);
+            return Ok(Step::Commit(txn.into_txn()));
+        }
+        let (good, left_over) = self.held(&wanted, &id, &qualifying);
+        let kept = current.filter(|a| good.contains(a));
+        // A host that died between taking an address and writing it into the Node finds it again.
+        match kept.or_else(|| good.first().copied()) {
+            Some(address) => {
+                let stale = good.iter().copied().filter(|a| *a != address);
+                let stale: Vec<IpAddr> = stale.chain(left_over).collect();
+                Ok(self.clean(address, stale, &id))
+            }
+            None => Ok(self.assign(names, id)),
+        }
+    }
+
+    /// Blocks that may hold an address of ours: those of the handle, and the one of the Node's address.
+    fn blocks(&self, current: Option<IpAddr>, handle: Option<&Handle>) -> Vec<Prefix> {
+        let mut cidrs: Vec<Prefix> = handle
+            .into_iter()
+            .flat_map(|handle| handle.block.keys().copied())
+            .take(MAX_BLOCKS)
+            .collect();
+        let current = current.and_then(|address| {
+            let (_, pool) = self.view.pool_of(&Prefix::host(address))?;
+            Some(Prefix::truncated(address, pool.spec.block_len()))
+        });
+        cidrs.extend(current.filter(|cidr| !cidrs.contains(cidr)));
+        cidrs
+    }
+
+    /// The allocation that this kind of device on this node has.
+    fn wanted_attribute(&self, id: &HandleId) -> AllocationAttribute {
+        AllocationAttribute {
+            handle_id: Some(id.to_string()),
+            secondary: [
+                ("node".to_owned(), self.node.to_string()),
+                ("type".to_owned(), self.kind.attribute().to_owned()),
+            ]
+            .into(),
+            ..AllocationAttribute::default()
+        }
+    }
+
+    /// Addresses of the handle: in qualifying pools, with the right attributes; and the others.
+    fn held(
+        &self,
+        blocks: &[Prefix],
+        id: &HandleId,
+        qualifying: &[(&PoolName, &IpPool)],
+    ) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        let blocks = blocks.iter().filter_map(|cidr| self.view.blocks.get(cidr));
+        blocks
+            .flat_map(|known| known.value.allocated())
+            .filter(|(_, _, attribute)| attribute.handle_id.as_deref() == Some(id.as_str()))
+            .map(|(_, address, attribute)| (address, attribute))
+            .fold(
+                (Vec::new(), Vec::new()),
+                |mut lists, (address, attribute)| {
+                    let right = attribute.usage() == Some(self.kind.attribute())
+                        && attribute.node() == Some(self.node.as_str())
+                        && qualifying
+                            .iter()
+                            .any(|(_, pool)| pool.spec.prefix().contains(address));
+                    let list = if right { &mut lists.0 } else { &mut lists.1 };
+                    list.push(address);
+                    lists
+                },
+            )
+    }
+
+    /// Very old nodes took the address without handle or attributes: put it under the handle.
+    fn adoption(&self, address: IpAddr, id: &HandleId) -> Option<Draft> {
+        let mut blocks = self.view.blocks.values();
+        let known = blocks.find(|known| known.value.cidr.contains(address))?;
+        let mut value: Block = known.value.clone();
+        let (ordinal, _, attribute) = value.allocated().find(|(_, a, _)| *a == address)?;
+        let nameless = attribute.handle_id.is_none()
+            && attribute.secondary.is_empty()
+            && attribute.released_at.is_none();
+        if !nameless {
+            return None;
+        }
+        block::adopt(&mut value, ordinal, &self.wanted_attribute(id));
+        let mut draft = Draft::default();
+        let known = self.view.handles.get(id);
+        let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
+        handle::add(&mut held, value.cidr, 1);
+        draft.put_handle(id, known, &held);
+        draft.put_block(&self.view, value);
+        Some(draft)
+    }
+
+    /// Releases what is held beside `address`. The address that the Node still names stays until the Node
+    /// names this one, so that nobody else gets it while it is in use.
+    fn clean(&mut self, address: IpAddr, mut stale: Vec<IpAddr>, id: &HandleId) -> Next {
+        let node = self.view.nodes.get(&self.node);
+        let named = node.and_then(|n| self.kind.current(n.node.as_ref()?));
+        stale.retain(|a| Some(*a) != named);
+        if stale.is_empty() {
+            return Step::Done(Some(address));
+        }
+        let targets = stale.into_iter().map(|address| Target {
+            address,
+            handle: Some(id.clone()),
+            sequence: None,
+        });
+        let release = ReleaseIps::new(targets.collect(), self.now);
+        self.cleaning(release, address, Seen::Start)
+    }
+
+    fn assign(&mut self, pools: Vec<String>, handle: HandleId) -> Next {
+        let mut request = AssignRequest::workload(self.node.clone(), handle);
+        request.usage = AllowedUse::Tunnel;
+        request.attributes = [("type".to_owned(), self.kind.attribute().to_owned())].into();
+        match self.kind.family() {
+            Family::Ipv4 => request.pools_v4 = pools,
+            Family::Ipv6 => {
+                request.pools_v6 = pools;
+                (request.num_v4, request.num_v6) = (0, 1);
+            }
+        }
+        self.assigning(Assign::new(request, self.now), Seen::Start)
+    }
+
+    fn assigning(&mut self, mut machine: Assign, seen: Seen) -> Next {
+        let step = machine.step(seen);
+        self.state = State::Assigning(Box::new(machine));
+        step.map(|a| a.all().map(|one| one.address).next(), |error| error)
+    }
+
+    fn leave(&mut self, mut machine: ReleaseHandle, seen: Seen) -> Next {
+        let step = machine.step(seen);
+        self.state = State::Leaving(Box::new(machine));
+        step.map(|_| None, AssignError::Unreadable)
+    }
+
+    fn cleaning(&mut self, mut machine: ReleaseIps, address: IpAddr, seen: Seen) -> Next {
+        match machine.step(seen) {
+            // Released and taken by somebody else meanwhile: nothing of ours is left to release.
+            Step::Failed(ReleaseError::OtherHandle { .. } | ReleaseError::OtherSequence { .. })
+            | Step::Done(_) => Step::Done(Some(address)),
+            Step::Failed(ReleaseError::Unreadable(key)) => Step::Failed(key.into()),
+            Step::Read(ranges) => {
+                self.state = State::Cleaning(Box::new(machine), address);
+                Step::Read(ranges)
+            }
+            Step::Commit(txn) => {
+                self.state = State::Cleaning(Box::new(machine), address);
+                Step::Commit(txn)
+            }
+        }
+    }
+}
+
+impl Machine for EnsureTunnel {
+    type Output = Option<IpAddr>;
+    type Error = AssignError;
+
+    fn step(&mut self, seen: Seen) -> Next {
+        match (std::mem::replace(&mut self.state, State::Idle), seen) {
+            (_, Seen::Start) | (State::Idle, _) => self.begin(),
+            (State::Reading(asked), Seen::Read(reading)) => {
+                self.view.absorb(&asked, reading);
+                self.decide().unwrap_or_else(Step::Failed)
+            }
+            (State::Assigning(machine), seen) => self.assigning(*machine, seen),
+            (State::Leaving(machine), seen) => self.leave(*machine, seen),
+            (State::Cleaning(machine, address), seen) => self.cleaning(*machine, address, seen),
+            (State::Adopting(address), Seen::Committed(_)) => Step::Done(Some(address)),
+            (State::Reading(_) | State::Adopting(_), _) => self.begin(),
+        }
+    }
+}
