@@ -1,0 +1,136 @@
+//! The stage of the tests: a transactional store of 40 lines for machines, and resources to put into any store.
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses a part"
+)]
+
+use std::collections::BTreeMap;
+
+use caracal_ipam::{Reading, Timestamp};
+use caracal_model::Key;
+use caracal_model::ipam::IpamConfig;
+use caracal_model::resource::node::NodeSpec;
+use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+
+/// 2026-01-05T10:12:00.5Z.
+pub const NOW: Timestamp = Timestamp::from_nanos(1_767_607_920_500_000_000);
+
+/// `NOW` plus seconds.
+pub fn after(seconds: u64) -> Timestamp {
+    Timestamp::from_nanos(NOW.nanos() + seconds * 1_000_000_000)
+}
+
+/// etcd's contract, as far as machines see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct World {
+    pub keys: BTreeMap<String, (i64, Vec<u8>)>,
+    pub revision: i64,
+}
+
+impl World {
+    pub fn read(&self, ranges: &[Range]) -> Reading {
+        let matches = |range: &Range, key: &str| match range {
+            Range::Key(one) => one == key,
+            Range::Prefix(prefix) => key.starts_with(prefix.as_str()),
+        };
+        let list = |range: &Range| {
+            let found = self.keys.iter().filter(|(key, _)| matches(range, key));
+            found
+                .map(|(key, (mod_revision, value))| KeyValue {
+                    key: key.clone(),
+                    value: value.clone(),
+                    mod_revision: *mod_revision,
+                })
+                .collect()
+        };
+        Reading {
+            revision: self.revision,
+            ranges: ranges.iter().map(list).collect(),
+        }
+    }
+
+    pub fn commit(&mut self, txn: &Txn) -> TxnOutcome {
+        // IPAM-5, and etcd's own rules.
+        for write in &txn.writes {
+            let compared = txn.compare.iter().any(|c| c.key() == write.key());
+            assert!(compared, "{} is written without comparison", write.key());
+            let times = txn.writes.iter().filter(|w| w.key() == write.key()).count();
+            assert_eq!(times, 1, "{} is written twice", write.key());
+        }
+        assert!(txn.compare.len() <= 128, "etcd takes 128 comparisons");
+        let holds = txn.compare.iter().all(|compare| match compare {
+            Compare::Absent(key) => !self.keys.contains_key(key),
+            Compare::Unchanged(key, revision) => {
+                self.keys.get(key).is_some_and(|(r, _)| r == revision)
+            }
+        });
+        if !holds {
+            return TxnOutcome::Conflict;
+        }
+        self.revision += 1;
+        for write in &txn.writes {
+            match write {
+                Write::Put(key, value) => {
+                    let stored = (self.revision, value.clone());
+                    self.keys.insert(key.clone(), stored);
+                }
+                Write::Delete(key) => {
+                    self.keys.remove(key).expect("deletes what exists");
+                }
+            }
+        }
+        TxnOutcome::Committed(self.revision)
+    }
+
+    pub fn put(&mut self, (key, value): (String, Vec<u8>)) {
+        self.revision += 1;
+        self.keys.insert(key, (self.revision, value));
+    }
+
+    pub fn with(mut self, entry: (String, Vec<u8>)) -> Self {
+        self.put(entry);
+        self
+    }
+}
+
+pub fn pool(name: &str, cidr: &str, block_size: u8) -> (String, Vec<u8>) {
+    pool_with(name, cidr, block_size, |_| {})
+}
+
+pub fn pool_with(
+    name: &str,
+    cidr: &str,
+    block_size: u8,
+    change: impl FnOnce(&mut IpPool),
+) -> (String, Vec<u8>) {
+    let mut pool = IpPool::new(
+        name,
+        caracal_model::resource::ip_pool::IpPoolSpec::default(),
+    );
+    pool.spec.cidr = cidr.to_owned();
+    pool.spec.block_size = block_size;
+    change(&mut pool);
+    let value = pool.to_json();
+    IpPool::from_json(&value).expect("the test's pool is valid");
+    (Key::resource(Kind::IpPool, name).to_path(), value)
+}
+
+pub fn node(name: &str) -> (String, Vec<u8>) {
+    node_with(name, |_| {})
+}
+
+pub fn node_with(name: &str, change: impl FnOnce(&mut Node)) -> (String, Vec<u8>) {
+    let mut node = Node::new(name, NodeSpec::default());
+    change(&mut node);
+    (Key::node(&name.into()).to_path(), node.to_json())
+}
+
+pub fn config(change: impl FnOnce(&mut IpamConfig)) -> (String, Vec<u8>) {
+    let mut config = IpamConfig::default();
+    change(&mut config);
+    (Key::IpamConfig.to_path(), config.to_json())
+}
