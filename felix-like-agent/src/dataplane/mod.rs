@@ -1,1 +1,47 @@
-//! The shell: reads and writes the kernel.
+//! The shell: a task that reads the kernel, plans, compares, and writes what differs.
+//!
+//! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
+//! the same one. It keeps nothing between passes but failures to retry: what it does depends on the
+//! present alone.
+
+mod monitor;
+mod nat;
+mod netlink;
+mod probe;
+mod read;
+mod reconciler;
+mod retry;
+mod sysctl;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use nat::{CommandError, NatError};
+pub use netlink::{NetlinkError, Refusal};
+pub use reconciler::{
+    AgentStatus, Freezing, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions,
+};
+pub use write::EncodeError;
+
+use crate::links::Links;
+
+/// Reads the interfaces of the calling thread's network namespace.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn links() -> Result<Links, NetlinkError> {
+    read::links(&netlink::Netlink::open()?).await
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

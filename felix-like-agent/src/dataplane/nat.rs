@@ -1,0 +1,252 @@
+//! Puts NAT rules into the kernel: one `nft -f -` transaction, or `iptables-legacy-restore` where the kernel
+//! has no nf_tables for IP. Which it is, is found by trying. These are the only programs the agent starts.
+
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::nat::{FamilyRules, Nat, iptables, nft};
+
+/// A program that runs longer than this is killed.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// Why a program's work was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// It cannot be started or spoken to.
+    #[error("cannot run {program}")]
+    Run {
+        /// Its name.
+        program: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("{program} did not finish within {} s", TIME_LIMIT.as_secs())]
+    Timeout {
+        /// Its name.
+        program: &'static str,
+    },
+    /// It said no.
+    #[error("{program} says {:?}", first_line(stderr))]
+    Refused {
+        /// Its name.
+        program: &'static str,
+        /// What it printed.
+        stderr: String,
+    },
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("nothing")
+}
+
+/// Why rules are not in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum NatError {
+    /// Neither backend works.
+    #[error("NAT rules cannot be written: with nftables {nft}; with iptables {iptables}")]
+    NoBackend {
+        /// Why not nftables.
+        nft: String,
+        /// Why not iptables.
+        iptables: String,
+    },
+    /// The backend that worked before refuses.
+    #[error("NAT rules cannot be written")]
+    Refused(#[source] CommandError),
+}
+
+/// What writes the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backend {
+    Nft,
+    IptablesLegacy,
+}
+
+impl Backend {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nft => "nft",
+            Self::IptablesLegacy => "iptables-legacy",
+        }
+    }
+}
+
+/// `iptables-legacy` and its IPv6 twin.
+struct Iptables {
+    save: &'static str,
+    restore: &'static str,
+}
+
+const IPTABLES: Iptables = Iptables {
+    save: "iptables-legacy-save",
+    restore: "iptables-legacy-restore",
+};
+const IP6TABLES: Iptables = Iptables {
+    save: "ip6tables-legacy-save",
+    restore: "ip6tables-legacy-restore",
+};
+
+/// Writes and reads back rules.
+#[derive(Debug, Default)]
+pub(super) struct NatWriter {
+    pub(super) backend: Option<Backend>,
+    /// What nftables printed after our last transaction: rules that somebody changed print differently.
+    listing: Option<String>,
+}
+
+impl NatWriter {
+    /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
+    pub(super) async fn read(&mut self, wanted: Option<&Nat>) -> Option<String> {
+        match self.backend {
+            Some(Backend::Nft) => self.read_nft().await,
+            Some(Backend::IptablesLegacy) => read_iptables(wanted).await,
+            None => match self.read_nft().await {
+                Some(found) => {
+                    self.backend = Some(Backend::Nft);
+                    Some(found)
+                }
+                None => read_iptables(wanted).await.inspect(|_| {
+                    self.backend = Some(Backend::IptablesLegacy);
+                }),
+            },
+        }
+    }
+
+    async fn read_nft(&mut self) -> Option<String> {
+        let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
+        if let Some(ours) = &self.listing
+            && *ours != listing
+        {
+            return Some("changed by others".to_owned());
+        }
+        let fingerprint = nft::fingerprint(&listing).unwrap_or_default().to_owned();
+        self.listing = Some(listing);
+        Some(fingerprint)
+    }
+
+    /// Puts rules in the place of those before.
+    pub(super) async fn write(&mut self, nat: &Nat) -> Result<(), NatError> {
+        match self.backend {
+            Some(Backend::Nft) => self.write_nft(nat).await.map_err(NatError::Refused),
+            Some(Backend::IptablesLegacy) => write_iptables(nat).await.map_err(NatError::Refused),
+            None => self.find_backend(nat).await,
+        }
+    }
+
+    async fn find_backend(&mut self, nat: &Nat) -> Result<(), NatError> {
+        let Err(nft) = self.write_nft(nat).await else {
+            self.backend = Some(Backend::Nft);
+            return Ok(());
+        };
+        let Err(iptables) = write_iptables(nat).await else {
+            self.backend = Some(Backend::IptablesLegacy);
+            return Ok(());
+        };
+        Err(NatError::NoBackend {
+            nft: super::chain(&nft),
+            iptables: super::chain(&iptables),
+        })
+    }
+
+    async fn write_nft(&mut self, nat: &Nat) -> Result<(), CommandError> {
+        run("nft", &["-f", "-"], &nft::script(nat)).await?;
+        self.listing = run("nft", &["-f", "-"], &nft::listing()).await.ok();
+        Ok(())
+    }
+
+    /// Removes the rules of both backends.
+    pub(super) async fn remove(&mut self) -> Result<(), NatError> {
+        let nft = run("nft", &["-f", "-"], &nft::removal()).await;
+        let mut iptables = Ok(());
+        for tool in [IPTABLES, IP6TABLES] {
+            let Ok(saved) = run(tool.save, &[], "").await else {
+                continue;
+            };
+            let removal = iptables::removal(&saved);
+            if !removal.is_empty() {
+                iptables =
+                    iptables.and(run(tool.restore, &["--noflush"], &removal).await.map(drop));
+            }
+        }
+        self.listing = None;
+        match self.backend {
+            Some(Backend::Nft) => nft.map(drop).map_err(NatError::Refused),
+            _ => iptables.map_err(NatError::Refused),
+        }
+    }
+}
+
+/// The tool and the rules of each family that needs rules: IPv4 always, for the forwarding rules.
+fn per_family(nat: &Nat) -> impl Iterator<Item = (Iptables, &FamilyRules)> {
+    let v6 = (nat.ipv6 != FamilyRules::default()).then_some((IP6TABLES, &nat.ipv6));
+    std::iter::once((IPTABLES, &nat.ipv4)).chain(v6)
+}
+
+async fn write_iptables(nat: &Nat) -> Result<(), CommandError> {
+    for (tool, rules) in per_family(nat) {
+        let saved = run(tool.save, &[], "").await?;
+        let script = iptables::restore(nat, rules, &saved);
+        run(tool.restore, &["--noflush"], &script).await?;
+    }
+    Ok(())
+}
+
+async fn read_iptables(wanted: Option<&Nat>) -> Option<String> {
+    let nothing = Nat::default();
+    let nat = wanted.unwrap_or(&nothing);
+    let mut seen = Vec::new();
+    for (tool, rules) in per_family(nat) {
+        let saved = run(tool.save, &[], "").await.ok()?;
+        seen.push(iptables::compare(nat, rules, &saved));
+    }
+    if seen.iter().all(|s| *s == iptables::Seen::Nothing) {
+        None
+    } else if seen.iter().all(|s| *s == iptables::Seen::Wanted) {
+        Some(nat.fingerprint())
+    } else {
+        Some("other rules".to_owned())
+    }
+}
+
+/// Runs a program with `input` and answers with what it prints.
+async fn run(program: &'static str, args: &[&str], input: &str) -> Result<String, CommandError> {
+    let failed = |source| CommandError::Run { program, source };
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let mut stdin = child.stdin.take();
+    let work = async {
+        if let Some(stdin) = &mut stdin {
+            // A program that does not read its input says why on its standard error.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        drop(stdin);
+        child.wait_with_output().await
+    };
+    let output = tokio::time::timeout(TIME_LIMIT, work)
+        .await
+        .map_err(|_| CommandError::Timeout { program })?
+        .map_err(failed)?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(CommandError::Refused {
+            program,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! One rtnetlink socket for dumps and batches. It belongs to the network namespace of the thread that
+//! opened it, for good, and does nothing on its own.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use netlink_packet_core::{
+    ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_proto::ConnectionHandle;
+use netlink_sys::{AsyncSocket, SocketAddr};
+
+/// Messages in one send. Each is acknowledged by an skb of about 0.8 kB, and the default receive buffer of 208 kB has to
+/// hold the acknowledgements of a whole batch.
+const BATCH: usize = 200;
+/// Octets asked for the receive buffer.
+const RECEIVE_BUFFER: u32 = 1 << 20;
+/// A kernel that does not answer for this long has lost the answer (Felix's `netlinkTimeout`).
+const ANSWER: Duration = Duration::from_secs(10);
+/// A dump that the kernel marks as interrupted by a change is read again this often.
+const DUMP_ATTEMPTS: usize = 5;
+/// `struct sockaddr_nl` of the kernel.
+const KERNEL: (u32, u32) = (0, 0);
+
+/// What goes wrong with a netlink socket as a whole; refusals of single messages are [`Refusal`]s.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// The socket cannot be opened.
+    #[error("cannot open a netlink socket")]
+    Open(#[source] io::Error),
+    /// The task that drives the socket has ended.
+    #[error("the netlink socket is closed")]
+    Closed,
+    /// Answers were lost.
+    #[error("the kernel lost answers on the netlink socket")]
+    Overrun,
+    /// No answer in time.
+    #[error("no answer from the kernel within {} s", ANSWER.as_secs())]
+    Timeout,
+    /// A dump was refused.
+    #[error("the kernel refuses to list {what}")]
+    Dump {
+        /// Links, routes, …
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: Refusal,
+    },
+    /// The table changed during every attempt to read it.
+    #[error("{what} changed during each of {DUMP_ATTEMPTS} attempts to list them")]
+    Unsteady {
+        /// Links, routes, …
+        what: &'static str,
+    },
+}
+
+/// The kernel's answer to a message that it refuses: an errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{}", io::Error::from_raw_os_error(*.0))]
+pub struct Refusal(pub i32);
+
+impl Refusal {
+    fn of(error: &ErrorMessage) -> Option<Self> {
+        error.code.map(|code| Self(code.get().saturating_neg()))
+    }
+}
+
+/// One message to the kernel with its flags besides REQUEST and ACK.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) message: RouteNetlinkMessage,
+    pub(super) flags: u16,
+}
+
+/// An open socket.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    handle: ConnectionHandle<RouteNetlinkMessage>,
+    /// Our address on the netlink bus: notifications about our own changes carry it.
+    pub(super) port: u32,
+    driver: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's namespace.
+    pub(super) fn open() -> Result<Self, NetlinkError> {
+        let (mut connection, handle, _unsolicited) =
+            netlink_proto::new_connection::<RouteNetlinkMessage>(
+                netlink_sys::protocols::NETLINK_ROUTE,
+            )
+            .map_err(NetlinkError::Open)?;
+        connection.set_forward_ack(true);
+        let socket = connection.socket_mut().socket_mut();
+        let address = socket.bind_auto().map_err(NetlinkError::Open)?;
+        // Filters in dumps are applied, not ignored.
+        socket
+            .set_netlink_get_strict_chk(true)
+            .map_err(NetlinkError::Open)?;
+        // Acknowledgements of refused messages do not carry the message.
+        socket.set_cap_ack(true).map_err(NetlinkError::Open)?;
+        socket
+            .set_rx_buf_sz(RECEIVE_BUFFER)
+            .map_err(NetlinkError::Open)?;
+        Ok(Self {
+            handle,
+            port: address.port_number(),
+            driver: tokio::spawn(connection),
+        })
+    }
+
+    /// Everything of a kind.
+    pub(super) async fn dump(
+        &self,
+        what: &'static str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            if let Some(found) = self.dump_once(what, message.clone()).await? {
+                return Ok(found);
+            }
+        }
+        Err(NetlinkError::Unsteady { what })
+    }
+
+    /// `None` when a change came between.
+    async fn dump_once(
+        &self,
+        what: &'static str,
+        message: RouteNetlinkMessage,
+    ) -> Result<Option<Vec<RouteNetlinkMessage>>, NetlinkError> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let mut answers = self
+            .handle
+            .request(request, address())
+            .map_err(|_| NetlinkError::Closed)?;
+        let mut found = Vec::new();
+        let mut steady = true;
+        while let Some(answer) = next(&mut answers).await? {
+            steady &= answer.header.flags & NLM_F_DUMP_INTR == 0;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(message) => found.push(message),
+                NetlinkPayload::Overrun(_) => return Err(NetlinkError::Overrun),
+                NetlinkPayload::Error(error) => {
+                    if let Some(source) = Refusal::of(&error) {
+                        return Err(NetlinkError::Dump { what, source });
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(steady.then_some(found))
+    }
+
+    /// Sends messages in batches, in order; the answers are in the same order. A refused message does not stop those
+    /// behind it.
+    pub(super) async fn batch(
+        &self,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
+        let mut results = Vec::with_capacity(requests.len());
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let batch: Vec<_> = requests.by_ref().take(BATCH).map(into_message).collect();
+            let expected = results.len() + batch.len();
+            let mut answers = self
+                .handle
+                .request_batch(batch, address())
+                .map_err(|_| NetlinkError::Closed)?;
+            while let Some(answer) = next(&mut answers).await? {
+                match answer.payload {
+                    NetlinkPayload::Error(error) => {
+                        results.push(Refusal::of(&error).map_or(Ok(()), Err));
+                    }
+                    NetlinkPayload::Overrun(_) => return Err(NetlinkError::Overrun),
+                    _ => {}
+                }
+            }
+            if results.len() != expected {
+                return Err(NetlinkError::Overrun);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Sends one message.
+    pub(super) async fn send(&self, request: Request) -> Result<Result<(), Refusal>, NetlinkError> {
+        let results = self.batch(vec![request]).await?;
+        results.into_iter().next().ok_or(NetlinkError::Overrun)
+    }
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::new(KERNEL.0, KERNEL.1)
+}
+
+fn into_message(request: Request) -> NetlinkMessage<RouteNetlinkMessage> {
+    let mut message = NetlinkMessage::from(request.message);
+    message.header.flags = NLM_F_REQUEST | NLM_F_ACK | request.flags;
+    message
+}
+
+async fn next<S: futures_util::Stream + Unpin>(
+    answers: &mut S,
+) -> Result<Option<S::Item>, NetlinkError> {
+    tokio::time::timeout(ANSWER, answers.next())
+        .await
+        .map_err(|_| NetlinkError::Timeout)
+}

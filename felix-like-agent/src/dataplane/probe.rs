@@ -1,0 +1,92 @@
+//! What this kernel can do, found out by trying: a device of the kind is made and removed at once.
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{
+    InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
+};
+
+use super::netlink::{Netlink, NetlinkError, Refusal, Request};
+use super::sysctl;
+use crate::desired::IPIP_DEVICE;
+use crate::links::Links;
+use crate::ownership::is_vxlan_device;
+use crate::plan::{KernelSupport, WantedTunnels};
+
+/// Name of the device that is made and removed.
+const DEVICE: &str = "caracal-probe";
+/// A VNI that nobody uses.
+const VNI: u32 = 0x00ff_ffff;
+/// TEST-NET-1 (RFC 5737): an IPIP device with this remote collides with none in use.
+const REMOTE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(192, 0, 2, 255);
+
+/// Brings what is known up to date. Only what is wanted is tried: trying loads a module.
+pub(super) async fn support(
+    netlink: &Netlink,
+    links: &Links,
+    wanted: WantedTunnels,
+    known: &mut KernelSupport,
+) -> Result<(), NetlinkError> {
+    known.ipv6 = if sysctl::has_ipv6() {
+        Ok(())
+    } else {
+        Err("the kernel has no IPv6".to_owned())
+    };
+    known.default_rp_filter = sysctl::read_one("net/ipv4/conf/default/rp_filter")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    if wanted.ipip {
+        known.ipip = if links.by_name(IPIP_DEVICE).is_some_and(|l| l.kind == "ipip") {
+            Ok(())
+        } else {
+            let data = InfoData::IpTunnel(vec![InfoIpTunnel::Remote(REMOTE.into())]);
+            attempt(netlink, InfoKind::IpIp, data).await?
+        };
+    }
+    if wanted.vxlan {
+        let there = links
+            .iter()
+            .any(|l| l.kind == "vxlan" && is_vxlan_device(l.name.as_str()));
+        known.vxlan = if there {
+            Ok(())
+        } else {
+            let data = InfoData::Vxlan(vec![InfoVxlan::Id(VNI), InfoVxlan::Port(4789)]);
+            attempt(netlink, InfoKind::Vxlan, data).await?
+        };
+    }
+    Ok(())
+}
+
+async fn attempt(
+    netlink: &Netlink,
+    kind: InfoKind,
+    data: InfoData,
+) -> Result<Result<(), String>, NetlinkError> {
+    let mut message = LinkMessage::default();
+    message.attributes.extend([
+        LinkAttribute::IfName(DEVICE.to_owned()),
+        LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]),
+    ]);
+    let create = Request {
+        message: RouteNetlinkMessage::NewLink(message),
+        flags: NLM_F_CREATE | NLM_F_EXCL,
+    };
+    match netlink.send(create).await? {
+        // One is there already, so the kernel can.
+        Err(Refusal(libc::EEXIST)) => return Ok(Ok(())),
+        Err(refusal) => return Ok(Err(refusal.to_string())),
+        Ok(()) => {}
+    }
+    let mut message = LinkMessage::default();
+    message
+        .attributes
+        .push(LinkAttribute::IfName(DEVICE.to_owned()));
+    let remove = Request {
+        message: RouteNetlinkMessage::DelLink(message),
+        flags: 0,
+    };
+    if let Err(refusal) = netlink.send(remove).await? {
+        tracing::warn!(device = DEVICE, %refusal, "cannot remove the device made for probing");
+    }
+    Ok(Ok(()))
+}

@@ -1,0 +1,614 @@
+//! The loop: wake, read, plan, diff, apply.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::names::IfName;
+use caracal_model::net::Prefix;
+use caracal_model::snapshot::Problem;
+use caracal_model::status::KernelStatus;
+use caracal_model::{NodeName, Snapshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::monitor::Monitor;
+use super::nat::NatWriter;
+use super::netlink::{Netlink, NetlinkError, Refusal};
+use super::retry::Retries;
+use super::{chain, probe, read, sysctl, write};
+use crate::actual::Actual;
+use crate::desired::{Desired, IPIP_DEVICE, problem};
+use crate::diff::{Phase, conflicts, diff};
+use crate::learned::Learned;
+use crate::op::Op;
+use crate::ownership::{Ownership, is_tunnel_device};
+use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
+use crate::settings::{Overrides, Settings};
+
+/// Shortest time between the starts of two passes: bursts are taken together.
+const SPACING: Duration = Duration::from_millis(50);
+/// Wait after a pass that could not read the kernel.
+const READ_RETRY: Duration = Duration::from_secs(1);
+/// Passes with more ops log them at debug level.
+const LOGGED: usize = 50;
+
+/// How the agent runs.
+#[derive(Clone, Debug)]
+pub struct ReconcilerOptions {
+    /// This node.
+    pub me: NodeName,
+    /// Built-in settings; FelixConfiguration is laid over them.
+    pub settings: Settings,
+    /// What wins over FelixConfiguration.
+    pub overrides: Overrides,
+    /// Time between full comparisons without cause (Felix's `routeRefreshInterval`).
+    pub resync: Duration,
+    /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
+    pub tunnel_linger: Duration,
+}
+
+impl ReconcilerOptions {
+    /// The usual times.
+    #[must_use]
+    pub fn new(me: NodeName) -> Self {
+        Self {
+            me,
+            settings: Settings::default(),
+            overrides: Overrides::new(),
+            resync: Duration::from_secs(90),
+            tunnel_linger: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Whether what is not wanted is known to be unwanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// The snapshot is in step with the datastore; `Err` says why not.
+    pub datastore: Result<(), String>,
+    /// Every configured peer sent End-of-RIB, or its timer passed; `Err` says who is waited for.
+    pub bgp: Result<(), String>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            datastore: Err("the datastore was not read yet".to_owned()),
+            bgp: Err("BGP has not started yet".to_owned()),
+        }
+    }
+}
+
+impl Gate {
+    /// Both are sure.
+    #[must_use]
+    pub const fn open() -> Self {
+        Self {
+            datastore: Ok(()),
+            bgp: Ok(()),
+        }
+    }
+
+    fn phase(&self, snapshot: &Snapshot) -> (Phase, Option<String>) {
+        let wait = |why: &str| (Phase::Learning, Some(format!("nothing is deleted: {why}")));
+        match (&self.datastore, &self.bgp) {
+            (Err(why), _) | (Ok(()), Err(why)) => wait(why),
+            (Ok(()), Ok(())) if snapshot.is_doubtful() => {
+                wait("a value in the datastore that routes depend on cannot be read")
+            }
+            (Ok(()), Ok(())) => (Phase::Synced, None),
+        }
+    }
+}
+
+/// What the agent says of itself after each pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentStatus {
+    /// The kernel's part of `caracal status`.
+    pub kernel: KernelStatus,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// Passes since the start.
+    pub passes: u64,
+    /// Changes made in the kernel since the start.
+    pub applied: u64,
+    /// The last plan.
+    pub desired: Arc<Desired>,
+}
+
+/// The reconciler, before it runs.
+#[derive(Debug)]
+pub struct Reconciler {
+    options: ReconcilerOptions,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    gate: watch::Receiver<Gate>,
+    learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
+    commands: mpsc::Receiver<Command>,
+    status: watch::Sender<Arc<AgentStatus>>,
+    netlink: Netlink,
+    bell: Arc<Notify>,
+    /// Held for its tasks.
+    _monitor: Monitor,
+    kernel: KernelSupport,
+    probed: bool,
+    nat: NatWriter,
+    nat_seen: Option<Option<String>>,
+    retries: Retries,
+    /// Since when a device of ours is unwanted.
+    unwanted: HashMap<IfName, Instant>,
+    frozen: bool,
+    passes: u64,
+    applied: u64,
+}
+
+#[derive(Debug)]
+enum Command {
+    Freeze(oneshot::Sender<()>),
+    Resync,
+}
+
+/// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
+#[derive(Clone, Debug)]
+pub struct ReconcilerHandle {
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Arc<AgentStatus>>,
+}
+
+/// Resolves when the reconciler has stopped writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freezing {
+    /// It answered.
+    Frozen,
+    /// It had ended before.
+    Ended,
+}
+
+impl ReconcilerHandle {
+    /// The state after the last pass; changes with each.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Arc<AgentStatus>> {
+        self.status.clone()
+    }
+
+    /// Stops all writing for good; a pass under way is finished first. Called before sessions are closed, so that routes
+    /// survive them.
+    pub async fn freeze(&self) -> Freezing {
+        let (sender, receiver) = oneshot::channel();
+        if self.commands.send(Command::Freeze(sender)).await.is_err() {
+            return Freezing::Ended;
+        }
+        receiver
+            .await
+            .map_or(Freezing::Ended, |()| Freezing::Frozen)
+    }
+
+    /// Asks for a full comparison now, NAT rules and kernel modules included.
+    pub async fn resync(&self) {
+        // An ended reconciler has nothing to compare.
+        let _ = self.commands.send(Command::Resync).await;
+    }
+}
+
+impl Reconciler {
+    /// Starts the task in the calling thread's network namespace. Must be called inside a tokio runtime.
+    ///
+    /// Nothing is written before the first snapshot with a revision.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`] when there are no sockets to be had.
+    pub fn spawn(
+        options: ReconcilerOptions,
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+        gate: watch::Receiver<Gate>,
+        learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
+    ) -> Result<ReconcilerHandle, NetlinkError> {
+        let netlink = Netlink::open()?;
+        let bell = Arc::new(Notify::new());
+        let monitor = Monitor::start(Arc::clone(&bell), netlink.port)?;
+        let (commands, receiver) = mpsc::channel(8);
+        let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
+        let reconciler = Self {
+            options,
+            snapshot,
+            gate,
+            learned,
+            commands: receiver,
+            status,
+            netlink,
+            bell,
+            _monitor: monitor,
+            kernel: KernelSupport::default(),
+            probed: false,
+            nat: NatWriter::default(),
+            nat_seen: None,
+            retries: Retries::default(),
+            unwanted: HashMap::new(),
+            frozen: false,
+            passes: 0,
+            applied: 0,
+        };
+        tokio::spawn(reconciler.run());
+        Ok(ReconcilerHandle {
+            commands,
+            status: status_receiver,
+        })
+    }
+
+    async fn run(mut self) {
+        let mut next_resync = Instant::now() + self.options.resync;
+        loop {
+            let started = Instant::now();
+            let again = match self.pass(started).await {
+                Ok(again) => again,
+                Err(error) => {
+                    self.unreadable(&error);
+                    Some(started + READ_RETRY)
+                }
+            };
+            let wake = again.map_or(next_resync, |again| again.min(next_resync));
+            if !self.wait(started, wake).await {
+                return;
+            }
+            if Instant::now() >= next_resync {
+                self.look_at_everything();
+                next_resync = Instant::now() + self.options.resync;
+            }
+        }
+    }
+
+    fn look_at_everything(&mut self) {
+        self.probed = false;
+        self.nat_seen = None;
+    }
+
+    /// Waits for a reason for the next pass. False when nobody is left to work for.
+    async fn wait(&mut self, started: Instant, wake: Instant) -> bool {
+        let command = tokio::select! {
+            command = self.commands.recv() => Some(command),
+            changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
+            changed = self.gate.changed() => { if changed.is_err() { return false } None }
+            changed = self.learned.changed() => { if changed.is_err() { return false } None }
+            () = self.bell.notified() => None,
+            () = tokio::time::sleep_until(wake) => None,
+        };
+        match command {
+            Some(None) => return false,
+            Some(Some(Command::Freeze(done))) => {
+                self.frozen = true;
+                tracing::info!("the agent is frozen: kernel state stays as it is");
+                // Who asked may have gone.
+                let _ = done.send(());
+            }
+            Some(Some(Command::Resync)) => self.look_at_everything(),
+            None => {}
+        }
+        tokio::time::sleep_until(started + SPACING).await;
+        true
+    }
+
+    fn unreadable(&mut self, error: &NetlinkError) {
+        let reason = chain(error);
+        tracing::error!(%reason, "the kernel's state cannot be read");
+        // A socket with lost answers is not to be trusted any more.
+        match Netlink::open() {
+            Ok(netlink) => self.netlink = netlink,
+            Err(error) => tracing::error!(reason = chain(&error), "no new netlink socket"),
+        }
+        let mut status = AgentStatus::clone(&self.status.borrow());
+        let found = problem("agent.kernel_unreadable", "netlink", reason);
+        if !status.problems.contains(&found) {
+            status.problems.push(found);
+        }
+        self.status.send_replace(Arc::new(status));
+    }
+
+    /// One pass. Answers with the time for the next one, when there is one to come by itself.
+    async fn pass(&mut self, now: Instant) -> Result<Option<Instant>, NetlinkError> {
+        let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+        let gate = self.gate.borrow_and_update().clone();
+        let learned = Arc::clone(&self.learned.borrow_and_update());
+        if snapshot.revision == 0 {
+            // An empty snapshot is no knowledge.
+            return Ok(None);
+        }
+        self.passes += 1;
+        let (settings, settings_problems) = Settings::resolve(
+            &self.options.settings,
+            &snapshot,
+            &self.options.me,
+            &self.options.overrides,
+        );
+        let mut actual = read::actual(&self.netlink).await?;
+        self.probe(&snapshot, &settings, &actual).await?;
+        let mut desired = plan(&Inputs {
+            snapshot: &snapshot,
+            me: &self.options.me,
+            learned: &learned,
+            links: &actual.links,
+            underlay: &Underlay::of(&actual, &Ownership::from(&settings)),
+            settings: &settings,
+            kernel: &self.kernel,
+        });
+        desired.problems.extend(settings_problems);
+        actual.sysctls = sysctl::read(desired.sysctls.keys());
+        actual.nat = self.read_nat(&desired).await;
+        let (phase, reason) = if self.frozen {
+            let reason = "a restart is expected: nothing is written".to_owned();
+            (Phase::Frozen, Some(reason))
+        } else {
+            gate.phase(&snapshot)
+        };
+        let ops = self.hold_back(diff(&desired, &actual, phase), &desired, now);
+        let ops = self.retries.due(ops, now);
+        let failures = self.apply(ops, &actual, desired.revision).await?;
+        let report = Report {
+            phase,
+            reason,
+            failures,
+        };
+        self.publish(desired, &actual, report);
+        Ok(self.next_due())
+    }
+
+    async fn probe(
+        &mut self,
+        snapshot: &Snapshot,
+        settings: &Settings,
+        actual: &Actual,
+    ) -> Result<(), NetlinkError> {
+        let wanted = wanted_tunnels(snapshot, settings);
+        // A device that is there needs no trial, so this costs nothing once it is.
+        let missing = (wanted.ipip && self.kernel.ipip.is_ok())
+            || (wanted.vxlan && self.kernel.vxlan.is_ok());
+        if !self.probed || missing {
+            probe::support(&self.netlink, &actual.links, wanted, &mut self.kernel).await?;
+            self.probed = true;
+        }
+        Ok(())
+    }
+
+    async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
+        if self.nat_seen.is_none() {
+            self.nat_seen = Some(self.nat.read(desired.nat.as_ref()).await);
+        }
+        self.nat_seen.clone().flatten()
+    }
+
+    /// Takes out deletions of devices that were in use a moment ago.
+    fn hold_back(&mut self, mut ops: Vec<Op>, desired: &Desired, now: Instant) -> Vec<Op> {
+        let mut unwanted = HashMap::new();
+        ops.retain(|op| match op {
+            Op::DeleteTunnel(name) if !desired.tunnels.contains_key(name) => {
+                let since = self.unwanted.get(name).copied().unwrap_or(now);
+                unwanted.insert(name.clone(), since);
+                now >= since + self.options.tunnel_linger
+            }
+            _ => true,
+        });
+        self.unwanted = unwanted;
+        ops
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let linger = self.options.tunnel_linger;
+        let lingering = self.unwanted.values().map(|since| *since + linger);
+        lingering.chain(self.retries.next_due()).min()
+    }
+
+    /// Does ops in order and remembers what failed; answers with the number of failures.
+    async fn apply(
+        &mut self,
+        ops: Vec<Op>,
+        actual: &Actual,
+        revision: i64,
+    ) -> Result<usize, NetlinkError> {
+        if ops.is_empty() {
+            return Ok(0);
+        }
+        let total = ops.len();
+        let mut failures = 0;
+        // Devices first: the rest needs their indices.
+        let (devices, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(|op| {
+            matches!(op, Op::AddTunnel(_) | Op::SetTunnel(_))
+                || matches!(op, Op::DeleteTunnel(name) if self.is_recreated(name))
+        });
+        let mut links = actual.links.clone();
+        for op in devices {
+            let results = self.send(std::slice::from_ref(&op), &links).await?;
+            failures += self.note(&[op], &results, total, revision);
+            links = read::links(&self.netlink).await?;
+        }
+        let mut batch = Vec::new();
+        for op in rest {
+            match op {
+                Op::WriteSysctl(..) | Op::PutNat(_) | Op::DeleteNat => {
+                    failures += self.flush(&mut batch, &links, total, revision).await?;
+                    let result = self.outside_netlink(&op).await;
+                    failures += self.note(&[op], &[result], total, revision);
+                }
+                op => batch.push(op),
+            }
+        }
+        failures += self.flush(&mut batch, &links, total, revision).await?;
+        if total > LOGGED {
+            tracing::info!(
+                rev = revision,
+                ops = total,
+                failures,
+                "kernel state changed"
+            );
+        }
+        Ok(failures)
+    }
+
+    /// A device that is unwanted goes last; one that is made anew goes first.
+    fn is_recreated(&self, name: &IfName) -> bool {
+        !self.unwanted.contains_key(name)
+    }
+
+    async fn flush(
+        &mut self,
+        batch: &mut Vec<Op>,
+        links: &crate::links::Links,
+        total: usize,
+        revision: i64,
+    ) -> Result<usize, NetlinkError> {
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        let ops = std::mem::take(batch);
+        let results = self.send(&ops, links).await?;
+        Ok(self.note(&ops, &results, total, revision))
+    }
+
+    /// Sends netlink ops; one result each.
+    async fn send(
+        &self,
+        ops: &[Op],
+        links: &crate::links::Links,
+    ) -> Result<Vec<Result<(), String>>, NetlinkError> {
+        let mut requests = Vec::with_capacity(ops.len());
+        let mut results: Vec<Option<Result<(), String>>> = Vec::with_capacity(ops.len());
+        for op in ops {
+            match write::request(op, links) {
+                Some(Ok(request)) => {
+                    requests.push(request);
+                    results.push(None);
+                }
+                Some(Err(error)) => results.push(Some(Err(error.to_string()))),
+                None => results.push(Some(Ok(()))),
+            }
+        }
+        let mut answers = self.netlink.batch(requests).await?.into_iter();
+        Ok(ops
+            .iter()
+            .zip(results)
+            .map(|(op, known)| known.unwrap_or_else(|| judge(op, answers.next())))
+            .collect())
+    }
+
+    async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::WriteSysctl(path, value) => {
+                sysctl::write(path, value).map_err(|error| error.to_string())
+            }
+            Op::PutNat(nat) => {
+                // Whatever happened, it has to be read again.
+                self.nat_seen = None;
+                self.nat.write(nat).await.map_err(|error| chain(&error))
+            }
+            Op::DeleteNat => {
+                self.nat_seen = None;
+                self.nat.remove().await.map_err(|error| chain(&error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Logs and remembers results; answers with the number of failures.
+    fn note(
+        &mut self,
+        ops: &[Op],
+        results: &[Result<(), String>],
+        total: usize,
+        rev: i64,
+    ) -> usize {
+        let now = Instant::now();
+        let mut failures = 0;
+        for (op, result) in ops.iter().zip(results) {
+            match result {
+                Ok(()) => {
+                    self.applied += 1;
+                    self.retries.succeeded(op, total, now);
+                    if total > LOGGED {
+                        tracing::debug!(rev, %op, "done");
+                    } else {
+                        tracing::info!(rev, %op, "done");
+                    }
+                }
+                Err(reason) => {
+                    failures += 1;
+                    tracing::warn!(rev, %op, reason, "the kernel refuses");
+                    self.retries.failed(op, reason.clone(), now);
+                }
+            }
+        }
+        failures
+    }
+
+    fn publish(&self, desired: Desired, actual: &Actual, report: Report) {
+        let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
+        problems.extend(conflicts(&desired, actual));
+        problems.extend(self.retries.problems());
+        let previous = Arc::clone(&self.status.borrow());
+        let clean = report.failures == 0 && self.retries.problems().is_empty();
+        let frozen = report.phase == Phase::Frozen;
+        let kernel = KernelStatus {
+            phase: report.phase.as_str().to_owned(),
+            reason: report.reason,
+            revision: if clean && !frozen {
+                desired.revision
+            } else {
+                previous.kernel.revision
+            },
+            routes: desired
+                .count_by_kind()
+                .into_iter()
+                .map(|(kind, count)| (kind.to_owned(), count))
+                .collect(),
+            tunnels: tunnels_up(&desired, actual),
+            nat: self
+                .nat
+                .backend
+                .map_or("none", super::nat::Backend::as_str)
+                .to_owned(),
+        };
+        self.status.send_replace(Arc::new(AgentStatus {
+            kernel,
+            problems,
+            passes: self.passes,
+            applied: self.applied,
+            desired: Arc::new(desired),
+        }));
+    }
+}
+
+struct Report {
+    phase: Phase,
+    reason: Option<String>,
+    failures: usize,
+}
+
+/// The devices that are up, those of this pass included.
+fn tunnels_up(desired: &Desired, actual: &Actual) -> Vec<String> {
+    let there = actual
+        .links
+        .iter()
+        .filter(|l| l.up && is_tunnel_device(l.name.as_str()))
+        .map(|l| l.name.to_string());
+    // The fallback device is there, and may be up, without being ours.
+    let wanted = |name: &String| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
+    let mut names: Vec<String> = there
+        .filter(wanted)
+        .chain(desired.tunnels.keys().map(ToString::to_string))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// An object that is gone needs no deletion, and a device that has come needs no creation.
+fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
+    match answer {
+        Some(Ok(())) => Ok(()),
+        Some(Err(Refusal(code))) => {
+            let gone = [libc::ESRCH, libc::ENOENT, libc::ENODEV, libc::EADDRNOTAVAIL];
+            if op.is_delete() && gone.contains(&code) {
+                return Ok(());
+            }
+            Err(Refusal(code).to_string())
+        }
+        None => Err("no answer from the kernel".to_owned()),
+    }
+}

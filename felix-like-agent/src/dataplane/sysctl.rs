@@ -1,0 +1,32 @@
+//! Values below `/proc/sys`. Which network namespace `net/` shows is decided by the thread that opens the
+//! file, so these are plain, synchronous reads and writes: nothing here blocks, it is memory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+const ROOT: &str = "/proc/sys";
+
+/// The present values of paths; those that cannot be read are left out.
+pub(super) fn read<'a>(paths: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, String> {
+    paths
+        .into_iter()
+        .filter_map(|path| Some((path.clone(), read_one(path)?)))
+        .collect()
+}
+
+/// The present value of a path.
+pub(super) fn read_one(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(Path::new(ROOT).join(path)).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// Writes a value.
+pub(super) fn write(path: &str, value: &str) -> io::Result<()> {
+    std::fs::write(Path::new(ROOT).join(path), value)
+}
+
+/// True when the kernel has IPv6.
+pub(super) fn has_ipv6() -> bool {
+    Path::new("/proc/sys/net/ipv6").is_dir()
+}
