@@ -1,1 +1,2 @@
-//! Placeholder.
+//! The CNI plugins of Caracal.
+pub mod spec;

@@ -1,0 +1,197 @@
+//! What a call wishes of addresses: how many families, which pools, which addresses, which MAC. Read from
+//! `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations where the runtime
+//! passes them on (capability `io.kubernetes.cri.pod-annotations`). An annotation beats the configuration.
+
+use std::net::IpAddr;
+
+use caracal_model::net::{Cidr, Family};
+use caracal_model::resource::node::{Mac, parse_mac};
+use serde_json::{Map, Value};
+
+use super::{ConfigError, Env, NetConf};
+
+const ANNOTATION: &str = "cni.projectcalico.org/";
+const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
+
+/// What a call wishes of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Families to assign an address of, when none is named.
+    pub families: Vec<Family>,
+    /// These addresses and no others.
+    pub addresses: Vec<IpAddr>,
+    /// IPv4 pools by name or CIDR; empty = any.
+    pub ipv4_pools: Vec<String>,
+    /// IPv6 pools by name or CIDR; empty = any.
+    pub ipv6_pools: Vec<String>,
+    /// The MAC of the pod's interface.
+    pub mac: Option<Mac>,
+}
+
+impl Wishes {
+    /// Reads the wishes of a call.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] names the source and what was seen.
+    pub fn of(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
+        let annotations = annotations(conf);
+        let pools = |annotation: &'static str, configured: &[String]| match list(
+            &annotations,
+            annotation,
+        )? {
+            Some(names) => Ok(names),
+            None => Ok::<_, ConfigError>(configured.to_vec()),
+        };
+        Ok(Self {
+            families: families(conf, &annotations)?,
+            addresses: addresses(env, conf, &annotations)?,
+            ipv4_pools: pools("ipv4pools", &conf.ipam.ipv4_pools)?,
+            ipv6_pools: pools("ipv6pools", &conf.ipam.ipv6_pools)?,
+            mac: mac(env, conf, &annotations)?,
+        })
+    }
+
+    /// The pools of a family.
+    #[must_use]
+    pub fn pools(&self, family: Family) -> &[String] {
+        match family {
+            Family::Ipv4 => &self.ipv4_pools,
+            Family::Ipv6 => &self.ipv6_pools,
+        }
+    }
+
+    /// The families of the attachment: those of the named addresses, else the wished ones.
+    #[must_use]
+    pub fn wanted_families(&self) -> Vec<Family> {
+        if self.addresses.is_empty() {
+            return self.families.clone();
+        }
+        [Family::Ipv4, Family::Ipv6]
+            .into_iter()
+            .filter(|family| self.addresses.iter().any(|a| Family::of(*a) == *family))
+            .collect()
+    }
+}
+
+fn annotations(conf: &NetConf) -> Map<String, Value> {
+    conf.runtime_config
+        .get(ANNOTATIONS_CAPABILITY)
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn invalid(key: &'static str, value: &dyn std::fmt::Display, rule: &str) -> ConfigError {
+    ConfigError::Invalid {
+        key,
+        reason: format!("{value} is refused; expected {rule}"),
+    }
+}
+
+/// An annotation that holds a JSON list of texts.
+fn list(
+    annotations: &Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<Vec<String>>, ConfigError> {
+    let Some(value) = annotations.get(&format!("{ANNOTATION}{name}")) else {
+        return Ok(None);
+    };
+    let rule = "a JSON list of texts";
+    let text = value.as_str().ok_or_else(|| invalid(name, value, rule))?;
+    serde_json::from_str(text)
+        .map(Some)
+        .map_err(|_| invalid(name, value, rule))
+}
+
+fn families(conf: &NetConf, annotations: &Map<String, Value>) -> Result<Vec<Family>, ConfigError> {
+    if let Some(names) = list(annotations, "ipFamilies")? {
+        return names
+            .iter()
+            .map(|name| match name.as_str() {
+                "IPv4" => Ok(Family::Ipv4),
+                "IPv6" => Ok(Family::Ipv6),
+                _ => Err(invalid("ipFamilies", name, "IPv4 or IPv6")),
+            })
+            .collect();
+    }
+    let mut families = Vec::new();
+    if conf.ipam.assign_ipv4.unwrap_or(true) {
+        families.push(Family::Ipv4);
+    }
+    if conf.ipam.assign_ipv6.unwrap_or(false) {
+        families.push(Family::Ipv6);
+    }
+    if families.is_empty() && conf.ipam.is_ours() {
+        return Err(ConfigError::Invalid {
+            key: "ipam",
+            reason: "assign_ipv4 and assign_ipv6 are both false; the pod would have no address"
+                .into(),
+        });
+    }
+    Ok(families)
+}
+
+fn address(key: &'static str, text: &str) -> Result<IpAddr, ConfigError> {
+    let parsed = text.parse().ok().or_else(|| {
+        let cidr: Option<Cidr> = text.parse().ok();
+        cidr.map(|cidr| cidr.address)
+    });
+    parsed.ok_or_else(|| invalid(key, &format!("{text:?}"), "an IP address"))
+}
+
+/// The first source that names addresses wins: the pod's annotation, `CNI_ARGS`, the capability, `args`.
+fn addresses(
+    env: &Env,
+    conf: &NetConf,
+    annotations: &Map<String, Value>,
+) -> Result<Vec<IpAddr>, ConfigError> {
+    if let Some(texts) = list(annotations, "ipAddrs")? {
+        return texts.iter().map(|t| address("ipAddrs", t)).collect();
+    }
+    if let Some(texts) = env.arg("IP") {
+        return texts
+            .split(',')
+            .map(|t| address("CNI_ARGS IP", t.trim()))
+            .collect();
+    }
+    let of = |value: Option<&Value>, key: &'static str| -> Result<Vec<IpAddr>, ConfigError> {
+        let Some(value) = value.filter(|value| !value.is_null()) else {
+            return Ok(Vec::new());
+        };
+        let rule = "a list of addresses";
+        let texts = value.as_array().ok_or_else(|| invalid(key, value, rule))?;
+        texts
+            .iter()
+            .map(|t| address(key, t.as_str().ok_or_else(|| invalid(key, t, rule))?))
+            .collect()
+    };
+    let capability = of(conf.runtime_config.get("ips"), "runtimeConfig.ips")?;
+    if !capability.is_empty() {
+        return Ok(capability);
+    }
+    of(
+        conf.args.get("cni").and_then(|cni| cni.get("ips")),
+        "args.cni.ips",
+    )
+}
+
+fn mac(
+    env: &Env,
+    conf: &NetConf,
+    annotations: &Map<String, Value>,
+) -> Result<Option<Mac>, ConfigError> {
+    let text = annotations
+        .get(&format!("{ANNOTATION}hwAddr"))
+        .and_then(Value::as_str)
+        .or_else(|| env.arg("MAC"))
+        .or_else(|| conf.runtime_config.get("mac").and_then(Value::as_str));
+    let Some(text) = text else { return Ok(None) };
+    let mac = parse_mac(text).filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+    mac.map(Some).ok_or_else(|| {
+        invalid(
+            "MAC",
+            &format!("{text:?}"),
+            "a unicast MAC such as 02:00:00:00:00:01",
+        )
+    })
+}

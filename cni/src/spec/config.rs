@@ -1,0 +1,366 @@
+//! The network configuration that a runtime hands over on stdin: the specification's keys, those of
+//! Calico's plugin and a few of our own. A key that is not known is no error; it is named in a warning.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use super::env::is_identifier;
+use super::version::{CniVersion, VersionError};
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not JSON, or a key has a value of another type.
+    #[error("the network configuration on stdin cannot be read")]
+    Decode(#[source] serde_json::Error),
+    /// The version is not supported.
+    #[error(transparent)]
+    Version(#[from] VersionError),
+    /// A key is required or its value is impossible.
+    #[error("network configuration: {key}: {reason}")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+        /// What was seen and what would be right.
+        reason: String,
+    },
+    /// A value that Calico knows and Caracal does not have.
+    #[error("network configuration: {key} {value:?} is not supported; {hint}")]
+    Unsupported {
+        /// The key.
+        key: &'static str,
+        /// What was seen.
+        value: String,
+        /// What to use.
+        hint: &'static str,
+    },
+}
+
+/// The network configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NetConf {
+    /// Version of the specification.
+    #[serde(rename = "cniVersion")]
+    pub cni_version: String,
+    /// Name of the network, unique on the node.
+    pub name: String,
+    /// Name of the plugin's program.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// MTU of the pod's interface; zero or absent: the node's.
+    #[serde(deserialize_with = "null_default")]
+    pub mtu: u32,
+    /// Transmit and receive queues of the pair; zero or absent: the kernel's default.
+    #[serde(deserialize_with = "null_default")]
+    pub num_queues: u32,
+    /// Name of the node.
+    #[serde(deserialize_with = "null_default")]
+    pub nodename: String,
+    /// Old name of `nodename`.
+    #[serde(deserialize_with = "null_default")]
+    pub hostname: String,
+    /// File that holds the node's name.
+    #[serde(deserialize_with = "null_default")]
+    pub nodename_file: String,
+    /// Go on without that file.
+    #[serde(deserialize_with = "null_default")]
+    pub nodename_file_optional: bool,
+    /// `etcdv3`.
+    #[serde(deserialize_with = "null_default")]
+    pub datastore_type: String,
+    /// etcd: URLs separated by commas.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_endpoints: String,
+    /// etcd: `host:port`, the old form of `etcd_endpoints`.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_authority: String,
+    /// etcd: scheme of `etcd_authority`.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_scheme: String,
+    /// etcd: file of the client's key.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_key_file: String,
+    /// etcd: file of the client's certificate.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_cert_file: String,
+    /// etcd: file of the authorities' certificates.
+    #[serde(deserialize_with = "null_default")]
+    pub etcd_ca_cert_file: String,
+    /// `debug`, `info`, `warning`, `error`.
+    #[serde(deserialize_with = "null_default")]
+    pub log_level: String,
+    /// File that the log is appended to, besides stderr.
+    #[serde(deserialize_with = "null_default")]
+    pub log_file_path: String,
+    /// False: no default route in the pod.
+    pub include_default_routes: Option<bool>,
+    /// `veth`.
+    #[serde(deserialize_with = "null_default")]
+    pub device_type: String,
+    /// Fail when no file says the MTU.
+    #[serde(deserialize_with = "null_default")]
+    pub require_mtu_file: bool,
+    /// Calico's wait for the endpoint's policy; read when `route_wait_seconds` is absent.
+    pub policy_setup_timeout_seconds: Option<u32>,
+    /// Ours: seconds to wait for the pod's route in the kernel; zero = do not wait.
+    pub route_wait_seconds: Option<u32>,
+    /// Ours: the node's library directory, when it is not the environment's.
+    #[serde(deserialize_with = "null_default")]
+    pub lib_dir: String,
+    /// Ours: the node's runtime directory, when it is not the environment's.
+    #[serde(deserialize_with = "null_default")]
+    pub run_dir: String,
+    /// Address management.
+    #[serde(deserialize_with = "null_default")]
+    pub ipam: IpamConf,
+    /// `policy.type`: `k8s` or empty.
+    #[serde(deserialize_with = "null_default")]
+    pub policy: Map<String, Value>,
+    /// `container_settings`.
+    #[serde(deserialize_with = "null_default")]
+    pub container_settings: ContainerSettings,
+    /// `args` of the configuration; `args.cni` is the specification's part.
+    #[serde(deserialize_with = "null_default")]
+    pub args: Map<String, Value>,
+    /// What the runtime passes for the `capabilities`.
+    #[serde(rename = "runtimeConfig", deserialize_with = "null_default")]
+    pub runtime_config: Map<String, Value>,
+    /// Name servers for the result.
+    pub dns: Option<Value>,
+    /// What the plugins before us in the chain made.
+    #[serde(rename = "prevResult")]
+    pub prev_result: Option<Value>,
+    /// `GC`: the attachments that are alive.
+    #[serde(rename = "cni.dev/valid-attachments")]
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
+/// `ipam` of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct IpamConf {
+    /// `caracal-ipam` or `calico-ipam`: ours, within the process; else the program to run.
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    pub kind: String,
+    /// Assign an IPv4 address; yes when absent.
+    #[serde(deserialize_with = "flag")]
+    pub assign_ipv4: Option<bool>,
+    /// Assign an IPv6 address; no when absent.
+    #[serde(deserialize_with = "flag")]
+    pub assign_ipv6: Option<bool>,
+    /// Pools to take IPv4 addresses from, by name or CIDR.
+    #[serde(deserialize_with = "null_default")]
+    pub ipv4_pools: Vec<String>,
+    /// Pools to take IPv6 addresses from, by name or CIDR.
+    #[serde(deserialize_with = "null_default")]
+    pub ipv6_pools: Vec<String>,
+    /// Routes that the result shall hold, for other main plugins.
+    #[serde(deserialize_with = "null_default")]
+    pub routes: Vec<super::Route>,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
+/// `container_settings` of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ContainerSettings {
+    /// Leave forwarding between the pod's interfaces alone.
+    #[serde(deserialize_with = "null_default")]
+    pub allow_ip_forwarding: bool,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
+/// One attachment of `cni.dev/valid-attachments`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ValidAttachment {
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// The interface in it.
+    pub ifname: String,
+}
+
+/// Known keys of Calico's plugin that change nothing here, or that belong to other programs.
+const WITHOUT_EFFECT: &[&str] = &[
+    "log_file_max_size",
+    "log_file_max_age",
+    "log_file_max_count",
+    "ipam_lock_file",
+    "readiness_gates",
+    "endpoint_status_dir",
+    "calico_api_group",
+    "qps",
+    "burst",
+    "kubernetes",
+    "feature_control",
+    "dataplane_options",
+    "capabilities",
+    "ipMasq",
+    "windows_use_single_network",
+];
+
+impl NetConf {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn parse(stdin: &[u8]) -> Result<Self, ConfigError> {
+        let conf: Self = serde_json::from_slice(stdin).map_err(ConfigError::Decode)?;
+        conf.version()?;
+        if !is_identifier(&conf.name) {
+            return Err(ConfigError::Invalid {
+                key: "name",
+                reason: format!(
+                    "{:?} is no network name; expected a letter or digit, then letters, digits, \
+                     '_', '.' or '-'",
+                    conf.name
+                ),
+            });
+        }
+        if !conf.mtu_is_possible() {
+            return Err(ConfigError::Invalid {
+                key: "mtu",
+                reason: format!("{} is out of range; expected 68 to 65535", conf.mtu),
+            });
+        }
+        conf.check_supported()?;
+        Ok(conf)
+    }
+
+    /// The version in `stdin`, however broken the rest may be; for `VERSION` and error objects.
+    #[must_use]
+    pub fn peek_version(stdin: &[u8]) -> Option<String> {
+        let value: Value = serde_json::from_slice(stdin).ok()?;
+        value.get("cniVersion")?.as_str().map(str::to_owned)
+    }
+
+    /// The version of the specification.
+    ///
+    /// # Errors
+    /// [`VersionError`] with what was seen.
+    pub fn version(&self) -> Result<CniVersion, VersionError> {
+        self.cni_version.parse()
+    }
+
+    const fn mtu_is_possible(&self) -> bool {
+        self.mtu == 0 || (self.mtu >= 68 && self.mtu <= 65535)
+    }
+
+    fn check_supported(&self) -> Result<(), ConfigError> {
+        if !matches!(self.datastore_type.as_str(), "" | "etcdv3") {
+            return Err(ConfigError::Unsupported {
+                key: "datastore_type",
+                value: self.datastore_type.clone(),
+                hint: "use \"etcdv3\" and set etcd_endpoints",
+            });
+        }
+        if !matches!(self.device_type.as_str(), "" | "veth") {
+            return Err(ConfigError::Unsupported {
+                key: "device_type",
+                value: self.device_type.clone(),
+                hint: "use \"veth\"",
+            });
+        }
+        if self.extra.contains_key("etcd_discovery_srv") {
+            return Err(ConfigError::Unsupported {
+                key: "etcd_discovery_srv",
+                value: self.extra["etcd_discovery_srv"].to_string(),
+                hint: "list the members in etcd_endpoints",
+            });
+        }
+        Ok(())
+    }
+
+    /// Keys that nothing here knows, sorted; `ipam.subnet` for a nested one.
+    #[must_use]
+    pub fn unknown_keys(&self) -> Vec<String> {
+        let ours = self.ipam.is_ours();
+        let top = self
+            .extra
+            .keys()
+            .filter(|key| !WITHOUT_EFFECT.contains(&key.as_str()) && !key.starts_with("cni.dev/"))
+            .cloned();
+        let ipam = self.ipam.extra.keys().filter(|_| ours);
+        let container = self.container_settings.extra.keys();
+        top.chain(ipam.map(|key| format!("ipam.{key}")))
+            .chain(container.map(|key| format!("container_settings.{key}")))
+            .collect()
+    }
+
+    /// Keys of Calico's plugin that are accepted and change nothing.
+    #[must_use]
+    pub fn keys_without_effect(&self) -> Vec<&str> {
+        self.extra
+            .keys()
+            .map(String::as_str)
+            .filter(|key| WITHOUT_EFFECT.contains(key) && !matches!(*key, "capabilities" | "ipMasq"))
+            .collect()
+    }
+
+    /// Seconds to wait for the pod's route; zero = do not wait.
+    #[must_use]
+    pub fn route_wait(&self) -> u32 {
+        const DEFAULT: u32 = 10;
+        self.route_wait_seconds
+            .or(self.policy_setup_timeout_seconds.filter(|s| *s > 0))
+            .unwrap_or(DEFAULT)
+    }
+
+    /// `lib_dir`, when set.
+    #[must_use]
+    pub fn lib_dir(&self) -> Option<PathBuf> {
+        (!self.lib_dir.is_empty()).then(|| PathBuf::from(&self.lib_dir))
+    }
+
+    /// `run_dir`, when set.
+    #[must_use]
+    pub fn run_dir(&self) -> Option<PathBuf> {
+        (!self.run_dir.is_empty()).then(|| PathBuf::from(&self.run_dir))
+    }
+}
+
+impl IpamConf {
+    /// True when addresses come from our own blocks, without running another program.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self.kind.as_str(), "" | "caracal-ipam" | "calico-ipam")
+    }
+}
+
+fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+/// Calico's plugin writes these flags as texts.
+fn flag<'de, D: Deserializer<'de>>(d: D) -> Result<Option<bool>, D::Error> {
+    match Value::deserialize(d)? {
+        Value::Null => Ok(None),
+        Value::Bool(flag) => Ok(Some(flag)),
+        Value::String(text) => match text.to_ascii_lowercase().as_str() {
+            "" => Ok(None),
+            "true" => Ok(Some(true)),
+            "false" => Ok(Some(false)),
+            _ => Err(serde::de::Error::custom(format!(
+                "{text:?} is neither \"true\" nor \"false\""
+            ))),
+        },
+        other => Err(serde::de::Error::custom(format!(
+            "{other} is neither true nor false"
+        ))),
+    }
+}
