@@ -1,2 +1,4 @@
 //! The CNI plugins of Caracal.
+pub mod attachment;
+pub mod kernel;
 pub mod spec;

@@ -186,6 +186,16 @@ fn args(text: &str) -> Result<BTreeMap<String, String>, EnvError> {
     text.split(';')
         .filter(|pair| !pair.is_empty())
         .map(|pair| match pair.split_once('=') {
+            // Both become part of an etcd key.
+            Some(("K8S_POD_NAMESPACE" | "K8S_POD_NAME", value))
+                if !value.is_empty() && !is_identifier(value) =>
+            {
+                Err(EnvError::Malformed {
+                    variable: "CNI_ARGS",
+                    value: pair.to_owned(),
+                    rule: ID_RULE,
+                })
+            }
             Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
             _ => Err(EnvError::Malformed {
                 variable: "CNI_ARGS",

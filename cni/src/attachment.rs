@@ -1,0 +1,270 @@
+//! One attachment of a container to a network, and every name that follows from it: IPAM handle, host side
+//! interface, MAC, WorkloadEndpoint. Pure; equal calls give equal names, which is what makes a repeated ADD
+//! or a late DEL find what an earlier call left (CNI-1).
+
+use std::collections::BTreeMap;
+
+use caracal_model::keys::Key;
+use caracal_model::names::{HandleId, IfName, NodeName};
+use caracal_model::net::Prefix;
+use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::resource::workload::{
+    WorkloadEndpointSpec, container_interface, endpoint_name, pod_interface,
+};
+use caracal_model::resource::{Kind, WorkloadEndpoint};
+use caracal_model::time::Timestamp;
+use serde_json::{Value, json};
+use sha1::{Digest, Sha1};
+
+use crate::spec::{Env, NetConf};
+
+/// Prefix of all host side interfaces, as Felix expects it.
+pub const INTERFACE_PREFIX: &str = "cali";
+/// Namespace of endpoints without an orchestrator.
+const DEFAULT_NAMESPACE: &str = "default";
+/// The interface name under which Calico's handle stands for the attachment.
+const FIRST_INTERFACE: &str = "eth0";
+/// How the alias of our interfaces begins.
+const ALIAS_PREFIX: &str = "caracal:";
+
+/// Who runs the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// A pod; orchestrator `k8s`.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Anything else; orchestrator `cni`.
+    Container,
+}
+
+/// One attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// The network.
+    pub network: String,
+    /// The container (sandbox).
+    pub container_id: String,
+    /// The interface inside the container.
+    pub ifname: String,
+    /// Who runs the container.
+    pub workload: Workload,
+    /// The node.
+    pub node: NodeName,
+}
+
+impl Attachment {
+    /// The attachment that a call names.
+    #[must_use]
+    pub fn of(env: &Env, conf: &NetConf, node: NodeName) -> Self {
+        let workload = match (env.arg("K8S_POD_NAMESPACE"), env.arg("K8S_POD_NAME")) {
+            (Some(namespace), Some(name)) => Workload::Pod {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            },
+            _ => Workload::Container,
+        };
+        Self {
+            network: conf.name.clone(),
+            container_id: env.container_id.clone(),
+            ifname: env.ifname.clone(),
+            workload,
+            node,
+        }
+    }
+
+    /// The IPAM handle, `NETWORK.CONTAINER` as Calico's; further interfaces of the same container add
+    /// their name, so that one DEL does not release the addresses of another attachment.
+    #[must_use]
+    pub fn handle(&self) -> HandleId {
+        handle(&self.network, &self.container_id, &self.ifname)
+    }
+
+    /// The attributes of our addresses, as Calico writes them.
+    #[must_use]
+    pub fn attributes(&self, now: Timestamp) -> BTreeMap<String, String> {
+        let mut attributes = BTreeMap::from([
+            ("node".to_owned(), self.node.to_string()),
+            ("timestamp".to_owned(), now.go_utc()),
+        ]);
+        if let Workload::Pod { namespace, name } = &self.workload {
+            attributes.insert("namespace".to_owned(), namespace.clone());
+            attributes.insert("pod".to_owned(), name.clone());
+        }
+        attributes
+    }
+
+    /// The host side interface. Calico's names: SHA-1 of the pod, else the head of the container's id.
+    /// Where the head of the id does not tell containers apart (ids that people chose) or the container
+    /// has several interfaces, the digits are of SHA-1 over all of it.
+    #[must_use]
+    pub fn host_interface(&self) -> IfName {
+        let first = self.ifname == FIRST_INTERFACE;
+        let id = &self.container_id;
+        let head_tells = id.len() <= 11 || id.bytes().all(|c| c.is_ascii_hexdigit());
+        IfName::from(match &self.workload {
+            Workload::Pod { namespace, name } if first => {
+                pod_interface(INTERFACE_PREFIX, namespace, name)
+            }
+            Workload::Pod { namespace, name } => pod_interface(
+                INTERFACE_PREFIX,
+                namespace,
+                &format!("{name}.{}", self.ifname),
+            ),
+            Workload::Container if first && head_tells => container_interface(INTERFACE_PREFIX, id),
+            Workload::Container => pod_interface(INTERFACE_PREFIX, id, &self.ifname),
+        })
+    }
+
+    /// What the host side interface's alias says: whose it is. A DEL deletes by it, also without
+    /// namespace and without datastore, and never another container's interface of the same name.
+    #[must_use]
+    pub fn alias(&self) -> String {
+        format!("{ALIAS_PREFIX}{}", self.handle())
+    }
+
+    /// The MAC of the pod's interface when nobody wishes one: the same for each try.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        let digest = Sha1::digest(format!("{}/{}", self.handle(), self.ifname));
+        [0x02, digest[0], digest[1], digest[2], digest[3], digest[4]]
+    }
+
+    const fn orchestrator(&self) -> &'static str {
+        match self.workload {
+            Workload::Pod { .. } => "k8s",
+            Workload::Container => "cni",
+        }
+    }
+
+    /// The namespace of the endpoint.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        match &self.workload {
+            Workload::Pod { namespace, .. } => namespace,
+            Workload::Container => DEFAULT_NAMESPACE,
+        }
+    }
+
+    fn endpoint_name(&self) -> String {
+        let workload = match &self.workload {
+            Workload::Pod { name, .. } => name,
+            Workload::Container => &self.container_id,
+        };
+        endpoint_name(
+            self.node.as_str(),
+            self.orchestrator(),
+            workload,
+            &self.ifname,
+        )
+    }
+
+    /// The key of the WorkloadEndpoint.
+    #[must_use]
+    pub fn endpoint_key(&self) -> Key {
+        Key::workload(self.namespace(), &self.endpoint_name())
+    }
+
+    /// The WorkloadEndpoint as it shall be stored. What `previous` holds besides (uid, creation time,
+    /// labels, unknown fields) stays (MODEL-1).
+    #[must_use]
+    pub fn endpoint(&self, addresses: &[Prefix], mac: &Mac, birth: Birth) -> WorkloadEndpoint {
+        let mut endpoint = match birth {
+            Birth::Update(previous) => *previous,
+            Birth::Create { uid, now } => {
+                let mut endpoint =
+                    WorkloadEndpoint::new(&self.endpoint_name(), WorkloadEndpointSpec::default());
+                endpoint.metadata.uid = Some(uid);
+                endpoint.metadata.creation_timestamp = Some(now.rfc3339());
+                endpoint
+            }
+        };
+        endpoint.metadata.namespace = Some(self.namespace().to_owned());
+        let labels = &mut endpoint.metadata.labels;
+        for (label, value) in [
+            ("projectcalico.org/namespace", self.namespace()),
+            ("projectcalico.org/orchestrator", self.orchestrator()),
+        ] {
+            labels.insert(label.to_owned(), value.to_owned());
+        }
+        let spec = &mut endpoint.spec;
+        spec.orchestrator = self.orchestrator().to_owned();
+        spec.node = self.node.to_string();
+        spec.container_id.clone_from(&self.container_id);
+        spec.endpoint.clone_from(&self.ifname);
+        spec.ip_networks = addresses.to_vec();
+        spec.interface_name = self.host_interface().to_string();
+        spec.mac = format_mac(mac);
+        spec.profiles = vec![self.profile()];
+        if let Workload::Pod { name, .. } = &self.workload {
+            spec.pod.clone_from(name);
+        }
+        endpoint
+    }
+
+    /// The profile of the endpoint: that of the pod's namespace, else one with the network's name.
+    #[must_use]
+    pub fn profile(&self) -> String {
+        match &self.workload {
+            Workload::Pod { namespace, .. } => format!("kns.{namespace}"),
+            Workload::Container => self.network.clone(),
+        }
+    }
+
+    /// Key and value of the profile that a plain container's endpoint needs, as Calico's plugin makes it:
+    /// members of the network reach one another.
+    #[must_use]
+    pub fn network_profile(&self, uid: String, now: Timestamp) -> Option<(Key, Value)> {
+        if self.workload != Workload::Container {
+            return None;
+        }
+        let name = &self.network;
+        let value = json!({
+            "kind": Kind::Profile.as_str(),
+            "apiVersion": caracal_model::resource::API_VERSION,
+            "metadata": {"name": name, "uid": uid, "creationTimestamp": now.rfc3339()},
+            "spec": {
+                "ingress": [{"action": "Allow", "source": {"selector": format!("has({name})")}, "destination": {}}],
+                "egress": [{"action": "Allow", "source": {}, "destination": {}}],
+                "labelsToApply": {name.as_str(): ""},
+            },
+        });
+        Some((Key::resource(Kind::Profile, name.as_str()), value))
+    }
+}
+
+/// Where a WorkloadEndpoint comes from.
+#[derive(Debug)]
+pub enum Birth {
+    /// There is none yet.
+    Create {
+        /// A fresh UUID.
+        uid: String,
+        /// The time.
+        now: Timestamp,
+    },
+    /// There is one; an older container's or our own.
+    Update(Box<WorkloadEndpoint>),
+}
+
+/// The handle of an attachment.
+#[must_use]
+pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
+    HandleId::sanitised(&if ifname == FIRST_INTERFACE {
+        format!("{network}.{container_id}")
+    } else {
+        format!("{network}.{container_id}.{ifname}")
+    })
+}
+
+/// The handle in an interface's alias, when the interface is one of ours.
+#[must_use]
+pub fn handle_of_alias(alias: &str) -> Option<HandleId> {
+    alias.strip_prefix(ALIAS_PREFIX).map(HandleId::from)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! The pod's side: its addresses, the two routes, the gateway's neighbour entry, loopback. Everything is
+//! put with "replace", so that a repeated ADD finds nothing to do.
+
+use std::net::IpAddr;
+
+use caracal_model::net::{Family, Prefix};
+use futures_util::TryStreamExt;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags};
+use netlink_packet_route::neighbour::NeighbourState;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::{AddressAddRequest, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+
+use super::link::{KernelError, Link, Links};
+use super::sysctl::{self, SysctlError};
+use super::{GATEWAY_V4, GATEWAY_V6, HOST_MAC};
+
+/// The index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
+/// The main routing table.
+const MAIN: u32 = 254;
+
+/// What the pod's side shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPlan {
+    /// Addresses, each a /32 or /128.
+    pub addresses: Vec<Prefix>,
+    /// Destinations that go through the gateway; one default route of each family, as a rule.
+    pub destinations: Vec<Prefix>,
+    /// Leave forwarding between the pod's interfaces alone.
+    pub allow_forwarding: bool,
+}
+
+impl PodPlan {
+    /// The families of the addresses.
+    #[must_use]
+    pub fn families(&self) -> Vec<Family> {
+        families(&self.addresses)
+    }
+}
+
+/// The families of addresses, IPv4 first.
+#[must_use]
+pub fn families(addresses: &[Prefix]) -> Vec<Family> {
+    [Family::Ipv4, Family::Ipv6]
+        .into_iter()
+        .filter(|family| addresses.iter().any(|a| a.family() == *family))
+        .collect()
+}
+
+/// Switches of the pod's namespace that must be set before the interface comes. To be run inside it.
+///
+/// # Errors
+/// [`SysctlError`].
+pub fn prepare(wanted: &[Family], allow_forwarding: bool) -> Result<(), SysctlError> {
+    let ipv6 = sysctl::has_ipv6();
+    if !allow_forwarding {
+        sysctl::set("ipv4/ip_forward", "0")?;
+        if ipv6 {
+            sysctl::set("ipv6/conf/all/forwarding", "0")?;
+        }
+    }
+    if wanted.contains(&Family::Ipv6) {
+        for scope in ["all", "default", "lo"] {
+            sysctl::set(&format!("ipv6/conf/{scope}/disable_ipv6"), "0")?;
+        }
+    }
+    Ok(())
+}
+
+/// The address request with IFA_F_NODAD: the address is ours by allocation, and a tentative one would
+/// hold the pod's first packets for a second.
+pub(super) fn without_dad(mut request: AddressAddRequest) -> AddressAddRequest {
+    let message = request.message_mut();
+    message
+        .attributes
+        .push(AddressAttribute::Flags(AddressFlags::Nodad));
+    request
+}
+
+/// Brings the pod's side into its state.
+///
+/// # Errors
+/// [`KernelError`].
+pub async fn configure(pod: &Links, link: &Link, plan: &PodPlan) -> Result<(), KernelError> {
+    for index in [LOOPBACK, link.index] {
+        let up = LinkMessageBuilder::<LinkUnspec>::default()
+            .index(index)
+            .up();
+        let request = pod.handle.link().set(up.build());
+        request.execute().await.map_err(KernelError::refused(
+            "bring up the interfaces of the container",
+        ))?;
+    }
+    for address in &plan.addresses {
+        add_address(pod, link, address).await?;
+    }
+    for family in plan.families() {
+        add_gateway(pod, link, family).await?;
+    }
+    for destination in &plan.destinations {
+        add_route(pod, link, destination).await?;
+    }
+    Ok(())
+}
+
+async fn add_address(pod: &Links, link: &Link, address: &Prefix) -> Result<(), KernelError> {
+    let request = pod
+        .handle
+        .address()
+        .add(link.index, address.address(), address.len());
+    let request = match address.family() {
+        Family::Ipv4 => request,
+        Family::Ipv6 => without_dad(request),
+    };
+    let action = format!("add {address} to {} in the container", link.name);
+    request
+        .replace()
+        .execute()
+        .await
+        .map_err(KernelError::refused(action))
+}
+
+/// The gateway: its on-link route (IPv4) and a permanent neighbour entry, so that the first packet leaves
+/// without asking, whatever the host answers to ARP.
+async fn add_gateway(pod: &Links, link: &Link, family: Family) -> Result<(), KernelError> {
+    let gateway = gateway(family);
+    let action = || format!("add the gateway {gateway} in the container");
+    if family == Family::Ipv4 {
+        let route = route(link, &Prefix::host(gateway))
+            .scope(RouteScope::Link)
+            .build();
+        put(pod, route, action()).await?;
+    }
+    let neighbour = pod
+        .handle
+        .neighbours()
+        .add(link.index, gateway)
+        .link_layer_address(&HOST_MAC)
+        .state(NeighbourState::Permanent)
+        .replace();
+    neighbour
+        .execute()
+        .await
+        .map_err(KernelError::refused(action()))
+}
+
+async fn add_route(pod: &Links, link: &Link, destination: &Prefix) -> Result<(), KernelError> {
+    let via = gateway(destination.family());
+    let route = route(link, destination)
+        .gateway(via)
+        .expect("invariant: gateway and destination are of one family")
+        .build();
+    let action = format!("add a route to {destination} via {via} in the container");
+    put(pod, route, action).await
+}
+
+async fn put(pod: &Links, route: RouteMessage, action: String) -> Result<(), KernelError> {
+    let request = pod.handle.route().add(route).replace();
+    request
+        .execute()
+        .await
+        .map_err(KernelError::refused(action))
+}
+
+fn route(link: &Link, destination: &Prefix) -> RouteMessageBuilder<IpAddr> {
+    RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination.address(), destination.len())
+        .expect("MODEL-2: the length fits the family")
+        .output_interface(link.index)
+        .protocol(RouteProtocol::Boot)
+}
+
+/// The gateway of a family.
+#[must_use]
+pub const fn gateway(family: Family) -> IpAddr {
+    match family {
+        Family::Ipv4 => IpAddr::V4(GATEWAY_V4),
+        Family::Ipv6 => IpAddr::V6(GATEWAY_V6),
+    }
+}
+
+/// The addresses of a link, link-local ones of IPv6 left out.
+///
+/// # Errors
+/// [`KernelError::Refused`].
+pub async fn addresses(pod: &Links, link: &Link) -> Result<Vec<Prefix>, KernelError> {
+    let found: Vec<_> = pod
+        .handle
+        .address()
+        .get()
+        .set_link_index_filter(link.index)
+        .execute()
+        .try_collect()
+        .await
+        .map_err(KernelError::refused("list addresses in the container"))?;
+    let address = |message: &netlink_packet_route::address::AddressMessage| {
+        message.attributes.iter().find_map(|a| match a {
+            AddressAttribute::Address(ip) => {
+                Some(Prefix::truncated(*ip, message.header.prefix_len))
+            }
+            _ => None,
+        })
+    };
+    let mut addresses: Vec<_> = found.iter().filter_map(address).collect();
+    addresses.retain(|a| match a.address() {
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+        IpAddr::V4(_) => true,
+    });
+    addresses.sort_unstable();
+    Ok(addresses)
+}
+
+/// The destinations of a family that the pod reaches through the gateway on this link.
+///
+/// # Errors
+/// [`KernelError::Refused`].
+pub async fn destinations(
+    pod: &Links,
+    link: &Link,
+    family: Family,
+) -> Result<Vec<Prefix>, KernelError> {
+    let filter = match family {
+        Family::Ipv4 => {
+            RouteMessageBuilder::<IpAddr>::new().destination_prefix(GATEWAY_V4.into(), 0)
+        }
+        Family::Ipv6 => {
+            RouteMessageBuilder::<IpAddr>::new().destination_prefix(GATEWAY_V6.into(), 0)
+        }
+    };
+    let mut filter = filter.expect("invariant: zero fits every family").build();
+    filter.attributes.clear();
+    filter.header.kind = RouteType::Unspec;
+    let found: Vec<_> = pod
+        .handle
+        .route()
+        .get(filter)
+        .execute()
+        .try_collect()
+        .await
+        .map_err(KernelError::refused("list routes in the container"))?;
+    let through = |message: &RouteMessage| {
+        let mut seen = Seen::default();
+        seen.read(message);
+        (seen.table == MAIN && seen.oif == Some(link.index) && seen.gateway == Some(gateway(family)))
+            .then(|| {
+                let any = match family {
+                    Family::Ipv4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+                    Family::Ipv6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+                };
+                Prefix::truncated(
+                    seen.destination.unwrap_or(any),
+                    message.header.destination_prefix_length,
+                )
+            })
+    };
+    let mut destinations: Vec<_> = found.iter().filter_map(through).collect();
+    destinations.sort_unstable();
+    Ok(destinations)
+}
+
+/// The attributes of a route that matter here.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) table: u32,
+    pub(super) oif: Option<u32>,
+    pub(super) gateway: Option<IpAddr>,
+    pub(super) destination: Option<IpAddr>,
+}
+
+impl Seen {
+    pub(super) fn read(&mut self, message: &RouteMessage) {
+        self.table = u32::from(message.header.table);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Table(table) => self.table = *table,
+                RouteAttribute::Oif(index) => self.oif = Some(*index),
+                RouteAttribute::Gateway(address) => self.gateway = ip(address),
+                RouteAttribute::Destination(address) => self.destination = ip(address),
+                _ => {}
+            }
+        }
+    }
+}
+
+const fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}

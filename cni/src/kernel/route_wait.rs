@@ -1,0 +1,149 @@
+//! Waiting until the host's kernel sends a pod's packets to its interface. The route is the agent's work;
+//! here it is only looked for: a subscription says "look again", the kernel's own lookup says whether.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_model::net::{Family, Prefix};
+use futures_util::StreamExt;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::RouteFlags;
+use rtnetlink::{MulticastGroup, RouteMessageBuilder};
+
+use super::link::{KernelError, Link, Links};
+use super::pod::Seen;
+
+type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>;
+
+/// A subscription to the host's routes. Opened before the endpoint is written, so that nothing is missed.
+pub struct RouteWait {
+    links: Links,
+    messages: Messages,
+}
+
+/// Why the wait ended without the route.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteWaitError {
+    /// The agent did not program the route in time.
+    #[error(
+        "no route to {missing} on {interface} after {seconds} s; is the agent of this node running? \
+         See `caracal status` on node {node}",
+        missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Missing {
+        /// What is not routed.
+        missing: Vec<Prefix>,
+        /// The host side interface.
+        interface: String,
+        /// How long was waited.
+        seconds: u32,
+        /// The node.
+        node: String,
+    },
+    /// The kernel could not be asked.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+impl RouteWait {
+    /// Subscribes in this thread's namespace.
+    ///
+    /// # Errors
+    /// [`KernelError::Socket`].
+    pub fn subscribe() -> Result<Self, KernelError> {
+        let groups = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
+        let (connection, handle, messages) =
+            rtnetlink::new_multicast_connection(&groups).map_err(KernelError::Socket)?;
+        tokio::spawn(connection);
+        Ok(Self {
+            links: Links { handle },
+            messages: messages.map(|(message, _)| message).boxed(),
+        })
+    }
+
+    /// Waits until the kernel routes all `prefixes` to the link, at most `seconds`.
+    ///
+    /// # Errors
+    /// [`RouteWaitError`].
+    pub async fn wait(
+        mut self,
+        link: &Link,
+        prefixes: &[Prefix],
+        seconds: u32,
+        node: &str,
+    ) -> Result<(), RouteWaitError> {
+        let mut missing = prefixes.to_vec();
+        let limit = Duration::from_secs(u64::from(seconds));
+        let waited = tokio::time::timeout(limit, self.look(link, &mut missing)).await;
+        match waited {
+            Ok(result) => Ok(result?),
+            Err(_elapsed) => Err(RouteWaitError::Missing {
+                missing,
+                interface: link.name.clone(),
+                seconds,
+                node: node.to_owned(),
+            }),
+        }
+    }
+
+    async fn look(&mut self, link: &Link, missing: &mut Vec<Prefix>) -> Result<(), KernelError> {
+        loop {
+            let mut rest = Vec::new();
+            for prefix in missing.iter() {
+                if !is_routed(&self.links, link, prefix).await? {
+                    rest.push(*prefix);
+                }
+            }
+            *missing = rest;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            // An overrun arrives as another payload and means the same: look again.
+            while let Some(message) = self.messages.next().await {
+                if concerns(&message, missing) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn concerns(message: &NetlinkMessage<RouteNetlinkMessage>, missing: &[Prefix]) -> bool {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
+            let mut seen = Seen::default();
+            seen.read(&route);
+            seen.destination
+                .is_some_and(|ip| missing.iter().any(|p| p.address() == ip))
+        }
+        NetlinkPayload::InnerMessage(_) => false,
+        _ => true,
+    }
+}
+
+/// True when the kernel's best route to the prefix is exactly the prefix, to the link.
+///
+/// # Errors
+/// [`KernelError::Refused`].
+pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<bool, KernelError> {
+    let mut question = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(prefix.address(), prefix.len())
+        .expect("MODEL-2: the length fits the family")
+        .build();
+    question.header.flags = RouteFlags::FibMatch;
+    let mut answer = Box::pin(host.handle.route().get(question).execute());
+    match answer.next().await {
+        None => Ok(false),
+        // "Unreachable", "prohibited", "invalid": a route of another kind or none at all.
+        Some(Err(rtnetlink::Error::NetlinkError(_))) => Ok(false),
+        Some(Err(error)) => Err(KernelError::refused(format!("look up {prefix}"))(error)),
+        Some(Ok(route)) => {
+            let mut seen = Seen::default();
+            seen.read(&route);
+            let exact = route.header.destination_prefix_length == prefix.len()
+                && seen.destination == Some(prefix.address());
+            Ok(exact && seen.oif == Some(link.index) && Family::of(prefix.address()) == prefix.family())
+        }
+    }
+}
