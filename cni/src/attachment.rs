@@ -83,13 +83,10 @@ impl Attachment {
         handle(&self.network, &self.container_id, &self.ifname)
     }
 
-    /// The attributes of our addresses, as Calico writes them.
+    /// The attributes of our addresses, as Calico writes them; IPAM adds `node` and `timestamp`.
     #[must_use]
-    pub fn attributes(&self, now: Timestamp) -> BTreeMap<String, String> {
-        let mut attributes = BTreeMap::from([
-            ("node".to_owned(), self.node.to_string()),
-            ("timestamp".to_owned(), now.go_utc()),
-        ]);
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        let mut attributes = BTreeMap::new();
         if let Workload::Pod { namespace, name } = &self.workload {
             attributes.insert("namespace".to_owned(), namespace.clone());
             attributes.insert("pod".to_owned(), name.clone());
@@ -256,8 +253,18 @@ pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
     HandleId::sanitised(&if ifname == FIRST_INTERFACE {
         format!("{network}.{container_id}")
     } else {
-        format!("{network}.{container_id}.{ifname}")
+        // ':' is in no container id, so the container can be read back.
+        format!("{network}.{container_id}:{ifname}")
     })
+}
+
+/// The container of a handle of this network. None for another network's handle and for those where the
+/// border between network and container is not certain (`a.b` may be a network too).
+#[must_use]
+pub fn container_of<'a>(handle: &'a HandleId, network: &str) -> Option<&'a str> {
+    let rest = handle.as_str().strip_prefix(network)?.strip_prefix('.')?;
+    let container = rest.split(':').next().unwrap_or_default();
+    (!container.is_empty() && !container.contains('.')).then_some(container)
 }
 
 /// The handle in an interface's alias, when the interface is one of ours.

@@ -1,0 +1,356 @@
+//! ADD: addresses, veth pair, the pod's side, the endpoint, and then the agent's route. The addresses and
+//! the pair are made at the same time. What this call made is undone when it fails (CNI-2); what an
+//! earlier call of the same attachment left is used (CNI-1).
+
+use std::net::IpAddr;
+
+use caracal_datastore::store::Store;
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::node::{Mac, format_mac};
+
+use crate::addresses;
+use crate::call::{Call, Milestone, Progress};
+use crate::del;
+use crate::endpoint::{self, Known};
+use crate::error::CniError;
+use crate::kernel::HOST_MAC;
+use crate::kernel::link::{KernelError, Link, Links};
+use crate::kernel::netns::Netns;
+use crate::kernel::pod::{self, PodPlan};
+use crate::kernel::route_wait::RouteWait;
+use crate::kernel::sysctl;
+use crate::kernel::veth::VethPair;
+use crate::settings;
+use crate::spec::outcome::Route;
+use crate::spec::{Interface, IpConfig, Outcome, Wishes};
+use crate::tombstones;
+
+/// What this call made so far.
+#[derive(Debug, Default)]
+struct Made {
+    addresses: bool,
+    delegated: bool,
+    pair: bool,
+    endpoint: bool,
+}
+
+/// Addresses for the pod.
+#[derive(Debug)]
+struct Obtained {
+    addresses: Vec<Prefix>,
+    destinations: Vec<Prefix>,
+    /// Taken by this call, not by an earlier one.
+    fresh: bool,
+}
+
+/// Attaches the container.
+///
+/// # Errors
+/// [`CniError`]; everything that this call made is undone then.
+pub async fn add<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<Outcome, CniError> {
+    let netns = Netns::open(call.netns()?)?;
+    tombstones::settle(store, &call.dirs.lib, &call.attachment).await?;
+    let known = endpoint::read(store, &call.attachment).await?;
+    let mut made = Made::default();
+    let outcome = attach(call, store, &netns, known, &mut made, progress).await;
+    if let Err(error) = &outcome {
+        tracing::warn!(%error, "ADD failed; undoing what it made");
+        undo(call, store, &made).await;
+    }
+    outcome
+}
+
+async fn attach<S: Store>(
+    call: &Call,
+    store: &S,
+    netns: &Netns,
+    known: Known,
+    made: &mut Made,
+    progress: Progress<'_>,
+) -> Result<Outcome, CniError> {
+    let wishes = Wishes::of(&call.env, &call.conf)?;
+    let mac = wishes.mac.unwrap_or_else(|| call.attachment.mac());
+    let families = expected_families(call, &wishes);
+    let allow_forwarding = call.conf.container_settings.allow_ip_forwarding;
+    let host = Links::here()?;
+    let inside = Links::inside(netns, || pod::prepare(&families, allow_forwarding))?;
+    let wait = match call.conf.route_wait() {
+        0 => None,
+        seconds => Some((RouteWait::subscribe()?, seconds)),
+    };
+
+    let (obtained, pair) = tokio::join!(
+        async {
+            let obtained = obtain(call, store, &wishes, &known).await;
+            if obtained.is_ok() {
+                progress(Milestone::AddressesHeld);
+            }
+            obtained
+        },
+        async {
+            let pair = make_pair(call, &host, &inside, netns, mac, &families).await;
+            if pair.is_ok() {
+                progress(Milestone::PairMade);
+            }
+            pair
+        },
+    );
+    let ours = call.conf.ipam.is_ours();
+    match &obtained {
+        Ok(obtained) => {
+            made.addresses = obtained.fresh && ours;
+            made.delegated = obtained.fresh && !ours;
+        }
+        Err(CniError::Addresses(error)) => made.addresses = error.may_have_taken(),
+        Err(_) => {}
+    }
+    made.pair = matches!(&pair, Ok(pair) if pair.fresh);
+    let (obtained, pair) = (obtained?, pair?);
+
+    let plan = PodPlan {
+        addresses: obtained.addresses,
+        destinations: obtained.destinations,
+        allow_forwarding,
+    };
+    pod::configure(&inside, &pair.pod, &plan).await?;
+    progress(Milestone::PodConfigured);
+
+    let mac = pair.pod.mac.unwrap_or(mac);
+    made.endpoint = true;
+    endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
+    progress(Milestone::EndpointWritten);
+
+    if let Some((wait, seconds)) = wait {
+        let node = call.attachment.node.as_str();
+        wait.wait(&pair.host, &plan.addresses, seconds, node)
+            .await?;
+        progress(Milestone::RouteSeen);
+    }
+    outcome(call, &plan, &pair, &mac)
+}
+
+/// The families to prepare for. A delegated plugin tells only afterwards.
+fn expected_families(call: &Call, wishes: &Wishes) -> Vec<Family> {
+    if call.conf.ipam.is_ours() {
+        return wishes.wanted_families();
+    }
+    let mut families = vec![Family::Ipv4];
+    families.extend(sysctl::has_ipv6().then_some(Family::Ipv6));
+    families
+}
+
+fn default_routes(call: &Call, addresses: &[Prefix]) -> Vec<Prefix> {
+    if call.conf.include_default_routes == Some(false) {
+        return Vec::new();
+    }
+    let any = |family| Prefix::truncated(pod::gateway(family), 0);
+    pod::families(addresses).into_iter().map(any).collect()
+}
+
+async fn obtain<S: Store>(
+    call: &Call,
+    store: &S,
+    wishes: &Wishes,
+    known: &Known,
+) -> Result<Obtained, CniError> {
+    if call.conf.ipam.is_ours() {
+        let (held, fresh) =
+            addresses::hold(store, &call.attachment, wishes, known.handle.as_ref()).await?;
+        let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
+        return Ok(Obtained {
+            destinations: default_routes(call, &addresses),
+            addresses,
+            fresh,
+        });
+    }
+    // An earlier call that went through: its addresses, without asking the other plugin again.
+    if let Some(endpoint) = known.own_endpoint(&call.attachment) {
+        let addresses = endpoint.spec.ip_networks;
+        return Ok(Obtained {
+            destinations: default_routes(call, &addresses),
+            addresses,
+            fresh: false,
+        });
+    }
+    delegated(call)
+}
+
+fn delegated(call: &Call) -> Result<Obtained, CniError> {
+    let Some(delegate) = call.delegate()? else {
+        return Err(CniError::NoAddress(call.conf.ipam.kind.clone()));
+    };
+    // A plugin may refuse because an earlier call was killed after it had given an address.
+    let result = delegate.add().or_else(|error| {
+        tracing::debug!(%error, "the IPAM plugin refused; once more after a DEL");
+        delegate.run(crate::spec::Command::Del)?;
+        delegate.add()
+    })?;
+    let addresses: Vec<_> = result.addresses().map(Prefix::host).collect();
+    if addresses.is_empty() {
+        return Err(CniError::NoAddress(call.conf.ipam.kind.clone()));
+    }
+    let mut destinations: Vec<_> = result.routes.iter().map(|r| r.dst.prefix()).collect();
+    destinations.extend(default_routes(call, &addresses));
+    let families = pod::families(&addresses);
+    destinations.retain(|d| families.contains(&d.family()));
+    destinations.sort_unstable();
+    destinations.dedup();
+    Ok(Obtained {
+        addresses,
+        destinations,
+        fresh: true,
+    })
+}
+
+/// The two ends of the pod's pair.
+#[derive(Debug)]
+struct Pair {
+    host: Link,
+    pod: Link,
+    fresh: bool,
+}
+
+async fn make_pair(
+    call: &Call,
+    host: &Links,
+    inside: &Links,
+    netns: &Netns,
+    mac: Mac,
+    families: &[Family],
+) -> Result<Pair, CniError> {
+    let name = call.attachment.host_interface();
+    let plan = VethPair {
+        host: name.as_str(),
+        pod: &call.attachment.ifname,
+        mac,
+        mtu: settings::mtu(&call.conf, &call.dirs)?,
+        queues: call.conf.num_queues,
+        alias: call.attachment.alias(),
+    };
+    let fresh = make_room(&plan, host, inside).await?;
+    let host_link = if fresh {
+        plan.create(host, netns, families).await?
+    } else {
+        plan.dress(host, families).await?
+    };
+    let Some(pod_link) = inside.by_name(plan.pod).await? else {
+        return Err(KernelError::Vanished {
+            name: plan.pod.to_owned(),
+        }
+        .into());
+    };
+    Ok(Pair {
+        host: host_link,
+        pod: pod_link,
+        fresh,
+    })
+}
+
+/// True when the pair must be made: there is none, or only remains, which are deleted. False when an
+/// earlier call of the same attachment made it.
+async fn make_room(
+    plan: &VethPair<'_>,
+    host: &Links,
+    inside: &Links,
+) -> Result<bool, KernelError> {
+    let (host_link, pod_link) = (
+        host.by_name(plan.host).await?,
+        inside.by_name(plan.pod).await?,
+    );
+    let taken = || KernelError::Taken {
+        name: plan.pod.to_owned(),
+    };
+    match (host_link, pod_link) {
+        (None, None) => Ok(true),
+        (None, Some(_)) => Err(taken()),
+        (Some(host_link), Some(pod_link)) if host_link.is_pair_with(&pod_link) => {
+            let ours = host_link.alias.as_deref() == Some(plan.alias.as_str());
+            if ours {
+                return Ok(false);
+            }
+            host.delete(&host_link).await?;
+            Ok(true)
+        }
+        // An older sandbox of the same pod.
+        (Some(host_link), pod_link) => {
+            if pod_link.is_some() {
+                return Err(taken());
+            }
+            host.delete(&host_link).await?;
+            Ok(true)
+        }
+    }
+}
+
+async fn undo<S: Store>(call: &Call, store: &S, made: &Made) {
+    let complain = |what: &str, error: &dyn std::error::Error| {
+        tracing::warn!(error, "cannot undo: {what} stays until DEL or GC");
+    };
+    if made.pair
+        && let Err(error) = del::delete_interface(call).await
+    {
+        complain("the interface", &error);
+    }
+    if (made.endpoint || made.addresses)
+        && let Err(error) = del::release_or_leave(call, store, &|_| {}).await
+    {
+        complain("the address", &error);
+    }
+    if made.delegated
+        && let Ok(Some(delegate)) = call.delegate()
+        && let Err(error) = delegate.run(crate::spec::Command::Del)
+    {
+        complain("the address", &error);
+    }
+}
+
+fn outcome(call: &Call, plan: &PodPlan, pair: &Pair, mac: &Mac) -> Result<Outcome, CniError> {
+    let sandbox = call.env.netns.as_ref();
+    let interfaces = vec![
+        Interface {
+            name: pair.host.name.clone(),
+            mac: Some(format_mac(&HOST_MAC)),
+            mtu: Some(pair.host.mtu),
+            ..Interface::default()
+        },
+        Interface {
+            name: pair.pod.name.clone(),
+            mac: Some(format_mac(mac)),
+            mtu: Some(pair.pod.mtu),
+            sandbox: sandbox.map(|path| path.to_string_lossy().into_owned()),
+            ..Interface::default()
+        },
+    ];
+    let cidr = |prefix: &Prefix| Cidr {
+        address: prefix.address(),
+        len: prefix.len(),
+    };
+    let ip = |prefix| IpConfig::new(cidr(prefix), Some(1));
+    let route = |destination: &Prefix| Route {
+        dst: cidr(destination),
+        gw: Some(gateway_of(destination)),
+        extra: serde_json::Map::new(),
+    };
+    let ours = Outcome {
+        interfaces,
+        ips: plan.addresses.iter().map(ip).collect(),
+        routes: plan.destinations.iter().map(route).collect(),
+        dns: call.conf.dns.clone(),
+        extra: serde_json::Map::new(),
+    };
+    match &call.conf.prev_result {
+        None => Ok(ours),
+        Some(previous) => {
+            let previous = Outcome::from_json(previous).map_err(CniError::PrevResult)?;
+            Ok(ours.after(previous))
+        }
+    }
+}
+
+const fn gateway_of(destination: &Prefix) -> IpAddr {
+    pod::gateway(destination.family())
+}

@@ -1,0 +1,218 @@
+//! The addresses of an attachment, through Caracal's IPAM: an earlier call's are kept, else the wished
+//! ones are taken, and all go by the handle.
+
+use std::net::IpAddr;
+
+use caracal_datastore::store::Store;
+use caracal_ipam::client::{Client, ClientError};
+use caracal_ipam::error::{AssignError, AssignIpError, ReleaseError};
+use caracal_ipam::request::{AssignIpRequest, AssignRequest};
+use caracal_model::names::HandleId;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::txn::KeyValue;
+
+use crate::attachment::Attachment;
+use crate::spec::Wishes;
+
+/// An address of the attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// The address.
+    pub address: IpAddr,
+    /// The block it is from.
+    pub block: Prefix,
+}
+
+/// Why there are no addresses, or why they could not be released.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// None could be taken.
+    #[error("no address: {}", .0)]
+    Assign(#[source] ClientError<AssignError>),
+    /// A wished one could not be taken.
+    #[error("address {address} cannot be taken: {source}")]
+    AssignIp {
+        /// The address.
+        address: IpAddr,
+        /// Why.
+        source: ClientError<AssignIpError>,
+    },
+    /// They could not be released or looked up.
+    #[error("cannot look up or release handle {handle}")]
+    Handle {
+        /// The handle.
+        handle: HandleId,
+        /// Why.
+        #[source]
+        source: ClientError<ReleaseError>,
+    },
+}
+
+impl AddressError {
+    /// True when the same call may succeed later.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Assign(error) => error.is_transient(),
+            Self::AssignIp { source, .. } => source.is_transient(),
+            Self::Handle { source, .. } => source.is_transient(),
+        }
+    }
+
+    /// True when a write was under way and may have happened.
+    #[must_use]
+    pub const fn may_have_taken(&self) -> bool {
+        matches!(
+            self,
+            Self::Assign(ClientError::Store(_))
+                | Self::AssignIp {
+                    source: ClientError::Store(_),
+                    ..
+                }
+        )
+    }
+}
+
+/// Makes sure that the attachment holds what it wishes. The flag is true when this call took the
+/// addresses. `handle` is the stored handle, when an earlier call left one.
+///
+/// # Errors
+/// [`AddressError`]; then the attachment may hold some of several wished addresses.
+pub async fn hold<S: Store>(
+    store: &S,
+    attachment: &Attachment,
+    wishes: &Wishes,
+    handle: Option<&KeyValue>,
+) -> Result<(Vec<Held>, bool), AddressError> {
+    if handle.is_some() {
+        let held = held(store, &attachment.handle()).await?;
+        if fits(&held, wishes) {
+            return Ok((held, false));
+        }
+        release(store, &attachment.handle()).await?;
+    }
+    let taken = if wishes.addresses.is_empty() {
+        take(store, attachment, wishes).await?
+    } else {
+        take_named(store, attachment, &wishes.addresses).await?
+    };
+    Ok((taken, true))
+}
+
+/// True when what is held is what would be taken now.
+fn fits(held: &[Held], wishes: &Wishes) -> bool {
+    if wishes.addresses.is_empty() {
+        let mut families: Vec<_> = held.iter().map(|h| Family::of(h.address)).collect();
+        families.sort_unstable();
+        let mut wanted = wishes.wanted_families();
+        wanted.sort_unstable();
+        return families == wanted;
+    }
+    let mut addresses: Vec<_> = held.iter().map(|h| h.address).collect();
+    addresses.sort_unstable();
+    let mut wanted = wishes.addresses.clone();
+    wanted.sort_unstable();
+    addresses == wanted
+}
+
+/// The addresses of a handle, IPv4 first.
+///
+/// # Errors
+/// [`AddressError::Handle`].
+pub async fn held<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Held>, AddressError> {
+    let client = Client::new(store.clone());
+    let held = client
+        .addresses_of(handle)
+        .await
+        .map_err(|source| AddressError::Handle {
+            handle: handle.clone(),
+            source,
+        })?;
+    let mut held: Vec<_> = held
+        .iter()
+        .map(|h| Held {
+            address: h.address,
+            block: h.block,
+        })
+        .collect();
+    held.sort_unstable();
+    Ok(held)
+}
+
+async fn take<S: Store>(
+    store: &S,
+    attachment: &Attachment,
+    wishes: &Wishes,
+) -> Result<Vec<Held>, AddressError> {
+    let families = wishes.wanted_families();
+    let count = |family| usize::from(families.contains(&family));
+    let mut request = AssignRequest::workload(attachment.node.clone(), attachment.handle());
+    request.num_v4 = count(Family::Ipv4);
+    request.num_v6 = count(Family::Ipv6);
+    request.attributes = attachment.attributes();
+    request.pools_v4.clone_from(&wishes.ipv4_pools);
+    request.pools_v6.clone_from(&wishes.ipv6_pools);
+    let client = Client::new(store.clone());
+    let assigned = client
+        .auto_assign(request)
+        .await
+        .map_err(AddressError::Assign)?;
+    let held = assigned.all().map(|a| Held {
+        address: a.address,
+        block: a.block,
+    });
+    Ok(held.collect())
+}
+
+async fn take_named<S: Store>(
+    store: &S,
+    attachment: &Attachment,
+    addresses: &[IpAddr],
+) -> Result<Vec<Held>, AddressError> {
+    let client = Client::new(store.clone());
+    let mut held = Vec::new();
+    for &address in addresses {
+        let request = AssignIpRequest {
+            address,
+            node: attachment.node.clone(),
+            handle: attachment.handle(),
+            attributes: attachment.attributes(),
+            usage: AllowedUse::Workload,
+        };
+        match client.assign_ip(request).await {
+            Ok(taken) => held.push(Held {
+                address: taken.address,
+                block: taken.block,
+            }),
+            Err(source) => {
+                // All or nothing, as with addresses nobody named.
+                if !held.is_empty()
+                    && let Err(error) = release(store, &attachment.handle()).await
+                {
+                    tracing::warn!(%error, "addresses stay with the handle until DEL or GC");
+                }
+                return Err(AddressError::AssignIp { address, source });
+            }
+        }
+    }
+    held.sort_unstable();
+    Ok(held)
+}
+
+/// Releases all addresses of a handle and says which.
+///
+/// # Errors
+/// [`AddressError::Handle`].
+pub async fn release<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<IpAddr>, AddressError> {
+    let client = Client::new(store.clone());
+    let released =
+        client
+            .release_by_handle(handle, &[])
+            .await
+            .map_err(|source| AddressError::Handle {
+                handle: handle.clone(),
+                source,
+            })?;
+    Ok(released.addresses)
+}

@@ -1,0 +1,108 @@
+//! One call of a runtime: its environment and configuration, and what follows from them on this node.
+
+use std::path::Path;
+
+use crate::attachment::Attachment;
+use crate::delegate::{Delegate, DelegateError};
+use crate::error::CniError;
+use crate::settings::{self, Dirs};
+use crate::spec::{Env, EnvError, NetConf};
+
+/// A point that a call has passed. Reported as it goes; a test may end the process there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Milestone {
+    /// ADD: addresses are held.
+    AddressesHeld,
+    /// ADD: the veth pair exists.
+    PairMade,
+    /// ADD: the pod's side is complete.
+    PodConfigured,
+    /// ADD: the endpoint is in the datastore.
+    EndpointWritten,
+    /// ADD: the kernel routes to the pod.
+    RouteSeen,
+    /// DEL: the interface is gone.
+    InterfaceDeleted,
+    /// DEL: the endpoint is gone.
+    EndpointDeleted,
+    /// DEL: the addresses are free.
+    AddressesReleased,
+}
+
+impl Milestone {
+    /// All, in order.
+    pub const ALL: [Self; 8] = [
+        Self::AddressesHeld,
+        Self::PairMade,
+        Self::PodConfigured,
+        Self::EndpointWritten,
+        Self::RouteSeen,
+        Self::InterfaceDeleted,
+        Self::EndpointDeleted,
+        Self::AddressesReleased,
+    ];
+}
+
+/// Who hears of milestones.
+pub type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
+
+/// One call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The environment.
+    pub env: Env,
+    /// The configuration.
+    pub conf: NetConf,
+    /// The configuration as it came in, for other plugins.
+    pub stdin: Vec<u8>,
+    /// The node's directories.
+    pub dirs: Dirs,
+    /// The attachment; for verbs without one its container is empty.
+    pub attachment: Attachment,
+}
+
+impl Call {
+    /// Reads the call. `get` looks up environment variables.
+    ///
+    /// # Errors
+    /// [`CniError`].
+    pub fn new(
+        env: Env,
+        stdin: Vec<u8>,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, CniError> {
+        let conf = NetConf::parse(&stdin)?;
+        let dirs = Dirs::of(&conf, get);
+        let node = settings::node_name(&conf, &dirs)?;
+        let attachment = Attachment::of(&env, &conf, node);
+        Ok(Self {
+            env,
+            conf,
+            stdin,
+            dirs,
+            attachment,
+        })
+    }
+
+    /// The path of the container's namespace, for verbs that need it.
+    ///
+    /// # Errors
+    /// [`EnvError::Missing`].
+    pub fn netns(&self) -> Result<&Path, EnvError> {
+        self.env.netns.as_deref().ok_or(EnvError::Missing {
+            variable: "CNI_NETNS",
+            command: self.env.command.as_str(),
+        })
+    }
+
+    /// The IPAM plugin to run, when addresses are not ours.
+    ///
+    /// # Errors
+    /// [`DelegateError`].
+    pub fn delegate(&self) -> Result<Option<Delegate<'_>>, DelegateError> {
+        if self.conf.ipam.is_ours() {
+            return Ok(None);
+        }
+        Delegate::find(&self.conf.ipam.kind, &self.env, &self.stdin).map(Some)
+    }
+}

@@ -1,0 +1,228 @@
+//! CHECK: is the attachment as ADD made it? Looks at everything and names all that differs; changes
+//! nothing.
+
+use std::net::IpAddr;
+
+use caracal_datastore::store::Store;
+use caracal_model::net::Prefix;
+use caracal_model::resource::node::format_mac;
+
+use crate::addresses;
+use crate::call::Call;
+use crate::endpoint::{self, Known};
+use crate::error::CniError;
+use crate::kernel::HOST_MAC;
+use crate::kernel::link::{KernelError, Link, Links};
+use crate::kernel::netns::Netns;
+use crate::kernel::pod;
+use crate::kernel::route_wait::is_routed;
+use crate::spec::{Command, Outcome};
+
+/// What differs.
+#[derive(Debug, thiserror::Error)]
+#[error("the attachment of {ifname} differs from what was made: {}", .differences.join("; "))]
+pub struct CheckError {
+    /// The interface in the container.
+    pub ifname: String,
+    /// One sentence for each difference.
+    pub differences: Vec<String>,
+}
+
+/// Compares the attachment with what the endpoint and `prevResult` say.
+///
+/// # Errors
+/// [`CniError::Check`] with all differences.
+pub async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+    let known = endpoint::read(store, &call.attachment).await?;
+    let mut differences = Vec::new();
+    let addresses = stored(call, store, &known, &mut differences).await?;
+    previous(call, &addresses, &mut differences)?;
+    kernel(call, &addresses, &mut differences).await?;
+    if let Some(delegate) = call.delegate()? {
+        delegate.run(Command::Check)?;
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(CheckError {
+        ifname: call.attachment.ifname.clone(),
+        differences,
+    }
+    .into())
+}
+
+fn list(prefixes: &[Prefix]) -> String {
+    if prefixes.is_empty() {
+        return "nothing".to_owned();
+    }
+    let texts: Vec<_> = prefixes.iter().map(ToString::to_string).collect();
+    texts.join(", ")
+}
+
+/// The addresses as the datastore has them.
+async fn stored<S: Store>(
+    call: &Call,
+    store: &S,
+    known: &Known,
+    differences: &mut Vec<String>,
+) -> Result<Vec<Prefix>, CniError> {
+    let attachment = &call.attachment;
+    let Some(endpoint) = known.own_endpoint(attachment) else {
+        differences.push(format!(
+            "{} is no endpoint of container {}",
+            attachment.endpoint_key().to_path(),
+            attachment.container_id
+        ));
+        return Ok(Vec::new());
+    };
+    let spec = endpoint.spec;
+    let interface = attachment.host_interface();
+    if spec.interface_name != interface.as_str() {
+        differences.push(format!(
+            "the endpoint names interface {:?}, not {interface}",
+            spec.interface_name
+        ));
+    }
+    let mut addresses = spec.ip_networks;
+    addresses.sort_unstable();
+    if call.conf.ipam.is_ours() {
+        let handle = attachment.handle();
+        let held = addresses::held(store, &handle).await?;
+        let held: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
+        if held != addresses {
+            differences.push(format!(
+                "IPAM handle {handle} holds {}, the endpoint {}",
+                list(&held),
+                list(&addresses)
+            ));
+        }
+    }
+    Ok(addresses)
+}
+
+/// What the runtime remembers of the ADD.
+fn previous(
+    call: &Call,
+    addresses: &[Prefix],
+    differences: &mut Vec<String>,
+) -> Result<(), CniError> {
+    let Some(previous) = &call.conf.prev_result else {
+        return Ok(());
+    };
+    let previous = Outcome::from_json(previous).map_err(CniError::PrevResult)?;
+    let inside = |name: &str, sandbox: Option<&String>| {
+        name == call.attachment.ifname && sandbox.is_some_and(|path| !path.is_empty())
+    };
+    let ours = |index: Option<usize>| {
+        index
+            .and_then(|index| previous.interfaces.get(index))
+            .is_some_and(|i| inside(&i.name, i.sandbox.as_ref()))
+    };
+    let mut remembered: Vec<_> = previous
+        .ips
+        .iter()
+        .filter(|ip| ours(ip.interface))
+        .map(|ip| Prefix::host(ip.address.address))
+        .collect();
+    remembered.sort_unstable();
+    if remembered != addresses {
+        differences.push(format!(
+            "prevResult has {}, the endpoint {}",
+            list(&remembered),
+            list(addresses)
+        ));
+    }
+    Ok(())
+}
+
+async fn kernel(
+    call: &Call,
+    addresses: &[Prefix],
+    differences: &mut Vec<String>,
+) -> Result<(), CniError> {
+    let netns = Netns::open(call.netns()?)?;
+    let host = Links::here()?;
+    let inside = Links::inside(&netns, || Ok(()))?;
+    let attachment = &call.attachment;
+    let host_name = attachment.host_interface();
+    let host_link = host.by_name(host_name.as_str()).await?;
+    let pod_link = inside.by_name(&attachment.ifname).await?;
+    if let Some(link) = &host_link {
+        host_side(call, &host, link, addresses, differences).await?;
+    } else {
+        differences.push(format!("there is no interface {host_name} on the host"));
+    }
+    let Some(pod_link) = pod_link else {
+        let name = &attachment.ifname;
+        differences.push(format!("there is no interface {name} in the container"));
+        return Ok(());
+    };
+    if host_link.is_some_and(|link| !link.is_pair_with(&pod_link)) {
+        let name = &attachment.ifname;
+        differences.push(format!("{name} and {host_name} are not one veth pair"));
+    }
+    pod_side(call, &inside, &pod_link, addresses, differences).await?;
+    Ok(())
+}
+
+async fn host_side(
+    call: &Call,
+    host: &Links,
+    link: &Link,
+    addresses: &[Prefix],
+    differences: &mut Vec<String>,
+) -> Result<(), KernelError> {
+    let name = &link.name;
+    if !link.up {
+        differences.push(format!("{name} is down"));
+    }
+    if link.mac != Some(HOST_MAC) {
+        let mac = link.mac.as_ref().map(format_mac).unwrap_or_default();
+        differences.push(format!(
+            "{name} has MAC {mac}, not {}",
+            format_mac(&HOST_MAC)
+        ));
+    }
+    if call.conf.route_wait() > 0 {
+        for address in addresses {
+            if !is_routed(host, link, address).await? {
+                differences.push(format!("the host has no route to {address} on {name}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn pod_side(
+    call: &Call,
+    inside: &Links,
+    link: &Link,
+    addresses: &[Prefix],
+    differences: &mut Vec<String>,
+) -> Result<(), KernelError> {
+    let name = &link.name;
+    if !link.up {
+        differences.push(format!("{name} is down in the container"));
+    }
+    let present = pod::addresses(inside, link).await?;
+    for address in addresses.iter().filter(|a| !present.contains(a)) {
+        differences.push(format!(
+            "{name} lacks {address}; it has {}",
+            list(&present)
+        ));
+    }
+    if call.conf.include_default_routes == Some(false) {
+        return Ok(());
+    }
+    for family in pod::families(addresses) {
+        let gateway: IpAddr = pod::gateway(family);
+        let default = Prefix::truncated(gateway, 0);
+        let routes = pod::destinations(inside, link, family).await?;
+        if !routes.contains(&default) {
+            differences.push(format!(
+                "the container has no default route via {gateway} on {name}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! DEL: the interface first, so that no packet carries an address that is free again; then the endpoint,
+//! then the addresses. What is gone already is no error. Without the datastore a tombstone takes the
+//! place of the second half (CNI-4).
+
+use std::time::{Duration, SystemTime};
+
+use caracal_datastore::store::Store;
+use caracal_model::time::Timestamp;
+
+use crate::addresses;
+use crate::attachment::INTERFACE_PREFIX;
+use crate::call::{Call, Milestone, Progress};
+use crate::endpoint;
+use crate::error::CniError;
+use crate::kernel::link::{KernelError, Link, Links};
+use crate::kernel::netns::{Netns, NetnsError};
+use crate::spec::Command;
+use crate::tombstones::{self, Tombstone, TombstoneError};
+
+/// How long a DEL waits for the datastore before it leaves a tombstone. A runtime that stops a pod waits
+/// for us; the node has all the time of the world.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Detaches the container.
+///
+/// # Errors
+/// [`CniError`] when the interface cannot be deleted, or neither the datastore nor the disk takes the
+/// rest.
+pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Result<(), CniError> {
+    delete_interface(call).await?;
+    progress(Milestone::InterfaceDeleted);
+    release_or_leave(call, store, progress).await?;
+    if let Some(delegate) = call.delegate()? {
+        delegate.run(Command::Del)?;
+    }
+    Ok(())
+}
+
+/// Releases endpoint and addresses, or leaves a tombstone.
+///
+/// # Errors
+/// [`CniError`] when the tombstone cannot be written.
+pub(crate) async fn release_or_leave<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<(), CniError> {
+    let released = tokio::time::timeout(PATIENCE, release(call, store, progress)).await;
+    let reason = match released {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => chain(&error),
+        Err(_elapsed) => format!("the datastore did not answer in {} s", PATIENCE.as_secs()),
+    };
+    let tombstone = tombstone(call);
+    let path = tombstones::leave(&call.dirs.lib, &call.attachment, &tombstone)?;
+    tracing::warn!(reason, ?path, "left a tombstone; the node will release the address");
+    Ok(())
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn tombstone(call: &Call) -> Tombstone {
+    let ours = call.conf.ipam.is_ours();
+    Tombstone {
+        handle: ours.then(|| call.attachment.handle()),
+        container_id: call.attachment.container_id.clone(),
+        endpoint: Some(call.attachment.endpoint_key().to_path()),
+        left_at: Timestamp::from(SystemTime::now()).rfc3339(),
+    }
+}
+
+async fn release<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<(), TombstoneError> {
+    let attachment = &call.attachment;
+    tombstones::settle(store, &call.dirs.lib, attachment).await?;
+    endpoint::remove(store, &attachment.endpoint_key(), &attachment.container_id).await?;
+    progress(Milestone::EndpointDeleted);
+    if call.conf.ipam.is_ours() {
+        addresses::release(store, &attachment.handle()).await?;
+    }
+    progress(Milestone::AddressesReleased);
+    Ok(())
+}
+
+/// Deletes the attachment's veth pair, wherever one of its ends can be seen.
+///
+/// # Errors
+/// [`KernelError`].
+pub(crate) async fn delete_interface(call: &Call) -> Result<(), KernelError> {
+    let host = Links::here()?;
+    let found = match seen_from_pod(call, &host).await? {
+        Some(link) => Some(link),
+        None => seen_from_host(call, &host).await?,
+    };
+    match found {
+        Some(link) => host.delete(&link).await,
+        None => Ok(()),
+    }
+}
+
+/// The host side of the pod's interface, when that is one of a Calico-style pair.
+async fn seen_from_pod(call: &Call, host: &Links) -> Result<Option<Link>, KernelError> {
+    let Some(path) = &call.env.netns else {
+        return Ok(None);
+    };
+    let netns = match Netns::open(path) {
+        Ok(netns) => netns,
+        Err(NetnsError::Gone { .. }) => return Ok(None),
+        Err(error) => {
+            tracing::warn!(%error, "looking for the interface on the host's side only");
+            return Ok(None);
+        }
+    };
+    let inside = Links::inside(&netns, || Ok(()))?;
+    let Some(pod_link) = inside.by_name(&call.attachment.ifname).await? else {
+        return Ok(None);
+    };
+    let Some(index) = pod_link.peer else {
+        return Ok(None);
+    };
+    let host_link = host.by_index(index).await?;
+    Ok(host_link
+        .filter(|link| link.is_pair_with(&pod_link) && link.name.starts_with(INTERFACE_PREFIX)))
+}
+
+/// The host side by name, when its alias says that it is this attachment's.
+async fn seen_from_host(call: &Call, host: &Links) -> Result<Option<Link>, KernelError> {
+    let link = host
+        .by_name(call.attachment.host_interface().as_str())
+        .await?;
+    let alias = call.attachment.alias();
+    Ok(link.filter(|link| link.alias.as_deref() == Some(alias.as_str())))
+}

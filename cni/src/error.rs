@@ -1,0 +1,135 @@
+//! Every reason for which a call fails, and the error code each has on stdout.
+
+use caracal_datastore::store::StoreError;
+
+use crate::addresses::AddressError;
+use crate::check::CheckError;
+use crate::delegate::DelegateError;
+use crate::endpoint::EndpointError;
+use crate::kernel::link::KernelError;
+use crate::kernel::netns::NetnsError;
+use crate::kernel::route_wait::RouteWaitError;
+use crate::settings::SettingsError;
+use crate::spec::{Code, ConfigError, EnvError, Failure};
+use crate::status::StatusError;
+use crate::tombstones::TombstoneError;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    /// The environment.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// stdin could not be read.
+    #[error("cannot read the network configuration from stdin")]
+    Stdin(#[source] std::io::Error),
+    /// The runtime could not be made.
+    #[error("cannot start: too few resources")]
+    Runtime(#[source] std::io::Error),
+    /// A setting of the node.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The configuration of the datastore.
+    #[error("the settings of the datastore are wrong")]
+    Datastore(#[source] StoreError),
+    /// The endpoint.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The addresses.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+    /// The delegated IPAM plugin.
+    #[error(transparent)]
+    Delegate(#[from] DelegateError),
+    /// The delegated IPAM plugin gave no address.
+    #[error("the IPAM plugin {0} gave no address")]
+    NoAddress(String),
+    /// The kernel.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The agent's route.
+    #[error(transparent)]
+    RouteWait(#[from] RouteWaitError),
+    /// The notes of earlier DELs.
+    #[error(transparent)]
+    Tombstone(#[from] TombstoneError),
+    /// What CHECK found.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// What STATUS found.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// `prevResult` is no result.
+    #[error("network configuration: prevResult is no CNI result")]
+    PrevResult(#[source] serde_json::Error),
+}
+
+impl From<NetnsError> for CniError {
+    fn from(error: NetnsError) -> Self {
+        Self::Kernel(error.into())
+    }
+}
+
+impl CniError {
+    /// The code on stdout.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Env(_) => Code::InvalidEnvironment,
+            Self::Config(ConfigError::Decode(_)) | Self::PrevResult(_) => Code::Decode,
+            Self::Config(ConfigError::Version(_)) => Code::IncompatibleVersion,
+            Self::Config(ConfigError::Unsupported { .. }) => Code::UnsupportedField,
+            Self::Config(ConfigError::Invalid { .. }) | Self::Settings(_) | Self::Datastore(_) => {
+                Code::InvalidConfig
+            }
+            Self::Stdin(_) | Self::Runtime(_) => Code::Io,
+            Self::Endpoint(error) => endpoint_code(error),
+            Self::Addresses(error) if error.is_transient() => Code::TryAgainLater,
+            Self::Addresses(_) | Self::NoAddress(_) => Code::Addresses,
+            Self::Delegate(DelegateError::Failed { code, .. }) if *code != 0 => {
+                Code::Foreign(*code)
+            }
+            Self::Delegate(_) => Code::Delegate,
+            Self::Kernel(error) => kernel_code(error),
+            Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
+            Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
+            Self::Tombstone(error) => tombstone_code(error),
+            Self::Check(_) => Code::Differs,
+            Self::Status(_) => Code::NotAvailable,
+        }
+    }
+
+    /// The error object for stdout.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure::of(self.code(), self)
+    }
+}
+
+fn endpoint_code(error: &EndpointError) -> Code {
+    if error.is_transient() {
+        Code::TryAgainLater
+    } else {
+        Code::Datastore
+    }
+}
+
+const fn kernel_code(error: &KernelError) -> Code {
+    match error {
+        KernelError::Netns(NetnsError::Gone { .. }) => Code::UnknownContainer,
+        KernelError::Netns(NetnsError::Host { .. }) => Code::InvalidEnvironment,
+        _ => Code::Kernel,
+    }
+}
+
+fn tombstone_code(error: &TombstoneError) -> Code {
+    match error {
+        TombstoneError::File { .. } | TombstoneError::Decode { .. } => Code::Io,
+        TombstoneError::Endpoint(error) => endpoint_code(error),
+        TombstoneError::Addresses(error) if error.is_transient() => Code::TryAgainLater,
+        TombstoneError::Addresses(_) => Code::Addresses,
+    }
+}

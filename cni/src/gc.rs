@@ -1,0 +1,128 @@
+//! GC: the runtime lists the attachments that are alive; what this node holds of the network besides is
+//! released. Touches nothing of other nodes, of other networks, or of uncertain origin (CNI-6).
+
+use std::collections::BTreeSet;
+
+use caracal_datastore::store::Store;
+use caracal_model::keys::{self, Key};
+use caracal_model::names::HandleId;
+use caracal_model::resource::{Kind, WorkloadEndpoint};
+use caracal_model::txn::{KeyValue, Range};
+
+use crate::addresses;
+use crate::attachment::{container_of, handle, handle_of_alias};
+use crate::call::Call;
+use crate::endpoint::{self, EndpointError};
+use crate::error::CniError;
+use crate::kernel::link::Links;
+use crate::spec::{Command, ConfigError};
+
+/// Releases what belongs to no attachment of the list. `interfaces` is false for a plugin that makes none.
+///
+/// # Errors
+/// [`CniError`]; what was released until then stays released.
+pub async fn gc<S: Store>(call: &Call, store: &S, interfaces: bool) -> Result<(), CniError> {
+    let alive = alive(call)?;
+    if interfaces {
+        delete_interfaces(call, &alive).await?;
+    }
+    let dead = dead_handles(call, store, &alive).await?;
+    if interfaces && !dead.is_empty() {
+        remove_endpoints(call, store, &dead).await?;
+    }
+    for handle in &dead {
+        let addresses = addresses::release(store, handle).await?;
+        tracing::info!(%handle, ?addresses, "released: the runtime knows no such attachment");
+    }
+    if let Some(delegate) = call.delegate()? {
+        delegate.run(Command::Gc)?;
+    }
+    Ok(())
+}
+
+fn alive(call: &Call) -> Result<BTreeSet<HandleId>, ConfigError> {
+    let Some(attachments) = &call.conf.valid_attachments else {
+        return Err(ConfigError::Invalid {
+            key: "cni.dev/valid-attachments",
+            reason: "GC needs the list of attachments that are alive".to_owned(),
+        });
+    };
+    let network = &call.attachment.network;
+    Ok(attachments
+        .iter()
+        .map(|a| handle(network, &a.container_id, &a.ifname))
+        .collect())
+}
+
+async fn delete_interfaces(call: &Call, alive: &BTreeSet<HandleId>) -> Result<(), CniError> {
+    let host = Links::here()?;
+    for link in host.all().await? {
+        let Some(handle) = link.alias.as_deref().and_then(handle_of_alias) else {
+            continue;
+        };
+        let ours = container_of(&handle, &call.attachment.network).is_some();
+        if ours && !alive.contains(&handle) {
+            host.delete(&link).await?;
+            tracing::info!(link = link.name, %handle, "deleted: the runtime knows no such attachment");
+        }
+    }
+    Ok(())
+}
+
+async fn dead_handles<S: Store>(
+    call: &Call,
+    store: &S,
+    alive: &BTreeSet<HandleId>,
+) -> Result<Vec<HandleId>, CniError> {
+    let network = &call.attachment.network;
+    let prefix = format!("{}{network}.", keys::handles_prefix());
+    let mut dead = Vec::new();
+    for stored in read(store, Range::Prefix(prefix)).await? {
+        let Ok(Key::Handle(handle)) = Key::parse(&stored.key) else {
+            continue;
+        };
+        if container_of(&handle, network).is_none() || alive.contains(&handle) {
+            continue;
+        }
+        if addresses::is_of_node(store, &handle, &call.attachment.node).await? {
+            dead.push(handle);
+        }
+    }
+    Ok(dead)
+}
+
+async fn remove_endpoints<S: Store>(
+    call: &Call,
+    store: &S,
+    dead: &[HandleId],
+) -> Result<(), CniError> {
+    let containers: BTreeSet<_> = dead
+        .iter()
+        .filter_map(|handle| container_of(handle, &call.attachment.network))
+        .collect();
+    let prefix = keys::kind_prefix(Kind::WorkloadEndpoint);
+    for stored in read(store, Range::Prefix(prefix)).await? {
+        let Ok(endpoint) = WorkloadEndpoint::from_json(&stored.value) else {
+            continue;
+        };
+        let spec = &endpoint.spec;
+        let attachment = handle(
+            &call.attachment.network,
+            &spec.container_id,
+            &spec.endpoint,
+        );
+        if spec.node == call.attachment.node.as_str()
+            && containers.contains(spec.container_id.as_str())
+            && dead.contains(&attachment)
+            && let Ok(key) = Key::parse(&stored.key)
+        {
+            endpoint::remove(store, &key, &spec.container_id).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn read<S: Store>(store: &S, range: Range) -> Result<Vec<KeyValue>, EndpointError> {
+    let answer = store.read(&[range]).await.map_err(EndpointError::Store)?;
+    Ok(answer.ranges.into_iter().flatten().collect())
+}

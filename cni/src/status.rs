@@ -1,0 +1,60 @@
+//! STATUS: could an ADD be served now? The datastore must answer and know the node, and the node's process
+//! must be up, since only it programs routes.
+
+use std::io;
+use std::path::PathBuf;
+
+use caracal_datastore::store::Store;
+use tokio::net::UnixStream;
+
+use crate::call::Call;
+use crate::endpoint::{self, EndpointError};
+use crate::error::CniError;
+use crate::spec::Command;
+
+/// Why an ADD could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The node's process does not answer.
+    #[error(
+        "the node's process does not listen on {path:?}; is it running? \
+         Without it no pod gets a route"
+    )]
+    Node {
+        /// The admin socket.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The datastore does not serve.
+    #[error("no pod can be attached now")]
+    Datastore(#[source] EndpointError),
+}
+
+/// Checks the node's process, the datastore, and a delegated IPAM plugin.
+///
+/// # Errors
+/// [`StatusError`] with the reason, or the delegated plugin's.
+pub async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+    let path = call.dirs.admin_socket();
+    UnixStream::connect(&path)
+        .await
+        .map_err(|source| StatusError::Node { path, source })?;
+    datastore(call, store).await?;
+    if let Some(delegate) = call.delegate()? {
+        delegate.run(Command::Status)?;
+    }
+    Ok(())
+}
+
+/// Checks the datastore only.
+///
+/// # Errors
+/// [`StatusError::Datastore`].
+pub async fn datastore<S: Store>(call: &Call, store: &S) -> Result<(), StatusError> {
+    endpoint::read(store, &call.attachment)
+        .await
+        .map(drop)
+        .map_err(StatusError::Datastore)
+}

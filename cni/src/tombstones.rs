@@ -1,0 +1,236 @@
+//! What a DEL leaves on the node when the datastore does not answer: a note of what is still to be
+//! released. The node replays it later; so does the next ADD or DEL of the same attachment.
+//!
+//! A file per attachment in `LIB_DIR/cni-tombstones/`, written atomically. The directory's lock is held
+//! from reading a note until it is deleted, so that no replay releases what a later ADD of the same
+//! container holds (CNI-5).
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use caracal_datastore::store::Store;
+use caracal_model::keys::Key;
+use caracal_model::names::HandleId;
+use serde::{Deserialize, Serialize};
+use sha1::{Digest, Sha1};
+
+use crate::addresses::{self, AddressError};
+use crate::attachment::Attachment;
+use crate::endpoint::{self, EndpointError};
+
+const DIRECTORY: &str = "cni-tombstones";
+const LOCK: &str = ".lock";
+const SUFFIX: &str = ".json";
+
+/// What is still to be released.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tombstone {
+    /// The IPAM handle; absent when another IPAM plugin has the addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<HandleId>,
+    /// The container.
+    pub container_id: String,
+    /// Path of the WorkloadEndpoint's key; absent when there never was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// When it was left, RFC 3339.
+    pub left_at: String,
+}
+
+/// Why tombstones could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TombstoneError {
+    /// Reading or writing failed.
+    #[error("cannot {action} {path:?}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds something else.
+    #[error("{path:?} is no tombstone; remove it after checking `caracal ipam check`")]
+    Decode {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The endpoint could not be removed.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The addresses could not be released.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+}
+
+/// What a replay did.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// Containers whose remains are gone.
+    pub done: Vec<String>,
+    /// What failed; the files stay.
+    pub failed: Vec<TombstoneError>,
+    /// True when another process is replaying; nothing was done.
+    pub busy: bool,
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TombstoneError {
+    let path = path.to_owned();
+    move |source| TombstoneError::File {
+        action,
+        path,
+        source,
+    }
+}
+
+/// The file of an attachment. Handles are file names already, but for their length.
+fn file_of(lib_dir: &Path, attachment: &Attachment) -> PathBuf {
+    let mut name = attachment.handle().to_string();
+    if name.len() > 200 {
+        name = Sha1::digest(name.as_bytes())
+            .iter()
+            .map(|octet| format!("{octet:02x}"))
+            .collect();
+    }
+    lib_dir.join(DIRECTORY).join(name + SUFFIX)
+}
+
+/// Leaves a tombstone; one that is there is overwritten.
+///
+/// # Errors
+/// [`TombstoneError::File`].
+pub fn leave(
+    lib_dir: &Path,
+    attachment: &Attachment,
+    tombstone: &Tombstone,
+) -> Result<PathBuf, TombstoneError> {
+    let directory = lib_dir.join(DIRECTORY);
+    fs::create_dir_all(&directory).map_err(failed("make", &directory))?;
+    let path = file_of(lib_dir, attachment);
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    let text = serde_json::to_vec_pretty(tombstone).expect("a tombstone is always valid JSON");
+    let write = || {
+        let mut file = File::create(&draft)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&draft, &path)?;
+        File::open(&directory)?.sync_all()
+    };
+    write().map_err(failed("write", &path))?;
+    Ok(path)
+}
+
+/// All tombstones, sorted by file name.
+///
+/// # Errors
+/// [`TombstoneError`].
+pub fn list(lib_dir: &Path) -> Result<Vec<Tombstone>, TombstoneError> {
+    files(lib_dir)?.iter().map(|path| read(path)).collect()
+}
+
+fn files(lib_dir: &Path) -> Result<Vec<PathBuf>, TombstoneError> {
+    let directory = lib_dir.join(DIRECTORY);
+    let entries = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed("list", &directory))?,
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed("list", &directory))?.path();
+        if path.to_string_lossy().ends_with(SUFFIX) {
+            paths.push(path);
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> Result<Tombstone, TombstoneError> {
+    let text = fs::read(path).map_err(failed("read", path))?;
+    serde_json::from_slice(&text).map_err(|source| TombstoneError::Decode {
+        path: path.into(),
+        source,
+    })
+}
+
+fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), TombstoneError> {
+    let path = lib_dir.join(DIRECTORY).join(LOCK);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed("open", &path))?;
+    Ok((file, path))
+}
+
+/// Replays all tombstones. For the node's process, whenever the datastore is fresh.
+///
+/// # Errors
+/// [`TombstoneError`] when the directory itself cannot be read; what fails of one tombstone is in the
+/// answer, and its file stays.
+pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, TombstoneError> {
+    let mut replayed = Replayed::default();
+    if files(lib_dir)?.is_empty() {
+        return Ok(replayed);
+    }
+    let (lock, path) = lock_file(lib_dir)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            replayed.busy = true;
+            return Ok(replayed);
+        }
+        Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+    }
+    for path in files(lib_dir)? {
+        match replay_one(store, &path).await {
+            Ok(container) => replayed.done.push(container),
+            Err(error) => replayed.failed.push(error),
+        }
+    }
+    Ok(replayed)
+}
+
+/// Replays the tombstone of one attachment, when there is one. Waits for a replay that is under way: its
+/// end is the moment from which on the attachment's name is free.
+///
+/// # Errors
+/// [`TombstoneError`].
+pub async fn settle<S: Store>(
+    store: &S,
+    lib_dir: &Path,
+    attachment: &Attachment,
+) -> Result<(), TombstoneError> {
+    let path = file_of(lib_dir, attachment);
+    if !path.exists() {
+        return Ok(());
+    }
+    let (lock, lock_path) = lock_file(lib_dir)?;
+    lock.lock().map_err(failed("lock", &lock_path))?;
+    if path.exists() {
+        replay_one(store, &path).await?;
+    }
+    Ok(())
+}
+
+async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, TombstoneError> {
+    let tombstone = read(path)?;
+    if let Some(key) = &tombstone.endpoint
+        && let Ok(key) = Key::parse(key)
+    {
+        endpoint::remove(store, &key, &tombstone.container_id).await?;
+    }
+    if let Some(handle) = &tombstone.handle {
+        addresses::release(store, handle).await?;
+    }
+    fs::remove_file(path).map_err(failed("remove", path))?;
+    tracing::info!(container = tombstone.container_id, "tombstone replayed");
+    Ok(tombstone.container_id)
+}
