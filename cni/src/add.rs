@@ -99,7 +99,7 @@ async fn attach<S: Store>(
             pair
         },
     );
-    let ours = call.conf.ipam.is_ours();
+    let ours = call.has_own_addresses();
     match &obtained {
         Ok(obtained) => {
             made.addresses = obtained.fresh && ours;
@@ -135,7 +135,7 @@ async fn attach<S: Store>(
 
 /// The families to prepare for. A delegated plugin tells only afterwards.
 fn expected_families(call: &Call, wishes: &Wishes) -> Vec<Family> {
-    if call.conf.ipam.is_ours() {
+    if call.has_own_addresses() {
         return wishes.wanted_families();
     }
     let mut families = vec![Family::Ipv4];
@@ -157,7 +157,7 @@ async fn obtain<S: Store>(
     wishes: &Wishes,
     known: &Known,
 ) -> Result<Obtained, CniError> {
-    if call.conf.ipam.is_ours() {
+    if call.has_own_addresses() {
         let (held, fresh) =
             addresses::hold(store, &call.attachment, wishes, known.handle.as_ref()).await?;
         let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();

@@ -7,7 +7,7 @@ use caracal_datastore::store::Store;
 use caracal_ipam::client::{Client, ClientError};
 use caracal_ipam::error::{AssignError, AssignIpError, ReleaseError};
 use caracal_ipam::request::{AssignIpRequest, AssignRequest};
-use caracal_model::names::HandleId;
+use caracal_model::names::{HandleId, NodeName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::ip_pool::AllowedUse;
 use caracal_model::txn::KeyValue;
@@ -116,20 +116,40 @@ fn fits(held: &[Held], wishes: &Wishes) -> bool {
     addresses == wanted
 }
 
-/// The addresses of a handle, IPv4 first.
-///
-/// # Errors
-/// [`AddressError::Handle`].
-pub async fn held<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Held>, AddressError> {
+async fn look_up<S: Store>(
+    store: &S,
+    handle: &HandleId,
+) -> Result<Vec<caracal_ipam::usage::Held>, AddressError> {
     let client = Client::new(store.clone());
-    let held = client
+    client
         .addresses_of(handle)
         .await
         .map_err(|source| AddressError::Handle {
             handle: handle.clone(),
             source,
-        })?;
-    let mut held: Vec<_> = held
+        })
+}
+
+/// True when the handle holds addresses, and all of them for this node.
+///
+/// # Errors
+/// [`AddressError::Handle`].
+pub async fn is_of_node<S: Store>(
+    store: &S,
+    handle: &HandleId,
+    node: &NodeName,
+) -> Result<bool, AddressError> {
+    let held = look_up(store, handle).await?;
+    Ok(!held.is_empty() && held.iter().all(|h| h.node.as_deref() == Some(node.as_str())))
+}
+
+/// The addresses of a handle, IPv4 first.
+///
+/// # Errors
+/// [`AddressError::Handle`].
+pub async fn held<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Held>, AddressError> {
+    let mut held: Vec<_> = look_up(store, handle)
+        .await?
         .iter()
         .map(|h| Held {
             address: h.address,

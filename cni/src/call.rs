@@ -46,9 +46,20 @@ impl Milestone {
 /// Who hears of milestones.
 pub type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
 
+/// Which plugin was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// `caracal-cni`: interface, endpoint, addresses.
+    Main,
+    /// `caracal-ipam`: addresses for another main plugin.
+    Ipam,
+}
+
 /// One call.
 #[derive(Clone, Debug)]
 pub struct Call {
+    /// Which plugin was called.
+    pub role: Role,
     /// The environment.
     pub env: Env,
     /// The configuration.
@@ -67,6 +78,7 @@ impl Call {
     /// # Errors
     /// [`CniError`].
     pub fn new(
+        role: Role,
         env: Env,
         stdin: Vec<u8>,
         get: impl Fn(&str) -> Option<String>,
@@ -76,6 +88,7 @@ impl Call {
         let node = settings::node_name(&conf, &dirs)?;
         let attachment = Attachment::of(&env, &conf, node);
         Ok(Self {
+            role,
             env,
             conf,
             stdin,
@@ -95,12 +108,18 @@ impl Call {
         })
     }
 
+    /// True when the addresses are from Caracal's IPAM.
+    #[must_use]
+    pub fn has_own_addresses(&self) -> bool {
+        self.role == Role::Ipam || self.conf.ipam.is_ours()
+    }
+
     /// The IPAM plugin to run, when addresses are not ours.
     ///
     /// # Errors
     /// [`DelegateError`].
     pub fn delegate(&self) -> Result<Option<Delegate<'_>>, DelegateError> {
-        if self.conf.ipam.is_ours() {
+        if self.has_own_addresses() {
             return Ok(None);
         }
         Delegate::find(&self.conf.ipam.kind, &self.env, &self.stdin).map(Some)

@@ -85,7 +85,7 @@ async fn stored<S: Store>(
     }
     let mut addresses = spec.ip_networks;
     addresses.sort_unstable();
-    if call.conf.ipam.is_ours() {
+    if call.has_own_addresses() {
         let handle = attachment.handle();
         let held = addresses::held(store, &handle).await?;
         let held: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();

@@ -9,7 +9,7 @@ use caracal_model::time::Timestamp;
 
 use crate::addresses;
 use crate::attachment::INTERFACE_PREFIX;
-use crate::call::{Call, Milestone, Progress};
+use crate::call::{Call, Milestone, Progress, Role};
 use crate::endpoint;
 use crate::error::CniError;
 use crate::kernel::link::{KernelError, Link, Links};
@@ -68,11 +68,12 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn tombstone(call: &Call) -> Tombstone {
-    let ours = call.conf.ipam.is_ours();
+    let attachment = &call.attachment;
+    let endpoint = (call.role == Role::Main).then(|| attachment.endpoint_key().to_path());
     Tombstone {
-        handle: ours.then(|| call.attachment.handle()),
-        container_id: call.attachment.container_id.clone(),
-        endpoint: Some(call.attachment.endpoint_key().to_path()),
+        handle: call.has_own_addresses().then(|| attachment.handle()),
+        container_id: attachment.container_id.clone(),
+        endpoint,
         left_at: Timestamp::from(SystemTime::now()).rfc3339(),
     }
 }
@@ -84,9 +85,11 @@ async fn release<S: Store>(
 ) -> Result<(), TombstoneError> {
     let attachment = &call.attachment;
     tombstones::settle(store, &call.dirs.lib, attachment).await?;
-    endpoint::remove(store, &attachment.endpoint_key(), &attachment.container_id).await?;
-    progress(Milestone::EndpointDeleted);
-    if call.conf.ipam.is_ours() {
+    if call.role == Role::Main {
+        endpoint::remove(store, &attachment.endpoint_key(), &attachment.container_id).await?;
+        progress(Milestone::EndpointDeleted);
+    }
+    if call.has_own_addresses() {
         addresses::release(store, &attachment.handle()).await?;
     }
     progress(Milestone::AddressesReleased);

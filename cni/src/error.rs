@@ -1,6 +1,6 @@
 //! Every reason for which a call fails, and the error code each has on stdout.
 
-use caracal_datastore::store::StoreError;
+use caracal_datastore::etcd;
 
 use crate::addresses::AddressError;
 use crate::check::CheckError;
@@ -34,7 +34,7 @@ pub enum CniError {
     Settings(#[from] SettingsError),
     /// The configuration of the datastore.
     #[error("the settings of the datastore are wrong")]
-    Datastore(#[source] StoreError),
+    Datastore(#[source] etcd::ConfigError),
     /// The endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),

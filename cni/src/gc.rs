@@ -11,18 +11,19 @@ use caracal_model::txn::{KeyValue, Range};
 
 use crate::addresses;
 use crate::attachment::{container_of, handle, handle_of_alias};
-use crate::call::Call;
+use crate::call::{Call, Role};
 use crate::endpoint::{self, EndpointError};
 use crate::error::CniError;
 use crate::kernel::link::Links;
 use crate::spec::{Command, ConfigError};
 
-/// Releases what belongs to no attachment of the list. `interfaces` is false for a plugin that makes none.
+/// Releases what belongs to no attachment of the list.
 ///
 /// # Errors
 /// [`CniError`]; what was released until then stays released.
-pub async fn gc<S: Store>(call: &Call, store: &S, interfaces: bool) -> Result<(), CniError> {
+pub async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let alive = alive(call)?;
+    let interfaces = call.role == Role::Main;
     if interfaces {
         delete_interfaces(call, &alive).await?;
     }

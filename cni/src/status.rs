@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use caracal_datastore::store::Store;
 use tokio::net::UnixStream;
 
-use crate::call::Call;
+use crate::call::{Call, Role};
 use crate::endpoint::{self, EndpointError};
 use crate::error::CniError;
 use crate::spec::Command;
@@ -32,29 +32,22 @@ pub enum StatusError {
     Datastore(#[source] EndpointError),
 }
 
-/// Checks the node's process, the datastore, and a delegated IPAM plugin.
+/// Checks the node's process (an IPAM plugin does without), the datastore, and a delegated IPAM plugin.
 ///
 /// # Errors
 /// [`StatusError`] with the reason, or the delegated plugin's.
 pub async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
-    let path = call.dirs.admin_socket();
-    UnixStream::connect(&path)
+    if call.role == Role::Main {
+        let path = call.dirs.admin_socket();
+        UnixStream::connect(&path)
+            .await
+            .map_err(|source| StatusError::Node { path, source })?;
+    }
+    endpoint::read(store, &call.attachment)
         .await
-        .map_err(|source| StatusError::Node { path, source })?;
-    datastore(call, store).await?;
+        .map_err(StatusError::Datastore)?;
     if let Some(delegate) = call.delegate()? {
         delegate.run(Command::Status)?;
     }
     Ok(())
-}
-
-/// Checks the datastore only.
-///
-/// # Errors
-/// [`StatusError::Datastore`].
-pub async fn datastore<S: Store>(call: &Call, store: &S) -> Result<(), StatusError> {
-    endpoint::read(store, &call.attachment)
-        .await
-        .map(drop)
-        .map_err(StatusError::Datastore)
 }

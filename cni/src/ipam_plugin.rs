@@ -1,0 +1,94 @@
+//! `caracal-ipam`: our addresses for another main plugin (`bridge`, `macvlan`, `ptp`). Makes no interface
+//! and writes no endpoint. Addresses carry their block's prefix length.
+
+use caracal_datastore::store::Store;
+use caracal_model::net::Cidr;
+use serde_json::Map;
+
+use crate::addresses;
+use crate::call::{Call, Milestone, Progress};
+use crate::check::CheckError;
+use crate::del;
+use crate::endpoint;
+use crate::error::CniError;
+use crate::spec::{IpConfig, Outcome, Wishes};
+use crate::tombstones;
+
+/// Assigns addresses; the same ones for a repeated call.
+///
+/// # Errors
+/// [`CniError`]; nothing stays assigned then.
+pub async fn add<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<Outcome, CniError> {
+    tombstones::settle(store, &call.dirs.lib, &call.attachment).await?;
+    let wishes = Wishes::of(&call.env, &call.conf)?;
+    let known = endpoint::read(store, &call.attachment).await?;
+    let held = addresses::hold(store, &call.attachment, &wishes, known.handle.as_ref()).await;
+    let (held, _) = match held {
+        Ok(held) => held,
+        Err(error) => {
+            if error.may_have_taken() {
+                del::release_or_leave(call, store, &|_| {}).await?;
+            }
+            return Err(error.into());
+        }
+    };
+    progress(Milestone::AddressesHeld);
+    let ip = |held: &addresses::Held| {
+        let cidr = Cidr {
+            address: held.address,
+            len: held.block.len(),
+        };
+        IpConfig::new(cidr, None)
+    };
+    Ok(Outcome {
+        interfaces: Vec::new(),
+        ips: held.iter().map(ip).collect(),
+        routes: call.conf.ipam.routes.clone(),
+        dns: call.conf.dns.clone(),
+        extra: Map::new(),
+    })
+}
+
+/// Releases the addresses, or leaves a tombstone.
+///
+/// # Errors
+/// [`CniError`] when neither works.
+pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Result<(), CniError> {
+    del::release_or_leave(call, store, progress).await
+}
+
+/// Checks that the addresses that the runtime remembers are held.
+///
+/// # Errors
+/// [`CniError::Check`].
+pub async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+    let handle = call.attachment.handle();
+    let held = addresses::held(store, &handle).await?;
+    let mut differences = Vec::new();
+    if held.is_empty() {
+        differences.push(format!("IPAM handle {handle} holds no address"));
+    }
+    if let Some(previous) = &call.conf.prev_result {
+        let previous = Outcome::from_json(previous).map_err(CniError::PrevResult)?;
+        for held in &held {
+            if !previous.addresses().any(|address| address == held.address) {
+                differences.push(format!(
+                    "IPAM handle {handle} holds {}, prevResult does not",
+                    held.address
+                ));
+            }
+        }
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(CheckError {
+        ifname: call.attachment.ifname.clone(),
+        differences,
+    }
+    .into())
+}

@@ -1,0 +1,177 @@
+//! The process: stdin and environment in, JSON out, one verb in between. A runtime that needs
+//! milliseconds: one thread, and etcd is opened at most once, when it is first asked.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use serde_json::Value;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
+
+use crate::call::{Call, Milestone, Progress, Role};
+use crate::error::CniError;
+use crate::spec::{CniVersion, Command, Env, NetConf};
+use crate::{add, check, del, gc, ipam_plugin, status};
+
+/// `caracal-cni`: the main plugin.
+#[must_use]
+pub fn main_cni() -> ExitCode {
+    run(Role::Main, &|_| {})
+}
+
+/// `caracal-ipam`: the IPAM plugin.
+#[must_use]
+pub fn main_ipam() -> ExitCode {
+    run(Role::Ipam, &|_| {})
+}
+
+/// Serves one call from this process's environment and stdin.
+#[must_use]
+pub fn run(role: Role, progress: Progress<'_>) -> ExitCode {
+    let mut stdin = Vec::new();
+    let answer = io::stdin()
+        .read_to_end(&mut stdin)
+        .map_err(CniError::Stdin)
+        .and_then(|_| serve(role, &stdin, progress));
+    let (answer, code) = match answer {
+        Ok(answer) => (answer, ExitCode::SUCCESS),
+        Err(error) => {
+            let version = NetConf::peek_version(&stdin);
+            let version = version.as_deref().unwrap_or(CniVersion::NEWEST.as_str());
+            (Some(error.failure().to_json(version)), ExitCode::FAILURE)
+        }
+    };
+    let Some(answer) = answer else { return code };
+    match writeln!(io::stdout(), "{answer:#}") {
+        Ok(()) => code,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve(role: Role, stdin: &[u8], progress: Progress<'_>) -> Result<Option<Value>, CniError> {
+    let started = Instant::now();
+    let get = |name: &str| std::env::var(name).ok();
+    let env = Env::parse(get)?;
+    if env.command == Command::Version {
+        let asked = NetConf::peek_version(stdin);
+        return Ok(Some(CniVersion::answer(asked.as_deref())));
+    }
+    let call = Call::new(role, env, stdin.to_vec(), get)?;
+    log_to(&call.conf);
+    warn_of_keys(&call.conf);
+    let store = EtcdStore::new(etcd_config(&call.conf, get)?).map_err(CniError::Datastore)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(CniError::Runtime)?;
+    let hear = |milestone: Milestone| {
+        tracing::debug!(?milestone, elapsed = ?started.elapsed());
+        progress(milestone);
+    };
+    let answer = runtime.block_on(dispatch(&call, &store, &hear));
+    let (command, container) = (call.env.command.as_str(), &call.env.container_id);
+    match &answer {
+        Ok(_) => tracing::info!(command, container, elapsed = ?started.elapsed(), "done"),
+        Err(error) => {
+            tracing::error!(command, container, elapsed = ?started.elapsed(), %error, "failed");
+        }
+    }
+    answer
+}
+
+async fn dispatch(
+    call: &Call,
+    store: &EtcdStore,
+    progress: Progress<'_>,
+) -> Result<Option<Value>, CniError> {
+    let version = call.conf.version().map_err(crate::spec::ConfigError::from)?;
+    match (call.env.command, call.role) {
+        (Command::Add, Role::Main) => {
+            let outcome = add::add(call, store, progress).await?;
+            return Ok(Some(outcome.to_json(version)));
+        }
+        (Command::Add, Role::Ipam) => {
+            let outcome = ipam_plugin::add(call, store, progress).await?;
+            return Ok(Some(outcome.to_json(version)));
+        }
+        (Command::Del, Role::Main) => del::del(call, store, progress).await?,
+        (Command::Del, Role::Ipam) => ipam_plugin::del(call, store, progress).await?,
+        (Command::Check, Role::Main) => check::check(call, store).await?,
+        (Command::Check, Role::Ipam) => ipam_plugin::check(call, store).await?,
+        (Command::Status, _) => status::status(call, store).await?,
+        (Command::Gc, _) => gc::gc(call, store).await?,
+        (Command::Version, _) => {}
+    }
+    Ok(None)
+}
+
+/// The configuration's datastore, when it names one; else the environment's. The two are not mixed: a
+/// certificate of one does not belong to the endpoints of the other.
+fn etcd_config(
+    conf: &NetConf,
+    get: impl Fn(&str) -> Option<String>,
+) -> Result<EtcdConfig, CniError> {
+    let legacy = (!conf.etcd_authority.is_empty()).then(|| {
+        let scheme = match conf.etcd_scheme.as_str() {
+            "" => "http",
+            scheme => scheme,
+        };
+        format!("{scheme}://{}", conf.etcd_authority)
+    });
+    let endpoints = match conf.etcd_endpoints.as_str() {
+        "" => legacy,
+        list => Some(list.to_owned()),
+    };
+    let lookup = |name: &str| match (name, &endpoints) {
+        ("ETCD_ENDPOINTS", Some(endpoints)) => Some(endpoints.clone()),
+        ("ETCD_CA_CERT_FILE", Some(_)) => Some(conf.etcd_ca_cert_file.clone()),
+        ("ETCD_CERT_FILE", Some(_)) => Some(conf.etcd_cert_file.clone()),
+        ("ETCD_KEY_FILE", Some(_)) => Some(conf.etcd_key_file.clone()),
+        _ => get(name),
+    };
+    EtcdConfig::from_lookup(lookup).map_err(CniError::Datastore)
+}
+
+/// Logs go to stderr, since stdout is the result, and to the file that the configuration names.
+fn log_to(conf: &NetConf) {
+    let level = match conf.log_level.to_ascii_lowercase().as_str() {
+        "debug" => LevelFilter::DEBUG,
+        "warning" | "warn" => LevelFilter::WARN,
+        "error" | "fatal" | "panic" => LevelFilter::ERROR,
+        _ => LevelFilter::INFO,
+    };
+    let file = match conf.log_file_path.as_str() {
+        "" => None,
+        path => File::options().create(true).append(true).open(path).ok(),
+    };
+    let missing = file.is_none() && !conf.log_file_path.is_empty();
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(io::stderr.and(Mutex::new(file))),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    // A second call in one process (tests) keeps the first one's.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(writer)
+        .try_init();
+    if missing {
+        tracing::warn!(path = conf.log_file_path, "log_file_path cannot be written");
+    }
+}
+
+fn warn_of_keys(conf: &NetConf) {
+    let unknown = conf.unknown_keys();
+    if !unknown.is_empty() {
+        tracing::warn!(keys = unknown.join(", "), "unknown keys in the network configuration");
+    }
+    let idle = conf.keys_without_effect();
+    if !idle.is_empty() {
+        tracing::debug!(keys = idle.join(", "), "keys that change nothing here");
+    }
+}
