@@ -22,7 +22,7 @@ use crate::kernel::sysctl;
 use crate::kernel::veth::VethPair;
 use crate::settings;
 use crate::spec::outcome::Route;
-use crate::spec::{Interface, IpConfig, Outcome, Wishes};
+use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
 use crate::tombstones;
 
 /// What this call made so far.
@@ -186,7 +186,7 @@ fn delegated(call: &Call) -> Result<Obtained, CniError> {
     // A plugin may refuse because an earlier call was killed after it had given an address.
     let result = delegate.add().or_else(|error| {
         tracing::debug!(%error, "the IPAM plugin refused; once more after a DEL");
-        delegate.run(crate::spec::Command::Del)?;
+        delegate.run(Command::Del)?;
         delegate.add()
     })?;
     let addresses: Vec<_> = result.addresses().map(Prefix::host).collect();
@@ -287,24 +287,23 @@ async fn make_room(
 }
 
 async fn undo<S: Store>(call: &Call, store: &S, made: &Made) {
-    let complain = |what: &str, error: &dyn std::error::Error| {
-        tracing::warn!(error, "cannot undo: {what} stays until DEL or GC");
+    let interface = match made.pair {
+        true => del::delete_interface(call).await.map_err(CniError::from),
+        false => Ok(()),
     };
-    if made.pair
-        && let Err(error) = del::delete_interface(call).await
+    let rest = match made.endpoint || made.addresses {
+        true => del::release_or_leave(call, store, &|_| {}).await,
+        false => Ok(()),
+    };
+    let delegated = match call.delegate() {
+        Ok(Some(delegate)) if made.delegated => delegate.run(Command::Del).map(drop),
+        _ => Ok(()),
+    };
+    for error in [interface, rest, delegated.map_err(CniError::from)]
+        .into_iter()
+        .filter_map(Result::err)
     {
-        complain("the interface", &error);
-    }
-    if (made.endpoint || made.addresses)
-        && let Err(error) = del::release_or_leave(call, store, &|_| {}).await
-    {
-        complain("the address", &error);
-    }
-    if made.delegated
-        && let Ok(Some(delegate)) = call.delegate()
-        && let Err(error) = delegate.run(crate::spec::Command::Del)
-    {
-        complain("the address", &error);
+        tracing::warn!(%error, "something of the failed ADD stays until DEL or GC");
     }
 }
 

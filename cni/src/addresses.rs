@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use caracal_datastore::store::Store;
 use caracal_ipam::client::{Client, ClientError};
-use caracal_ipam::error::{AssignError, AssignIpError, ReleaseError};
+use caracal_ipam::error::{AssignError, AssignIpError, Unreadable};
 use caracal_ipam::request::{AssignIpRequest, AssignRequest};
 use caracal_model::names::{HandleId, NodeName};
 use caracal_model::net::{Family, Prefix};
@@ -28,14 +28,15 @@ pub struct Held {
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// None could be taken.
-    #[error("no address: {}", .0)]
+    #[error("no address can be assigned")]
     Assign(#[source] ClientError<AssignError>),
     /// A wished one could not be taken.
-    #[error("address {address} cannot be taken: {source}")]
+    #[error("address {address} cannot be assigned")]
     AssignIp {
         /// The address.
         address: IpAddr,
         /// Why.
+        #[source]
         source: ClientError<AssignIpError>,
     },
     /// They could not be released or looked up.
@@ -45,7 +46,7 @@ pub enum AddressError {
         handle: HandleId,
         /// Why.
         #[source]
-        source: ClientError<ReleaseError>,
+        source: ClientError<Unreadable>,
     },
 }
 

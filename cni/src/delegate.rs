@@ -137,7 +137,7 @@ impl<'a> Delegate<'a> {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let object: ErrorObject = serde_json::from_slice(&output.stdout).unwrap_or(ErrorObject {
+        let object: ErrorObject = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| ErrorObject {
             code: 0,
             msg: format!("{} and no CNI error on stdout", output.status),
             details: String::new(),

@@ -10,7 +10,10 @@ use std::time::Instant;
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use serde_json::Value;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::call::{Call, Milestone, Progress, Role};
 use crate::error::CniError;
@@ -153,12 +156,17 @@ fn log_to(conf: &NetConf) {
         Some(file) => BoxMakeWriter::new(io::stderr.and(Mutex::new(file))),
         None => BoxMakeWriter::new(io::stderr),
     };
-    // A second call in one process (tests) keeps the first one's.
-    let _ = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let format = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .with_target(false)
-        .with_writer(writer)
+        .with_writer(writer);
+    // Of libraries only what is wrong.
+    let filter = Targets::new()
+        .with_target("caracal", level)
+        .with_default(LevelFilter::ERROR);
+    // A second call in one process keeps the first one's.
+    let _ = tracing_subscriber::registry()
+        .with(format.with_filter(filter))
         .try_init();
     if missing {
         tracing::warn!(path = conf.log_file_path, "log_file_path cannot be written");

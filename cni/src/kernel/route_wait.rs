@@ -100,9 +100,12 @@ impl RouteWait {
                 return Ok(());
             }
             // An overrun arrives as another payload and means the same: look again.
-            while let Some(message) = self.messages.next().await {
-                if concerns(&message, missing) {
-                    break;
+            loop {
+                match self.messages.next().await {
+                    Some(message) if concerns(&message, missing) => break,
+                    Some(_) => {}
+                    // No more news; the deadline ends it.
+                    None => std::future::pending().await,
                 }
             }
         }
@@ -113,7 +116,7 @@ fn concerns(message: &NetlinkMessage<RouteNetlinkMessage>, missing: &[Prefix]) -
     match &message.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
             let mut seen = Seen::default();
-            seen.read(&route);
+            seen.read(route);
             seen.destination
                 .is_some_and(|ip| missing.iter().any(|p| p.address() == ip))
         }

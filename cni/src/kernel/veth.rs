@@ -47,11 +47,11 @@ impl VethPair<'_> {
     }
 
     async fn add(&self, host: &Links, netns: &Netns) -> Result<(), KernelError> {
+        // Not up yet: a veth refuses that before it knows its peer.
         let mut pod = LinkMessageBuilder::<LinkUnspec>::new()
             .name(self.pod)
             .address(self.mac.to_vec())
-            .setns_by_fd(netns.fd().as_raw_fd())
-            .up();
+            .setns_by_fd(netns.fd().as_raw_fd());
         let mut pair =
             LinkMessageBuilder::<LinkVeth>::new(self.host, self.pod).address(HOST_MAC.to_vec());
         if self.mtu != 0 {

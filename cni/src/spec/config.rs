@@ -313,7 +313,7 @@ impl NetConf {
     pub fn route_wait(&self) -> u32 {
         const DEFAULT: u32 = 10;
         self.route_wait_seconds
-            .or(self.policy_setup_timeout_seconds.filter(|s| *s > 0))
+            .or_else(|| self.policy_setup_timeout_seconds.filter(|s| *s > 0))
             .unwrap_or(DEFAULT)
     }
 
