@@ -252,11 +252,7 @@ async fn make_pair(
 
 /// True when the pair must be made: there is none, or only remains, which are deleted. False when an
 /// earlier call of the same attachment made it.
-async fn make_room(
-    plan: &VethPair<'_>,
-    host: &Links,
-    inside: &Links,
-) -> Result<bool, KernelError> {
+async fn make_room(plan: &VethPair<'_>, host: &Links, inside: &Links) -> Result<bool, KernelError> {
     let (host_link, pod_link) = (
         host.by_name(plan.host).await?,
         inside.by_name(plan.pod).await?,

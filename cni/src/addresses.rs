@@ -141,7 +141,10 @@ pub async fn is_of_node<S: Store>(
     node: &NodeName,
 ) -> Result<bool, AddressError> {
     let held = look_up(store, handle).await?;
-    Ok(!held.is_empty() && held.iter().all(|h| h.node.as_deref() == Some(node.as_str())))
+    Ok(!held.is_empty()
+        && held
+            .iter()
+            .all(|h| h.node.as_deref() == Some(node.as_str())))
 }
 
 /// The addresses of a handle, IPv4 first.
@@ -227,13 +230,12 @@ async fn take_named<S: Store>(
 /// [`AddressError::Handle`].
 pub async fn release<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<IpAddr>, AddressError> {
     let client = Client::new(store.clone());
-    let released =
-        client
-            .release_by_handle(handle, &[])
-            .await
-            .map_err(|source| AddressError::Handle {
-                handle: handle.clone(),
-                source,
-            })?;
+    let released = client
+        .release_by_handle(handle, &[])
+        .await
+        .map_err(|source| AddressError::Handle {
+            handle: handle.clone(),
+            source,
+        })?;
     Ok(released.addresses)
 }

@@ -206,10 +206,7 @@ async fn pod_side(
     }
     let present = pod::addresses(inside, link).await?;
     for address in addresses.iter().filter(|a| !present.contains(a)) {
-        differences.push(format!(
-            "{name} lacks {address}; it has {}",
-            list(&present)
-        ));
+        differences.push(format!("{name} lacks {address}; it has {}", list(&present)));
     }
     if call.conf.include_default_routes == Some(false) {
         return Ok(());

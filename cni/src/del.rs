@@ -53,7 +53,11 @@ pub(crate) async fn release_or_leave<S: Store>(
     };
     let tombstone = tombstone(call);
     let path = tombstones::leave(&call.dirs.lib, &call.attachment, &tombstone)?;
-    tracing::warn!(reason, ?path, "left a tombstone; the node will release the address");
+    tracing::warn!(
+        reason,
+        ?path,
+        "left a tombstone; the node will release the address"
+    );
     Ok(())
 }
 

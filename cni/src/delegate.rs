@@ -21,7 +21,9 @@ pub enum DelegateError {
         name: String,
     },
     /// It is nowhere in `CNI_PATH`.
-    #[error("the IPAM plugin {name} is not in CNI_PATH={path:?}; install it or use \"caracal-ipam\"")]
+    #[error(
+        "the IPAM plugin {name} is not in CNI_PATH={path:?}; install it or use \"caracal-ipam\""
+    )]
     NotFound {
         /// Its name.
         name: String,
@@ -137,11 +139,12 @@ impl<'a> Delegate<'a> {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let object: ErrorObject = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| ErrorObject {
-            code: 0,
-            msg: format!("{} and no CNI error on stdout", output.status),
-            details: String::new(),
-        });
+        let object: ErrorObject =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| ErrorObject {
+                code: 0,
+                msg: format!("{} and no CNI error on stdout", output.status),
+                details: String::new(),
+            });
         let message = match object.details.as_str() {
             "" => object.msg,
             details => format!("{}: {details}", object.msg),

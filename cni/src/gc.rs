@@ -107,11 +107,7 @@ async fn remove_endpoints<S: Store>(
             continue;
         };
         let spec = &endpoint.spec;
-        let attachment = handle(
-            &call.attachment.network,
-            &spec.container_id,
-            &spec.endpoint,
-        );
+        let attachment = handle(&call.attachment.network, &spec.container_id, &spec.endpoint);
         if spec.node == call.attachment.node.as_str()
             && containers.contains(spec.container_id.as_str())
             && dead.contains(&attachment)

@@ -91,7 +91,10 @@ async fn dispatch(
     store: &EtcdStore,
     progress: Progress<'_>,
 ) -> Result<Option<Value>, CniError> {
-    let version = call.conf.version().map_err(crate::spec::ConfigError::from)?;
+    let version = call
+        .conf
+        .version()
+        .map_err(crate::spec::ConfigError::from)?;
     match (call.env.command, call.role) {
         (Command::Add, Role::Main) => {
             let outcome = add::add(call, store, progress).await?;
@@ -176,7 +179,10 @@ fn log_to(conf: &NetConf) {
 fn warn_of_keys(conf: &NetConf) {
     let unknown = conf.unknown_keys();
     if !unknown.is_empty() {
-        tracing::warn!(keys = unknown.join(", "), "unknown keys in the network configuration");
+        tracing::warn!(
+            keys = unknown.join(", "),
+            "unknown keys in the network configuration"
+        );
     }
     let idle = conf.keys_without_effect();
     if !idle.is_empty() {

@@ -20,13 +20,26 @@ fn a_pod_is_attached_reached_and_detached() {
         assert_eq!(result["interfaces"][0]["mac"], "ee:ee:ee:ee:ee:ee");
         assert_eq!(result["interfaces"][1]["name"], "eth0");
         assert_eq!(result["interfaces"][1]["mtu"], 1420);
-        assert_eq!(result["interfaces"][1]["sandbox"], pod.path().to_str().unwrap());
+        assert_eq!(
+            result["interfaces"][1]["sandbox"],
+            pod.path().to_str().unwrap()
+        );
 
         let routes = pod.sh("ip route show");
-        assert!(routes.contains("default via 169.254.1.1 dev eth0"), "{routes}");
-        assert!(routes.contains("169.254.1.1 dev eth0 scope link"), "{routes}");
+        assert!(
+            routes.contains("default via 169.254.1.1 dev eth0"),
+            "{routes}"
+        );
+        assert!(
+            routes.contains("169.254.1.1 dev eth0 scope link"),
+            "{routes}"
+        );
         assert!(pod.sh("ip -o link show lo").contains("UP"));
-        assert_eq!(sh("ip route show | grep cali || true"), "", "routes are the agent's");
+        assert_eq!(
+            sh("ip route show | grep cali || true"),
+            "",
+            "routes are the agent's"
+        );
 
         let endpoint = &world.endpoints()[0];
         assert_eq!(endpoint["metadata"]["name"], "node--a-cni-8f2c41d09c-eth0");

@@ -103,10 +103,7 @@ impl Link {
     /// True when the two are the ends of one veth pair, seen from their namespaces.
     #[must_use]
     pub fn is_pair_with(&self, other: &Self) -> bool {
-        self.veth
-            && other.veth
-            && self.peer == Some(other.index)
-            && other.peer == Some(self.index)
+        self.veth && other.veth && self.peer == Some(other.index) && other.peer == Some(self.index)
     }
 }
 
@@ -193,9 +190,9 @@ impl Links {
     /// [`KernelError::Refused`].
     pub async fn delete(&self, link: &Link) -> Result<(), KernelError> {
         match self.handle.link().del(link.index).execute().await {
-            Err(error) if !is_errno(&error, nix::libc::ENODEV) => {
-                Err(KernelError::refused(format!("delete link {}", link.name))(error))
-            }
+            Err(error) if !is_errno(&error, nix::libc::ENODEV) => Err(KernelError::refused(
+                format!("delete link {}", link.name),
+            )(error)),
             _ => Ok(()),
         }
     }

@@ -243,17 +243,19 @@ pub async fn destinations(
     let through = |message: &RouteMessage| {
         let mut seen = Seen::default();
         seen.read(message);
-        (seen.table == MAIN && seen.oif == Some(link.index) && seen.gateway == Some(gateway(family)))
-            .then(|| {
-                let any = match family {
-                    Family::Ipv4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
-                    Family::Ipv6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
-                };
-                Prefix::truncated(
-                    seen.destination.unwrap_or(any),
-                    message.header.destination_prefix_length,
-                )
-            })
+        (seen.table == MAIN
+            && seen.oif == Some(link.index)
+            && seen.gateway == Some(gateway(family)))
+        .then(|| {
+            let any = match family {
+                Family::Ipv4 => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+                Family::Ipv6 => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+            };
+            Prefix::truncated(
+                seen.destination.unwrap_or(any),
+                message.header.destination_prefix_length,
+            )
+        })
     };
     let mut destinations: Vec<_> = found.iter().filter_map(through).collect();
     destinations.sort_unstable();

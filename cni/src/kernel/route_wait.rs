@@ -146,7 +146,9 @@ pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<boo
             seen.read(&route);
             let exact = route.header.destination_prefix_length == prefix.len()
                 && seen.destination == Some(prefix.address());
-            Ok(exact && seen.oif == Some(link.index) && Family::of(prefix.address()) == prefix.family())
+            Ok(exact
+                && seen.oif == Some(link.index)
+                && Family::of(prefix.address()) == prefix.family())
         }
     }
 }

@@ -35,13 +35,12 @@ impl Wishes {
     /// [`ConfigError::Invalid`] names the source and what was seen.
     pub fn of(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
         let annotations = annotations(conf);
-        let pools = |annotation: &'static str, configured: &[String]| match list(
-            &annotations,
-            annotation,
-        )? {
-            Some(names) => Ok(names),
-            None => Ok::<_, ConfigError>(configured.to_vec()),
-        };
+        let pools =
+            |annotation: &'static str, configured: &[String]| match list(&annotations, annotation)?
+            {
+                Some(names) => Ok(names),
+                None => Ok::<_, ConfigError>(configured.to_vec()),
+            };
         Ok(Self {
             families: families(conf, &annotations)?,
             addresses: addresses(env, conf, &annotations)?,

@@ -304,7 +304,9 @@ impl NetConf {
         self.extra
             .keys()
             .map(String::as_str)
-            .filter(|key| WITHOUT_EFFECT.contains(key) && !matches!(*key, "capabilities" | "ipMasq"))
+            .filter(|key| {
+                WITHOUT_EFFECT.contains(key) && !matches!(*key, "capabilities" | "ipMasq")
+            })
             .collect()
     }
 

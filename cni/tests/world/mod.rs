@@ -126,7 +126,8 @@ impl World {
 
     pub(crate) fn put(&self, key: &str, value: &Value) {
         let mut txn = Txn::new();
-        txn.writes.push(Write::Put(key.to_owned(), value.to_string().into_bytes()));
+        txn.writes
+            .push(Write::Put(key.to_owned(), value.to_string().into_bytes()));
         self.with_store(async |store| store.commit(&txn).await.unwrap());
     }
 
@@ -158,13 +159,22 @@ impl World {
             let all = block["allocations"].as_array().unwrap().clone();
             all.iter().filter(|slot| !slot.is_null()).count()
         };
-        self.list("/calico/ipam/v2/assignment/").into_iter().map(used).sum()
+        self.list("/calico/ipam/v2/assignment/")
+            .into_iter()
+            .map(used)
+            .sum()
     }
 
     /// Host sides of pods in the node.
     pub(crate) fn interfaces(&self) -> Vec<String> {
         let text = sh("ip -o link show");
-        let name = |line: &str| line.split(": ").nth(1)?.split('@').next().map(str::to_owned);
+        let name = |line: &str| {
+            line.split(": ")
+                .nth(1)?
+                .split('@')
+                .next()
+                .map(str::to_owned)
+        };
         let names = text.lines().filter_map(name);
         names.filter(|name| name.starts_with("cali")).collect()
     }
@@ -179,7 +189,9 @@ impl World {
     }
 
     pub(crate) fn tombstones(&self) -> usize {
-        caracal_cni::tombstones::list(&self.dir.join("lib")).unwrap().len()
+        caracal_cni::tombstones::list(&self.dir.join("lib"))
+            .unwrap()
+            .len()
     }
 
     /// A call of a plugin, not yet started.
@@ -255,7 +267,10 @@ impl Pod {
 
     /// Runs a shell line inside; its output.
     pub(crate) fn sh(&self, line: &str) -> String {
-        sh(&format!("nsenter --net={} sh -c '{line}'", self.path().display()))
+        sh(&format!(
+            "nsenter --net={} sh -c '{line}'",
+            self.path().display()
+        ))
     }
 }
 
@@ -303,7 +318,10 @@ pub(crate) fn sh(line: &str) -> String {
 }
 
 /// Looks until `look` finds something; prints the last value seen when it does not in time.
-pub(crate) fn wait_for<T: std::fmt::Debug>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+pub(crate) fn wait_for<T: std::fmt::Debug>(
+    what: &str,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
     let end = Instant::now() + LIMIT;
     loop {
         match look() {
