@@ -1,1 +1,141 @@
-//! Placeholder.
+//! The speaker's configuration as text, and back.
+//!
+//! Inside the process the configuration travels as a value; the text is what people read (`caracal render`),
+//! what a real BIRD daemon runs, and the file format of a speaker without a datastore. The two directions are
+//! held together by one property, cited by tests:
+//!
+//! * `TEXT-1` `parse(render(config)) == config`, for every configuration that can be rendered.
+//! * `TEXT-2` What is rendered in the style `bird2` is accepted by BIRD 2 (`bird -p`).
+//! * `TEXT-3` A password is printed only when asked for, and a text without its passwords does not parse: a
+//!   session never loses its authentication by a round trip.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`context`] | what a template sees: documented, stable |
+//! | [`symbols`] | names as BIRD can write them |
+//! | [`grammar`] | the subset of BIRD's language that is read back |
+//! | [`error`] | where a text does not parse, and how that is shown |
+//!
+//! Pure: no files, no programs. Templates are part of the binary.
+
+pub mod context;
+pub mod error;
+pub mod grammar;
+mod pieces;
+pub mod symbols;
+
+use std::sync::LazyLock;
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_model::net::Prefix;
+use handlebars::Handlebars;
+
+pub use error::ParseError;
+pub use grammar::parse;
+
+/// What to render.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Whose language.
+    pub style: Style,
+    /// What the text is for.
+    pub role: Role,
+    /// Print passwords. A text for a daemon has them always; it would be of no use without.
+    pub show_passwords: bool,
+}
+
+/// Whose language the text is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Style {
+    /// BIRD 2, both families in one file.
+    #[default]
+    Bird2,
+}
+
+/// What the text is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// For people, and for `caracal speaker`.
+    #[default]
+    View,
+    /// For a real daemon that also programs the kernel.
+    Daemon {
+        /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and leaves
+        /// them out, with a comment.
+        tunnelled: Vec<Tunnelled>,
+    },
+}
+
+/// A range that is reached through tunnels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tunnelled {
+    /// The pool.
+    pub prefix: Prefix,
+    /// The encapsulation, for the comment: `VXLAN`, `IPIP`.
+    pub encap: &'static str,
+}
+
+/// Why a configuration has no text.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// BIRD's language has no way to write this value.
+    #[error("{what}: {value} cannot be written; {reason}")]
+    Inexpressible {
+        /// Which peer, route or filter, and what of it.
+        what: String,
+        /// The value.
+        value: String,
+        /// What can be written.
+        reason: &'static str,
+    },
+    /// A template is at fault.
+    #[error("a template could not be rendered")]
+    Template(#[source] Box<handlebars::RenderError>),
+}
+
+/// Name and text of each shipped template.
+const BIRD2: [(&str, &str); 7] = [
+    ("bird.cfg", include_str!("../bird2/bird.cfg.hbs")),
+    ("filters", include_str!("../bird2/filters.hbs")),
+    ("condition", include_str!("../bird2/condition.hbs")),
+    ("actions", include_str!("../bird2/actions.hbs")),
+    ("announce", include_str!("../bird2/announce.hbs")),
+    ("kernel", include_str!("../bird2/kernel.hbs")),
+    ("peers", include_str!("../bird2/peers.hbs")),
+];
+
+static SHIPPED: LazyLock<Handlebars<'static>> = LazyLock::new(|| {
+    let mut registry = Handlebars::new();
+    // A name that the context lacks is an error, not an empty text.
+    registry.set_strict_mode(true);
+    registry.register_escape_fn(handlebars::no_escape);
+    for (name, text) in BIRD2 {
+        // A condition stands inside a line; all other files are whole lines.
+        let text = if name == "condition" {
+            text.trim_end()
+        } else {
+            text
+        };
+        registry
+            .register_template_string(name, text)
+            .expect("shipped templates compile, a test sees to it");
+    }
+    registry
+});
+
+/// Renders a configuration.
+///
+/// # Errors
+/// [`RenderError`] when a value has no form in the language.
+pub fn render(config: &SpeakerConfig, options: &Options) -> Result<String, RenderError> {
+    let context = context::Context::new(config, options)?;
+    match options.style {
+        Style::Bird2 => SHIPPED
+            .render("bird.cfg", &context)
+            .map_err(|e| RenderError::Template(Box::new(e))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! The subset of BIRD's language that is read back: everything that is rendered, in any order, with BIRD's
+//! comments, plus what people write by hand in its place (`define`, `filter`, `import all`).
+//!
+//! Statements are told apart by their first word, so an error is reported where the text goes wrong and not
+//! where some alternative began. Parsing gives statements; the module `build` makes the configuration of them.
+
+mod build;
+mod lexer;
+mod peer;
+mod policy;
+mod route;
+
+use std::net::Ipv4Addr;
+
+use caracal_bgp::config::{Listen, Origination, SpeakerConfig};
+use caracal_model::net::Prefix;
+use nom::branch::alt;
+use nom::combinator::{cut, opt};
+use nom::sequence::{delimited, preceded, terminated};
+use nom::{Err, Parser};
+
+use crate::error::ParseError;
+use lexer::{
+    Fault, Located, Number, Res, block, directive, ip_address, ipv4_address, number, one_of_words,
+    skip, string, symbol, token, u16_number,
+};
+use peer::{PeerOption, peer_option};
+use policy::{Function, filter, function};
+use route::route;
+
+/// Reads a configuration.
+///
+/// # Errors
+/// [`ParseError`] with line, column, what was expected and what was found.
+pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
+    let mut statements = Vec::new();
+    let mut rest = text;
+    while !skip(rest).is_empty() {
+        match statement(rest) {
+            Ok((after, statement)) => {
+                statements.push(statement);
+                rest = after;
+            }
+            Err(Err::Error(fault) | Err::Failure(fault)) => return Err(fault.into_error(text)),
+            Err(Err::Incomplete(_)) => {
+                return Err(ParseError::at(text, &text[text.len()..], "more text"));
+            }
+        }
+    }
+    build::build(text, statements).map_err(|fault| fault.into_error(text))
+}
+
+/// One statement at the top of the file.
+#[derive(Debug)]
+enum Statement<'a> {
+    RouterId(Ipv4Addr),
+    Listen(Option<Listen>),
+    Define(Located<'a, &'a str>, Number<'a>),
+    Function(Function<'a>),
+    Routes(Vec<Located<'a, (Prefix, Origination)>>),
+    Template(Located<'a, &'a str>, Vec<Located<'a, PeerOption<'a>>>),
+    Peer(PeerStatement<'a>),
+    /// Something that concerns a BIRD daemon only.
+    Ignored,
+}
+
+#[derive(Debug)]
+struct PeerStatement<'a> {
+    symbol: Located<'a, &'a str>,
+    template: Option<Located<'a, &'a str>>,
+    options: Vec<Located<'a, PeerOption<'a>>>,
+}
+
+fn statement(s: &str) -> Res<'_, Statement<'_>> {
+    let (rest, word) = one_of_words(
+        &[
+            "router", "define", "log", "function", "filter", "protocol", "template", "#:",
+        ],
+        s,
+    )?;
+    match word {
+        "router" => delimited(token("id"), ipv4_address, token(";"))
+            .map(Statement::RouterId)
+            .parse(rest),
+        "define" => (
+            terminated(symbol, token("=")),
+            terminated(number, token(";")),
+        )
+            .map(|(name, value)| Statement::Define(name, value))
+            .parse(rest),
+        "log" => log(rest),
+        "function" => function.map(Statement::Function).parse(rest),
+        "filter" => filter.map(Statement::Function).parse(rest),
+        "protocol" => protocol(rest),
+        "template" => {
+            let (rest, name) = preceded(token("bgp"), symbol).parse(rest)?;
+            let (rest, options) = block(peer_option)(rest)?;
+            Ok((rest, Statement::Template(name, options)))
+        }
+        // The directive is read again as a whole line.
+        _ => listen(s),
+    }
+}
+
+/// `log stderr all;`: where a BIRD daemon logs.
+fn log(s: &str) -> Res<'_, Statement<'_>> {
+    let target = alt((token("stderr"), token("syslog"), string));
+    let classes = alt((
+        token("all"),
+        delimited(token("{"), lexer::until_brace, token("}")),
+    ));
+    (target, classes, token(";"))
+        .map(|_| Statement::Ignored)
+        .parse(s)
+}
+
+fn protocol(s: &str) -> Res<'_, Statement<'_>> {
+    let (rest, word) = one_of_words(&["bgp", "static", "device", "direct", "kernel"], s)?;
+    let (rest, name) = opt(symbol).parse(rest)?;
+    match word {
+        "bgp" => {
+            let (rest, template) = opt(preceded(token("from"), cut(symbol))).parse(rest)?;
+            let Some(symbol) = name else {
+                return Err(Err::Failure(Fault::new(rest, "the name of the peer")));
+            };
+            let (rest, options) = block(peer_option)(rest)?;
+            let statement = PeerStatement {
+                symbol,
+                template,
+                options,
+            };
+            Ok((rest, Statement::Peer(statement)))
+        }
+        "static" => {
+            let (rest, routes) = block(route)(rest)?;
+            let routes = routes.into_iter().filter_map(Located::transpose);
+            Ok((rest, Statement::Routes(routes.collect())))
+        }
+        _ => lexer::balanced_block
+            .map(|()| Statement::Ignored)
+            .parse(rest),
+    }
+}
+
+/// `#: listen all port 179`, `#: listen 10.0.0.1 port 179`, `#: listen none`.
+fn listen(s: &str) -> Res<'_, Statement<'_>> {
+    let (rest, line) = directive(s)?;
+    let (line, ()) = token("listen").map(|_| ()).parse(line)?;
+    let place = alt((token("all").map(|_| None), ip_address.map(Some)));
+    let place = (place, preceded(token("port"), u16_number))
+        .map(|(address, port)| Some(Listen { address, port }));
+    let (line, listen) = alt((token("none").map(|_| None), place)).parse(line)?;
+    lexer::end_of_line(line)?;
+    Ok((rest, Statement::Listen(listen)))
+}

@@ -1,0 +1,357 @@
+//! Statements into a configuration: names are resolved, defaults filled in, contradictions refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use caracal_bgp::config::{
+    GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig, SpeakerConfig,
+};
+use caracal_bgp::policy::Filter;
+use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
+use caracal_model::net::Prefix;
+
+use super::lexer::{Fault, Located, Number};
+use super::peer::{Call, Channel, PeerOption};
+use super::policy::Function;
+use super::{PeerStatement, Statement};
+use crate::context::Reach;
+use crate::symbols::RESERVED;
+
+/// BGP's own port; a file without a `#: listen` line means it, on all addresses.
+const BGP_PORT: u16 = 179;
+
+struct Builder<'a> {
+    text: &'a str,
+    router_id: Option<Ipv4Addr>,
+    listen: Option<Option<Listen>>,
+    constants: HashMap<&'a str, u32>,
+    /// Filter names by symbol.
+    filter_names: HashMap<&'a str, String>,
+    filters: BTreeMap<String, Filter>,
+    originate: BTreeMap<Prefix, Origination>,
+    templates: HashMap<&'a str, Vec<Located<'a, PeerOption<'a>>>>,
+    peers: Vec<PeerStatement<'a>>,
+}
+
+pub(super) fn build<'a>(
+    text: &'a str,
+    statements: Vec<Statement<'a>>,
+) -> Result<SpeakerConfig, Fault<'a>> {
+    let mut builder = Builder {
+        text,
+        router_id: None,
+        listen: None,
+        constants: HashMap::new(),
+        filter_names: HashMap::new(),
+        filters: BTreeMap::new(),
+        originate: BTreeMap::new(),
+        templates: HashMap::new(),
+        peers: Vec::new(),
+    };
+    for statement in statements {
+        builder.add(statement)?;
+    }
+    builder.finish()
+}
+
+impl<'a> Builder<'a> {
+    /// A fault that no place in the text is to blame for.
+    fn missing(&self, what: &str) -> Fault<'a> {
+        Fault::new(&self.text[self.text.len()..], what)
+    }
+
+    fn add(&mut self, statement: Statement<'a>) -> Result<(), Fault<'a>> {
+        match statement {
+            Statement::RouterId(id) => self.router_id = Some(id),
+            Statement::Listen(listen) => self.listen = Some(listen),
+            Statement::Define(name, Number::Literal(value)) => {
+                self.constants.insert(name.value, value);
+            }
+            Statement::Define(_, Number::Constant(name)) => {
+                return Err(Fault::new(name.at, "a number"));
+            }
+            Statement::Function(function) => self.add_filter(function)?,
+            Statement::Routes(routes) => {
+                for Located { at, value } in routes {
+                    if self.originate.insert(value.0, value.1).is_some() {
+                        return Err(Fault::new(at, "every route once; this one is a repetition"));
+                    }
+                }
+            }
+            Statement::Template(name, options) => {
+                self.templates.insert(name.value, options);
+            }
+            Statement::Peer(peer) => self.peers.push(peer),
+            Statement::Ignored => {}
+        }
+        Ok(())
+    }
+
+    fn add_filter(&mut self, function: Function<'a>) -> Result<(), Fault<'a>> {
+        let symbol = function.symbol;
+        let name = function.name.unwrap_or_else(|| symbol.value.to_owned());
+        let known = self.filter_names.insert(symbol.value, name.clone());
+        if known.is_some() || self.filters.insert(name, function.filter).is_some() {
+            return Err(Fault::new(symbol.at, "a name that no filter has yet"));
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, number: Number<'a>) -> Result<Asn, Fault<'a>> {
+        match number {
+            Number::Literal(value) => Ok(Asn(value)),
+            Number::Constant(name) => {
+                self.constants
+                    .get(name.value)
+                    .copied()
+                    .map(Asn)
+                    .ok_or_else(|| {
+                        Fault::new(
+                            name.at,
+                            format!("a constant; {:?} is not defined", name.value),
+                        )
+                    })
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<SpeakerConfig, Fault<'a>> {
+        let Some(router_id) = self.router_id else {
+            return Err(self.missing("a line \"router id ADDRESS;\" somewhere in the file"));
+        };
+        let peers = std::mem::take(&mut self.peers);
+        let own_constant = format!("{RESERVED}local_as");
+        let local_as = match self.constants.get(own_constant.as_str()) {
+            Some(asn) => Asn(*asn),
+            None => self.first_local_as(&peers)?,
+        };
+        let mut configs = BTreeMap::new();
+        for peer in &peers {
+            let (name, config) = self.peer(peer, local_as, &own_constant)?;
+            if configs.insert(name, config).is_some() {
+                return Err(Fault::new(peer.symbol.at, "a name that no peer has yet"));
+            }
+        }
+        Ok(SpeakerConfig {
+            local_as,
+            router_id: RouterId(router_id),
+            listen: self.listen.unwrap_or(Some(Listen {
+                address: None,
+                port: BGP_PORT,
+            })),
+            peers: configs,
+            originate: self.originate,
+            filters: self.filters,
+        })
+    }
+
+    /// In a file written by hand, our AS is the one of the first peer.
+    fn first_local_as(&self, peers: &[PeerStatement<'a>]) -> Result<Asn, Fault<'a>> {
+        let number = peers
+            .iter()
+            .flat_map(|p| self.options(p))
+            .find_map(|o| match o.value {
+                PeerOption::Local { asn, .. } => Some(asn),
+                _ => None,
+            });
+        match number {
+            Some(number) => self.resolve(number),
+            None => Err(self.missing(&format!(
+                "a line \"define {RESERVED}local_as = NUMBER;\" or a peer with \"local as NUMBER;\""
+            ))),
+        }
+    }
+
+    /// The options of a peer, its template's first.
+    fn options<'b>(
+        &'b self,
+        peer: &'b PeerStatement<'a>,
+    ) -> impl Iterator<Item = &'b Located<'a, PeerOption<'a>>> {
+        let template = peer.template.and_then(|t| self.templates.get(t.value));
+        template.into_iter().flatten().chain(&peer.options)
+    }
+
+    fn peer(
+        &self,
+        peer: &PeerStatement<'a>,
+        local_as: Asn,
+        own_constant: &str,
+    ) -> Result<(PeerName, PeerConfig), Fault<'a>> {
+        if let Some(template) = peer.template
+            && !self.templates.contains_key(template.value)
+        {
+            return Err(Fault::new(template.at, "the name of a template"));
+        }
+        let mut draft = Draft::default();
+        for option in self.options(peer) {
+            draft.take(option);
+        }
+        let Some(Located {
+            value: (address, port, number),
+            ..
+        }) = draft.neighbor
+        else {
+            let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
+            return Err(Fault::new(peer.symbol.at, what));
+        };
+        let mut config = PeerConfig::new(address, self.resolve(number)?);
+        config.port = port.unwrap_or(BGP_PORT);
+        if let Some((source, number)) = draft.local {
+            config.source = source;
+            let is_own = match number {
+                Number::Constant(name) => name.value == own_constant,
+                // Written by hand: the global number again is no override.
+                Number::Literal(value) => {
+                    value == local_as.0 && !self.constants.contains_key(own_constant)
+                }
+            };
+            config.local_as = if is_own {
+                None
+            } else {
+                Some(self.resolve(number)?)
+            };
+        }
+        let internal = config.local_as.unwrap_or(local_as) == config.remote_as;
+        draft.apply(&mut config, internal, self.router_id);
+        self.channels(peer, &draft, &mut config, internal)?;
+        let name = draft.name.unwrap_or(peer.symbol.value);
+        Ok((name.into(), config))
+    }
+
+    fn channels(
+        &self,
+        peer: &PeerStatement<'a>,
+        draft: &Draft<'_, 'a>,
+        config: &mut PeerConfig,
+        internal: bool,
+    ) -> Result<(), Fault<'a>> {
+        let Some((_, first)) = draft.channels.first() else {
+            return Err(Fault::new(
+                peer.symbol.at,
+                "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
+            ));
+        };
+        config.import = self.calls(&first.import, internal)?;
+        config.export = self.calls(&first.export, internal)?;
+        config.next_hop = first.next_hop;
+        config.families.clear();
+        for (at, channel) in &draft.channels {
+            let same = self.calls(&channel.import, internal)? == config.import
+                && self.calls(&channel.export, internal)? == config.export
+                && channel.next_hop == config.next_hop;
+            if !same || config.families.contains(&channel.family) {
+                return Err(Fault::new(
+                    at,
+                    "each family once, all with the same filters and next hop",
+                ));
+            }
+            config.families.push(channel.family);
+        }
+        config.families.sort_unstable();
+        Ok(())
+    }
+
+    fn calls(&self, calls: &[Call<'a>], internal: bool) -> Result<Vec<String>, Fault<'a>> {
+        let mut names = Vec::with_capacity(calls.len());
+        for call in calls {
+            if let Some(said) = call.internal
+                && said.value != internal
+            {
+                return Err(Fault::new(
+                    said.at,
+                    format!("{internal:?}, from the AS numbers of the peer"),
+                ));
+            }
+            match self.filter_names.get(call.symbol.value) {
+                Some(name) => names.push(name.clone()),
+                None => {
+                    return Err(Fault::new(
+                        call.symbol.at,
+                        "the name of a function or filter",
+                    ));
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// Options of a peer, the last of each kind.
+#[derive(Default)]
+struct Draft<'b, 'a> {
+    name: Option<&'b str>,
+    kind: Option<&'a str>,
+    local: Option<(Option<std::net::IpAddr>, Number<'a>)>,
+    neighbor: Option<Located<'a, (std::net::IpAddr, Option<u16>, Number<'a>)>>,
+    reach: Option<Option<Option<u8>>>,
+    ttl_security: bool,
+    ttl: Option<(Option<u8>, Option<u8>)>,
+    hold_time: Option<u16>,
+    passive: bool,
+    client: bool,
+    cluster_id: Option<Ipv4Addr>,
+    graceful: Option<bool>,
+    restart_time: Option<u16>,
+    allow_own_as: u8,
+    password: Option<&'a str>,
+    channels: Vec<(&'a str, &'b Channel<'a>)>,
+}
+
+impl<'b, 'a> Draft<'b, 'a> {
+    fn take(&mut self, option: &'b Located<'a, PeerOption<'a>>) {
+        match &option.value {
+            PeerOption::Name(name) => self.name = Some(name),
+            PeerOption::Kind(kind) => self.kind = Some(kind),
+            PeerOption::Local { address, asn } => self.local = Some((*address, *asn)),
+            PeerOption::Neighbor { address, port, asn } => {
+                self.neighbor = Some(Located {
+                    at: option.at,
+                    value: (*address, *port, *asn),
+                });
+            }
+            PeerOption::Reach(reach) => self.reach = Some(*reach),
+            PeerOption::TtlSecurity(on) => self.ttl_security = *on,
+            PeerOption::Ttl(ttl, security) => self.ttl = Some((*ttl, *security)),
+            PeerOption::HoldTime(seconds) => self.hold_time = Some(*seconds),
+            PeerOption::Passive(on) => self.passive = *on,
+            PeerOption::Client(on) => self.client = *on,
+            PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
+            PeerOption::GracefulRestart(on) => self.graceful = Some(*on),
+            PeerOption::RestartTime(seconds) => self.restart_time = Some(*seconds),
+            PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
+            PeerOption::Password(text) => self.password = Some(text),
+            PeerOption::Channel(channel) => self.channels.push((option.at, channel)),
+            PeerOption::Ignored => {}
+        }
+    }
+
+    fn apply(&self, config: &mut PeerConfig, internal: bool, router_id: Option<Ipv4Addr>) {
+        // BIRD's defaults: internal peers may be anywhere, external ones are neighbours.
+        let multihop = self.reach.unwrap_or_else(|| internal.then_some(None));
+        let reach = Reach {
+            multihop,
+            security: self.ttl_security,
+        };
+        (config.ttl, config.ttl_security) = self.ttl.unwrap_or_else(|| reach.settings());
+        if let Some(seconds) = self.hold_time {
+            config.hold_time = Duration::from_secs(seconds.into());
+        }
+        config.passive = self.passive;
+        config.client_of = self
+            .client
+            .then(|| self.cluster_id.or(router_id).map(ClusterId))
+            .flatten();
+        config.graceful_restart = match (self.graceful, self.restart_time) {
+            (Some(false), _) => None,
+            (_, Some(seconds)) => Some(GracefulRestart {
+                restart_time: Duration::from_secs(seconds.into()),
+            }),
+            (_, None) => Some(GracefulRestart::default()),
+        };
+        config.allow_own_as = self.allow_own_as;
+        config.password = self.password.map(|text| Password(text.to_owned()));
+        self.kind.unwrap_or_default().clone_into(&mut config.kind);
+        config.next_hop = NextHopMode::Auto;
+    }
+}

@@ -1,0 +1,334 @@
+//! The options of a `protocol bgp` or `template bgp` block.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use caracal_bgp::config::NextHopMode;
+use caracal_model::net::Family;
+use nom::combinator::{cut, opt};
+use nom::sequence::{delimited, preceded, terminated};
+use nom::{Err, Parser};
+
+use super::lexer::{
+    Fault, Located, Number, Res, block, directive, end_of_line, family, ip_address, ipv4_address,
+    number, one_of_words, string, symbol, token, u8_number, u16_number, u32_number,
+};
+use super::policy::name_line;
+
+/// One option.
+#[derive(Clone, Debug)]
+pub(super) enum PeerOption<'a> {
+    Name(String),
+    Kind(&'a str),
+    Local {
+        address: Option<IpAddr>,
+        asn: Number<'a>,
+    },
+    Neighbor {
+        address: IpAddr,
+        port: Option<u16>,
+        asn: Number<'a>,
+    },
+    /// `None` = direct; `Some(None)` = multihop without a limit.
+    Reach(Option<Option<u8>>),
+    TtlSecurity(bool),
+    /// The exact TTL and TTL security.
+    Ttl(Option<u8>, Option<u8>),
+    HoldTime(u16),
+    Passive(bool),
+    Client(bool),
+    ClusterId(Ipv4Addr),
+    GracefulRestart(bool),
+    RestartTime(u16),
+    AllowOwnAs(u8),
+    Password(&'a str),
+    Channel(Channel<'a>),
+    /// Something that concerns a BIRD daemon only.
+    Ignored,
+}
+
+/// `ipv4 { … };`.
+#[derive(Clone, Debug)]
+pub(super) struct Channel<'a> {
+    pub(super) family: Family,
+    pub(super) import: Vec<Call<'a>>,
+    pub(super) export: Vec<Call<'a>>,
+    pub(super) next_hop: NextHopMode,
+}
+
+/// A call of a function: `NAME(true);`, or a filter by name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) symbol: Located<'a, &'a str>,
+    /// What the caller says of the peer; unknown for a filter.
+    pub(super) internal: Option<Located<'a, bool>>,
+}
+
+pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
+    const WORDS: [&str; 20] = [
+        "description",
+        "local",
+        "neighbor",
+        "strict",
+        "direct",
+        "multihop",
+        "ttl",
+        "hold",
+        "passive",
+        "rr",
+        "graceful",
+        "allow",
+        "password",
+        "ipv4",
+        "ipv6",
+        "connect",
+        "error",
+        "keepalive",
+        "source",
+        "#:",
+    ];
+    let (rest, word) = one_of_words(&WORDS, s)?;
+    match word {
+        "local" => local(rest),
+        "neighbor" => neighbor(rest),
+        "rr" => reflector(rest),
+        "graceful" => graceful(rest),
+        "ipv4" | "ipv6" => channel(s),
+        "#:" => line(s),
+        _ => terminated(|s| simple(word, s), token(";")).parse(rest),
+    }
+}
+
+/// Options of a few words, without their semicolon.
+fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
+    match word {
+        "description" => string.map(PeerOption::Kind).parse(s),
+        "direct" => Ok((s, PeerOption::Reach(None))),
+        "multihop" => opt(u8_number)
+            .map(|hops| PeerOption::Reach(Some(hops)))
+            .parse(s),
+        "ttl" => preceded(token("security"), switch)
+            .map(PeerOption::TtlSecurity)
+            .parse(s),
+        "hold" => preceded(token("time"), u16_number)
+            .map(PeerOption::HoldTime)
+            .parse(s),
+        "passive" => switch.map(PeerOption::Passive).parse(s),
+        "allow" => preceded((token("local"), token("as")), opt(u8_number))
+            .map(|count| PeerOption::AllowOwnAs(count.unwrap_or(1)))
+            .parse(s),
+        "password" => string.map(PeerOption::Password).parse(s),
+        "strict" => preceded(token("bind"), switch)
+            .map(|_| PeerOption::Ignored)
+            .parse(s),
+        "source" => preceded(token("address"), ip_address)
+            .map(|_| PeerOption::Ignored)
+            .parse(s),
+        "keepalive" => preceded(token("time"), u32_number)
+            .map(|_| PeerOption::Ignored)
+            .parse(s),
+        "connect" => (one_of_two("delay", "retry"), token("time"), u32_number)
+            .map(|_| PeerOption::Ignored)
+            .parse(s),
+        _ => {
+            let wait = (
+                token("wait"),
+                token("time"),
+                u32_number,
+                token(","),
+                u32_number,
+            );
+            wait.map(|_| PeerOption::Ignored).parse(s)
+        }
+    }
+}
+
+fn one_of_two<'a>(
+    first: &'static str,
+    second: &'static str,
+) -> impl Fn(&'a str) -> Res<'a, &'static str> {
+    move |s| one_of_words(&[first, second], s)
+}
+
+/// `on` or nothing, `off`.
+fn switch(s: &str) -> Res<'_, bool> {
+    let (rest, word) = opt(|s| one_of_words(&["on", "yes", "off", "no"], s)).parse(s)?;
+    Ok((rest, !matches!(word, Some("off" | "no"))))
+}
+
+fn port(s: &str) -> Res<'_, Option<u16>> {
+    opt(preceded(token("port"), cut(u16_number))).parse(s)
+}
+
+/// `[ADDRESS] [port PORT] as ASN;`. The port is the listening one, which `#: listen` says.
+fn local(s: &str) -> Res<'_, PeerOption<'_>> {
+    let asn = delimited(token("as"), number, token(";"));
+    (opt(ip_address), port, asn)
+        .map(|(address, _, asn)| PeerOption::Local { address, asn })
+        .parse(s)
+}
+
+/// `ADDRESS [port PORT] as ASN;`.
+fn neighbor(s: &str) -> Res<'_, PeerOption<'_>> {
+    let asn = delimited(token("as"), number, token(";"));
+    (ip_address, port, asn)
+        .map(|(address, port, asn)| PeerOption::Neighbor { address, port, asn })
+        .parse(s)
+}
+
+/// `rr client;`, `rr cluster id ID;`.
+fn reflector(s: &str) -> Res<'_, PeerOption<'_>> {
+    let (rest, word) = one_of_words(&["client", "cluster"], s)?;
+    if word == "client" {
+        return terminated(switch, token(";"))
+            .map(PeerOption::Client)
+            .parse(rest);
+    }
+    delimited(token("id"), ipv4_address, token(";"))
+        .map(PeerOption::ClusterId)
+        .parse(rest)
+}
+
+/// `graceful restart on;`, `graceful restart aware;`, `graceful restart time SECONDS;`.
+fn graceful(s: &str) -> Res<'_, PeerOption<'_>> {
+    let (rest, _) = token("restart")(s)?;
+    if let Ok((rest, _)) = token("time")(rest) {
+        return terminated(u16_number, token(";"))
+            .map(PeerOption::RestartTime)
+            .parse(rest);
+    }
+    if let Ok((rest, _)) = token("aware")(rest) {
+        return token(";")
+            .map(|_| PeerOption::GracefulRestart(false))
+            .parse(rest);
+    }
+    terminated(switch, token(";"))
+        .map(PeerOption::GracefulRestart)
+        .parse(rest)
+}
+
+/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: password hidden`.
+fn line(s: &str) -> Res<'_, PeerOption<'_>> {
+    let (rest, line) = directive(s)?;
+    let (line, word) = one_of_words(&["name", "ttl", "password"], line)?;
+    match word {
+        "name" => name_line.map(PeerOption::Name).parse(s),
+        "ttl" => {
+            let (line, ttl) = octet_or_none(line)?;
+            let (line, security) = preceded(token("security"), octet_or_none).parse(line)?;
+            end_of_line(line)?;
+            Ok((rest, PeerOption::Ttl(ttl, security)))
+        }
+        _ => Err(Err::Failure(Fault::new(
+            line.trim_start(),
+            "the password itself; this text was written without its passwords",
+        ))),
+    }
+}
+
+fn octet_or_none(s: &str) -> Res<'_, Option<u8>> {
+    nom::branch::alt((token("none").map(|_| None), u8_number.map(Some))).parse(s)
+}
+
+/// One line of a channel.
+enum ChannelOption<'a> {
+    Import(Vec<Call<'a>>),
+    Export(Vec<Call<'a>>),
+    NextHop(NextHopMode),
+    Ignored,
+}
+
+fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
+    let (rest, family) = family(s)?;
+    let mut channel = Channel {
+        family,
+        import: Vec::new(),
+        export: Vec::new(),
+        next_hop: NextHopMode::Auto,
+    };
+    let (rest, options) = opt(block(channel_option)).parse(rest)?;
+    for option in options.into_iter().flatten() {
+        match option.value {
+            ChannelOption::Import(calls) => channel.import = calls,
+            ChannelOption::Export(calls) => channel.export = calls,
+            ChannelOption::NextHop(mode) => channel.next_hop = mode,
+            ChannelOption::Ignored => {}
+        }
+    }
+    let (rest, _) = token(";")(rest)?;
+    Ok((rest, PeerOption::Channel(channel)))
+}
+
+fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
+    let (rest, word) = one_of_words(&["import", "export", "next", "gateway"], s)?;
+    match word {
+        "import" => terminated(policy, token(";"))
+            .map(ChannelOption::Import)
+            .parse(rest),
+        "export" => terminated(policy, token(";"))
+            .map(ChannelOption::Export)
+            .parse(rest),
+        "gateway" => terminated(one_of_two("recursive", "direct"), token(";"))
+            .map(|_| ChannelOption::Ignored)
+            .parse(rest),
+        _ => {
+            let (rest, _) = token("hop")(rest)?;
+            let (rest, word) = one_of_words(&["self", "keep"], rest)?;
+            let mode = if word == "self" {
+                NextHopMode::Own
+            } else {
+                NextHopMode::Keep
+            };
+            token(";").map(|_| ChannelOption::NextHop(mode)).parse(rest)
+        }
+    }
+}
+
+/// `all`, `filter NAME` or `filter { NAME(true); … accept; }`.
+fn policy(s: &str) -> Res<'_, Vec<Call<'_>>> {
+    let (rest, word) = one_of_words(&["all", "filter"], s)?;
+    if word == "all" {
+        return Ok((rest, Vec::new()));
+    }
+    if super::lexer::skip(rest).starts_with('{') {
+        let (rest, lines) = block(policy_line)(rest)?;
+        return Ok((rest, lines.into_iter().filter_map(|l| l.value).collect()));
+    }
+    let (rest, symbol) = symbol(rest)?;
+    let call = Call {
+        symbol,
+        internal: None,
+    };
+    Ok((rest, vec![call]))
+}
+
+/// A call, the line that keeps a daemon's other routes out, or the final `accept;`.
+fn policy_line(s: &str) -> Res<'_, Option<Call<'_>>> {
+    if let Ok((rest, _)) = token("accept")(s) {
+        return token(";").map(|_| None).parse(rest);
+    }
+    if let Ok((rest, _)) = token("if")(s) {
+        let others = (
+            token("source"),
+            token("!~"),
+            token("["),
+            token("RTS_BGP"),
+            token(","),
+            token("RTS_STATIC"),
+            token("]"),
+            token("then"),
+            token("reject"),
+            token(";"),
+        );
+        return others.map(|_| None).parse(rest);
+    }
+    let (rest, symbol) = symbol(s)?;
+    let (rest, _) = token("(")(rest)?;
+    let at = super::lexer::skip(rest);
+    let (rest, word) = one_of_words(&["true", "false"], rest)?;
+    let (rest, _) = (token(")"), token(";")).parse(rest)?;
+    let internal = Some(Located {
+        at,
+        value: word == "true",
+    });
+    Ok((rest, Some(Call { symbol, internal })))
+}

@@ -1,0 +1,399 @@
+//! Functions and filters: terms of the form `if CONDITIONS then { ACTIONS VERDICT }`.
+
+use caracal_bgp::policy::{
+    Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
+};
+use caracal_bgp::types::{AnyCommunity, Asn, Community, LargeCommunity};
+use caracal_model::net::Prefix;
+use nom::branch::alt;
+use nom::combinator::{cut, opt};
+use nom::multi::{many0, separated_list1};
+use nom::sequence::{delimited, preceded, separated_pair, terminated};
+use nom::{Err, Parser};
+
+use super::lexer::{
+    Fault, Located, Res, block, directive, end_of_line, one_of_words, prefix, skip, string, symbol,
+    token, u8_number, u16_number, u32_number,
+};
+
+/// A function or filter.
+#[derive(Debug)]
+pub(super) struct Function<'a> {
+    pub(super) symbol: Located<'a, &'a str>,
+    /// The name that the symbol stands in for.
+    pub(super) name: Option<String>,
+    pub(super) filter: Filter,
+}
+
+enum Item {
+    Name(String),
+    Term(Term),
+}
+
+/// `NAME(bool is_internal) { … }`: what no term decides, the caller goes on with.
+pub(super) fn function(s: &str) -> Res<'_, Function<'_>> {
+    let (rest, symbol) = symbol(s)?;
+    let parameter = (token("bool"), token("is_internal"));
+    let (rest, _) = delimited(token("("), opt(parameter), token(")")).parse(rest)?;
+    let (rest, (name, terms)) = body(rest)?;
+    let filter = Filter { terms };
+    Ok((
+        rest,
+        Function {
+            symbol,
+            name,
+            filter,
+        },
+    ))
+}
+
+/// `NAME { … }`: what no term decides is refused, as in BIRD.
+pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
+    let (rest, symbol) = symbol(s)?;
+    let (rest, (name, mut terms)) = body(rest)?;
+    let is_end = |term: &Term| term.conditions.is_empty() && term.verdict.is_some();
+    if !terms.last().is_some_and(is_end) {
+        terms.push(verdict_only(Verdict::Reject));
+    }
+    let filter = Filter { terms };
+    Ok((
+        rest,
+        Function {
+            symbol,
+            name,
+            filter,
+        },
+    ))
+}
+
+fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
+    let (rest, items) = block(item)(s)?;
+    let mut name = None;
+    let mut terms = Vec::new();
+    for item in items {
+        match item.value {
+            Item::Name(text) => name = Some(text),
+            Item::Term(term) => terms.push(term),
+        }
+    }
+    Ok((rest, (name, terms)))
+}
+
+const fn verdict_only(verdict: Verdict) -> Term {
+    Term {
+        conditions: Vec::new(),
+        actions: Vec::new(),
+        verdict: Some(verdict),
+    }
+}
+
+fn item(s: &str) -> Res<'_, Item> {
+    let (rest, word) = one_of_words(&["if", "accept", "reject", "#:"], s)?;
+    match word {
+        "if" => term.map(Item::Term).parse(rest),
+        "accept" => token(";")
+            .map(|_| Item::Term(verdict_only(Verdict::Accept)))
+            .parse(rest),
+        "reject" => token(";")
+            .map(|_| Item::Term(verdict_only(Verdict::Reject)))
+            .parse(rest),
+        _ => name_line.map(Item::Name).parse(s),
+    }
+}
+
+/// `#: name "…"`, a JSON string.
+pub(super) fn name_line(s: &str) -> Res<'_, String> {
+    let (rest, line) = directive(s)?;
+    let (text, _) = token("name")(line)?;
+    let text = text.trim();
+    match serde_json::from_str(text) {
+        Ok(name) => Ok((rest, name)),
+        Err(_) => Err(Err::Failure(Fault::new(text, "a name as a JSON string"))),
+    }
+}
+
+/// What follows `if`.
+fn term(s: &str) -> Res<'_, Term> {
+    let always = token("true").map(|_| Vec::new());
+    let conditions = alt((always, separated_list1(token("&&"), condition)));
+    let (rest, conditions) = terminated(conditions, token("then")).parse(s)?;
+    let (rest, steps) = if skip(rest).starts_with('{') {
+        block(step)(rest)?
+    } else {
+        let at = skip(rest);
+        let (rest, value) = step(rest)?;
+        (rest, vec![Located { at, value }])
+    };
+    let (actions, verdict) = fold(steps)?;
+    Ok((
+        rest,
+        Term {
+            conditions,
+            actions,
+            verdict,
+        },
+    ))
+}
+
+/// A statement inside a term.
+enum Step {
+    Action(Action),
+    /// One AS number of a path, the last one first.
+    Prepend(Asn),
+    /// Ends a path, so that the next one is an action of its own.
+    Next,
+    Verdict(Verdict),
+}
+
+fn fold(steps: Vec<Located<'_, Step>>) -> Result<(Vec<Action>, Option<Verdict>), Err<Fault<'_>>> {
+    let mut actions = Vec::new();
+    let mut path_open = false;
+    let mut verdict = None;
+    for Located { at, value } in steps {
+        if verdict.is_some() {
+            return Err(Err::Failure(Fault::new(
+                at,
+                "\"}\" (nothing runs after accept or reject)",
+            )));
+        }
+        let continues = std::mem::take(&mut path_open);
+        match value {
+            Step::Action(action) => actions.push(action),
+            Step::Next => {}
+            Step::Verdict(end) => verdict = Some(end),
+            Step::Prepend(asn) => {
+                path_open = true;
+                match actions.last_mut() {
+                    Some(Action::PrependAsPath(path)) if continues => path.insert(0, asn),
+                    _ => actions.push(Action::PrependAsPath(vec![asn])),
+                }
+            }
+        }
+    }
+    Ok((actions, verdict))
+}
+
+fn step(s: &str) -> Res<'_, Step> {
+    const WORDS: [&str; 8] = [
+        "accept",
+        "reject",
+        "bgp_community",
+        "bgp_large_community",
+        "bgp_local_pref",
+        "bgp_med",
+        "bgp_path",
+        "#:",
+    ];
+    let (rest, word) = one_of_words(&WORDS, s)?;
+    match word {
+        "accept" => token(";")
+            .map(|_| Step::Verdict(Verdict::Accept))
+            .parse(rest),
+        "reject" => token(";")
+            .map(|_| Step::Verdict(Verdict::Reject))
+            .parse(rest),
+        "bgp_community" => change(rest, pair),
+        "bgp_large_community" => change(rest, triple),
+        "bgp_local_pref" => {
+            assigned(rest).map(|(rest, value)| (rest, Step::Action(Action::SetLocalPref(value))))
+        }
+        "bgp_med" => {
+            assigned(rest).map(|(rest, value)| (rest, Step::Action(Action::SetMed(value))))
+        }
+        "bgp_path" => delimited(
+            (token("."), token("prepend"), token("(")),
+            u32_number,
+            (token(")"), token(";")),
+        )
+        .map(|asn| Step::Prepend(Asn(asn)))
+        .parse(rest),
+        _ => {
+            let (rest, line) = directive(s)?;
+            let (line, word) = one_of_words(&["prepend", "next"], line)?;
+            end_of_line(line)?;
+            let step = if word == "next" {
+                Step::Next
+            } else {
+                Step::Action(Action::PrependAsPath(Vec::new()))
+            };
+            Ok((rest, step))
+        }
+    }
+}
+
+/// `= NUMBER;`.
+pub(super) fn assigned(s: &str) -> Res<'_, u32> {
+    delimited(token("="), u32_number, token(";")).parse(s)
+}
+
+/// `.add(C);` or `.delete(C);`.
+fn change<'a>(s: &'a str, value: fn(&'a str) -> Res<'a, AnyCommunity>) -> Res<'a, Step> {
+    let (rest, _) = token(".")(s)?;
+    let (rest, word) = one_of_words(&["add", "delete"], rest)?;
+    let (rest, community) = delimited(token("("), value, (token(")"), token(";"))).parse(rest)?;
+    let action = match word {
+        "add" => Action::AddCommunity(community),
+        _ => Action::RemoveCommunity(community),
+    };
+    Ok((rest, Step::Action(action)))
+}
+
+/// `(A, B)`.
+pub(super) fn pair(s: &str) -> Res<'_, AnyCommunity> {
+    delimited(
+        token("("),
+        separated_pair(u16_number, token(","), u16_number),
+        token(")"),
+    )
+    .map(|(a, b)| AnyCommunity::Standard(Community::new(a, b)))
+    .parse(s)
+}
+
+/// `(A, B, C)`.
+pub(super) fn triple(s: &str) -> Res<'_, AnyCommunity> {
+    let comma = || token(",");
+    delimited(
+        token("("),
+        (
+            terminated(u32_number, comma()),
+            terminated(u32_number, comma()),
+            u32_number,
+        ),
+        token(")"),
+    )
+    .map(|(a, b, c)| AnyCommunity::Large(LargeCommunity(a, b, c)))
+    .parse(s)
+}
+
+/// One condition in parentheses.
+fn condition(s: &str) -> Res<'_, Condition> {
+    let inside = alt((
+        destination,
+        community,
+        as_path,
+        next_hop,
+        peer_kind,
+        source,
+        interface,
+        local_pref,
+    ));
+    delimited(token("("), inside, token(")")).parse(s)
+}
+
+/// `net ~ [ SET ] || net ~ [ SET ]`, or `net !~ [ SET ] && net !~ [ SET ]`.
+fn destination(s: &str) -> Res<'_, Condition> {
+    let (rest, operator) = preceded(token("net"), operator).parse(s)?;
+    let negated = operator == "!~";
+    let (joined_by, operator) = if negated { ("&&", "!~") } else { ("||", "~") };
+    let (rest, mut patterns) = pattern_set(rest)?;
+    let more = (token(joined_by), token("net"), token(operator));
+    let (rest, sets) = many0(preceded(more, cut(pattern_set))).parse(rest)?;
+    patterns.extend(sets.into_iter().flatten());
+    Ok((rest, Condition::Prefix { patterns, negated }))
+}
+
+fn operator(s: &str) -> Res<'_, &'static str> {
+    one_of_words(&["!~", "~"], s)
+}
+
+fn pattern_set(s: &str) -> Res<'_, Vec<PrefixPattern>> {
+    delimited(token("["), separated_list1(token(","), pattern), token("]")).parse(s)
+}
+
+fn pattern(s: &str) -> Res<'_, PrefixPattern> {
+    let (rest, prefix) = prefix(s)?;
+    if let Some(rest) = rest.strip_prefix('+') {
+        return Ok((rest, PrefixPattern::or_longer(prefix)));
+    }
+    if !rest.starts_with('{') {
+        return Ok((rest, PrefixPattern::exact(prefix)));
+    }
+    let (after, (min, max)) = delimited(
+        token("{"),
+        separated_pair(u8_number, token(","), u8_number),
+        token("}"),
+    )
+    .parse(rest)?;
+    check_lengths(rest, prefix, min, max)?;
+    Ok((after, PrefixPattern { prefix, min, max }))
+}
+
+fn check_lengths(at: &str, prefix: Prefix, min: u8, max: u8) -> Result<(), Err<Fault<'_>>> {
+    let (own, bits) = (prefix.len(), prefix.family().bits());
+    if own <= min && min <= max && max <= bits {
+        return Ok(());
+    }
+    let expected = format!("lengths {{MIN,MAX}} with {own} <= MIN <= MAX <= {bits}");
+    Err(Err::Failure(Fault::new(at, expected)))
+}
+
+fn community(s: &str) -> Res<'_, Condition> {
+    let standard = terminated(pair, (token("~"), token("bgp_community")));
+    let large = terminated(triple, (token("~"), token("bgp_large_community")));
+    alt((standard, large)).map(Condition::Community).parse(s)
+}
+
+/// `bgp_path ~ [= 65001 65002 * =]`.
+fn as_path(s: &str) -> Res<'_, Condition> {
+    delimited(
+        (token("bgp_path"), token("~"), token("[=")),
+        many0(u32_number.map(Asn)),
+        (token("*"), token("=]")),
+    )
+    .map(Condition::AsPathPrefix)
+    .parse(s)
+}
+
+/// `defined(ATTRIBUTE) && ATTRIBUTE`: an absent attribute must not be compared.
+fn defined<'a>(attribute: &'static str) -> impl Parser<&'a str, Output = (), Error = Fault<'a>> {
+    (
+        token("defined"),
+        token("("),
+        token(attribute),
+        token(")"),
+        token("&&"),
+        token(attribute),
+    )
+        .map(|_| ())
+}
+
+fn next_hop(s: &str) -> Res<'_, Condition> {
+    preceded((defined("bgp_next_hop"), token("~")), prefix)
+        .map(Condition::NextHop)
+        .parse(s)
+}
+
+fn local_pref(s: &str) -> Res<'_, Condition> {
+    preceded((defined("bgp_local_pref"), token("=")), u32_number)
+        .map(Condition::LocalPref)
+        .parse(s)
+}
+
+fn peer_kind(s: &str) -> Res<'_, Condition> {
+    let internal = token("is_internal").map(|_| PeerKind::Internal);
+    let external = (token("!"), token("is_internal")).map(|_| PeerKind::External);
+    alt((internal, external)).map(Condition::PeerKind).parse(s)
+}
+
+fn source(s: &str) -> Res<'_, Condition> {
+    let bgp = token("RTS_BGP").map(|_| Source::Bgp);
+    let fixed = token("RTS_STATIC").map(|_| Source::Static);
+    preceded((token("source"), token("=")), alt((bgp, fixed)))
+        .map(Condition::Source)
+        .parse(s)
+}
+
+/// `ifname != "" && ifname ~ "cali*"`: a route without an interface does not match.
+fn interface(s: &str) -> Res<'_, Condition> {
+    let has_one = (
+        token("ifname"),
+        token("!="),
+        token("\"\""),
+        token("&&"),
+        token("ifname"),
+        token("~"),
+    );
+    preceded(has_one, string)
+        .map(|pattern| Condition::Interface(pattern.to_owned()))
+        .parse(s)
+}

@@ -1,0 +1,65 @@
+//! Static protocols: the routes that this speaker originates.
+
+use caracal_bgp::config::Origination;
+use caracal_model::net::Prefix;
+use nom::Parser;
+use nom::combinator::opt;
+use nom::sequence::{delimited, preceded, terminated};
+
+use super::lexer::{Res, block, family, ip_address, one_of_words, prefix, token};
+use super::policy::{assigned, pair, triple};
+
+enum Attribute {
+    NextHop(std::net::IpAddr),
+    LocalPref(u32),
+    Med(u32),
+    Community(caracal_bgp::types::AnyCommunity),
+}
+
+/// A route, or nothing for the channel line.
+pub(super) fn route(s: &str) -> Res<'_, Option<(Prefix, Origination)>> {
+    let (rest, word) = one_of_words(&["route", "ipv4", "ipv6"], s)?;
+    if word != "route" {
+        return terminated(family, token(";")).map(|_| None).parse(s);
+    }
+    let (rest, destination) = terminated(prefix, token("blackhole")).parse(rest)?;
+    let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
+    let mut origination = Origination::default();
+    for attribute in attributes.into_iter().flatten() {
+        match attribute.value {
+            Attribute::NextHop(address) => origination.next_hop = Some(address),
+            Attribute::LocalPref(value) => origination.local_pref = Some(value),
+            Attribute::Med(value) => origination.med = Some(value),
+            Attribute::Community(community) => origination.communities.push(community),
+        }
+    }
+    origination.communities.sort_unstable();
+    origination.communities.dedup();
+    Ok((rest, Some((destination, origination))))
+}
+
+fn attribute(s: &str) -> Res<'_, Attribute> {
+    const WORDS: [&str; 5] = [
+        "bgp_next_hop",
+        "bgp_local_pref",
+        "bgp_med",
+        "bgp_community",
+        "bgp_large_community",
+    ];
+    let (rest, word) = one_of_words(&WORDS, s)?;
+    let add = || (token("."), token("add"), token("("));
+    let end = || (token(")"), token(";"));
+    match word {
+        "bgp_next_hop" => delimited(token("="), ip_address, token(";"))
+            .map(Attribute::NextHop)
+            .parse(rest),
+        "bgp_local_pref" => assigned.map(Attribute::LocalPref).parse(rest),
+        "bgp_med" => assigned.map(Attribute::Med).parse(rest),
+        "bgp_community" => delimited(add(), pair, end())
+            .map(Attribute::Community)
+            .parse(rest),
+        _ => preceded(add(), terminated(triple, end()))
+            .map(Attribute::Community)
+            .parse(rest),
+    }
+}

@@ -1,0 +1,31 @@
+#![allow(clippy::unwrap_used)]
+//! Text and back, and what the real BIRD says of it.
+
+use caracal_bgp::config::{Password, PeerConfig, SpeakerConfig};
+use caracal_bgp::types::{Asn, PeerName, RouterId};
+
+use super::*;
+
+mod bird;
+mod generate;
+mod parsing;
+mod rendering;
+
+/// A configuration with nothing in it.
+fn empty() -> SpeakerConfig {
+    SpeakerConfig {
+        local_as: Asn(64512),
+        router_id: RouterId([10, 0, 0, 1].into()),
+        listen: None,
+        peers: std::collections::BTreeMap::new(),
+        originate: std::collections::BTreeMap::new(),
+        filters: std::collections::BTreeMap::new(),
+    }
+}
+
+fn with_passwords() -> Options {
+    Options {
+        show_passwords: true,
+        ..Options::default()
+    }
+}

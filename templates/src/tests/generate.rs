@@ -1,0 +1,242 @@
+//! Arbitrary configurations, within what BIRD can be told.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use caracal_bgp::config::*;
+use caracal_bgp::policy::*;
+use caracal_bgp::types::*;
+use caracal_model::net::{Family, Prefix};
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+fn v4() -> impl Strategy<Value = IpAddr> {
+    (1u8..=223, any::<[u8; 3]>())
+        .prop_filter("loopback", |(a, _)| *a != 127)
+        .prop_map(|(a, [b, c, d])| IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+}
+
+/// Global and unique local addresses; a link-local one means nothing without its interface.
+fn v6() -> impl Strategy<Value = IpAddr> {
+    (
+        select(vec![0x2001u16, 0xfd00, 0x2fff]),
+        any::<[u16; 7]>(),
+        0usize..7,
+    )
+        .prop_map(|(first, mut rest, zeros)| {
+            rest[..zeros].fill(0);
+            let [b, c, d, e, f, g, h] = rest;
+            IpAddr::V6(Ipv6Addr::new(first, b, c, d, e, f, g, h))
+        })
+}
+
+fn address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![v4(), v6()]
+}
+
+fn prefix() -> impl Strategy<Value = Prefix> {
+    prop_oneof![
+        (v4(), 0u8..=32).prop_map(|(a, len)| Prefix::truncated(a, len)),
+        (v6(), 0u8..=128).prop_map(|(a, len)| Prefix::truncated(a, len)),
+    ]
+}
+
+fn asn() -> impl Strategy<Value = Asn> {
+    prop_oneof![Just(64512), Just(65001), 1..=u32::MAX].prop_map(Asn)
+}
+
+fn community() -> impl Strategy<Value = AnyCommunity> {
+    prop_oneof![
+        any::<u32>().prop_map(|c| AnyCommunity::Standard(Community(c))),
+        any::<(u32, u32, u32)>().prop_map(|(a, b, c)| AnyCommunity::Large(LargeCommunity(a, b, c))),
+    ]
+}
+
+fn pattern() -> impl Strategy<Value = PrefixPattern> {
+    (prefix(), any::<Index>(), any::<Index>(), 0..3).prop_map(|(prefix, a, b, form)| match form {
+        0 => PrefixPattern::exact(prefix),
+        1 => PrefixPattern::or_longer(prefix),
+        _ => {
+            let choices = usize::from(prefix.family().bits() - prefix.len()) + 1;
+            let length = |i: Index| prefix.len() + u8::try_from(i.index(choices)).unwrap();
+            let (a, b) = (length(a), length(b));
+            PrefixPattern {
+                prefix,
+                min: a.min(b),
+                max: a.max(b),
+            }
+        }
+    })
+}
+
+/// Names that BIRD can write, keywords, and anything else.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "(Mesh|Node|Global)_[0-9]{1,3}_[0-9]{1,3}(_port_[0-9]{1,5})?",
+        "bgp_[a-z.-]{1,10}_(import|export)FilterV[46]",
+        "[a-z]{1,4}[0-9]{1,2}",
+        select(vec![
+            "table",
+            "accept",
+            "ipv4",
+            "bgp_path",
+            "RTS_BGP",
+            "caracal_peer",
+            "all",
+            "is_internal",
+            "unnamed:1",
+            "bgp",
+            "on",
+            "",
+        ])
+        .prop_map(str::to_owned),
+        "[A-Za-z]{60,70}",
+        "\\PC{1,12}",
+    ]
+}
+
+/// A text that stands in a BIRD string.
+fn text() -> impl Strategy<Value = String> {
+    "[^\"\\p{Cc}]{0,12}"
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    prop_oneof![
+        (vec(pattern(), 1..5), any::<bool>())
+            .prop_map(|(patterns, negated)| Condition::Prefix { patterns, negated }),
+        community().prop_map(Condition::Community),
+        vec(asn(), 0..4).prop_map(Condition::AsPathPrefix),
+        prefix().prop_map(Condition::NextHop),
+        select(vec![PeerKind::Internal, PeerKind::External]).prop_map(Condition::PeerKind),
+        select(vec![Source::Bgp, Source::Static]).prop_map(Condition::Source),
+        text().prop_map(Condition::Interface),
+        any::<u32>().prop_map(Condition::LocalPref),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        community().prop_map(Action::AddCommunity),
+        community().prop_map(Action::RemoveCommunity),
+        any::<u32>().prop_map(Action::SetLocalPref),
+        any::<u32>().prop_map(Action::SetMed),
+        vec(asn(), 0..4).prop_map(Action::PrependAsPath),
+        vec(asn(), 0..4).prop_map(Action::PrependAsPath),
+    ]
+}
+
+fn filter() -> impl Strategy<Value = Filter> {
+    let verdict = of(select(vec![Verdict::Accept, Verdict::Reject]));
+    let term = (vec(condition(), 0..4), vec(action(), 0..5), verdict).prop_map(
+        |(conditions, actions, verdict)| Term {
+            conditions,
+            actions,
+            verdict,
+        },
+    );
+    vec(term, 0..4).prop_map(|terms| Filter { terms })
+}
+
+fn origination() -> impl Strategy<Value = Origination> {
+    (
+        of(address()),
+        of(any::<u32>()),
+        of(any::<u32>()),
+        btree_set(community(), 0..4),
+    )
+        .prop_map(|(next_hop, local_pref, med, communities)| Origination {
+            next_hop,
+            local_pref,
+            med,
+            communities: communities.into_iter().collect(),
+        })
+}
+
+prop_compose! {
+    fn session()(
+        ends in prop_oneof![(v4(), v4()), (v6(), v6())],
+        has_source in any::<bool>(),
+        port in 1u16..,
+        remote_as in asn(),
+        local_as in of(asn()),
+        passive in any::<bool>(),
+        hold_time in prop_oneof![Just(0u64), 3u64..=65535],
+        families in select(vec![vec![Family::Ipv4], vec![Family::Ipv6], vec![Family::Ipv4, Family::Ipv6]]),
+        restart in of(0u64..=4095),
+    ) -> PeerConfig {
+        let mut peer = PeerConfig::new(ends.0, remote_as);
+        peer.source = has_source.then_some(ends.1);
+        peer.port = port;
+        peer.local_as = local_as;
+        peer.passive = passive;
+        peer.hold_time = Duration::from_secs(hold_time);
+        peer.families = families;
+        peer.graceful_restart = restart.map(|s| GracefulRestart { restart_time: Duration::from_secs(s) });
+        peer
+    }
+}
+
+prop_compose! {
+    fn peer()(
+        mut peer in session(),
+        cluster in of(any::<u32>()),
+        next_hop in select(vec![NextHopMode::Auto, NextHopMode::Own, NextHopMode::Keep]),
+        ttl in prop_oneof![Just(None), Just(Some(1)), of(any::<u8>())],
+        ttl_security in of(any::<u8>()),
+        password in of("[!#-~][ !#-~]{0,30}"),
+        allow_own_as in prop_oneof![Just(0u8), 1u8..=100],
+        kind in prop_oneof![select(vec!["mesh", "global", "node", ""]).prop_map(str::to_owned), text()],
+        import in vec(any::<Index>(), 0..3),
+        export in vec(any::<Index>(), 0..3),
+    ) -> (PeerConfig, Option<ClusterId>, Vec<Index>, Vec<Index>) {
+        peer.next_hop = next_hop;
+        peer.ttl = ttl;
+        peer.ttl_security = ttl_security;
+        peer.password = password.map(Password);
+        peer.allow_own_as = allow_own_as;
+        peer.kind = kind;
+        (peer, cluster.map(|c| ClusterId(c.into())), import, export)
+    }
+}
+
+prop_compose! {
+    /// Any configuration that can be rendered.
+    pub(super) fn config()(
+        local_as in asn(),
+        router_id in 1..=u32::MAX,
+        listen in of((of(address()), 1u16..)),
+        peers in btree_map(name(), peer(), 0..4),
+        originate in btree_map(prefix(), origination(), 0..4),
+        filters in btree_map(name(), filter(), 0..4),
+    ) -> SpeakerConfig {
+        let names: Vec<&String> = filters.keys().collect();
+        let pick = |list: &[Index]| {
+            list.iter()
+                .filter(|_| !names.is_empty())
+                .map(|i| names[i.index(names.len())].clone())
+                .collect()
+        };
+        let peers: BTreeMap<PeerName, PeerConfig> = peers
+            .into_iter()
+            .map(|(name, (mut peer, cluster, import, export))| {
+                peer.import = pick(&import);
+                peer.export = pick(&export);
+                // Only internal peers can be clients (RFC 4456), and BIRD insists.
+                let internal = peer.local_as.unwrap_or(local_as) == peer.remote_as;
+                peer.client_of = cluster.filter(|_| internal);
+                (name.into(), peer)
+            })
+            .collect();
+        SpeakerConfig {
+            local_as,
+            router_id: RouterId(router_id.into()),
+            listen: listen.map(|(address, port)| Listen { address, port }),
+            peers,
+            originate,
+            filters: filters.clone(),
+        }
+    }
+}

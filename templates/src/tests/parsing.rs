@@ -1,0 +1,263 @@
+//! Files written by people, and where they go wrong.
+
+use caracal_bgp::config::{GracefulRestart, Listen};
+use caracal_bgp::policy::{Condition, Verdict};
+
+use super::*;
+
+const HAND: &str = r#"/* a reflector without
+   a datastore */
+router id 10.0.0.9;
+define ASN = 65000;
+
+filter only_pods {
+  if (net ~ [ 10.244.0.0/16+ ]) then accept;
+}
+
+template bgp client { hold time 30; rr client; graceful restart time 60; }
+
+protocol static { ipv4; route 10.9.0.0/24 blackhole; }
+protocol device { scan time 2; }
+
+protocol bgp leaf1 from client {   # the first client
+  local 10.0.0.9 as ASN;
+  neighbor 10.0.0.1 as ASN;
+  ipv4 { import filter only_pods; export all; };
+}
+protocol bgp tor {
+  local as 65000;
+  neighbor fd00::1 port 1179 as 65100;
+  passive;
+  ipv6 { import all; export all; next hop self; };
+}
+"#;
+
+#[test]
+fn a_file_written_by_hand() {
+    let config = parse(HAND).unwrap();
+    assert_eq!(config.local_as, Asn(65000));
+    assert_eq!(
+        config.listen,
+        Some(Listen {
+            address: None,
+            port: 179
+        })
+    );
+    let leaf = &config.peers[&PeerName::from("leaf1")];
+    assert_eq!(
+        (leaf.local_as, leaf.remote_as),
+        (Some(Asn(65000)), Asn(65000))
+    );
+    assert_eq!(leaf.hold_time.as_secs(), 30);
+    assert_eq!(leaf.client_of.unwrap().to_string(), "10.0.0.9");
+    assert_eq!(
+        leaf.graceful_restart,
+        Some(GracefulRestart {
+            restart_time: std::time::Duration::from_secs(60)
+        })
+    );
+    assert_eq!(
+        (leaf.ttl, leaf.import.len(), leaf.export.len()),
+        (None, 1, 0)
+    );
+    let tor = &config.peers[&PeerName::from("tor")];
+    assert_eq!((tor.port, tor.passive, tor.local_as), (1179, true, None));
+    // An external peer is a neighbour unless the file says multihop.
+    assert_eq!(tor.ttl, Some(1));
+    // In a filter, unlike in a function, what no term decides is refused.
+    let terms = &config.filters["only_pods"].terms;
+    assert_eq!(terms.len(), 2);
+    assert!(matches!(
+        terms[0].conditions[..],
+        [Condition::Prefix { .. }]
+    ));
+    assert_eq!(terms[1].verdict, Some(Verdict::Reject));
+    assert_eq!(config.originate.len(), 1);
+}
+
+/// The file with one change, and the error it gives: line, column, and the words.
+fn fault(from: &str, to: &str) -> (usize, usize, String) {
+    assert_eq!(HAND.matches(from).count(), 1, "{from}");
+    let error = parse(&HAND.replace(from, to)).unwrap_err();
+    let words = format!("expected {}, found {}", error.expected, error.found);
+    (error.line, error.column, words)
+}
+
+#[test]
+fn errors_name_the_place() {
+    for (from, to, line, column, words) in [
+        (
+            "router id 10.0.0.9;",
+            "router id 10.0.0;",
+            3,
+            11,
+            "expected an IPv4 address, found \"10.0.0\"",
+        ),
+        (
+            "define ASN = 65000;",
+            "define ASN 65000;",
+            4,
+            12,
+            "expected \"=\", found \"65000\"",
+        ),
+        (
+            "10.244.0.0/16+",
+            "10.244.0.1/16+",
+            7,
+            15,
+            "expected a prefix (10.244.0.1/16 has host bits set; the prefix is 10.244.0.0/16), found \"10.244.0.1/16\"",
+        ),
+        (
+            "10.244.0.0/16+",
+            "10.244.0.0/16{8,24}",
+            7,
+            28,
+            "expected lengths {MIN,MAX} with 16 <= MIN <= MAX <= 32, found \"{\"",
+        ),
+        (
+            "hold time 30;",
+            "hold time 70000;",
+            10,
+            33,
+            "expected a number up to 65535, found \"70000\"",
+        ),
+        (
+            "neighbor 10.0.0.1 as ASN;",
+            "neighbor 10.0.0.1 as NSA;",
+            17,
+            24,
+            "expected a constant; \"NSA\" is not defined, found \"NSA\"",
+        ),
+        (
+            "neighbor 10.0.0.1 as ASN;",
+            "neighbor 10.0.0.1 port x as ASN;",
+            17,
+            26,
+            "expected a number up to 65535, found \"x\"",
+        ),
+        (
+            "neighbor 10.0.0.1 as ASN;",
+            "",
+            15,
+            14,
+            "expected a peer with a line \"neighbor ADDRESS as NUMBER;\", found \"leaf1\"",
+        ),
+        (
+            "import filter only_pods;",
+            "import filter pods;",
+            18,
+            24,
+            "expected the name of a function or filter, found \"pods\"",
+        ),
+        (
+            "from client {",
+            "from server {",
+            15,
+            25,
+            "expected the name of a template, found \"server\"",
+        ),
+        ("  passive;\n", "  pasive;\n", 23, 3, "found \"pasive\""),
+        (
+            "next hop self; };\n}\n",
+            "next hop self; };\n",
+            25,
+            1,
+            "or \"}\", found the end of the file",
+        ),
+        (
+            "then accept;",
+            "then { accept; reject; }",
+            7,
+            48,
+            "nothing runs after accept or reject",
+        ),
+        (
+            "export all; };\n}\nprotocol bgp tor",
+            "export all; };\n}\nprotocol bgp leaf1",
+            20,
+            14,
+            "expected a name that no peer has yet, found \"leaf1\"",
+        ),
+    ] {
+        let (seen_line, seen_column, seen) = fault(from, to);
+        assert_eq!((seen_line, seen_column), (line, column), "{to}: {seen}");
+        assert!(seen.contains(words), "{to}: {seen}");
+    }
+}
+
+#[test]
+fn a_report_points_at_the_place() {
+    let error = parse("router id 10.0.0.1;\n\tlog stderr al;\n").unwrap_err();
+    assert_eq!(
+        error.report("speaker.conf"),
+        "error: expected \"all\" or \"{\", found \"al\"\n  --> speaker.conf:2:13\n   |\n 2 | \tlog stderr al;\n   | \t           ^\n"
+    );
+}
+
+#[test]
+fn directives_are_read_and_misspelt_ones_refused() {
+    let base = "router id 10.0.0.1;\ndefine caracal_local_as = 1;\n";
+    let listen = |line: &str| parse(&format!("{base}{line}\n"));
+    assert_eq!(listen("#: listen none").unwrap().listen, None);
+    assert_eq!(
+        listen("#: listen 10.0.0.1 port 1179").unwrap().listen,
+        Some(Listen {
+            address: Some("10.0.0.1".parse().unwrap()),
+            port: 1179
+        })
+    );
+    for (bad, column) in [
+        ("#: lisen none", 4),
+        ("#: listen none whatever", 16),
+        ("#: listen all port 70000", 20),
+    ] {
+        let error = listen(bad).unwrap_err();
+        assert_eq!((error.line, error.column), (3, column), "{bad}: {error}");
+    }
+    assert!(
+        parse("# only a comment")
+            .unwrap_err()
+            .expected
+            .contains("router id")
+    );
+    assert!(
+        parse("router id 10.0.0.1;")
+            .unwrap_err()
+            .expected
+            .contains("caracal_local_as")
+    );
+}
+
+#[test]
+fn what_a_caller_says_of_a_peer_must_be_true() {
+    let mut config = empty();
+    let mut peer = PeerConfig::new("10.0.0.2".parse().unwrap(), Asn(64512));
+    config.filters.insert(
+        "f1".into(),
+        caracal_bgp::policy::Filter { terms: Vec::new() },
+    );
+    peer.import = vec!["f1".into()];
+    config.peers.insert(PeerName::from("p1"), peer);
+    let text = render(&config, &Options::default()).unwrap();
+    let error = parse(&text.replace("f1(true)", "f1(false)")).unwrap_err();
+    assert!(
+        error.expected.starts_with("true, from the AS numbers"),
+        "{error}"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn never_panics(text in "\\PC{0,80}") {
+        let _ = parse(&text);
+    }
+
+    /// Cut anywhere, or with a character changed, a text is refused or understood, and an error can be shown.
+    #[test]
+    fn damaged_files_never_panic(at in 0..HAND.len(), other in "\\PC?", cut in proptest::bool::ANY) {
+        let rest = if cut { "" } else { &HAND[at + 1..] };
+        if let Err(error) = parse(&format!("{}{other}{rest}", &HAND[..at])) {
+            proptest::prop_assert!(error.report("x").contains('^'));
+        }
+    }
+}
