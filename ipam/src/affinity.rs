@@ -28,7 +28,7 @@ pub enum AffinityOutcome {
 }
 
 /// A release of a block.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReleaseAffinity {
     owner: Owner,
     cidr: Prefix,
@@ -38,7 +38,7 @@ pub struct ReleaseAffinity {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Idle,
     Reading(Vec<Range>),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::ipam::{AffinityState, Block, Owner};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
 use caracal_model::resource::ip_pool::AllowedUse;
@@ -26,7 +26,7 @@ use crate::step::{Machine, Seen, Step};
 use crate::view::{self, Known, View};
 
 /// An automatic assignment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Assign {
     request: AssignRequest,
     owner: Owner,
@@ -35,7 +35,7 @@ pub struct Assign {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     /// Nothing asked.
     Idle,
@@ -125,7 +125,7 @@ impl Assign {
         let needs = self.needs()?;
         let mut planners: Vec<_> = needs.iter().map(|need| self.planner(need)).collect();
         for planner in &mut planners {
-            planner.from_own(&self.request.likely_blocks);
+            planner.take_own(&self.request.likely_blocks);
         }
         if planners.iter().all(|p| p.missing() == 0) {
             let picks = planners.into_iter().flat_map(|p| p.picks).collect();
@@ -140,7 +140,7 @@ impl Assign {
             return Ok(Step::Commit(txn));
         }
         for planner in &mut planners {
-            planner.from_interrupted();
+            planner.take_interrupted();
         }
         let config = self.view.config();
         let may_look_further = config.auto_allocate_blocks || !config.strict_affinity;
@@ -154,10 +154,10 @@ impl Assign {
         }
         for planner in &mut planners {
             if config.auto_allocate_blocks {
-                planner.from_new();
+                planner.take_new();
             }
             if !config.strict_affinity {
-                planner.from_others();
+                planner.borrow();
             }
         }
         if let Some(short) = planners.iter().find(|p| p.missing() > 0) {
@@ -373,10 +373,14 @@ impl Assign {
         let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
         held.deleted = false;
         for pick in picks {
-            let mut value = match (&pick.source, self.view.blocks.get(&pick.cidr)) {
-                (Source::Own | Source::Claim | Source::Borrow, Some(known)) => known.value.clone(),
-                _ => block::create(pick.cidr, &self.owner, self.now),
+            let known_block = self.view.blocks.get(&pick.cidr).map(|known| &known.value);
+            let keeps = match pick.source {
+                Source::Own | Source::Borrow => true,
+                Source::Claim => known_block.and_then(Block::owner).as_ref() == Some(&self.owner),
+                Source::Reclaim(_) => false,
             };
+            let kept = known_block.filter(|_| keeps).cloned();
+            let mut value = kept.unwrap_or_else(|| block::create(pick.cidr, &self.owner, self.now));
             let taken = block::take(&mut value, pick.count, &attribute, &self.view.reserved);
             let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
             handle::add(&mut held, pick.cidr, count);

@@ -2,7 +2,7 @@
 //! chose this address. A block that nobody has is claimed for the node.
 
 use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, Owner};
 use caracal_model::names::{HandleId, PoolName};
 use caracal_model::net::Prefix;
 use caracal_model::resource::Kind;
@@ -20,7 +20,7 @@ use crate::step::{Machine, Seen, Step};
 use crate::view::{self, Known, View};
 
 /// An explicit assignment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AssignIp {
     request: AssignIpRequest,
     now: Timestamp,
@@ -28,7 +28,7 @@ pub struct AssignIp {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Idle,
     Reading(Vec<Range>),
@@ -187,9 +187,9 @@ impl AssignIp {
         Ok(Step::Commit(draft.into_txn()))
     }
 
-    fn taken(&self, holder: Option<caracal_model::ipam::AllocationAttribute>) -> AssignIpError {
+    fn taken(&self, holder: Option<Box<AllocationAttribute>>) -> AssignIpError {
         let address = self.request.address;
-        let holder = holder.unwrap_or_default();
+        let holder = holder.map_or_else(AllocationAttribute::default, |boxed| *boxed);
         if holder.released_at.is_some() {
             let seconds = self.view.config().ip_cooldown_seconds;
             return AssignIpError::Cooling { address, seconds };

@@ -69,14 +69,14 @@ pub fn take_address(
     block: &mut Block,
     address: IpAddr,
     attribute: &AllocationAttribute,
-) -> Result<u64, Option<AllocationAttribute>> {
+) -> Result<u64, Option<Box<AllocationAttribute>>> {
     let ordinal = block.ordinal(address).ok_or(None)?;
     match block.allocations.get(ordinal) {
         Some(None) => {
             allocate(block, ordinal, attribute);
             Ok(block.sequence_number)
         }
-        Some(Some(index)) => Err(block.attributes.get(*index).cloned()),
+        Some(Some(index)) => Err(block.attributes.get(*index).cloned().map(Box::new)),
         None => Err(None),
     }
 }

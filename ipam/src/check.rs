@@ -251,12 +251,10 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
     }
     match block.owner() {
         None if block.in_use() == 0 => findings.push(Finding::Abandoned(block.cidr)),
-        None => {}
-        Some(owner) => {
-            if !view.affinities.contains_key(&(owner.clone(), block.cidr)) {
-                findings.push(Finding::NoAffinity(block.cidr, owner));
-            }
+        Some(owner) if !view.affinities.contains_key(&(owner.clone(), block.cidr)) => {
+            findings.push(Finding::NoAffinity(block.cidr, owner));
         }
+        None | Some(_) => {}
     }
     if view.pool_of(&block.cidr).is_none() {
         findings.push(Finding::NoPool(block.cidr));

@@ -41,7 +41,7 @@ pub enum LeaveError {
 }
 
 /// Releases all that a node holds.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReleaseNode {
     node: NodeName,
     now: Timestamp,
@@ -51,7 +51,7 @@ pub struct ReleaseNode {
     left: Left,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Idle,
     Reading,

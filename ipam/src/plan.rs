@@ -35,7 +35,7 @@ pub(crate) struct Need {
 pub(crate) enum Source {
     /// Ours, by affinity and block.
     Own,
-    /// New, or ours by the block alone.
+    /// New, ours by the block alone, or empty and nobody's.
     Claim,
     /// Empty, and claimed by another host long ago.
     Reclaim(Owner),
@@ -101,7 +101,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Takes from own blocks that were read.
-    pub(crate) fn from_own(&mut self, likely: &[Prefix]) {
+    pub(crate) fn take_own(&mut self, likely: &[Prefix]) {
         for (cidr, pool) in self.own(likely) {
             if let Known::Present(block) = self.view.block(cidr)
                 && block.value.owner().as_ref() == Some(self.owner)
@@ -113,7 +113,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Goes on with own claims that were interrupted: an affinity without a block.
-    pub(crate) fn from_interrupted(&mut self) {
+    pub(crate) fn take_interrupted(&mut self) {
         for (cidr, pool) in self.own(&[]) {
             if self.view.block(cidr) == Known::Absent && cidr.len() == pool.block_len {
                 let free = self.fresh(&cidr);
@@ -146,7 +146,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Claims new blocks, then other hosts' empty ones. All blocks of the family must have been read.
-    pub(crate) fn from_new(&mut self) {
+    pub(crate) fn take_new(&mut self) {
         let mut reclaimable = Vec::new();
         for pool in &self.need.pools {
             let mut walk = Walk::new(pool, self.host, self.now);
@@ -168,6 +168,13 @@ impl<'a> Planner<'a> {
                         let free = self.free(&block.value);
                         self.pick(cidr, &pool.name, free, Source::Claim);
                     }
+                    // Nobody's, and what was held in it has cooled down since.
+                    Known::Present(block)
+                        if block.value.owner().is_none() && block::is_empty(&block.value) =>
+                    {
+                        let free = self.fresh(&cidr);
+                        self.pick(cidr, &pool.name, free, Source::Claim);
+                    }
                     Known::Present(block) => {
                         if let Some(owner) = reclaimable_from(&block.value, self.now) {
                             reclaimable.push((cidr, &pool.name, owner));
@@ -186,7 +193,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Borrows from whatever block has room. All blocks of the family must have been read.
-    pub(crate) fn from_others(&mut self) {
+    pub(crate) fn borrow(&mut self) {
         for pool in &self.need.pools {
             let blocks = &self.view.blocks;
             let start = Walk::new(pool, self.host, self.now).next();

@@ -22,13 +22,13 @@ use crate::step::{Machine, Seen, Step};
 use crate::view::{self, Known, View};
 
 /// What a transaction in flight will have done.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Progress {
     released: Released,
     more: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Idle,
     Reading(Vec<Range>),
@@ -84,7 +84,7 @@ impl Changes {
 }
 
 /// Releases everything held through a handle, and the handle itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReleaseHandle {
     handle: HandleId,
     likely: Vec<Prefix>,
@@ -188,7 +188,7 @@ const MAX_TARGETS: usize = 64;
 /// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
 /// released; more than 64 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several
 /// transactions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ReleaseIps {
     targets: Vec<Target>,
     now: Timestamp,

@@ -95,7 +95,7 @@ impl TunnelKind {
 }
 
 /// Finds the address that a node's tunnel device must have.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct EnsureTunnel {
     kind: TunnelKind,
     node: NodeName,
@@ -104,7 +104,7 @@ pub struct EnsureTunnel {
     state: State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Idle,
     Reading(Vec<Range>),

@@ -79,7 +79,7 @@ pub struct Held {
 }
 
 /// Lists the addresses of a handle.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OfHandle {
     handle: HandleId,
     view: View,

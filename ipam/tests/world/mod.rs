@@ -7,6 +7,8 @@
     reason = "each test file uses a part"
 )]
 
+pub mod actor;
+
 use std::collections::BTreeMap;
 
 use caracal_ipam::{Reading, Timestamp};

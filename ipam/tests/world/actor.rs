@@ -1,0 +1,159 @@
+//! Actors: machines of any kind behind one face, stepped one I/O at a time by a scheduler of the test.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use caracal_ipam::affinity::ReleaseAffinity;
+use caracal_ipam::assign::Assign;
+use caracal_ipam::assign_ip::AssignIp;
+use caracal_ipam::check::{Finding, check};
+use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
+use caracal_ipam::tunnel::EnsureTunnel;
+use caracal_ipam::view::{View, everything};
+use caracal_ipam::{Machine, Seen, Step, Timestamp};
+use caracal_model::names::HandleId;
+use caracal_model::txn::{Range, Txn, TxnOutcome};
+
+use super::World;
+
+/// Any machine.
+#[derive(Clone, Debug)]
+pub enum Any {
+    Assign(Assign),
+    AssignIp(AssignIp),
+    ReleaseHandle(ReleaseHandle),
+    ReleaseIps(ReleaseIps),
+    ReleaseAffinity(ReleaseAffinity),
+    ReleaseNode(ReleaseNode),
+    Tunnel(EnsureTunnel),
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It took these.
+    Took(Vec<IpAddr>),
+    /// It released, or found nothing to do.
+    Finished,
+    /// It failed, with this sentence.
+    Failed(String),
+}
+
+/// What it wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    Read(Vec<Range>),
+    Commit(Txn),
+    End(End),
+}
+
+fn wish<T, E: std::fmt::Display>(step: Step<T, E>, end: impl FnOnce(T) -> End) -> Wish {
+    match step {
+        Step::Read(ranges) => Wish::Read(ranges),
+        Step::Commit(txn) => Wish::Commit(txn),
+        Step::Done(output) => Wish::End(end(output)),
+        Step::Failed(error) => Wish::End(End::Failed(error.to_string())),
+    }
+}
+
+impl Any {
+    pub fn step(&mut self, seen: Seen) -> Wish {
+        match self {
+            Self::Assign(m) => wish(m.step(seen), |a| {
+                End::Took(a.all().map(|one| one.address).collect())
+            }),
+            Self::AssignIp(m) => wish(m.step(seen), |a| End::Took(vec![a.address])),
+            Self::ReleaseHandle(m) => wish(m.step(seen), |_| End::Finished),
+            Self::ReleaseIps(m) => wish(m.step(seen), |_| End::Finished),
+            Self::ReleaseAffinity(m) => wish(m.step(seen), |_| End::Finished),
+            Self::ReleaseNode(m) => wish(m.step(seen), |_| End::Finished),
+            Self::Tunnel(m) => wish(m.step(seen), |a| End::Took(a.into_iter().collect())),
+        }
+    }
+}
+
+/// A running machine with its pending wish.
+#[derive(Clone, Debug)]
+pub struct Actor {
+    machine: Any,
+    pub wish: Wish,
+    pub steps: usize,
+    pub conflicts: usize,
+}
+
+impl Actor {
+    pub fn start(mut machine: Any) -> Self {
+        let wish = machine.step(Seen::Start);
+        Self {
+            machine,
+            wish,
+            steps: 0,
+            conflicts: 0,
+        }
+    }
+
+    pub fn end(&self) -> Option<&End> {
+        match &self.wish {
+            Wish::End(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Carries out the pending wish. Returns true when the world changed.
+    pub fn go(&mut self, world: &mut World) -> bool {
+        let (seen, changed) = match &self.wish {
+            Wish::End(_) => return false,
+            Wish::Read(ranges) => (Seen::Read(world.read(ranges)), false),
+            Wish::Commit(txn) => match world.commit(txn) {
+                TxnOutcome::Committed(revision) => (Seen::Committed(revision), true),
+                TxnOutcome::Conflict => (Seen::Conflict, false),
+            },
+        };
+        self.conflicts += usize::from(seen == Seen::Conflict);
+        self.steps += 1;
+        self.wish = self.machine.step(seen);
+        changed
+    }
+
+    /// Runs alone to the end; alone, nothing can conflict more than once.
+    pub fn finish(&mut self, world: &mut World) -> End {
+        for _ in 0..200 {
+            if let Some(end) = self.end() {
+                return end.clone();
+            }
+            self.go(world);
+        }
+        panic!("a machine that runs alone does not end: {self:?}");
+    }
+}
+
+/// Runs one machine alone.
+pub fn run(world: &mut World, machine: Any) -> End {
+    Actor::start(machine).finish(world)
+}
+
+pub fn view(world: &World) -> View {
+    let ranges = everything();
+    let mut view = View::default();
+    view.absorb(&ranges, world.read(&ranges));
+    view
+}
+
+/// Findings that no crash excuses. They must be absent after every single commit.
+pub fn faults(world: &World, now: Timestamp) -> Vec<Finding> {
+    let mut findings = check(&view(world), now);
+    findings.retain(Finding::is_fault);
+    findings
+}
+
+/// The addresses that the data says a handle holds.
+pub fn held_by(world: &World, handle: &HandleId) -> BTreeSet<IpAddr> {
+    let view = view(world);
+    let blocks = view.blocks.values();
+    blocks
+        .flat_map(|known| known.value.allocated())
+        .filter(|(_, _, a)| a.handle_id.as_deref() == Some(handle.as_str()))
+        .map(|(_, address, _)| address)
+        .collect()
+}
