@@ -12,6 +12,7 @@ use crate::netns;
 use crate::plan::NodeLayout;
 use crate::program::{self, ProgramError};
 use crate::state::PodState;
+use crate::topology::NodeKind;
 
 const CALL: Duration = Duration::from_secs(30);
 /// The name of the network in Calico's manifests; IPAM handles start with it.
@@ -86,7 +87,7 @@ pub(crate) fn container_id() -> String {
 /// The network configuration of a node, as on standard input of the plugin.
 #[must_use]
 pub fn network_config(node: &NodeLayout) -> Value {
-    json!({
+    let mut config = json!({
         "cniVersion": "1.0.0",
         "name": NETWORK,
         "type": "caracal-cni",
@@ -94,7 +95,12 @@ pub fn network_config(node: &NodeLayout) -> Value {
         "etcd_endpoints": node.etcd_endpoint,
         "ipam": { "type": "caracal-ipam" },
         "policy": {},
-    })
+    });
+    if node.kind != NodeKind::Caracal {
+        // The plugin waits for the agent's route, and here there is no agent: the lab makes it after ADD.
+        config["route_wait_seconds"] = json!(0);
+    }
+    config
 }
 
 impl Lab {
@@ -154,7 +160,7 @@ impl Lab {
         let foreign = self
             .layout
             .node(&pod.node)
-            .filter(|n| n.kind != crate::topology::NodeKind::Caracal);
+            .filter(|n| n.kind != NodeKind::Caracal);
         if let (Some(node), Some(interface)) = (foreign, &attachment.host_interface) {
             route_by_hand(node, interface, attachment.address).map_err(|source| {
                 CniError::HostSide {

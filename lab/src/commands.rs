@@ -132,11 +132,29 @@ pub fn up(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
     // Before anything is made: a mistake in the file is the likeliest.
     let (topology, text) = Topology::load_text(&arguments.file)?;
     let name = LabName::new(arguments.name.as_deref().unwrap_or(&topology.name.value))?;
-    match rootless::enter(&name, Purpose::Create)? {
-        Entry::Here => {}
-        Entry::Done(status) => return Ok(status),
-        Entry::Absent => return Err(CommandError::Absent(name)),
+    let first = topology.nodes.first().map(|n| n.name.value.clone());
+    if let Some(status) = inside(&name, Purpose::Create)? {
+        return Ok(status);
     }
+    let status = bring_up(arguments, &name, topology, &text, out)?;
+    writeln!(out, "look around:  caracal lab status {name}")?;
+    if let Some(node) = first {
+        writeln!(
+            out,
+            "              caracal lab exec --lab {name} {node} -- ip route"
+        )?;
+    }
+    writeln!(out, "remove it:    caracal lab down {name}")?;
+    Ok(status)
+}
+
+fn bring_up(
+    arguments: &Up,
+    name: &LabName,
+    topology: Topology,
+    text: &str,
+    out: Out<'_>,
+) -> Result<i32, CommandError> {
     let description = topology.description.as_deref().unwrap_or("");
     writeln!(out, "lab {name}: {description}")?;
     let start = Instant::now();
@@ -151,11 +169,11 @@ pub fn up(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
             }
         };
         let options = Options {
-            name: arguments.name.clone(),
+            name: Some(name.to_string()),
             keep_on_failure: arguments.keep,
             ..Options::new(&arguments.binary)
         };
-        Lab::up(topology, &text, options, &say).map_err(Box::new)?
+        Lab::up(topology, text, options, &say).map_err(Box::new)?
     };
     let settled = lab.await_sessions(arguments.deadline);
     let now = start.elapsed().as_secs_f64();
@@ -166,16 +184,26 @@ pub fn up(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
     let left = arguments.deadline.saturating_sub(start.elapsed());
     let report = lab.report(Some(left.max(STATUS_PINGS)))?;
     writeln!(out, "\n{}", table::render(&report))?;
-    writeln!(out, "look around:  caracal lab status {name}")?;
-    if let Some(node) = report.nodes.first() {
-        writeln!(
-            out,
-            "              caracal lab exec --lab {name} {} -- ip route",
-            node.name
-        )?;
-    }
-    writeln!(out, "remove it:    caracal lab down {name}")?;
     Ok(i32::from(!report.is_healthy()))
+}
+
+/// A whole life in one command: removes what is left of an earlier one, brings the lab up, shows it and
+/// removes it. The status is that of [`up`].
+///
+/// # Errors
+/// [`CommandError`]; nothing is left then either.
+pub fn demo(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
+    rootless::restore_directory()?;
+    let (topology, text) = Topology::load_text(&arguments.file)?;
+    let name = LabName::new(arguments.name.as_deref().unwrap_or(&topology.name.value))?;
+    // One entry for all three: without root, the whole command line runs again inside.
+    if let Some(status) = inside(&name, Purpose::Visit)? {
+        return Ok(status);
+    }
+    down::down(&name)?;
+    let status = bring_up(arguments, &name, topology, &text, out);
+    tell_removal(&name, &down::down(&name)?, out)?;
+    status
 }
 
 /// Shows a lab. Status 0 when every session is up and every ping was answered, else 1.

@@ -117,15 +117,20 @@ impl Lab {
         Ok(program::call(Some(&node.netns), &mut command, b"", CALL)?)
     }
 
-    /// What a Caracal node says of itself.
+    /// What a Caracal node says of itself. A node that calls itself degraded by its exit status has
+    /// answered all the same.
     ///
     /// # Errors
     /// [`NodeError`].
     pub fn node_status(&self, node: &str) -> Result<Status, NodeError> {
-        let answer = self.caracal(node, &["status", "-o", "json"])?;
-        serde_json::from_str(&answer).map_err(|source| NodeError::Answer {
+        let layout = self.node_layout(node)?;
+        let mut command = self.client(&layout, &["status", "-o", "json"]);
+        let output = program::output(Some(&layout.netns), &mut command, b"", CALL)?;
+        serde_json::from_str(&output.stdout).map_err(|source| NodeError::Answer {
             node: node.to_owned(),
-            answer: answer.trim().to_owned(),
+            answer: format!("{}{}", output.stdout, output.stderr)
+                .trim()
+                .to_owned(),
             source,
         })
     }

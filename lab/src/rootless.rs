@@ -82,6 +82,8 @@ pub enum Purpose {
     Use,
     /// Ends it afterwards.
     Remove,
+    /// Makes it, unless it is there, and ends it afterwards.
+    Visit,
 }
 
 /// What is left to do for the caller.
@@ -133,6 +135,10 @@ pub fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
             hold(&record)?
         }
         (_, Some(holder)) => holder,
+        (Purpose::Visit, None) => {
+            own(&folder)?;
+            hold(&record)?
+        }
         (_, None) => {
             let _ = fs::remove_file(&record);
             return Ok(Entry::Absent);
@@ -140,7 +146,12 @@ pub fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
     };
     let status = again(holder);
     let failed = !matches!(status, Ok(0));
-    if purpose == Purpose::Remove || (purpose == Purpose::Create && failed) {
+    let over = match purpose {
+        Purpose::Remove | Purpose::Visit => true,
+        Purpose::Create => failed,
+        Purpose::Use => false,
+    };
+    if over {
         // Its namespaces, and everything in them, end before it does.
         let _ = Running::known(holder).kill9();
         let _ = fs::remove_file(&record);

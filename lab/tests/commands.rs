@@ -31,17 +31,16 @@ fn child_runs_a_command() {
     };
     let words: Vec<_> = words.split_ascii_whitespace().collect();
     let mut out = std::io::stdout();
+    let up = |file: &str, name: &str| Up {
+        file: file.into(),
+        name: Some(name.to_owned()),
+        binary: "/bin/true".into(),
+        deadline: 10 * SECOND,
+        keep: false,
+    };
     let result = match words.as_slice() {
-        ["up", file, name] => commands::up(
-            &Up {
-                file: file.into(),
-                name: Some((*name).to_owned()),
-                binary: "/bin/true".into(),
-                deadline: 10 * SECOND,
-                keep: false,
-            },
-            &mut out,
-        ),
+        ["up", file, name] => commands::up(&up(file, name), &mut out),
+        ["demo", file, name] => commands::demo(&up(file, name), &mut out),
         ["list"] => commands::list(&mut out),
         ["status", lab] => {
             let lab = Some((*lab).to_owned());
@@ -179,6 +178,14 @@ fn a_whole_life(user: &User, lab: &str) {
     );
     let text = user.expect(&format!("down {lab}"), 0);
     assert!(text.contains("nothing is left of it"), "{text}");
+    assert!(!user.lists(lab));
+    let text = user.expect(&format!("demo plain.yaml {lab}"), 0);
+    assert_eq!(text.matches("everything has started").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("1 processes, 5 namespaces").count(),
+        1,
+        "{text}"
+    );
     assert!(!user.lists(lab));
 }
 
