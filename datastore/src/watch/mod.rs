@@ -1,0 +1,165 @@
+//! List and watch: keeps a [`Snapshot`] equal to the datastore and says how much it can be trusted.
+//!
+//! [`spawn`] starts the one task that owns the resource maps. It lists all kinds that Caracal reads at one
+//! revision, watches from there, and publishes each new [`View`] to a latest-wins channel. Invariants,
+//! cited by tests:
+//!
+//! * `WATCH-1`: a view's snapshot is the datastore's content at one revision, with whole transactions only.
+//! * `WATCH-2`: the view stays usable whatever happens: a new list is compared with what is there, nothing is
+//!   ever cleared to be filled again.
+//! * `WATCH-3`: a stream that says nothing is given up; freshness falls first to lagging, then to stale.
+//! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again. A watch is never resumed,
+//!   because a datastore that was restored from a backup may count its revisions over an older history.
+//! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
+//! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it is corrected.
+//!
+//! IPAM handles are neither listed nor kept: they are many and no route depends on them.
+
+mod liveness;
+mod outage;
+mod publisher;
+mod replica;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::Snapshot;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::store::Store;
+
+/// How far a [`View`] can be trusted to be current. While it is not fresh, nothing is to be deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// The datastore was heard from a moment ago; the snapshot is what it holds.
+    Fresh,
+    /// The datastore is reachable as far as we know, but the snapshot may be behind.
+    Lagging {
+        /// When it was last known to be current.
+        since: Instant,
+        /// Why it may be behind.
+        reason: String,
+    },
+    /// The datastore is not heard from; or nothing was read yet.
+    Stale {
+        /// When the snapshot was last known to be current, or when the task started.
+        since: Instant,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Freshness {
+    /// True only for [`Freshness::Fresh`].
+    #[must_use]
+    pub const fn is_fresh(&self) -> bool {
+        matches!(self, Self::Fresh)
+    }
+
+    /// `fresh`, `lagging` or `stale`.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Lagging { .. } => "lagging",
+            Self::Stale { .. } => "stale",
+        }
+    }
+
+    /// Why it is not fresh.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Fresh => None,
+            Self::Lagging { reason, .. } | Self::Stale { reason, .. } => Some(reason),
+        }
+    }
+
+    /// Since when it is not fresh.
+    #[must_use]
+    pub const fn since(&self) -> Option<Instant> {
+        match self {
+            Self::Fresh => None,
+            Self::Lagging { since, .. } | Self::Stale { since, .. } => Some(*since),
+        }
+    }
+}
+
+/// The datastore as last seen.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// All resources at one revision.
+    pub snapshot: Arc<Snapshot>,
+    /// How far it can be trusted.
+    pub freshness: Freshness,
+    /// True from the first complete list on. Before, the snapshot is empty because nothing was read.
+    pub synced: bool,
+}
+
+impl View {
+    /// True when the absence of something in the snapshot proves that it does not exist.
+    #[must_use]
+    pub const fn is_current(&self) -> bool {
+        self.synced && self.freshness.is_fresh()
+    }
+}
+
+/// Times of the watcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchOptions {
+    /// Silence after which the view is lagging. A live stream is never silent for longer than a few seconds.
+    pub lagging_after: Duration,
+    /// Silence after which the stream is given up and opened anew.
+    pub reconnect_after: Duration,
+    /// Silence after which the view is stale although no error was seen.
+    pub stale_after: Duration,
+    /// Shortest time between two views that differ in their snapshot. The first change after a quiet time
+    /// passes at once.
+    pub coalesce: Duration,
+    /// First pause before connecting again; doubles with every failure. Pauses are jittered, so that a
+    /// cluster's nodes do not come back all at the same moment.
+    pub backoff_min: Duration,
+    /// Longest pause before connecting again.
+    pub backoff_max: Duration,
+    /// Limit for one complete list.
+    pub list_timeout: Duration,
+    /// Shortest time between two log lines about a datastore that is down.
+    pub log_interval: Duration,
+}
+
+impl Default for WatchOptions {
+    fn default() -> Self {
+        Self {
+            lagging_after: Duration::from_secs(8),
+            reconnect_after: Duration::from_secs(12),
+            stale_after: Duration::from_secs(20),
+            coalesce: Duration::from_millis(100),
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(2),
+            list_timeout: Duration::from_secs(60),
+            log_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Starts the watcher on the current tokio runtime. It ends when all receivers are gone.
+///
+/// The first view is empty, not synced and stale. The task never gives up, whatever the datastore
+/// answers. If it were to end in a panic, the last view becomes stale and the channel closes.
+#[must_use]
+pub fn spawn<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View> {
+    let (sender, receiver) = watch::channel(View {
+        snapshot: Arc::default(),
+        freshness: Freshness::Stale {
+            since: Instant::now(),
+            reason: "nothing was read yet".to_owned(),
+        },
+        synced: false,
+    });
+    tokio::spawn(task::Task::new(store, options, sender).run());
+    receiver
+}

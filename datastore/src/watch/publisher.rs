@@ -1,0 +1,92 @@
+//! The outgoing side: the only writer of the [`View`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::Snapshot;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{Freshness, View};
+
+pub(super) struct Publisher {
+    sender: watch::Sender<View>,
+    coalesce: Duration,
+    last: Option<Instant>,
+}
+
+impl Publisher {
+    pub(super) const fn new(sender: watch::Sender<View>, coalesce: Duration) -> Self {
+        Self {
+            sender,
+            coalesce,
+            last: None,
+        }
+    }
+
+    /// Returns when there is no receiver left.
+    pub(super) async fn unwatched(&self) {
+        self.sender.closed().await;
+    }
+
+    /// When the next snapshot may be published.
+    pub(super) fn next_slot(&self, now: Instant) -> Instant {
+        self.last.map_or(now, |last| last + self.coalesce)
+    }
+
+    /// Publishes a snapshot that was listed or followed.
+    pub(super) fn snapshot(&mut self, now: Instant, snapshot: Arc<Snapshot>, freshness: Freshness) {
+        self.last = Some(now);
+        self.sender.send_modify(|view| {
+            log_transition(&view.freshness, &freshness, snapshot.revision);
+            view.snapshot = snapshot;
+            view.freshness = freshness;
+            view.synced = true;
+        });
+    }
+
+    /// Publishes how far the view can be trusted, if that changed.
+    pub(super) fn freshness(&self, freshness: Freshness) {
+        self.sender.send_if_modified(|view| {
+            if view.freshness == freshness {
+                return false;
+            }
+            log_transition(&view.freshness, &freshness, view.snapshot.revision);
+            view.freshness = freshness;
+            true
+        });
+    }
+}
+
+fn log_transition(before: &Freshness, after: &Freshness, revision: i64) {
+    if before.as_str() != after.as_str() {
+        tracing::debug!(
+            revision,
+            before = before.as_str(),
+            after = after.as_str(),
+            reason = after.reason().unwrap_or_default(),
+            "freshness"
+        );
+    }
+}
+
+/// The task's end is seen whatever ends it (WATCH-5).
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if self.sender.receiver_count() == 0 {
+            tracing::debug!("the watcher ended: nobody listens");
+            return;
+        }
+        let reason = if std::thread::panicking() {
+            tracing::error!("the watcher ended in a panic; the view is stale from now on");
+            "the watcher ended in a panic; restart the process"
+        } else {
+            tracing::warn!("the watcher was stopped; the view is stale from now on");
+            "the watcher was stopped"
+        };
+        self.freshness(Freshness::Stale {
+            since: Instant::now(),
+            reason: reason.to_owned(),
+        });
+    }
+}

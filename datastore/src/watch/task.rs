@@ -1,0 +1,212 @@
+//! The watcher task: list, watch, follow; and again when the stream ends.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use caracal_model::keys;
+use futures_util::StreamExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::liveness::Liveness;
+use super::outage::{Outage, jittered};
+use super::publisher::Publisher;
+use super::replica::{self, Replica};
+use super::{View, WatchOptions};
+use crate::store::{ReadAnswer, Store, StoreError, WatchEvent};
+
+/// Why following the datastore broke off.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the watch said nothing for {} ms, not even that it is alive", .0.as_millis())]
+    Silent(Duration),
+    #[error("the watch ended without an error")]
+    Ended,
+    #[error("the {what} took longer than {} ms", .limit.as_millis())]
+    Timeout { what: &'static str, limit: Duration },
+    /// Nobody listens any more; not a failure.
+    #[error("nobody listens")]
+    Unwatched,
+}
+
+pub(super) struct Task<S> {
+    store: S,
+    options: WatchOptions,
+    publisher: Publisher,
+    replica: Replica,
+    liveness: Liveness,
+    outage: Outage,
+    /// Failures since a stream was last heard from.
+    failures: u32,
+}
+
+impl<S: Store> Task<S> {
+    pub(super) fn new(store: S, options: WatchOptions, sender: watch::Sender<View>) -> Self {
+        Self {
+            store,
+            publisher: Publisher::new(sender, options.coalesce),
+            replica: Replica::new(),
+            liveness: Liveness::new(Instant::now()),
+            outage: Outage::new(options.log_interval),
+            failures: 0,
+            options,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let broken = match self.sync_and_follow().await {
+                Ok(never) => match never {},
+                Err(broken) => broken,
+            };
+            if matches!(broken, Broken::Unwatched) {
+                return;
+            }
+            let pause = self.broke(&broken);
+            if self.attend(tokio::time::sleep(pause)).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn sync_and_follow(&mut self) -> Result<Infallible, Broken> {
+        let answer = self.list().await?;
+        let revision = answer.revision;
+        self.take_over(answer);
+        let opened = self.open(revision + 1).await;
+        if opened.is_ok() {
+            self.liveness.following(Instant::now());
+        }
+        // What was listed is true even when the watch failed; the freshness says the rest.
+        self.publish();
+        let mut stream = opened?;
+        loop {
+            match self.attend(stream.next()).await? {
+                Some(event) => self.hear(event?),
+                None => return Err(Broken::Ended),
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Result<ReadAnswer, Broken> {
+        let store = self.store.clone();
+        let limit = self.options.list_timeout;
+        let scope = replica::scope();
+        let answer = self.attend(timeout(limit, store.read(&scope))).await?;
+        Ok(answer.map_err(|_| Broken::Timeout {
+            what: "list",
+            limit,
+        })??)
+    }
+
+    async fn open(&mut self, revision: i64) -> Result<S::Watch, Broken> {
+        let store = self.store.clone();
+        let limit = self.options.list_timeout;
+        // One stream over everything, so that a transaction's changes arrive together (WATCH-1).
+        let open = timeout(limit, store.watch(keys::ROOT, revision));
+        Ok(self.attend(open).await?.map_err(|_| Broken::Timeout {
+            what: "opening of the watch",
+            limit,
+        })??)
+    }
+
+    fn take_over(&mut self, answer: ReadAnswer) {
+        let revision = answer.revision;
+        let listed = self.replica.list(answer);
+        if let Some(before) = listed.went_back_from {
+            tracing::warn!(
+                revision,
+                before,
+                "the datastore is at an older revision than before: it was restored from a backup or \
+                 replaced; what it holds now counts"
+            );
+        }
+        tracing::debug!(
+            revision,
+            keys = listed.keys,
+            changed = listed.changed,
+            removed = listed.removed,
+            "listed the datastore"
+        );
+    }
+
+    fn hear(&mut self, event: WatchEvent) {
+        let now = Instant::now();
+        match event {
+            WatchEvent::Changes(changes) => self.replica.changes(changes),
+            // A member that lags far behind, or a datastore that was restored between list and watch: it
+            // is alive, but will not tell us what we miss. As silent as a dead one.
+            WatchEvent::Progress(revision) if revision < self.replica.revision() => return,
+            WatchEvent::Progress(_) => {}
+        }
+        self.failures = 0;
+        self.liveness.heard(now);
+        self.outage.over(now, self.replica.revision());
+        self.tick();
+    }
+
+    /// Notes a failure; says how long to pause.
+    fn broke(&mut self, broken: &Broken) -> Duration {
+        self.failures += 1;
+        let now = Instant::now();
+        let reason = broken.to_string();
+        if let Broken::Store(StoreError::Compacted { .. }) = broken {
+            tracing::info!(%reason, "the watch fell behind; listing again");
+            self.liveness.behind(reason);
+        } else {
+            self.outage.failed(now, &reason);
+            self.liveness.lost(reason);
+        }
+        self.tick();
+        let compacted = matches!(broken, Broken::Store(StoreError::Compacted { .. }));
+        if compacted && self.failures == 1 {
+            return Duration::ZERO;
+        }
+        let doubled = 1 << (self.failures - 1).min(16);
+        let pause = self.options.backoff_min.saturating_mul(doubled);
+        jittered(pause.min(self.options.backoff_max))
+    }
+
+    /// Waits for something while the view ages and pending changes are published in time.
+    async fn attend<T>(&mut self, something: impl Future<Output = T>) -> Result<T, Broken> {
+        let mut something = std::pin::pin!(something);
+        loop {
+            let now = Instant::now();
+            if self.liveness.is_dead(now, &self.options) {
+                return Err(Broken::Silent(self.options.reconnect_after));
+            }
+            let ages = self.liveness.next_deadline(now, &self.options);
+            let publishes = self
+                .replica
+                .is_dirty()
+                .then(|| self.publisher.next_slot(now));
+            let deadline = [ages, publishes].into_iter().flatten().min();
+            tokio::select! {
+                biased;
+                () = self.publisher.unwatched() => return Err(Broken::Unwatched),
+                outcome = &mut something => return Ok(outcome),
+                () = sleep_until(deadline.unwrap_or(now)), if deadline.is_some() => self.tick(),
+            }
+        }
+    }
+
+    /// Publishes what is due.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if self.replica.is_dirty() && self.publisher.next_slot(now) <= now {
+            self.publish();
+        } else {
+            self.publisher
+                .freshness(self.liveness.freshness(now, &self.options));
+        }
+    }
+
+    fn publish(&mut self) {
+        let now = Instant::now();
+        let freshness = self.liveness.freshness(now, &self.options);
+        self.publisher.snapshot(now, self.replica.take(), freshness);
+    }
+}
