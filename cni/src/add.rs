@@ -9,6 +9,7 @@ use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 
 use crate::addresses;
+use crate::attachment::{Workload, handle_of_alias};
 use crate::call::{Call, Milestone, Progress};
 use crate::del;
 use crate::endpoint::{self, Known};
@@ -231,7 +232,7 @@ async fn make_pair(
         queues: call.conf.num_queues,
         alias: call.attachment.alias(),
     };
-    let fresh = make_room(&plan, host, inside).await?;
+    let fresh = make_room(call, &plan, host, inside).await?;
     let host_link = if fresh {
         plan.create(host, netns, families).await?
     } else {
@@ -252,33 +253,47 @@ async fn make_pair(
 
 /// True when the pair must be made: there is none, or only remains, which are deleted. False when an
 /// earlier call of the same attachment made it.
-async fn make_room(plan: &VethPair<'_>, host: &Links, inside: &Links) -> Result<bool, KernelError> {
-    let (host_link, pod_link) = (
-        host.by_name(plan.host).await?,
-        inside.by_name(plan.pod).await?,
-    );
-    let taken = || KernelError::Taken {
-        name: plan.pod.to_owned(),
-    };
-    match (host_link, pod_link) {
-        (None, None) => Ok(true),
-        (None, Some(_)) => Err(taken()),
-        (Some(host_link), Some(pod_link)) if host_link.is_pair_with(&pod_link) => {
-            let ours = host_link.alias.as_deref() == Some(plan.alias.as_str());
-            if ours {
-                return Ok(false);
-            }
-            host.delete(&host_link).await?;
-            Ok(true)
+async fn make_room(
+    call: &Call,
+    plan: &VethPair<'_>,
+    host: &Links,
+    inside: &Links,
+) -> Result<bool, KernelError> {
+    let host_link = host.by_name(plan.host).await?;
+    let pod_link = inside.by_name(plan.pod).await?;
+    if let Some(host_link) = host_link {
+        let pair = pod_link
+            .as_ref()
+            .is_some_and(|l| l.is_pair_with(&host_link));
+        if pair && host_link.alias.as_deref() == Some(plan.alias.as_str()) {
+            return Ok(false);
         }
-        // An older sandbox of the same pod.
-        (Some(host_link), pod_link) => {
-            if pod_link.is_some() {
-                return Err(taken());
-            }
-            host.delete(&host_link).await?;
-            Ok(true)
+        refuse_others(call, plan, &host_link)?;
+        host.delete(&host_link).await?;
+        if pair {
+            return Ok(true);
         }
+    }
+    match pod_link {
+        None => Ok(true),
+        Some(_) => Err(KernelError::Taken {
+            name: plan.pod.to_owned(),
+        }),
+    }
+}
+
+/// An interface of the same name may be an older sandbox's of the same pod, and is in the way then. Of
+/// plain containers it is another, living one's.
+fn refuse_others(call: &Call, plan: &VethPair<'_>, host_link: &Link) -> Result<(), KernelError> {
+    let owner = host_link.alias.as_deref().and_then(handle_of_alias);
+    match (owner, &call.attachment.workload) {
+        (Some(owner), Workload::Container) if owner != call.attachment.handle() => {
+            Err(KernelError::Collision {
+                name: plan.host.to_owned(),
+                owner: owner.to_string(),
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -95,13 +95,14 @@ impl Attachment {
     }
 
     /// The host side interface. Calico's names: SHA-1 of the pod, else the head of the container's id.
-    /// Where the head of the id does not tell containers apart (ids that people chose) or the container
-    /// has several interfaces, the digits are of SHA-1 over all of it.
+    /// Where the head of the id does not tell containers apart (ids that were chosen, not drawn) or the
+    /// container has several interfaces, the digits are of SHA-1 over all of it.
     #[must_use]
     pub fn host_interface(&self) -> IfName {
         let first = self.ifname == FIRST_INTERFACE;
         let id = &self.container_id;
-        let head_tells = id.len() <= 11 || id.bytes().all(|c| c.is_ascii_hexdigit());
+        let drawn = id.len() >= 32 && id.bytes().all(|c| c.is_ascii_hexdigit());
+        let head_tells = id.len() <= 11 || drawn;
         IfName::from(match &self.workload {
             Workload::Pod { namespace, name } if first => {
                 pod_interface(INTERFACE_PREFIX, namespace, name)

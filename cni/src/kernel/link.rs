@@ -37,6 +37,17 @@ pub enum KernelError {
         /// The name.
         name: String,
     },
+    /// The host side's name is in use for another container.
+    #[error(
+        "interface {name} on the host belongs to {owner}; two container ids lead to one name: \
+         choose another CNI_CONTAINERID"
+    )]
+    Collision {
+        /// The name.
+        name: String,
+        /// Whose it is: a handle.
+        owner: String,
+    },
     /// The pod has an interface of this name, and it is not ours.
     #[error(
         "the container already has an interface {name} that another program made; \
