@@ -186,3 +186,44 @@ fn a_pulled_cable_is_seen_and_an_isolated_node_sees_nothing() {
     assert!(ping(&lab, "node1", "10.0.0.2").contains("ttl=64"));
     assert!(lab.unplug("nobody").is_err());
 }
+
+/// Only where the kernel has ipip: in the guest of `with-ipip-kernel`, mostly.
+#[test]
+fn a_capture_tells_ip_in_ip_from_plain_packets() {
+    let test = "a_capture_tells_ip_in_ip_from_plain_packets";
+    if !possible(test) {
+        return;
+    }
+    let lab = network("ipip-always", "ipip");
+    let tunnel = |node: u8| {
+        let other = 3 - node;
+        let lines = [
+            "link set dev tunl0 up".to_owned(),
+            format!("address add 10.244.{node}.1/32 dev tunl0"),
+            format!("route add 10.244.{other}.0/26 via 10.0.0.{other} dev tunl0 onlink"),
+        ];
+        caracal_lab::ip::batch(Some(&lab.netns(&format!("node{node}")).unwrap()), &lines)
+    };
+    if let Err(error) = tunnel(1) {
+        println!("{test}: skipped, this kernel has no tunl0: {error}");
+        return;
+    }
+    tunnel(2).unwrap();
+    let encapsulated = lab.capture_segment("lan", witness::IPIP).unwrap();
+    let plain = lab.capture_segment("lan", "icmp").unwrap();
+    ping(&lab, "node1", "10.244.2.1");
+    encapsulated.wait_for(2, 5 * SECOND).unwrap();
+    let encapsulated = encapsulated.stop();
+    assert_eq!(encapsulated.packets.len(), 2, "{encapsulated:?}");
+    assert!(
+        encapsulated.packets[0].contains("10.0.0.1 > 10.0.0.2"),
+        "{encapsulated:?}"
+    );
+    assert_eq!(plain.stop().packets.len(), 0);
+    let routes = lab.routes("node1").unwrap();
+    let kinds: Vec<_> = routes
+        .iter()
+        .map(|r| r.classify(&lab.underlay()).as_str())
+        .collect();
+    assert!(kinds.contains(&"ipip"), "{routes:?}");
+}
