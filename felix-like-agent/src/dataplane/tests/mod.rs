@@ -1,0 +1,259 @@
+//! The reconciler against the real kernel, each test in a network namespace of its own.
+
+#![allow(clippy::unwrap_used)]
+
+mod ipip;
+mod nat;
+mod routes;
+mod vxlan;
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use caracal_model::Snapshot;
+use caracal_model::net::Prefix;
+use tokio::sync::watch;
+
+use super::{AgentStatus, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use crate::learned::Learned;
+
+const INSIDE: &str = "CARACAL_AGENT_TEST_INSIDE";
+
+/// Runs `body` in a fresh network namespace: this binary starts itself again there for the one test. `name` is the test's
+/// path below this module.
+fn in_namespace<F: Future<Output = ()>>(name: &str, body: impl FnOnce() -> F) {
+    if std::env::var(INSIDE).as_deref() == Ok(name) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(body());
+        return;
+    }
+    if sh("id -u").trim() != "0" {
+        println!("skipped: {name} needs root for a network namespace");
+        return;
+    }
+    let status = Command::new("unshare")
+        .args(["--net", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "--test-threads=1"])
+        .arg(format!("dataplane::tests::{name}"))
+        .env(INSIDE, name)
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(
+        status.success(),
+        "{name} failed inside its namespace: {status}"
+    );
+}
+
+/// Runs a shell command that has to succeed; answers with what it prints.
+fn sh(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Polls until `predicate` holds of what `look` answers.
+async fn wait_for(
+    what: &str,
+    limit: Duration,
+    look: impl Fn() -> String,
+    predicate: impl Fn(&str) -> bool,
+) -> Duration {
+    let start = Instant::now();
+    loop {
+        let seen = look();
+        if predicate(&seen) {
+            return start.elapsed();
+        }
+        assert!(
+            start.elapsed() < limit,
+            "{what}: not within {limit:?}; last seen:\n{seen}"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A node called `a` with 10.0.0.1/24 on `eth0`, whose other end is `wire` in the same namespace.
+struct Node {
+    data: Snapshot,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    gate: watch::Sender<Gate>,
+    learned: watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
+    agent: ReconcilerHandle,
+}
+
+fn lab() {
+    sh("ip link set lo up
+        ip link add eth0 type veth peer name wire
+        ip link set eth0 up
+        ip link set wire up
+        ip addr add 10.0.0.1/24 dev eth0
+        ip -6 addr add fd00:a::1/64 dev eth0 nodad");
+}
+
+fn options() -> ReconcilerOptions {
+    ReconcilerOptions {
+        tunnel_linger: Duration::from_millis(300),
+        ..ReconcilerOptions::new("a".into())
+    }
+}
+
+fn start_agent(
+    snapshot: &watch::Sender<Arc<Snapshot>>,
+    gate: &watch::Sender<Gate>,
+    learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
+) -> ReconcilerHandle {
+    Reconciler::spawn(
+        options(),
+        snapshot.subscribe(),
+        gate.subscribe(),
+        learned.subscribe(),
+    )
+    .unwrap()
+}
+
+impl Node {
+    /// `entries` are (kind plural or `ipam/...`, name, JSON).
+    fn start(entries: &[(&str, &str, String)]) -> Self {
+        let mut data = Snapshot::default();
+        for entry in entries {
+            put(&mut data, entry);
+        }
+        let snapshot = watch::Sender::new(Arc::new(data.clone()));
+        let gate = watch::Sender::new(Gate::open());
+        let learned = watch::Sender::default();
+        let agent = start_agent(&snapshot, &gate, &learned);
+        Self {
+            data,
+            snapshot,
+            gate,
+            learned,
+            agent,
+        }
+    }
+
+    fn put(&mut self, kind: &str, name: &str, value: String) {
+        put(&mut self.data, &(kind, name, value));
+        self.snapshot.send_replace(Arc::new(self.data.clone()));
+    }
+
+    fn delete(&mut self, kind: &str, name: &str) {
+        let revision = self.data.revision + 1;
+        self.data.apply(&path(kind, name), None, revision);
+        self.snapshot.send_replace(Arc::new(self.data.clone()));
+    }
+
+    fn learn(&self, routes: &[(&str, &str)]) {
+        let map = routes
+            .iter()
+            .map(|(prefix, hop)| {
+                (
+                    prefix.parse().unwrap(),
+                    Learned::internal(hop.parse().unwrap()),
+                )
+            })
+            .collect();
+        self.learned.send_replace(Arc::new(map));
+    }
+
+    /// Ends the agent without a word, as kill -9 does, and starts another one.
+    fn restart(&mut self) {
+        self.agent = start_agent(&self.snapshot, &self.gate, &self.learned);
+    }
+
+    /// The status after the snapshot's revision was applied.
+    async fn settled(&self) -> Arc<AgentStatus> {
+        let revision = self.data.revision;
+        self.status_when("settled", |s| {
+            s.desired.revision == revision && s.kernel.phase == "synced"
+        })
+        .await
+    }
+
+    async fn status_when(
+        &self,
+        what: &str,
+        predicate: impl Fn(&AgentStatus) -> bool,
+    ) -> Arc<AgentStatus> {
+        let mut status = self.agent.status();
+        let found = tokio::time::timeout(LIMIT, status.wait_for(|s| predicate(s))).await;
+        match found {
+            Ok(found) => Arc::clone(&found.unwrap()),
+            Err(_) => panic!("{what}: last seen {:#?}", self.agent.status().borrow()),
+        }
+    }
+
+    /// A pass with everything read anew changes nothing.
+    async fn assert_quiet(&self) {
+        // What was under way when the kernel looked right is counted by now.
+        let before = self.pass_anew().await;
+        let after = self.pass_anew().await;
+        assert_eq!(after.applied, before.applied, "nothing is written twice");
+    }
+
+    async fn pass_anew(&self) -> Arc<AgentStatus> {
+        let passes = self.agent.status().borrow().passes;
+        self.agent.resync().await;
+        self.status_when("next pass", |s| s.passes > passes).await
+    }
+}
+
+fn path(kind: &str, name: &str) -> String {
+    if kind == "block" {
+        format!(
+            "/calico/ipam/v2/assignment/ipv4/block/{}",
+            name.replace('/', "-")
+        )
+    } else {
+        format!("/calico/resources/v3/projectcalico.org/{kind}/{name}")
+    }
+}
+
+fn put(data: &mut Snapshot, (kind, name, value): &(&str, &str, String)) {
+    let revision = data.revision + 1;
+    let applied = data.apply(&path(kind, name), Some(value.as_bytes()), revision);
+    assert_eq!(
+        applied,
+        caracal_model::snapshot::Applied::Changed,
+        "{value}"
+    );
+}
+
+fn pool(name: &'static str, cidr: &str, rest: &str) -> (&'static str, &'static str, String) {
+    let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{"cidr":"{cidr}"{rest}}}}}"#);
+    ("ippools", name, value)
+}
+
+fn node(name: &'static str, address: &str, tunnel: &str) -> (&'static str, &'static str, String) {
+    let value = format!(
+        r#"{{"metadata":{{"name":"{name}"}},"spec":{{"ipv4VXLANTunnelAddr":"{tunnel}",
+            "bgp":{{"ipv4Address":"{address}","ipv4IPIPTunnelAddr":"{tunnel}"}}}}}}"#
+    );
+    ("nodes", name, value)
+}
+
+fn block(cidr: &'static str, owner: &str) -> (&'static str, &'static str, String) {
+    let owner = caracal_model::ipam::Owner::Host(owner.into());
+    let block = caracal_model::ipam::Block::new(cidr.parse().unwrap(), Some(&owner), 1);
+    ("block", cidr, String::from_utf8(block.to_json()).unwrap())
+}
+
+fn workload(address: &str, interface: &str) -> (&'static str, &'static str, String) {
+    let value = format!(
+        r#"{{"metadata":{{"name":"w","namespace":"default"}},"spec":{{"node":"a","interfaceName":"{interface}",
+            "ipNetworks":["{address}/32"],"mac":"02:00:00:00:00:05"}}}}"#
+    );
+    ("workloadendpoints", "default/w", value)
+}

@@ -1,0 +1,262 @@
+//! Routes without tunnels, sysctls, adoption, repair.
+
+use super::*;
+
+/// `ip route` without the kernel's own routes, sorted.
+fn routes() -> String {
+    sh("ip route | grep -v 'proto kernel' | sed 's/ *$//' | sort")
+}
+
+fn entries() -> Vec<(&'static str, &'static str, String)> {
+    vec![
+        node("a", "10.0.0.1/24", "10.244.0.1"),
+        node("b", "10.0.0.2/24", "10.244.1.1"),
+        pool("p", "10.244.0.0/16", ""),
+        block("10.244.0.0/26", "a"),
+        block("10.244.1.0/26", "b"),
+        workload("10.244.0.5", "cali123"),
+    ]
+}
+
+const WANTED: &str = "10.244.0.5 dev cali123 proto 80 scope link metric 1024
+10.244.1.0/26 via 10.0.0.2 dev eth0 proto 80 onlink
+blackhole 10.244.0.0/26 proto 80 metric 1000000
+";
+
+async fn up() -> Node {
+    lab();
+    sh("ip link add cali123 type veth peer name pod; ip link set cali123 up; ip link set pod up");
+    let node = Node::start(&entries());
+    node.learn(&[("10.244.1.0/26", "10.0.0.2")]);
+    wait_for("routes", LIMIT, routes, |seen| seen == WANTED).await;
+    node
+}
+
+#[test]
+fn shapes_are_calicos() {
+    in_namespace("routes::shapes_are_calicos", || async {
+        let node = up().await;
+        assert_eq!(
+            sh("ip neigh show dev cali123 nud permanent"),
+            "10.244.0.5 lladdr 02:00:00:00:00:05 PERMANENT \n"
+        );
+        for (path, value) in [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv4/conf/cali123/proxy_arp", "1"),
+            ("net/ipv4/conf/cali123/route_localnet", "1"),
+            ("net/ipv4/conf/cali123/forwarding", "1"),
+            ("net/ipv4/neigh/cali123/proxy_delay", "0"),
+        ] {
+            let file = format!("/proc/sys/{path}");
+            wait_for(
+                path,
+                LIMIT,
+                || std::fs::read_to_string(&file).unwrap(),
+                |seen| seen.trim() == value,
+            )
+            .await;
+        }
+        let status = node.settled().await;
+        assert_eq!(status.problems, []);
+        assert_eq!(status.kernel.routes["blackhole"], 1);
+        node.assert_quiet().await;
+    });
+}
+
+#[test]
+fn a_new_process_adopts_what_is_there() {
+    in_namespace("routes::a_new_process_adopts_what_is_there", || async {
+        let mut node = up().await;
+        node.settled().await;
+        node.restart();
+        // As at a start: neither datastore nor BGP are sure, and BGP has learned nothing yet.
+        node.gate.send_replace(Gate::default());
+        node.learn(&[]);
+        let status = node
+            .status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
+            .await;
+        assert_eq!(status.applied, 0, "nothing is rewritten");
+        assert_eq!(routes(), WANTED, "nothing is deleted");
+        node.learn(&[("10.244.1.0/26", "10.0.0.2")]);
+        node.gate.send_replace(Gate::open());
+        let status = node.settled().await;
+        assert_eq!(status.applied, 0);
+        assert_eq!(routes(), WANTED);
+    });
+}
+
+#[test]
+fn agent_4_nothing_is_deleted_before_everybody_is_sure() {
+    in_namespace(
+        "routes::agent_4_nothing_is_deleted_before_everybody_is_sure",
+        || async {
+            let mut node = up().await;
+            node.settled().await;
+            node.gate.send_replace(Gate {
+                bgp: Err("waiting for End-of-RIB of Mesh_10_0_0_2".into()),
+                ..Gate::open()
+            });
+            node.learn(&[]);
+            node.delete("block", "10.244.0.0/26");
+            let status = node
+                .status_when("learning", |s| {
+                    s.desired.revision == node.data.revision && s.kernel.phase == "learning"
+                })
+                .await;
+            assert_eq!(
+                status.kernel.reason.as_deref(),
+                Some("nothing is deleted: waiting for End-of-RIB of Mesh_10_0_0_2")
+            );
+            assert_eq!(routes(), WANTED);
+            node.gate.send_replace(Gate::open());
+            wait_for("the sweep", LIMIT, routes, |seen| {
+                seen == "10.244.0.5 dev cali123 proto 80 scope link metric 1024\n"
+            })
+            .await;
+        },
+    );
+}
+
+#[test]
+fn damage_is_repaired_within_a_second() {
+    in_namespace("routes::damage_is_repaired_within_a_second", || async {
+        let node = up().await;
+        node.settled().await;
+        let second = Duration::from_secs(1);
+        for damage in [
+            "ip route del 10.244.1.0/26",
+            "ip route del blackhole 10.244.0.0/26 metric 1000000",
+            "ip route flush proto 80",
+            "ip route replace 10.244.1.0/26 via 10.0.0.77 dev eth0 proto 80",
+            "ip link set eth0 down; ip link set eth0 up",
+        ] {
+            sh(damage);
+            let took = wait_for(damage, second, routes, |seen| seen == WANTED).await;
+            println!("{damage}: repaired after {took:?}");
+        }
+        sh("ip neigh del 10.244.0.5 dev cali123");
+        wait_for(
+            "the neighbour",
+            second,
+            || sh("ip neigh show dev cali123 nud permanent"),
+            |seen| seen.contains("10.244.0.5"),
+        )
+        .await;
+    });
+}
+
+#[test]
+fn agent_5_foreign_routes_stay_and_win() {
+    in_namespace("routes::agent_5_foreign_routes_stay_and_win", || async {
+        lab();
+        let foreign = "10.244.1.0/26 via 10.0.0.9 dev eth0 proto static
+10.244.9.0/26 via 10.0.0.9 dev eth0 proto bird
+192.0.2.0/24 via 10.0.0.9 dev eth0 proto static
+blackhole 10.244.0.128/26 proto bird
+";
+        for line in foreign.lines() {
+            sh(&format!("ip route add {line}"));
+        }
+        let mut node = Node::start(&entries()[..5]);
+        node.learn(&[("10.244.1.0/26", "10.0.0.2"), ("10.244.9.0/26", "10.0.0.2")]);
+        let status = node
+            .status_when("conflicts", |s| {
+                s.kernel.phase == "synced" && s.problems.len() == 2
+            })
+            .await;
+        assert_eq!(
+            status.problems[0].reason,
+            "a route of another program (protocol 4) has this prefix and metric 0; it stays and ours (via 10.0.0.2 dev eth0 onlink) is not written; remove it if ours is the right one"
+        );
+        let with_ours = foreign.to_owned() + "blackhole 10.244.0.0/26 proto 80 metric 1000000\n";
+        let mut lines: Vec<&str> = with_ours.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(routes().lines().collect::<Vec<_>>(), lines);
+        // The foreign one goes: ours comes by itself.
+        sh("ip route del 10.244.1.0/26");
+        wait_for("ours", Duration::from_secs(1), routes, |seen| {
+            seen.contains("10.244.1.0/26 via 10.0.0.2 dev eth0 proto 80 onlink")
+        })
+        .await;
+        // And leaving takes nothing of others away.
+        for name in ["a", "b"] {
+            node.delete("nodes", name);
+        }
+        node.delete("block", "10.244.0.0/26");
+        node.learn(&[]);
+        let left = foreign.replacen("10.244.1.0/26 via 10.0.0.9 dev eth0 proto static\n", "", 1);
+        wait_for("the sweep", LIMIT, routes, |seen| seen == left).await;
+    });
+}
+
+#[test]
+fn a_cni_plugins_route_is_adopted() {
+    in_namespace("routes::a_cni_plugins_route_is_adopted", || async {
+        lab();
+        sh("ip link add cali123 type veth peer name pod; ip link set cali123 up; ip link set pod up
+            ip route add 10.244.0.5/32 dev cali123 scope link
+            ip route add 10.244.0.6/32 dev cali123 scope link");
+        let node = Node::start(&entries());
+        node.learn(&[("10.244.1.0/26", "10.0.0.2")]);
+        // The second one has no endpoint yet: its plugin may be about to write it.
+        wait_for("routes", LIMIT, routes, |seen| {
+            seen.replace("10.244.0.6 dev cali123 scope link\n", "") == WANTED && seen != WANTED
+        })
+        .await;
+    });
+}
+
+#[test]
+fn freezing_stops_all_writing() {
+    in_namespace("routes::freezing_stops_all_writing", || async {
+        let node = up().await;
+        node.settled().await;
+        assert_eq!(
+            node.agent.freeze().await,
+            crate::dataplane::Freezing::Frozen
+        );
+        node.learn(&[]);
+        node.gate.send_replace(Gate::default());
+        let status = node
+            .status_when("frozen", |s| s.kernel.phase == "frozen")
+            .await;
+        let before = status.passes;
+        sh("ip route del 10.244.1.0/26");
+        node.status_when("a pass", |s| s.passes > before).await;
+        assert!(!routes().contains("10.244.1.0/26"), "frozen means frozen");
+    });
+}
+
+#[test]
+fn ten_thousand_routes_in_batches() {
+    in_namespace("routes::ten_thousand_routes_in_batches", || async {
+        lab();
+        let node = Node::start(&entries()[..3]);
+        let learned: BTreeMap<Prefix, Learned> = (0..10_000u32)
+            .map(|n| {
+                let prefix = Prefix::v4((0x0b00_0000 + n * 64).into(), 26);
+                (prefix, Learned::internal("10.0.0.2".parse().unwrap()))
+            })
+            .collect();
+        node.settled().await;
+        let start = Instant::now();
+        node.learned.send_replace(Arc::new(learned));
+        node.status_when("all", |s| s.applied >= 10_000).await;
+        println!("10000 routes written after {:?}", start.elapsed());
+        assert_eq!(
+            sh("ip route show proto 80 metric 1024 | wc -l").trim(),
+            "10000"
+        );
+        let start = Instant::now();
+        node.assert_quiet().await;
+        println!("10000 routes compared in {:?}", start.elapsed());
+        node.learn(&[]);
+        wait_for(
+            "the sweep",
+            LIMIT,
+            || sh("ip route show proto 80 metric 1024 | wc -l"),
+            |seen| seen.trim() == "0",
+        )
+        .await;
+    });
+}
