@@ -1,0 +1,112 @@
+//! The listening socket: accepts, and hands each connection to the core, which knows the peers.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::message::{FromListener, ListenPeer, ListenerStart};
+use super::socket;
+use crate::config::Password;
+
+/// Pause after the first failure to listen; it doubles up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause: an address may take long to appear, but then we want to be there soon.
+const MAX_PAUSE: Duration = Duration::from_secs(15);
+/// Pause after a failed accept, which is a lack of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Listens until it is aborted or the core is gone.
+pub async fn run(mut start: ListenerStart) {
+    let mut pause = MIN_PAUSE;
+    loop {
+        let bound = socket::listen(start.listen.address, start.listen.port)
+            .and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let event = match &bound {
+            Ok((address, _)) => FromListener::Bound(*address),
+            Err(error) => FromListener::Failed(failure(&start, error)),
+        };
+        if start.core.send(event).await.is_err() {
+            return;
+        }
+        match bound {
+            Ok((_, listener)) => return accept(&listener, &mut start).await,
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+fn failure(start: &ListenerStart, error: &io::Error) -> String {
+    let port = start.listen.port;
+    match start.listen.address {
+        Some(address) => format!("cannot listen on TCP {port} of {address}: {error}"),
+        None => format!("cannot listen on TCP {port}: {error}"),
+    }
+}
+
+async fn accept(listener: &TcpListener, start: &mut ListenerStart) {
+    let mut keys = Keys::default();
+    keys.follow(listener, &mut start.peers);
+    let mut watching = true;
+    loop {
+        tokio::select! {
+            changed = start.peers.changed(), if watching => {
+                watching = changed.is_ok();
+                keys.follow(listener, &mut start.peers);
+            }
+            accepted = listener.accept() => match accepted {
+                Ok((stream, remote)) => {
+                    let event = FromListener::Accepted { stream, remote };
+                    if start.core.send(event).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+}
+
+/// The MD5 keys that are set on the socket. Connections that it accepts inherit them.
+#[derive(Default)]
+struct Keys(HashMap<IpAddr, Password>);
+
+impl Keys {
+    /// Brings the socket in line with the peers.
+    fn follow(&mut self, listener: &TcpListener, peers: &mut watch::Receiver<Vec<ListenPeer>>) {
+        let wanted: HashMap<IpAddr, Password> = peers
+            .borrow_and_update()
+            .iter()
+            .filter_map(|peer| Some((peer.address, peer.password.clone()?)))
+            .collect();
+        let gone: Vec<IpAddr> =
+            self.0.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
+        for address in gone {
+            self.0.remove(&address);
+            if let Err(error) = socket::set_md5(listener, address, None) {
+                warn!(%address, %error, "cannot remove the TCP MD5 key");
+            }
+        }
+        for (address, password) in wanted {
+            if self.0.get(&address) == Some(&password) {
+                continue;
+            }
+            match socket::set_md5(listener, address, Some(&password)) {
+                Ok(()) => {
+                    self.0.insert(address, password);
+                }
+                Err(error) => {
+                    warn!(%address, %error, "cannot set the TCP MD5 key, the peer's connections will fail");
+                }
+            }
+        }
+    }
+}

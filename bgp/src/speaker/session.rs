@@ -1,0 +1,524 @@
+//! The session task: owns one state machine, its at most two connections and their buffers.
+//!
+//! It waits for whatever comes first: octets, room to write, the core's channel, the feed, a command, the
+//! next deadline. Towards the core it blocks by not reading on; timers and keepalives go on meanwhile. What
+//! a message means is decided in [`crate::fsm`] and [`crate::wire`], not here.
+
+mod link;
+mod outgoing;
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::{Instrument, debug, info_span, warn};
+
+use super::message::{SessionStart, Shutdown, ToCore, ToSession};
+use super::socket;
+use crate::config::PeerConfig;
+use crate::fsm::{Conn, ConnectFailure, Input, Output, Peer, Settings, Stop, Up};
+use crate::rib::{RemoteRestart, SessionInfo};
+use crate::types::{PeerName, SessionState};
+use crate::wire::notification::CeaseSubcode;
+use link::{Link, Read};
+use outgoing::Outgoing;
+
+/// Messages that may wait for a place in the core's channel before we stop reading.
+const QUEUE: usize = 64;
+/// How long the feed may take to empty before the last NOTIFICATION.
+const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+/// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time if that is
+/// more.
+const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
+
+type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// Serves one peer until it is told to end. See [`SessionStart`].
+pub async fn run(start: SessionStart) {
+    let span = info_span!("peer", name = %start.peer, address = %start.config.address);
+    Session::new(start).run().instrument(span).await;
+}
+
+/// The time, as tokio has it: a test can stop it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// What the task waits for.
+enum Event {
+    Timeout,
+    Control(Option<ToSession>),
+    Dialled(io::Result<TcpStream>),
+    Readable(Conn),
+    Writable(Conn),
+    /// There is room in the core's channel, or the core is gone.
+    Core(bool),
+    /// The feed has something.
+    Feed,
+}
+
+struct Session {
+    name: PeerName,
+    settings: Settings,
+    peer: Peer,
+    core: mpsc::Sender<ToCore>,
+    control: mpsc::Receiver<ToSession>,
+    dial: Option<Dial>,
+    out: Option<Link>,
+    inc: Option<Link>,
+    /// A connection that the machine has not yet adopted or refused.
+    offered: Option<Link>,
+    outgoing: Option<Outgoing>,
+    /// What the core has not yet taken.
+    queue: VecDeque<ToCore>,
+    /// Connections that get their last octets.
+    closing: JoinSet<()>,
+    /// Ends the session when the feed is empty, and at this time anyway.
+    stopping: Option<(Stop, Instant)>,
+}
+
+impl Session {
+    fn new(start: SessionStart) -> Self {
+        let SessionStart { peer: name, config, local_as, router_id, restarting_until, core, control } =
+            start;
+        let settings = Settings { local_as, router_id, peer: config, restarting_until };
+        // Keys of a RandomState differ from process to process: peers that start together spread out.
+        let seed = RandomState::new().hash_one(name.as_str());
+        Self {
+            peer: Peer::new(settings.clone(), seed),
+            name,
+            settings,
+            core,
+            control,
+            dial: None,
+            out: None,
+            inc: None,
+            offered: None,
+            outgoing: None,
+            queue: VecDeque::new(),
+            closing: JoinSet::new(),
+            stopping: None,
+        }
+    }
+
+    async fn run(mut self) {
+        self.feed(Input::Start);
+        loop {
+            self.pack();
+            if self.stop_if_drained() {
+                break;
+            }
+            match self.wait().await {
+                Event::Timeout => self.timeout(),
+                // Without a word the core is gone, as after a crash: the connections just end.
+                Event::Control(None) | Event::Core(false) => return,
+                Event::Control(Some(message)) => self.control(message),
+                Event::Dialled(result) => self.dialled(result),
+                Event::Readable(conn) => self.readable(conn),
+                Event::Writable(conn) => {
+                    if let Some(link) = self.link_mut(conn) {
+                        link.flush(now());
+                    }
+                }
+                Event::Core(true) => self.unblocked(),
+                Event::Feed => {}
+            }
+        }
+        while self.closing.join_next().await.is_some() {}
+    }
+
+    /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay keepalives.
+    async fn wait(&mut self) -> Event {
+        let due = self.next_timeout();
+        let reading = self.queue.len() < QUEUE;
+        let Self { core, control, dial, out, inc, outgoing, queue, stopping, .. } = self;
+        let outgoing = outgoing
+            .as_ref()
+            .filter(|outgoing| link(out, inc, outgoing.conn).is_some_and(Link::has_room));
+        let (out, inc) = (out.as_ref(), inc.as_ref());
+        tokio::select! {
+            biased;
+            () = until(due) => Event::Timeout,
+            message = control.recv(), if stopping.is_none() => Event::Control(message),
+            result = async { dial.as_mut().expect("checked").await }, if dial.is_some() => {
+                Event::Dialled(result)
+            }
+            permit = core.reserve(), if !queue.is_empty() => match permit {
+                Ok(permit) => {
+                    if let Some(message) = queue.pop_front() {
+                        permit.send(message);
+                    }
+                    Event::Core(true)
+                }
+                Err(_) => Event::Core(false),
+            },
+            () = core.closed(), if queue.is_empty() => Event::Core(false),
+            () = writable(out) => Event::Writable(Conn::Out),
+            () = writable(inc) => Event::Writable(Conn::In),
+            () = readable(out), if reading => Event::Readable(Conn::Out),
+            () = readable(inc), if reading => Event::Readable(Conn::In),
+            () = ready(outgoing) => Event::Feed,
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let send_hold = self.send_hold();
+        let stalls = [&self.out, &self.inc].into_iter().flatten().filter_map(Link::stalled);
+        let drained = self.stopping.as_ref().map(|(_, until)| *until);
+        stalls.map(|since| since + send_hold).chain(drained).chain(self.peer.next_timeout()).min()
+    }
+
+    fn send_hold(&self) -> Duration {
+        SEND_HOLD.max(self.settings.hold_time() * 2)
+    }
+
+    fn link_mut(&mut self, conn: Conn) -> Option<&mut Link> {
+        self.slot(conn).as_mut()
+    }
+
+    const fn slot(&mut self, conn: Conn) -> &mut Option<Link> {
+        match conn {
+            Conn::Out => &mut self.out,
+            Conn::In => &mut self.inc,
+        }
+    }
+
+    /// Tells the machine and does what it says.
+    fn feed(&mut self, input: Input) {
+        self.peer.handle(now(), input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.peer.poll() {
+            self.carry_out(output);
+        }
+        let now = now();
+        for conn in [Conn::Out, Conn::In] {
+            if let Some(link) = self.link_mut(conn)
+                && link.wants_write()
+            {
+                link.flush(now);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        let peer = self.name.clone();
+        match output {
+            Output::Connect => self.dial(),
+            Output::Adopt => self.inc = self.offered.take(),
+            Output::Refuse(octets) => {
+                if let Some(mut link) = self.offered.take() {
+                    link.outbox().extend_from_slice(&octets);
+                    self.closing.spawn(link.close());
+                }
+            }
+            Output::Send(conn, octets) => {
+                if let Some(link) = self.link_mut(conn) {
+                    link.outbox().extend_from_slice(&octets);
+                }
+            }
+            Output::Close(conn) => {
+                if conn == Conn::Out {
+                    self.dial = None;
+                }
+                if let Some(link) = self.slot(conn).take() {
+                    self.closing.spawn(link.close());
+                }
+            }
+            Output::State(state, reason) => {
+                if let Some(reason) = &reason {
+                    debug!(%state, code = reason.code(), %reason, "state");
+                }
+                self.tell_state(state, reason.map(|reason| reason.to_string()));
+            }
+            Output::Up(conn, up) => {
+                let outgoing = Outgoing::new(conn, up.negotiated.format);
+                let feed = outgoing.feed.clone();
+                self.outgoing = Some(outgoing);
+                self.tell(ToCore::Up { peer, session: session_info(*up), feed });
+            }
+            Output::Down { reason, graceful } => {
+                self.outgoing = None;
+                self.tell(ToCore::Down { peer, reason: reason.to_string(), graceful });
+            }
+            Output::Update(update) => self.tell(ToCore::Update { peer, update }),
+            Output::RouteRefresh(family) => self.tell(ToCore::RouteRefresh { peer, family }),
+            Output::Fault(fault) => {
+                warn!(%fault, verdict = ?fault.verdict, "UPDATE with an error");
+            }
+        }
+    }
+
+    /// Hands a message to the core, or keeps it until there is room. Order is kept.
+    fn tell(&mut self, message: ToCore) {
+        if !self.queue.is_empty() {
+            self.queue.push_back(message);
+            return;
+        }
+        match self.core.try_send(message) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message)) => {
+                self.queue.push_back(message);
+            }
+        }
+    }
+
+    /// States that the core has not yet taken are overtaken by the next, so they do not pile up.
+    fn tell_state(&mut self, state: SessionState, reason: Option<String>) {
+        if let Some(ToCore::State { state: waiting, reason: said, .. }) = self.queue.back_mut() {
+            *waiting = state;
+            *said = reason.or_else(|| said.take());
+            return;
+        }
+        let peer = self.name.clone();
+        self.tell(ToCore::State { peer, state, reason });
+    }
+
+    fn dial(&mut self) {
+        let config = self.settings.peer.clone();
+        self.dial = Some(Box::pin(async move { socket::connect(&config).await }));
+    }
+
+    fn dialled(&mut self, result: io::Result<TcpStream>) {
+        self.dial = None;
+        let connected = result.and_then(|stream| {
+            let link = Link::new(stream);
+            let ends = link.ends()?;
+            Ok((link, ends))
+        });
+        match connected {
+            Ok((link, ends)) => {
+                self.out = Some(link);
+                self.feed(Input::Connected(ends));
+            }
+            Err(error) => {
+                let failure = connect_failure(&self.settings.peer, &error);
+                self.feed(Input::ConnectFailed(failure));
+            }
+        }
+    }
+
+    /// A connection from the peer.
+    fn offer(&mut self, stream: TcpStream) {
+        if let Err(error) = socket::apply(&stream, &self.settings.peer) {
+            warn!(%error, "cannot set the options of a connection from the peer: closed");
+            return;
+        }
+        let link = Link::new(stream);
+        let Ok(ends) = link.ends() else {
+            // It has gone already.
+            return;
+        };
+        self.offered = Some(link);
+        self.feed(Input::Incoming(ends));
+    }
+
+    fn readable(&mut self, conn: Conn) {
+        let Some(link) = self.link_mut(conn) else {
+            return;
+        };
+        let read = link.read();
+        self.understand(conn);
+        if let Read::End(text) = read
+            && self.slot(conn).take().is_some()
+        {
+            self.feed(Input::Closed(conn, text));
+        }
+    }
+
+    /// Decodes what has been read, as far as the core keeps up.
+    fn understand(&mut self, conn: Conn) {
+        while self.queue.len() < QUEUE {
+            let format = self.peer.format(conn);
+            let Some(message) = self.link_mut(conn).and_then(|link| link.message(&format)) else {
+                return;
+            };
+            self.feed(Input::Received(conn, message));
+        }
+    }
+
+    /// The core has taken something: hands over the rest and goes on.
+    fn unblocked(&mut self) {
+        while let Some(message) = self.queue.pop_front() {
+            if let Err(
+                mpsc::error::TrySendError::Full(message)
+                | mpsc::error::TrySendError::Closed(message),
+            ) = self.core.try_send(message)
+            {
+                self.queue.push_front(message);
+                break;
+            }
+        }
+        for conn in [Conn::Out, Conn::In] {
+            self.understand(conn);
+        }
+    }
+
+    fn timeout(&mut self) {
+        let now = now();
+        let limit = self.send_hold();
+        for conn in [Conn::Out, Conn::In] {
+            let Some(link) = self.link_mut(conn) else { continue };
+            if link.stalled().is_some_and(|since| since + limit <= now) {
+                self.feed(Input::SendHoldExpired(conn));
+                continue;
+            }
+            // The hold timer is about the peer's silence, and it is not silent while its octets wait for us.
+            if link.has_unread() || matches!(link.read(), Read::Octets) {
+                self.understand(conn);
+                if self.link_mut(conn).is_some_and(|link| link.has_unread()) {
+                    self.feed(Input::BytesWaiting(conn));
+                }
+            }
+        }
+        self.peer.handle_timeout(now);
+        self.drain();
+    }
+
+    fn control(&mut self, message: ToSession) {
+        match message {
+            ToSession::Config(config) => self.configure(*config),
+            ToSession::Stream { stream, .. } => self.offer(stream),
+            ToSession::Shutdown(how) => {
+                let stop = match how {
+                    Shutdown::Restart => Stop::Restart,
+                    Shutdown::Cease { subcode, text } => {
+                        Stop::Cease(CeaseSubcode::from_octet(subcode), text)
+                    }
+                };
+                self.stopping = Some((stop, now() + DRAIN_LIMIT));
+            }
+        }
+    }
+
+    /// Settings that hold without a new session. A new MD5 key is used from the next segment on.
+    fn configure(&mut self, config: PeerConfig) {
+        let rekey = config.password != self.settings.peer.password;
+        self.settings.peer = config;
+        let config = &self.settings.peer;
+        for link in [&self.out, &self.inc].into_iter().flatten() {
+            let keyed = if rekey {
+                socket::set_md5(&link.stream, config.address, config.password.as_ref())
+            } else {
+                Ok(())
+            };
+            if let Err(error) = keyed.and_then(|()| socket::apply(&link.stream, config)) {
+                warn!(%error, "cannot change the options of the connection");
+            }
+        }
+        self.feed(Input::Settings(Box::new(self.settings.clone())));
+    }
+
+    /// Packs routes into the connection's outbox as long as there are routes and room.
+    fn pack(&mut self) {
+        let Some(outgoing) = &self.outgoing else {
+            return;
+        };
+        let link = match outgoing.conn {
+            Conn::Out => &mut self.out,
+            Conn::In => &mut self.inc,
+        };
+        let Some(link) = link else {
+            return;
+        };
+        while link.has_room() && outgoing.pack(link.outbox()) {
+            link.flush(now());
+        }
+    }
+
+    /// Carries out the stop when nothing is left to send, or when that takes too long. True when done.
+    fn stop_if_drained(&mut self) -> bool {
+        let Some((stop, until)) = &self.stopping else {
+            return false;
+        };
+        let pending = match (&self.outgoing, stop) {
+            (Some(outgoing), Stop::Cease(..)) => {
+                !outgoing.feed.is_empty()
+                    || link(&self.out, &self.inc, outgoing.conn).is_some_and(Link::wants_write)
+            }
+            _ => false,
+        };
+        if pending && now() < *until {
+            return false;
+        }
+        let stop = stop.clone();
+        self.feed(Input::Stop(stop));
+        true
+    }
+}
+
+const fn link<'a>(
+    out: &'a Option<Link>,
+    inc: &'a Option<Link>,
+    conn: Conn,
+) -> Option<&'a Link> {
+    match conn {
+        Conn::Out => out.as_ref(),
+        Conn::In => inc.as_ref(),
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn readable(link: Option<&Link>) {
+    match link {
+        // An error shows itself when we read.
+        Some(link) => {
+            let _ = link.stream.readable().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn writable(link: Option<&Link>) {
+    match link.filter(|link| link.wants_write()) {
+        Some(link) => {
+            let _ = link.stream.writable().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn ready(outgoing: Option<&Outgoing>) {
+    match outgoing {
+        Some(outgoing) => outgoing.feed.ready().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn connect_failure(peer: &PeerConfig, error: &io::Error) -> ConnectFailure {
+    ConnectFailure {
+        remote: (peer.address, peer.port).into(),
+        cause: error.kind(),
+        text: error.to_string(),
+    }
+}
+
+/// What the table needs to know of the session.
+fn session_info(up: Up) -> SessionInfo {
+    let Up { negotiated, ends } = up;
+    SessionInfo {
+        families: negotiated.families().iter().collect(),
+        router_id: negotiated.remote_router_id,
+        local_address: ends.local.ip().to_canonical(),
+        remote_address: ends.remote.ip().to_canonical(),
+        capabilities: negotiated.in_use(),
+        graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
+            restarting: restart.restarting,
+            time: restart.time,
+            families: restart.families,
+        }),
+    }
+}

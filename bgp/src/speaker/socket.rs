@@ -1,0 +1,179 @@
+//! Sockets as BGP wants them: source address, time to live, GTSM (RFC 5082), TCP MD5 (RFC 2385).
+//!
+//! The only `unsafe` of the crate is in [`set_option`]: two options that no library wraps.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::config::{Password, PeerConfig};
+
+/// Connections that the kernel holds for us: a thousand peers may dial in the same moment.
+const BACKLOG: i32 = 1024;
+/// The longest key that Linux takes.
+const MAX_KEY: usize = 80;
+/// The time to live of GTSM (RFC 5082 §3).
+const MAX_TTL: u8 = 255;
+/// Linux: `TCP_MD5SIG`.
+const TCP_MD5SIG: i32 = 14;
+/// Linux: `IP_MINTTL`.
+const IP_MINTTL: i32 = 21;
+/// Linux: `IPV6_MINHOPCOUNT`.
+const IPV6_MINHOPCOUNT: i32 = 73;
+
+/// Dials a peer. Cancel-safe: dropping the future gives up.
+///
+/// # Errors
+/// What the operating system says.
+pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
+    let remote = SocketAddr::new(peer.address, peer.port);
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    if let Some(source) = peer.source {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    apply(&socket, peer)?;
+    if let Some(password) = &peer.password {
+        set_md5(&socket, peer.address, Some(password))?;
+    }
+    TcpSocket::from_std_stream(socket.into()).connect(remote).await
+}
+
+/// Sets what the configuration says about packets of a connection to `peer`, except for the MD5 key.
+///
+/// # Errors
+/// What the operating system says.
+pub(super) fn apply(socket: &impl AsFd, peer: &PeerConfig) -> io::Result<()> {
+    let socket_ref = SockRef::from(socket);
+    // Messages are coalesced here; the kernel must not wait for more.
+    socket_ref.set_tcp_nodelay(true)?;
+    let ttl = match peer.ttl_security {
+        Some(_) => Some(MAX_TTL),
+        None => peer.ttl,
+    };
+    let v6 = is_v6(&socket_ref)?;
+    if let Some(ttl) = ttl {
+        set_ttl(&socket_ref, v6, ttl)?;
+    }
+    if let Some(hops) = peer.ttl_security {
+        // RFC 5082 §3: the direct neighbour's packets come with 255, each router takes one off.
+        let least = i32::from(MAX_TTL - hops.saturating_sub(1));
+        set_option(socket, libc::IPPROTO_IP, IP_MINTTL, &least)
+            .or_else(|error| if v6 { Ok(()) } else { Err(error) })?;
+        if v6 {
+            set_option(socket, libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, &least)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_v6(socket: &Socket) -> io::Result<bool> {
+    Ok(socket.domain()? == Domain::IPV6)
+}
+
+fn set_ttl(socket: &Socket, v6: bool, ttl: u8) -> io::Result<()> {
+    if v6 {
+        socket.set_unicast_hops_v6(ttl.into())?;
+        // A socket for both families sends IPv4 as well; one for IPv6 alone may refuse.
+        let _ = socket.set_ttl_v4(ttl.into());
+        return Ok(());
+    }
+    socket.set_ttl_v4(ttl.into())
+}
+
+/// A listening socket; without an address for both families, where the host has both.
+///
+/// # Errors
+/// What the operating system says.
+pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    match address {
+        Some(address) => listen_at(SocketAddr::new(address, port)),
+        None => listen_at(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))
+            .or_else(|_| listen_at(SocketAddr::new([0, 0, 0, 0].into(), port))),
+    }
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    // A restart must not wait for connections of the former process to fade.
+    socket.set_reuse_address(true)?;
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        socket.set_only_v6(false)?;
+    }
+    // The handshake is done before anybody knows the peer; with less, a peer under GTSM drops it.
+    set_ttl(&socket, address.is_ipv6(), MAX_TTL)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// The kernel's `struct tcp_md5sig`.
+#[repr(C)]
+struct TcpMd5Sig {
+    address: libc::sockaddr_storage,
+    flags: u8,
+    prefix_len: u8,
+    key_len: u16,
+    interface: i32,
+    key: [u8; MAX_KEY],
+}
+
+/// Sets, changes or (with `None`) removes the MD5 key for segments from and to `peer`. On an established
+/// connection it takes effect with the next segment.
+///
+/// # Errors
+/// A key of more than 80 octets, or what the operating system says: a kernel without
+/// `CONFIG_TCP_MD5SIG` refuses.
+pub(super) fn set_md5(
+    socket: &impl AsFd,
+    peer: IpAddr,
+    password: Option<&Password>,
+) -> io::Result<()> {
+    let secret = password.map_or(&[][..], |password| password.0.as_bytes());
+    let mut key = [0; MAX_KEY];
+    let Some(place) = key.get_mut(..secret.len()) else {
+        let text = format!("a TCP MD5 key has at most {MAX_KEY} octets, this one {}", secret.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    };
+    place.copy_from_slice(secret);
+    // A socket for both families knows IPv4 peers by their mapped addresses.
+    let peer = match peer {
+        IpAddr::V4(v4) if is_v6(&SockRef::from(socket))? => IpAddr::V6(v4.to_ipv6_mapped()),
+        other => other,
+    };
+    let option = TcpMd5Sig {
+        address: *SockAddr::from(SocketAddr::new(peer, 0)).as_storage_libc(),
+        flags: 0,
+        prefix_len: 0,
+        key_len: u16::try_from(secret.len()).unwrap_or_default(),
+        interface: 0,
+        key,
+    };
+    match set_option(socket, libc::IPPROTO_TCP, TCP_MD5SIG, &option) {
+        // There was none.
+        Err(error) if password.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// `setsockopt` for an option that neither std nor socket2 wraps.
+#[allow(unsafe_code, reason = "TCP_MD5SIG and IP_MINTTL have no safe wrapper")]
+fn set_option<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).expect("invariant: options are small");
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; `value` is valid for `len` octets, and the
+    // kernel only reads it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            len,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
