@@ -75,7 +75,10 @@ mod tests {
         let mut long = BytesMut::from(&[0xff; 19][..]);
         assert!(matches!(
             framing.decode(&mut long),
-            Err(FramingError::Header(HeaderError::Length { len: 0xffff, .. }))
+            Err(FramingError::Header(HeaderError::Length {
+                len: 0xffff,
+                ..
+            }))
         ));
     }
 }

@@ -87,8 +87,12 @@ impl Keys {
             .iter()
             .filter_map(|peer| Some((peer.address, peer.password.clone()?)))
             .collect();
-        let gone: Vec<IpAddr> =
-            self.0.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
+        let gone: Vec<IpAddr> = self
+            .0
+            .keys()
+            .filter(|address| !wanted.contains_key(address))
+            .copied()
+            .collect();
         for address in gone {
             self.0.remove(&address);
             if let Err(error) = socket::set_md5(listener, address, None) {

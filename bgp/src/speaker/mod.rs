@@ -8,7 +8,11 @@
 
 mod core;
 pub mod feed;
+mod framing;
+pub mod listener;
 pub mod message;
+pub mod session;
+mod socket;
 pub mod status;
 
 use std::pin::Pin;
@@ -57,7 +61,27 @@ pub struct Tasks {
     pub listener: fn(ListenerStart) -> Running,
 }
 
+impl Tasks {
+    /// Sessions over TCP, and a listening socket.
+    #[must_use]
+    pub fn tcp() -> Self {
+        Self {
+            session: |start| Box::pin(session::run(start)),
+            listener: |start| Box::pin(listener::run(start)),
+        }
+    }
+}
+
 impl Speaker {
+    /// Starts a speaker over TCP on the current tokio runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn spawn(config: SpeakerConfig, options: SpeakerOptions) -> SpeakerHandle {
+        Self::spawn_with(config, options, Tasks::tcp())
+    }
+
     /// Starts a speaker on the current tokio runtime, with these tasks for sessions and listening.
     ///
     /// # Panics

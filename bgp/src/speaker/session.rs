@@ -84,9 +84,21 @@ struct Session {
 
 impl Session {
     fn new(start: SessionStart) -> Self {
-        let SessionStart { peer: name, config, local_as, router_id, restarting_until, core, control } =
-            start;
-        let settings = Settings { local_as, router_id, peer: config, restarting_until };
+        let SessionStart {
+            peer: name,
+            config,
+            local_as,
+            router_id,
+            restarting_until,
+            core,
+            control,
+        } = start;
+        let settings = Settings {
+            local_as,
+            router_id,
+            peer: config,
+            restarting_until,
+        };
         // Keys of a RandomState differ from process to process: peers that start together spread out.
         let seed = RandomState::new().hash_one(name.as_str());
         Self {
@@ -136,7 +148,17 @@ impl Session {
     async fn wait(&mut self) -> Event {
         let due = self.next_timeout();
         let reading = self.queue.len() < QUEUE;
-        let Self { core, control, dial, out, inc, outgoing, queue, stopping, .. } = self;
+        let Self {
+            core,
+            control,
+            dial,
+            out,
+            inc,
+            outgoing,
+            queue,
+            stopping,
+            ..
+        } = self;
         let outgoing = outgoing
             .as_ref()
             .filter(|outgoing| link(out, inc, outgoing.conn).is_some_and(Link::has_room));
@@ -168,9 +190,16 @@ impl Session {
 
     fn next_timeout(&self) -> Option<Instant> {
         let send_hold = self.send_hold();
-        let stalls = [&self.out, &self.inc].into_iter().flatten().filter_map(Link::stalled);
+        let stalls = [&self.out, &self.inc]
+            .into_iter()
+            .flatten()
+            .filter_map(Link::stalled);
         let drained = self.stopping.as_ref().map(|(_, until)| *until);
-        stalls.map(|since| since + send_hold).chain(drained).chain(self.peer.next_timeout()).min()
+        stalls
+            .map(|since| since + send_hold)
+            .chain(drained)
+            .chain(self.peer.next_timeout())
+            .min()
     }
 
     fn send_hold(&self) -> Duration {
@@ -242,11 +271,19 @@ impl Session {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
                 let feed = outgoing.feed.clone();
                 self.outgoing = Some(outgoing);
-                self.tell(ToCore::Up { peer, session: session_info(*up), feed });
+                self.tell(ToCore::Up {
+                    peer,
+                    session: session_info(*up),
+                    feed,
+                });
             }
             Output::Down { reason, graceful } => {
                 self.outgoing = None;
-                self.tell(ToCore::Down { peer, reason: reason.to_string(), graceful });
+                self.tell(ToCore::Down {
+                    peer,
+                    reason: reason.to_string(),
+                    graceful,
+                });
             }
             Output::Update(update) => self.tell(ToCore::Update { peer, update }),
             Output::RouteRefresh(family) => self.tell(ToCore::RouteRefresh { peer, family }),
@@ -264,7 +301,10 @@ impl Session {
         }
         match self.core.try_send(message) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message)) => {
+            Err(
+                mpsc::error::TrySendError::Full(message)
+                | mpsc::error::TrySendError::Closed(message),
+            ) => {
                 self.queue.push_back(message);
             }
         }
@@ -272,13 +312,22 @@ impl Session {
 
     /// States that the core has not yet taken are overtaken by the next, so they do not pile up.
     fn tell_state(&mut self, state: SessionState, reason: Option<String>) {
-        if let Some(ToCore::State { state: waiting, reason: said, .. }) = self.queue.back_mut() {
+        if let Some(ToCore::State {
+            state: waiting,
+            reason: said,
+            ..
+        }) = self.queue.back_mut()
+        {
             *waiting = state;
             *said = reason.or_else(|| said.take());
             return;
         }
         let peer = self.name.clone();
-        self.tell(ToCore::State { peer, state, reason });
+        self.tell(ToCore::State {
+            peer,
+            state,
+            reason,
+        });
     }
 
     fn dial(&mut self) {
@@ -324,23 +373,28 @@ impl Session {
         let Some(link) = self.link_mut(conn) else {
             return;
         };
-        let read = link.read();
-        self.understand(conn);
-        if let Read::End(text) = read
-            && self.slot(conn).take().is_some()
-        {
-            self.feed(Input::Closed(conn, text));
+        if let Read::End(text) = link.read() {
+            link.ended = Some(text);
         }
+        self.understand(conn);
     }
 
     /// Decodes what has been read, as far as the core keeps up.
     fn understand(&mut self, conn: Conn) {
         while self.queue.len() < QUEUE {
             let format = self.peer.format(conn);
-            let Some(message) = self.link_mut(conn).and_then(|link| link.message(&format)) else {
+            let Some(link) = self.link_mut(conn) else {
                 return;
             };
-            self.feed(Input::Received(conn, message));
+            if let Some(message) = link.message(&format) {
+                self.feed(Input::Received(conn, message));
+                continue;
+            }
+            if let Some(text) = link.ended.take() {
+                *self.slot(conn) = None;
+                self.feed(Input::Closed(conn, text));
+            }
+            return;
         }
     }
 
@@ -365,17 +419,19 @@ impl Session {
         let now = now();
         let limit = self.send_hold();
         for conn in [Conn::Out, Conn::In] {
-            let Some(link) = self.link_mut(conn) else { continue };
+            let Some(link) = self.link_mut(conn) else {
+                continue;
+            };
             if link.stalled().is_some_and(|since| since + limit <= now) {
                 self.feed(Input::SendHoldExpired(conn));
                 continue;
             }
             // The hold timer is about the peer's silence, and it is not silent while its octets wait for us.
-            if link.has_unread() || matches!(link.read(), Read::Octets) {
-                self.understand(conn);
-                if self.link_mut(conn).is_some_and(|link| link.has_unread()) {
-                    self.feed(Input::BytesWaiting(conn));
-                }
+            if !link.has_message() {
+                self.readable(conn);
+            }
+            if self.link_mut(conn).is_some_and(|link| link.has_message()) {
+                self.feed(Input::BytesWaiting(conn));
             }
         }
         self.peer.handle_timeout(now);
@@ -454,11 +510,7 @@ impl Session {
     }
 }
 
-const fn link<'a>(
-    out: &'a Option<Link>,
-    inc: &'a Option<Link>,
-    conn: Conn,
-) -> Option<&'a Link> {
+const fn link<'a>(out: &'a Option<Link>, inc: &'a Option<Link>, conn: Conn) -> Option<&'a Link> {
     match conn {
         Conn::Out => out.as_ref(),
         Conn::In => inc.as_ref(),
@@ -475,10 +527,10 @@ async fn until(due: Option<Instant>) {
 async fn readable(link: Option<&Link>) {
     match link {
         // An error shows itself when we read.
-        Some(link) => {
+        Some(link) if link.ended.is_none() => {
             let _ = link.stream.readable().await;
         }
-        None => std::future::pending().await,
+        Some(_) | None => std::future::pending().await,
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::config::{Password, PeerConfig};
@@ -30,16 +30,24 @@ const IPV6_MINHOPCOUNT: i32 = 73;
 /// What the operating system says.
 pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
     let remote = SocketAddr::new(peer.address, peer.port);
-    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(remote),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_nonblocking(true)?;
     if let Some(source) = peer.source {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
     apply(&socket, peer)?;
     if let Some(password) = &peer.password {
-        set_md5(&socket, peer.address, Some(password))?;
+        set_md5(&socket, peer.address, Some(password)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot set the TCP MD5 key: {error}"))
+        })?;
     }
-    TcpSocket::from_std_stream(socket.into()).connect(remote).await
+    TcpSocket::from_std_stream(socket.into())
+        .connect(remote)
+        .await
 }
 
 /// Sets what the configuration says about packets of a connection to `peer`, except for the MD5 key.
@@ -97,7 +105,11 @@ pub(super) fn listen(address: Option<IpAddr>, port: u16) -> io::Result<TcpListen
 }
 
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_nonblocking(true)?;
     // A restart must not wait for connections of the former process to fade.
     socket.set_reuse_address(true)?;
@@ -111,10 +123,13 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// Octets of the kernel's `struct sockaddr_storage`.
+const SOCKADDR_STORAGE: usize = 128;
+
 /// The kernel's `struct tcp_md5sig`.
-#[repr(C)]
+#[repr(C, align(8))]
 struct TcpMd5Sig {
-    address: libc::sockaddr_storage,
+    address: [u8; SOCKADDR_STORAGE],
     flags: u8,
     prefix_len: u8,
     key_len: u16,
@@ -136,7 +151,10 @@ pub(super) fn set_md5(
     let secret = password.map_or(&[][..], |password| password.0.as_bytes());
     let mut key = [0; MAX_KEY];
     let Some(place) = key.get_mut(..secret.len()) else {
-        let text = format!("a TCP MD5 key has at most {MAX_KEY} octets, this one {}", secret.len());
+        let text = format!(
+            "a TCP MD5 key has at most {MAX_KEY} octets, this one {}",
+            secret.len()
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     };
     place.copy_from_slice(secret);
@@ -146,7 +164,7 @@ pub(super) fn set_md5(
         other => other,
     };
     let option = TcpMd5Sig {
-        address: *SockAddr::from(SocketAddr::new(peer, 0)).as_storage_libc(),
+        address: socket_address(peer),
         flags: 0,
         prefix_len: 0,
         key_len: u16::try_from(secret.len()).unwrap_or_default(),
@@ -158,6 +176,19 @@ pub(super) fn set_md5(
         Err(error) if password.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// `address` with port 0 as a `struct sockaddr_in` or `sockaddr_in6`.
+fn socket_address(address: IpAddr) -> [u8; SOCKADDR_STORAGE] {
+    let (family, at, octets) = match address {
+        IpAddr::V4(v4) => (libc::AF_INET, 4, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6, 8, v6.octets().to_vec()),
+    };
+    let mut storage = [0; SOCKADDR_STORAGE];
+    let family = u16::try_from(family).unwrap_or_default().to_ne_bytes();
+    storage[..family.len()].copy_from_slice(&family);
+    storage[at..at + octets.len()].copy_from_slice(&octets);
+    storage
 }
 
 /// `setsockopt` for an option that neither std nor socket2 wraps.
@@ -175,5 +206,9 @@ fn set_option<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Re
             len,
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

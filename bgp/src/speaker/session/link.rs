@@ -5,15 +5,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
 use crate::fsm::Ends;
 use crate::speaker::framing::{Framing, FramingError};
 use crate::wire::error::DecodeError;
-use crate::wire::format::Format;
+use crate::wire::format::{Format, MAX_EXTENDED_MESSAGE};
+use crate::wire::header::frame_len;
 use crate::wire::{self, Message};
 
 /// How much is read at once: large reads cost few system calls, and a table of 64 KiB per session does not
@@ -32,6 +32,8 @@ pub(super) struct Link {
     write: BytesMut,
     /// Since when the peer has taken nothing of what waits.
     stalled: Option<Instant>,
+    /// The peer has ended the stream; what was read before comes first.
+    pub(super) ended: Option<Option<String>>,
 }
 
 /// What a read brought.
@@ -47,11 +49,20 @@ pub(super) enum Read {
 
 impl Link {
     pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, read: BytesMut::new(), write: BytesMut::new(), stalled: None }
+        Self {
+            stream,
+            read: BytesMut::new(),
+            write: BytesMut::new(),
+            stalled: None,
+            ended: None,
+        }
     }
 
     pub(super) fn ends(&self) -> io::Result<Ends> {
-        Ok(Ends { local: self.stream.local_addr()?, remote: self.stream.peer_addr()? })
+        Ok(Ends {
+            local: self.stream.local_addr()?,
+            remote: self.stream.peer_addr()?,
+        })
     }
 
     /// Reads one chunk without waiting.
@@ -69,7 +80,9 @@ impl Link {
 
     /// The next message, if a whole one has been read.
     pub(super) fn message(&mut self, format: &Format) -> Option<Result<Message, DecodeError>> {
-        let mut framing = Framing { max: format.max_receive() };
+        let mut framing = Framing {
+            max: format.max_receive(),
+        };
         match framing.decode(&mut self.read) {
             Ok(Some(message)) => Some(wire::decode(&message, format)),
             Ok(None) => {
@@ -87,9 +100,13 @@ impl Link {
         }
     }
 
-    /// True when octets have been read that are not yet understood.
-    pub(super) fn has_unread(&self) -> bool {
-        !self.read.is_empty()
+    /// True when a whole message has been read that is not yet understood.
+    pub(super) fn has_message(&self) -> bool {
+        match frame_len(&self.read, MAX_EXTENDED_MESSAGE) {
+            Ok(Some(len)) => self.read.len() >= len,
+            Ok(None) => false,
+            Err(_) => true,
+        }
     }
 
     /// Where to append what is to be sent.
@@ -132,12 +149,16 @@ impl Link {
 
     /// Writes the rest, then ends the connection in order; gives up soon when the peer does not read.
     pub(super) async fn close(mut self) {
-        let write = async {
-            if self.stream.write_all(&self.write).await.is_ok() {
-                // Without this, unread octets of the peer would turn the end into a reset.
-                let _ = SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write);
-            }
+        let end = async {
+            self.stream.write_all(&self.write).await?;
+            self.stream.shutdown().await?;
+            // Octets of the peer that are never read would turn the end into a reset, and a reset can
+            // overtake the NOTIFICATION.
+            let mut rest = [0; 4096];
+            while self.stream.read(&mut rest).await? > 0 {}
+            io::Result::Ok(())
         };
-        let _ = tokio::time::timeout(LINGER, write).await;
+        // It is over either way.
+        let _ = tokio::time::timeout(LINGER, end).await;
     }
 }

@@ -26,7 +26,11 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn new(conn: Conn, format: Format) -> Self {
-        Self { feed: Arc::new(OutFeed::new()), conn, format }
+        Self {
+            feed: Arc::new(OutFeed::new()),
+            conn,
+            format,
+        }
     }
 
     /// Appends the next batch to `out`; false when there was none.
