@@ -1,15 +1,19 @@
 //! What a template sees. Every field is always there, so that strict mode finds misspelt names; what does
 //! not apply is `null`, `false` or an empty list. Fields are added, never changed.
 
+mod peer;
+mod policy;
+
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::{NextHopMode, Origination, PeerConfig, SpeakerConfig};
-use caracal_bgp::policy::{Action, Condition, Filter, PeerKind, Source, Term, Verdict};
-use caracal_bgp::types::{AnyCommunity, PeerName};
+use caracal_bgp::config::{Origination, SpeakerConfig};
+use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::{Family, Prefix};
 use serde::Serialize;
 
-use crate::pieces::{address, pattern, prefix, quotable, tuple};
+pub(crate) use peer::Reach;
+
+use crate::pieces::{address, prefix, tuple};
 use crate::symbols::{RESERVED, Symbol, Symbols};
 use crate::{Options, RenderError, Role};
 
@@ -153,7 +157,7 @@ pub struct Kernel {
     pub symbol: String,
     /// Length of a single address: 32 or 128.
     pub host_len: u8,
-    /// Ranges that the daemon cannot reach: `prefix`, `encap`.
+    /// Ranges that the daemon cannot reach.
     pub tunnelled: Vec<TunnelledView>,
 }
 
@@ -164,6 +168,8 @@ pub struct TunnelledView {
     pub prefix: String,
     /// `VXLAN` or `IPIP`.
     pub encap: &'static str,
+    /// Next hops in here need no tunnel.
+    pub direct_within: Option<String>,
 }
 
 /// A peer.
@@ -259,7 +265,9 @@ impl Context {
             filters: config
                 .filters
                 .iter()
-                .map(|(name, filter)| filter_view(name, &filter_symbols[name.as_str()], filter))
+                .map(|(name, filter)| {
+                    policy::filter_view(name, &filter_symbols[name.as_str()], filter)
+                })
                 .collect::<Result<_, _>>()?,
             announce: announcements(config),
             kernel: kernel(&options.role),
@@ -268,132 +276,10 @@ impl Context {
                 .iter()
                 .map(|(name, peer)| {
                     let symbol = symbols.assign(name.as_str());
-                    peer_view(config, name, peer, &symbol, &filter_symbols, passwords)
+                    peer::peer_view(config, name, peer, &symbol, &filter_symbols, passwords)
                 })
                 .collect::<Result<_, _>>()?,
         })
-    }
-}
-
-/// A string that may hold anything, for a `#:` line.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-fn filter_view(name: &str, symbol: &Symbol, filter: &Filter) -> Result<FilterView, RenderError> {
-    let what = format!("filter {name:?}");
-    Ok(FilterView {
-        symbol: symbol.text.clone(),
-        name: symbol.stands_in.then(|| quoted(name)),
-        terms: filter
-            .terms
-            .iter()
-            .map(|term| term_view(term, &what))
-            .collect::<Result<_, _>>()?,
-    })
-}
-
-fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
-    let mut actions = Vec::new();
-    for (index, action) in term.actions.iter().enumerate() {
-        let before = index.checked_sub(1).map(|i| &term.actions[i]);
-        // Two paths in a row would read back as one.
-        if let (Some(Action::PrependAsPath(_)), Action::PrependAsPath(_)) = (before, action) {
-            actions.push(ActionView::Note { value: "next" });
-        }
-        action_views(action, &mut actions);
-    }
-    Ok(TermView {
-        conditions: term
-            .conditions
-            .iter()
-            .map(|condition| condition_view(condition, what))
-            .collect::<Result<_, _>>()?,
-        actions,
-        verdict: term.verdict.map(|verdict| match verdict {
-            Verdict::Accept => "accept",
-            Verdict::Reject => "reject",
-        }),
-    })
-}
-
-fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, RenderError> {
-    Ok(match condition {
-        Condition::Prefix { patterns, negated } => {
-            if patterns.is_empty() {
-                return Err(RenderError::Inexpressible {
-                    what: what.to_owned(),
-                    value: "a prefix condition without patterns".to_owned(),
-                    reason: "a set has at least one element",
-                });
-            }
-            let runs = patterns.chunk_by(|a, b| a.prefix.family() == b.prefix.family());
-            let sets = runs.map(|run| {
-                let texts: Result<Vec<_>, _> = run.iter().map(|p| pattern(p, what)).collect();
-                texts.map(|texts| texts.join(", "))
-            });
-            ConditionView::Prefix {
-                sets: sets.collect::<Result<_, _>>()?,
-                operator: if *negated { "!~" } else { "~" },
-                joined_by: if *negated { "&&" } else { "||" },
-            }
-        }
-        Condition::Community(community) => {
-            let value = tuple(community);
-            match community {
-                AnyCommunity::Standard(_) => ConditionView::Community { value },
-                AnyCommunity::Large(_) => ConditionView::LargeCommunity { value },
-            }
-        }
-        Condition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
-            asns: asns.iter().map(|asn| asn.0).collect(),
-        },
-        Condition::NextHop(range) => ConditionView::NextHop {
-            prefix: prefix(range),
-        },
-        Condition::PeerKind(PeerKind::Internal) => ConditionView::Internal,
-        Condition::PeerKind(PeerKind::External) => ConditionView::External,
-        Condition::Source(source) => ConditionView::Source {
-            value: match source {
-                Source::Bgp => "RTS_BGP",
-                Source::Static => "RTS_STATIC",
-            },
-        },
-        Condition::Interface(text) => ConditionView::Interface {
-            pattern: quotable(text, &format!("{what}, interface"))?,
-        },
-        Condition::LocalPref(value) => ConditionView::LocalPref { value: *value },
-    })
-}
-
-fn action_views(action: &Action, out: &mut Vec<ActionView>) {
-    match action {
-        Action::AddCommunity(community) => {
-            let value = tuple(community);
-            out.push(match community {
-                AnyCommunity::Standard(_) => ActionView::AddCommunity { value },
-                AnyCommunity::Large(_) => ActionView::AddLargeCommunity { value },
-            });
-        }
-        Action::RemoveCommunity(community) => {
-            let value = tuple(community);
-            out.push(match community {
-                AnyCommunity::Standard(_) => ActionView::RemoveCommunity { value },
-                AnyCommunity::Large(_) => ActionView::RemoveLargeCommunity { value },
-            });
-        }
-        Action::SetLocalPref(value) => out.push(ActionView::SetLocalPref { value: *value }),
-        Action::SetMed(value) => out.push(ActionView::SetMed { value: *value }),
-        Action::PrependAsPath(asns) if asns.is_empty() => {
-            out.push(ActionView::Note { value: "prepend" });
-        }
-        Action::PrependAsPath(asns) => {
-            out.extend(
-                asns.iter()
-                    .rev()
-                    .map(|asn| ActionView::Prepend { value: asn.0 }),
-            );
-        }
     }
 }
 
@@ -457,136 +343,14 @@ fn kernel(role: &Role) -> Vec<Kernel> {
                 .map(|range| TunnelledView {
                     prefix: prefix(&range.prefix),
                     encap: range.encap,
+                    direct_within: range.direct_within.as_ref().map(prefix),
                 })
                 .collect(),
         })
         .collect()
 }
 
-fn peer_view(
-    config: &SpeakerConfig,
-    name: &PeerName,
-    peer: &PeerConfig,
-    symbol: &Symbol,
-    filters: &BTreeMap<&str, Symbol>,
-    passwords: bool,
-) -> Result<Peer, RenderError> {
-    let what = format!("peer {:?}", name.as_str());
-    let seconds = |field: &str, time: std::time::Duration| {
-        if time.subsec_nanos() == 0 && time.as_secs() <= 65_535 {
-            return Ok(time.as_secs());
-        }
-        Err(RenderError::Inexpressible {
-            what: format!("{what}, {field}"),
-            value: format!("{time:?}"),
-            reason: "times are whole seconds up to 65535",
-        })
-    };
-    let symbols = |names: &[String]| {
-        let symbol = |name: &String| match filters.get(name.as_str()) {
-            Some(symbol) => Ok(symbol.text.clone()),
-            None => Err(RenderError::Inexpressible {
-                what: what.clone(),
-                value: format!("a reference to filter {name:?}"),
-                reason: "there is no such filter",
-            }),
-        };
-        names.iter().map(symbol).collect::<Result<Vec<_>, _>>()
-    };
-    let password = match &peer.password {
-        Some(password) if passwords => Some(quotable(&password.0, &format!("{what}, password"))?),
-        _ => None,
-    };
-    let reach = Reach::of(peer.ttl, peer.ttl_security);
-    let listen = config.listen;
-    Ok(Peer {
-        symbol: symbol.text.clone(),
-        name: symbol.stands_in.then(|| quoted(name.as_str())),
-        kind: match peer.kind.as_str() {
-            "" => None,
-            kind => Some(quotable(kind, &format!("{what}, kind"))?),
-        },
-        source: peer.source.map(address),
-        listen_port: listen
-            .map(|l| l.port)
-            .filter(|port| *port != 179 && *port != 0),
-        local_as: peer.local_as.map(|asn| asn.to_string()),
-        address: address(peer.address),
-        port: peer.port,
-        remote_as: peer.remote_as.0,
-        reach: reach.text(),
-        ttl_security: reach.security,
-        ttl_note: (reach.settings() != (peer.ttl, peer.ttl_security))
-            .then(|| ttl_note(peer.ttl, peer.ttl_security)),
-        strict_bind: peer.source.is_some() && listen.is_some_and(|l| l.address == peer.source),
-        hold_time: seconds("hold time", peer.hold_time)?,
-        passive: peer.passive,
-        cluster: peer.client_of.map(|cluster| cluster.to_string()),
-        graceful_restart: peer.graceful_restart.is_some(),
-        restart_time: peer.graceful_restart.map_or(Ok(0), |restart| {
-            seconds("restart time", restart.restart_time)
-        })?,
-        allow_own_as: Some(peer.allow_own_as).filter(|count| *count > 0),
-        password_hidden: peer.password.is_some() && password.is_none(),
-        password,
-        families: peer.families.iter().map(|family| family.as_str()).collect(),
-        next_hop: match peer.next_hop {
-            NextHopMode::Auto => None,
-            NextHopMode::Own => Some("self"),
-            NextHopMode::Keep => Some("keep"),
-        },
-        internal: peer.local_as.unwrap_or(config.local_as) == peer.remote_as,
-        import: symbols(&peer.import)?,
-        export: symbols(&peer.export)?,
-    })
-}
-
-/// How far away a peer may be, in BIRD's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reach {
-    /// `None` = direct; `Some(None)` = multihop without a limit.
-    pub(crate) multihop: Option<Option<u8>>,
-    pub(crate) security: bool,
-}
-
-impl Reach {
-    /// The closest words for our settings.
-    fn of(ttl: Option<u8>, security: Option<u8>) -> Self {
-        let multihop = match (ttl, security) {
-            (_, Some(hops)) => Some(Some(hops.max(1))),
-            (None, None) => Some(None),
-            (Some(0 | 1), None) => None,
-            (Some(hops), None) => Some(Some(hops)),
-        };
-        Self {
-            multihop,
-            security: security.is_some(),
-        }
-    }
-
-    /// Our settings (TTL, TTL security) for the words.
-    pub(crate) const fn settings(self) -> (Option<u8>, Option<u8>) {
-        match (self.multihop, self.security) {
-            (None, false) => (Some(1), None),
-            (None, true) => (Some(255), Some(1)),
-            (Some(hops), false) => (hops, None),
-            // BIRD's default limit for multihop sessions.
-            (Some(None), true) => (Some(255), Some(64)),
-            (Some(hops), true) => (Some(255), hops),
-        }
-    }
-
-    fn text(self) -> String {
-        match self.multihop {
-            None => "direct".to_owned(),
-            Some(None) => "multihop".to_owned(),
-            Some(Some(hops)) => format!("multihop {hops}"),
-        }
-    }
-}
-
-/// `ttl 0 security 3`, with `none` for what is not set.
-fn ttl_note(ttl: Option<u8>, security: Option<u8>) -> String {
-    let text = |value: Option<u8>| value.map_or_else(|| "none".to_owned(), |v| v.to_string());
-    format!("ttl {} security {}", text(ttl), text(security))
+/// A string that may hold anything, for a `#:` line.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }

@@ -74,6 +74,8 @@ pub struct Tunnelled {
     pub prefix: Prefix,
     /// The encapsulation, for the comment: `VXLAN`, `IPIP`.
     pub encap: &'static str,
+    /// Next hops in this subnet need no tunnel, so the daemon programs routes through them.
+    pub direct_within: Option<Prefix>,
 }
 
 /// Why a configuration has no text.

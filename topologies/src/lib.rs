@@ -12,6 +12,7 @@
 //! | [`announce`] | what this node originates, and the export policy |
 //! | [`filters`] | BGPFilter resources as route policy |
 //! | [`router_id`] | the BGP Identifier |
+//! | [`tunnels`] | ranges that a foreign daemon cannot reach |
 //! | [`resources`] | resource files of `calicoctl` into a snapshot |
 //!
 //! Invariants, cited by tests:
@@ -31,6 +32,7 @@ pub mod route_reflector;
 pub mod router_id;
 mod session;
 pub mod settings;
+pub mod tunnels;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,11 +81,8 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     let mut sessions = full_mesh::sessions(&view, &mut problems);
     let explicit = peers::sessions(&view, &mut problems);
     // A BGPPeer says more than the mesh does; two sessions to one place would fight over one connection.
-    sessions.retain(|_, mesh| {
-        !explicit
-            .values()
-            .any(|peer| (peer.address, peer.port) == (mesh.address, mesh.port))
-    });
+    let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).collect();
+    sessions.retain(|_, mesh| !taken.contains(&(mesh.address, mesh.port)));
     sessions.extend(explicit);
 
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);

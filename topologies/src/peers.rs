@@ -51,71 +51,87 @@ enum Scope {
     Node,
 }
 
+/// A BGPPeer with its selectors parsed; a selector is asked once a node.
+struct Request<'a> {
+    name: &'a str,
+    spec: &'a BgpPeerSpec,
+    scope: Scope,
+    local_side: Selector,
+    /// `None` when the peer is given by its address.
+    remote_side: Option<Selector>,
+}
+
+impl<'a> Request<'a> {
+    fn new(name: &'a str, spec: &'a BgpPeerSpec) -> Self {
+        // Selectors were checked when the resource entered the snapshot.
+        let parse = |text: &str| {
+            Selector::parse(text).unwrap_or_else(|_| Selector::Not(Box::new(Selector::All)))
+        };
+        let is_global = spec.node.is_empty() && spec.node_selector.is_empty();
+        Self {
+            name,
+            spec,
+            scope: if is_global {
+                Scope::Global
+            } else {
+                Scope::Node
+            },
+            local_side: parse(&spec.node_selector),
+            remote_side: Some(spec.peer_selector.as_str())
+                .filter(|text| !text.is_empty())
+                .map(parse),
+        }
+    }
+
+    /// True when the resource gives a node peers.
+    fn is_local_side(&self, name: &NodeName, node: &Node) -> bool {
+        if self.spec.node.is_empty() {
+            self.local_side.matches(&node.metadata.labels)
+        } else {
+            self.spec.node == name.as_str()
+        }
+    }
+}
+
 pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
     let Some(node) = view.node else {
         return BTreeMap::new();
     };
-    let mut places: BTreeMap<(IpAddr, u16), (PeerName, Session)> = BTreeMap::new();
-    let resources = || {
-        view.snapshot
-            .bgp_peers
-            .iter()
-            .map(|(n, p)| (n.as_str(), &p.spec))
-    };
+    let requests: Vec<Request<'_>> = view
+        .snapshot
+        .bgp_peers
+        .iter()
+        .map(|(name, peer)| Request::new(name, &peer.spec))
+        .collect();
+    let mut places = BTreeMap::new();
     for scope in [Scope::Global, Scope::Node] {
-        for (name, spec) in resources() {
-            if scope_of(spec) != scope || !is_local_side(spec, view.name, node) {
+        for request in requests.iter().filter(|r| r.scope == scope) {
+            if !request.is_local_side(view.name, node) {
                 continue;
             }
-            for remote in remotes(view, name, spec, problems) {
-                add(view, &mut places, scope, name, spec, remote, problems);
+            for remote in remotes(view, request, problems) {
+                add(view, &mut places, scope, request, &remote, problems);
             }
         }
     }
-    for (name, spec) in resources() {
-        for remote in reverse(view, node, spec) {
-            add(view, &mut places, Scope::Node, name, spec, remote, problems);
+    for request in &requests {
+        for remote in reverse(view, node, request) {
+            add(view, &mut places, Scope::Node, request, &remote, problems);
         }
     }
     places.into_values().collect()
 }
 
-fn scope_of(spec: &BgpPeerSpec) -> Scope {
-    if spec.node.is_empty() && spec.node_selector.is_empty() {
-        Scope::Global
-    } else {
-        Scope::Node
-    }
-}
-
-/// True when the resource gives this node peers.
-fn is_local_side(spec: &BgpPeerSpec, name: &NodeName, node: &Node) -> bool {
-    if !spec.node.is_empty() {
-        return spec.node == name.as_str();
-    }
-    spec.node_selector.is_empty() || selects(&spec.node_selector, node)
-}
-
-/// Selectors were checked when the resource entered the snapshot.
-fn selects(selector: &str, node: &Node) -> bool {
-    Selector::parse(selector).is_ok_and(|s| s.matches(&node.metadata.labels))
-}
-
 /// The peers that a resource gives to a node on its local side.
-fn remotes(
-    view: &View<'_>,
-    name: &str,
-    spec: &BgpPeerSpec,
-    problems: &mut Problems,
-) -> Vec<Remote> {
+fn remotes(view: &View<'_>, request: &Request<'_>, problems: &mut Problems) -> Vec<Remote> {
+    let Request { name, spec, .. } = *request;
     if !spec.local_workload_selector.is_empty() {
         return workloads(view, name, spec, problems);
     }
-    if !spec.peer_selector.is_empty() {
-        let matching = view
+    if let Some(selector) = &request.remote_side {
+        return view
             .nodes()
-            .filter(|(_, node)| selects(&spec.peer_selector, node));
-        return matching
+            .filter(|(_, node)| selector.matches(&node.metadata.labels))
             .flat_map(|(name, node)| as_remotes(view, name, node, &FAMILIES))
             .collect();
     }
@@ -194,14 +210,15 @@ fn workloads(
 }
 
 /// The peers that a resource gives to a node on its remote side: the nodes of its local side.
-fn reverse(view: &View<'_>, node: &Node, spec: &BgpPeerSpec) -> Vec<Remote> {
+fn reverse(view: &View<'_>, node: &Node, request: &Request<'_>) -> Vec<Remote> {
+    let spec = request.spec;
     let manual = spec.reverse_peering.as_deref() == Some("Manual");
     if manual || !spec.local_workload_selector.is_empty() {
         return Vec::new();
     }
     let own_family;
-    let families: &[Family] = if !spec.peer_selector.is_empty() {
-        if !selects(&spec.peer_selector, node) {
+    let families: &[Family] = if let Some(selector) = &request.remote_side {
+        if !selector.matches(&node.metadata.labels) {
             return Vec::new();
         }
         &FAMILIES
@@ -219,7 +236,7 @@ fn reverse(view: &View<'_>, node: &Node, spec: &BgpPeerSpec) -> Vec<Remote> {
         &own_family
     };
     view.nodes()
-        .filter(|(name, node)| is_local_side(spec, name, node))
+        .filter(|(name, node)| request.is_local_side(name, node))
         .flat_map(|(name, node)| as_remotes(view, name, node, families))
         .collect()
 }
@@ -229,16 +246,16 @@ fn add(
     view: &View<'_>,
     places: &mut BTreeMap<(IpAddr, u16), (PeerName, Session)>,
     scope: Scope,
-    resource: &str,
-    spec: &BgpPeerSpec,
-    remote: Remote,
+    request: &Request<'_>,
+    remote: &Remote,
     problems: &mut Problems,
 ) {
+    let spec = request.spec;
     let place = (remote.address, remote.port);
     if view.is_own(remote.address) || places.contains_key(&place) {
         return;
     }
-    let subject = path(Kind::BgpPeer, resource);
+    let subject = path(Kind::BgpPeer, request.name);
     let family = Family::of(remote.address);
     let Some(own) = view.address(family) else {
         if matches!(remote.origin, Origin::Address { .. }) {
@@ -268,7 +285,7 @@ fn add(
     let Ok(password) = password(view, reference, &subject, problems) else {
         return;
     };
-    let mut session = Session::new(base(view, own, scope, spec, &remote), subject);
+    let mut session = Session::new(base(view, own, scope, spec, remote), subject);
     session.peer.password = password;
     session.filters.clone_from(&spec.filters);
     timers(&mut session, spec, problems);

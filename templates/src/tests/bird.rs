@@ -55,10 +55,12 @@ fn text_2_bird_accepts_arbitrary_configurations() {
                         Tunnelled {
                             prefix: "10.244.0.0/16".parse().unwrap(),
                             encap: "IPIP",
+                            direct_within: Some("10.0.0.0/24".parse().unwrap()),
                         },
                         Tunnelled {
                             prefix: "fd00:10::/48".parse().unwrap(),
                             encap: "VXLAN",
+                            direct_within: None,
                         },
                     ],
                 },

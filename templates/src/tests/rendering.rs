@@ -77,6 +77,7 @@ fn tunnelled_pools_are_left_out_of_the_kernel_and_it_says_so() {
         tunnelled: vec![Tunnelled {
             prefix: "10.245.0.0/16".parse().unwrap(),
             encap: "VXLAN",
+            direct_within: None,
         }],
     };
     let options = Options {

@@ -430,3 +430,28 @@ spec: {nodeMeshPassword: {secretKeyRef: {name: bgp, key: mesh}}}
     options.secrets.insert(secret, Password("x".repeat(81)));
     assert_eq!(codes(&plan(&s, &"a".into(), &options)), ["bgp.password"]);
 }
+
+#[test]
+fn encapsulated_pools_as_a_foreign_daemon_must_know_them() {
+    let pools = "
+kind: IPPool
+metadata: {name: v}
+spec: {cidr: 10.246.0.0/16, vxlanMode: Always}
+---
+kind: IPPool
+metadata: {name: i}
+spec: {cidr: 10.245.0.0/16, ipipMode: CrossSubnet}
+";
+    let s = snapshot(&[THREE, pools]);
+    let seen: Vec<_> = tunnels::tunnelled_pools(&s, &"a".into())
+        .into_iter()
+        .map(|p| (p.prefix, p.encap, p.direct_within))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (prefix("10.245.0.0/16"), "IPIP", Some(prefix("10.0.0.0/24"))),
+            (prefix("10.246.0.0/16"), "VXLAN", None),
+        ]
+    );
+}

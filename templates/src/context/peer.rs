@@ -1,0 +1,139 @@
+//! Peers as templates see them.
+
+use std::collections::BTreeMap;
+
+use caracal_bgp::config::{NextHopMode, PeerConfig, SpeakerConfig};
+use caracal_bgp::types::PeerName;
+
+use super::{Peer, quoted};
+use crate::RenderError;
+use crate::pieces::{address, quotable};
+use crate::symbols::Symbol;
+
+pub(super) fn peer_view(
+    config: &SpeakerConfig,
+    name: &PeerName,
+    peer: &PeerConfig,
+    symbol: &Symbol,
+    filters: &BTreeMap<&str, Symbol>,
+    passwords: bool,
+) -> Result<Peer, RenderError> {
+    let what = format!("peer {:?}", name.as_str());
+    let seconds = |field: &str, time: std::time::Duration| {
+        if time.subsec_nanos() == 0 && time.as_secs() <= 65_535 {
+            return Ok(time.as_secs());
+        }
+        Err(RenderError::Inexpressible {
+            what: format!("{what}, {field}"),
+            value: format!("{time:?}"),
+            reason: "times are whole seconds up to 65535",
+        })
+    };
+    let symbols = |names: &[String]| {
+        let symbol = |name: &String| match filters.get(name.as_str()) {
+            Some(symbol) => Ok(symbol.text.clone()),
+            None => Err(RenderError::Inexpressible {
+                what: what.clone(),
+                value: format!("a reference to filter {name:?}"),
+                reason: "there is no such filter",
+            }),
+        };
+        names.iter().map(symbol).collect::<Result<Vec<_>, _>>()
+    };
+    let password = match &peer.password {
+        Some(password) if passwords => Some(quotable(&password.0, &format!("{what}, password"))?),
+        _ => None,
+    };
+    let reach = Reach::of(peer.ttl, peer.ttl_security);
+    let listen = config.listen;
+    Ok(Peer {
+        symbol: symbol.text.clone(),
+        name: symbol.stands_in.then(|| quoted(name.as_str())),
+        kind: match peer.kind.as_str() {
+            "" => None,
+            kind => Some(quotable(kind, &format!("{what}, kind"))?),
+        },
+        source: peer.source.map(address),
+        listen_port: listen
+            .map(|l| l.port)
+            .filter(|port| *port != 179 && *port != 0),
+        local_as: peer.local_as.map(|asn| asn.to_string()),
+        address: address(peer.address),
+        port: peer.port,
+        remote_as: peer.remote_as.0,
+        reach: reach.text(),
+        ttl_security: reach.security,
+        ttl_note: (reach.settings() != (peer.ttl, peer.ttl_security))
+            .then(|| ttl_note(peer.ttl, peer.ttl_security)),
+        strict_bind: peer.source.is_some() && listen.is_some_and(|l| l.address == peer.source),
+        hold_time: seconds("hold time", peer.hold_time)?,
+        passive: peer.passive,
+        cluster: peer.client_of.map(|cluster| cluster.to_string()),
+        graceful_restart: peer.graceful_restart.is_some(),
+        restart_time: peer.graceful_restart.map_or(Ok(0), |restart| {
+            seconds("restart time", restart.restart_time)
+        })?,
+        allow_own_as: Some(peer.allow_own_as).filter(|count| *count > 0),
+        password_hidden: peer.password.is_some() && password.is_none(),
+        password,
+        families: peer.families.iter().map(|family| family.as_str()).collect(),
+        next_hop: match peer.next_hop {
+            NextHopMode::Auto => None,
+            NextHopMode::Own => Some("self"),
+            NextHopMode::Keep => Some("keep"),
+        },
+        internal: peer.local_as.unwrap_or(config.local_as) == peer.remote_as,
+        import: symbols(&peer.import)?,
+        export: symbols(&peer.export)?,
+    })
+}
+
+/// How far away a peer may be, in BIRD's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// `None` = direct; `Some(None)` = multihop without a limit.
+    pub(crate) multihop: Option<Option<u8>>,
+    pub(crate) security: bool,
+}
+
+impl Reach {
+    /// The closest words for our settings.
+    fn of(ttl: Option<u8>, security: Option<u8>) -> Self {
+        let multihop = match (ttl, security) {
+            (_, Some(hops)) => Some(Some(hops.max(1))),
+            (None, None) => Some(None),
+            (Some(0 | 1), None) => None,
+            (Some(hops), None) => Some(Some(hops)),
+        };
+        Self {
+            multihop,
+            security: security.is_some(),
+        }
+    }
+
+    /// Our settings (TTL, TTL security) for the words.
+    pub(crate) const fn settings(self) -> (Option<u8>, Option<u8>) {
+        match (self.multihop, self.security) {
+            (None, false) => (Some(1), None),
+            (None, true) => (Some(255), Some(1)),
+            (Some(hops), false) => (hops, None),
+            // BIRD's default limit for multihop sessions.
+            (Some(None), true) => (Some(255), Some(64)),
+            (Some(hops), true) => (Some(255), hops),
+        }
+    }
+
+    fn text(self) -> String {
+        match self.multihop {
+            None => "direct".to_owned(),
+            Some(None) => "multihop".to_owned(),
+            Some(Some(hops)) => format!("multihop {hops}"),
+        }
+    }
+}
+
+/// `ttl 0 security 3`, with `none` for what is not set.
+fn ttl_note(ttl: Option<u8>, security: Option<u8>) -> String {
+    let text = |value: Option<u8>| value.map_or_else(|| "none".to_owned(), |v| v.to_string());
+    format!("ttl {} security {}", text(ttl), text(security))
+}

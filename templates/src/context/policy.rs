@@ -1,0 +1,130 @@
+//! Filters as templates see them.
+
+use caracal_bgp::policy::{Action, Condition, Filter, PeerKind, Source, Term, Verdict};
+use caracal_bgp::types::AnyCommunity;
+
+use super::{ActionView, ConditionView, FilterView, TermView, quoted};
+use crate::RenderError;
+use crate::pieces::{pattern, prefix, quotable, tuple};
+use crate::symbols::Symbol;
+
+pub(super) fn filter_view(
+    name: &str,
+    symbol: &Symbol,
+    filter: &Filter,
+) -> Result<FilterView, RenderError> {
+    let what = format!("filter {name:?}");
+    Ok(FilterView {
+        symbol: symbol.text.clone(),
+        name: symbol.stands_in.then(|| quoted(name)),
+        terms: filter
+            .terms
+            .iter()
+            .map(|term| term_view(term, &what))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
+    let mut actions = Vec::new();
+    for (index, action) in term.actions.iter().enumerate() {
+        let before = index.checked_sub(1).map(|i| &term.actions[i]);
+        // Two paths in a row would read back as one.
+        if let (Some(Action::PrependAsPath(_)), Action::PrependAsPath(_)) = (before, action) {
+            actions.push(ActionView::Note { value: "next" });
+        }
+        action_views(action, &mut actions);
+    }
+    Ok(TermView {
+        conditions: term
+            .conditions
+            .iter()
+            .map(|condition| condition_view(condition, what))
+            .collect::<Result<_, _>>()?,
+        actions,
+        verdict: term.verdict.map(|verdict| match verdict {
+            Verdict::Accept => "accept",
+            Verdict::Reject => "reject",
+        }),
+    })
+}
+
+fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, RenderError> {
+    Ok(match condition {
+        Condition::Prefix { patterns, negated } => {
+            if patterns.is_empty() {
+                return Err(RenderError::Inexpressible {
+                    what: what.to_owned(),
+                    value: "a prefix condition without patterns".to_owned(),
+                    reason: "a set has at least one element",
+                });
+            }
+            let runs = patterns.chunk_by(|a, b| a.prefix.family() == b.prefix.family());
+            let sets = runs.map(|run| {
+                let texts: Result<Vec<_>, _> = run.iter().map(|p| pattern(p, what)).collect();
+                texts.map(|texts| texts.join(", "))
+            });
+            ConditionView::Prefix {
+                sets: sets.collect::<Result<_, _>>()?,
+                operator: if *negated { "!~" } else { "~" },
+                joined_by: if *negated { "&&" } else { "||" },
+            }
+        }
+        Condition::Community(community) => {
+            let value = tuple(community);
+            match community {
+                AnyCommunity::Standard(_) => ConditionView::Community { value },
+                AnyCommunity::Large(_) => ConditionView::LargeCommunity { value },
+            }
+        }
+        Condition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
+            asns: asns.iter().map(|asn| asn.0).collect(),
+        },
+        Condition::NextHop(range) => ConditionView::NextHop {
+            prefix: prefix(range),
+        },
+        Condition::PeerKind(PeerKind::Internal) => ConditionView::Internal,
+        Condition::PeerKind(PeerKind::External) => ConditionView::External,
+        Condition::Source(source) => ConditionView::Source {
+            value: match source {
+                Source::Bgp => "RTS_BGP",
+                Source::Static => "RTS_STATIC",
+            },
+        },
+        Condition::Interface(text) => ConditionView::Interface {
+            pattern: quotable(text, &format!("{what}, interface"))?,
+        },
+        Condition::LocalPref(value) => ConditionView::LocalPref { value: *value },
+    })
+}
+
+fn action_views(action: &Action, out: &mut Vec<ActionView>) {
+    match action {
+        Action::AddCommunity(community) => {
+            let value = tuple(community);
+            out.push(match community {
+                AnyCommunity::Standard(_) => ActionView::AddCommunity { value },
+                AnyCommunity::Large(_) => ActionView::AddLargeCommunity { value },
+            });
+        }
+        Action::RemoveCommunity(community) => {
+            let value = tuple(community);
+            out.push(match community {
+                AnyCommunity::Standard(_) => ActionView::RemoveCommunity { value },
+                AnyCommunity::Large(_) => ActionView::RemoveLargeCommunity { value },
+            });
+        }
+        Action::SetLocalPref(value) => out.push(ActionView::SetLocalPref { value: *value }),
+        Action::SetMed(value) => out.push(ActionView::SetMed { value: *value }),
+        Action::PrependAsPath(asns) if asns.is_empty() => {
+            out.push(ActionView::Note { value: "prepend" });
+        }
+        Action::PrependAsPath(asns) => {
+            out.extend(
+                asns.iter()
+                    .rev()
+                    .map(|asn| ActionView::Prepend { value: asn.0 }),
+            );
+        }
+    }
+}
