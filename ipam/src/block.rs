@@ -184,3 +184,6 @@ fn prune(block: &mut Block) {
 pub const fn touch(block: &mut Block) {
     block.sequence_number = block.sequence_number.wrapping_add(1);
 }
+
+#[cfg(test)]
+mod tests;

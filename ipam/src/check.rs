@@ -134,11 +134,11 @@ impl fmt::Display for Finding {
             } => match counted {
                 Some(counted) => write!(
                     f,
-                    "handle {handle} counts {counted} addresses in block {block}, which holds {held} for it"
+                    "handle {handle} counts {counted} in block {block}, which holds {held} for it"
                 ),
                 None => write!(
                     f,
-                    "block {block} holds {held} addresses for handle {handle}, which does not count them"
+                    "block {block} holds {held} for handle {handle}, which does not count them"
                 ),
             },
             Self::Affinity {
@@ -313,3 +313,6 @@ fn check_affinities(view: &View, findings: &mut Vec<Finding>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -206,43 +206,39 @@ impl fmt::Display for NoAddress {
             1 => f.write_str("its only block is full")?,
             n => write!(f, "its {n} blocks are full")?,
         }
-        let pools: Vec<_> = self
-            .pools
-            .iter()
-            .map(|pool| format!("{} ({})", pool.name, pool.cidr))
-            .collect();
-        let pools = pools.join(", ");
-        let plural = if self.pools.len() == 1 {
-            "pool"
+        let lending = if self.strict {
+            "and borrowing is off (strict affinity)"
         } else {
-            "pools"
+            "and no other node's block has one to lend"
         };
-        match self.growth {
-            Growth::Full if self.pools.len() == 1 => {
-                write!(f, ", {plural} {pools} has no free block")?
-            }
-            Growth::Full => write!(f, ", {plural} {pools} have no free block")?,
-            Growth::Limit(_, limit) => {
-                write!(
-                    f,
-                    ", the limit of {limit} blocks per node keeps it from claiming more in {plural} {pools}"
-                )?;
-            }
-            Growth::Off => write!(
-                f,
-                ", {plural} {pools} must not be cut into new blocks (auto_allocate_blocks is false)"
-            )?,
-        }
-        if self.strict {
-            f.write_str(", and borrowing is off (strict affinity)")?;
-        } else {
-            f.write_str(", and no other node's block has one to lend")?;
-        }
-        write!(f, "; {}", self.advice())
+        write!(f, ", {}, {lending}; {}", self.obstacle(), self.advice())
     }
 }
 
 impl NoAddress {
+    /// What keeps the node from a further block.
+    fn obstacle(&self) -> String {
+        let pools = self.pools.iter();
+        let pools: Vec<_> = pools.map(|p| format!("{} ({})", p.name, p.cidr)).collect();
+        let (noun, has) = match pools.len() {
+            1 => ("pool", "has"),
+            _ => ("pools", "have"),
+        };
+        let pools = format!("{noun} {}", pools.join(", "));
+        match self.growth {
+            Growth::Full => format!("{pools} {has} no free block"),
+            Growth::Limit(_, limit) => {
+                let s = if limit == 1 { "" } else { "s" };
+                format!(
+                    "the limit of {limit} block{s} per node keeps it from claiming more in {pools}"
+                )
+            }
+            Growth::Off => {
+                format!("{pools} must not be cut into new blocks (auto_allocate_blocks is false)")
+            }
+        }
+    }
+
     fn advice(&self) -> &'static str {
         match (self.growth, self.strict) {
             (Growth::Limit(LimitSource::Request, _), _) => "ask with a higher limit, or add a pool",

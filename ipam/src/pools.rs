@@ -27,14 +27,6 @@ impl Reservations {
         self.0.iter().find(|cidr| cidr.covers(block))
     }
 
-    /// True when every address of the block is reserved, by one reservation or several.
-    #[must_use]
-    pub fn exhausts(&self, block: &Prefix) -> bool {
-        self.covering(block).is_some()
-            || (self.0.iter().any(|cidr| block.covers(cidr))
-                && (0..block.size()).all(|n| block.nth(n).is_none_or(|a| self.contains(a))))
-    }
-
     /// How many addresses of a block or pool are reserved. Reservations may overlap, blocks are small.
     #[must_use]
     pub fn count_in(&self, block: &Prefix) -> u128 {
@@ -252,3 +244,6 @@ pub fn automatic(
     }
     (candidates, refused)
 }
+
+#[cfg(test)]
+mod tests;
