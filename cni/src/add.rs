@@ -40,8 +40,6 @@ struct Made {
 struct Obtained {
     addresses: Vec<Prefix>,
     destinations: Vec<Prefix>,
-    /// Taken by this call, not by an earlier one.
-    fresh: bool,
 }
 
 /// Attaches the container.
@@ -65,6 +63,18 @@ pub async fn add<S: Store>(
     outcome
 }
 
+/// What stays the same during an ADD.
+struct Site<'a> {
+    call: &'a Call,
+    netns: &'a Netns,
+    host: Links,
+    inside: Links,
+    wishes: Wishes,
+    mac: Mac,
+    families: Vec<Family>,
+    progress: Progress<'a>,
+}
+
 async fn attach<S: Store>(
     call: &Call,
     store: &S,
@@ -74,53 +84,35 @@ async fn attach<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let wishes = Wishes::of(&call.env, &call.conf)?;
-    let mac = wishes.mac.unwrap_or_else(|| call.attachment.mac());
     let families = expected_families(call, &wishes);
     let allow_forwarding = call.conf.container_settings.allow_ip_forwarding;
-    let host = Links::here()?;
-    let inside = Links::inside(netns, || pod::prepare(&families, allow_forwarding))?;
+    let site = Site {
+        call,
+        netns,
+        host: Links::here()?,
+        inside: Links::inside(netns, || pod::prepare(&families, allow_forwarding))?,
+        mac: wishes.mac.unwrap_or_else(|| call.attachment.mac()),
+        wishes,
+        families,
+        progress,
+    };
     let wait = match call.conf.route_wait() {
         0 => None,
         seconds => Some((RouteWait::subscribe()?, seconds)),
     };
-
-    let (obtained, pair) = tokio::join!(
-        async {
-            let obtained = obtain(call, store, &wishes, &known).await;
-            if obtained.is_ok() {
-                progress(Milestone::AddressesHeld);
-            }
-            obtained
-        },
-        async {
-            let pair = make_pair(call, &host, &inside, netns, mac, &families).await;
-            if pair.is_ok() {
-                progress(Milestone::PairMade);
-            }
-            pair
-        },
-    );
-    let ours = call.has_own_addresses();
-    match &obtained {
-        Ok(obtained) => {
-            made.addresses = obtained.fresh && ours;
-            made.delegated = obtained.fresh && !ours;
-        }
-        Err(CniError::Addresses(error)) => made.addresses = error.may_have_taken(),
-        Err(_) => {}
-    }
-    made.pair = matches!(&pair, Ok(pair) if pair.fresh);
-    let (obtained, pair) = (obtained?, pair?);
-
+    let (obtained, pair) = if call.has_own_addresses() {
+        with_own_addresses(&site, store, &known, made).await?
+    } else {
+        with_delegated_addresses(&site, &known, made).await?
+    };
     let plan = PodPlan {
         addresses: obtained.addresses,
         destinations: obtained.destinations,
-        allow_forwarding,
     };
-    pod::configure(&inside, &pair.pod, &plan).await?;
+    pod::configure(&site.inside, &pair.pod, &plan).await?;
     progress(Milestone::PodConfigured);
 
-    let mac = pair.pod.mac.unwrap_or(mac);
+    let mac = pair.pod.mac.unwrap_or(site.mac);
     made.endpoint = true;
     endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
     progress(Milestone::EndpointWritten);
@@ -152,38 +144,66 @@ fn default_routes(call: &Call, addresses: &[Prefix]) -> Vec<Prefix> {
     pod::families(addresses).into_iter().map(any).collect()
 }
 
-async fn obtain<S: Store>(
-    call: &Call,
+/// Addresses from the datastore and the pair from the kernel, at the same time.
+async fn with_own_addresses<S: Store>(
+    site: &Site<'_>,
     store: &S,
-    wishes: &Wishes,
     known: &Known,
-) -> Result<Obtained, CniError> {
-    if call.has_own_addresses() {
-        let (held, fresh) =
-            addresses::hold(store, &call.attachment, wishes, known.handle.as_ref()).await?;
-        let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
-        return Ok(Obtained {
-            destinations: default_routes(call, &addresses),
-            addresses,
-            fresh,
-        });
-    }
-    // An earlier call that went through: its addresses, without asking the other plugin again.
-    if let Some(endpoint) = known.own_endpoint(&call.attachment) {
-        let addresses = endpoint.spec.ip_networks;
-        return Ok(Obtained {
-            destinations: default_routes(call, &addresses),
-            addresses,
-            fresh: false,
-        });
-    }
-    delegated(call)
+    made: &mut Made,
+) -> Result<(Obtained, Pair), CniError> {
+    let call = site.call;
+    let addresses = async {
+        let handle = known.handle.as_ref();
+        let held = addresses::hold(store, &call.attachment, &site.wishes, handle).await;
+        if held.is_ok() {
+            (site.progress)(Milestone::AddressesHeld);
+        }
+        held
+    };
+    let (held, pair) = tokio::join!(addresses, make_pair(site));
+    made.pair = matches!(&pair, Ok(pair) if pair.fresh);
+    made.addresses = match &held {
+        Ok((_, fresh)) => *fresh,
+        Err(error) => error.may_have_taken(),
+    };
+    let (held, pair) = (held?.0, pair?);
+    let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
+    let obtained = Obtained {
+        destinations: default_routes(call, &addresses),
+        addresses,
+    };
+    Ok((obtained, pair))
 }
 
-fn delegated(call: &Call) -> Result<Obtained, CniError> {
-    let Some(delegate) = call.delegate()? else {
-        return Err(CniError::NoAddress(call.conf.ipam.kind.clone()));
-    };
+/// The pair first: when an earlier call of this attachment went through, the pair says so, and the other
+/// plugin is not asked again.
+async fn with_delegated_addresses(
+    site: &Site<'_>,
+    known: &Known,
+    made: &mut Made,
+) -> Result<(Obtained, Pair), CniError> {
+    let call = site.call;
+    let pair = make_pair(site).await?;
+    made.pair = pair.fresh;
+    if let Some(endpoint) = known.own_endpoint(&call.attachment)
+        && !pair.fresh
+    {
+        let addresses = endpoint.spec.ip_networks;
+        let mut destinations = default_routes(call, &addresses);
+        for family in pod::families(&addresses) {
+            destinations.extend(pod::destinations(&site.inside, &pair.pod, family).await?);
+        }
+        return Ok((Obtained::new(addresses, destinations), pair));
+    }
+    made.delegated = true;
+    let obtained = ask_delegate(call)?;
+    (site.progress)(Milestone::AddressesHeld);
+    Ok((obtained, pair))
+}
+
+fn ask_delegate(call: &Call) -> Result<Obtained, CniError> {
+    let nothing = || CniError::NoAddress(call.conf.ipam.kind.clone());
+    let delegate = call.delegate()?.ok_or_else(nothing)?;
     // A plugin may refuse because an earlier call was killed after it had given an address.
     let result = delegate.add().or_else(|error| {
         tracing::debug!(%error, "the IPAM plugin refused; once more after a DEL");
@@ -192,19 +212,24 @@ fn delegated(call: &Call) -> Result<Obtained, CniError> {
     })?;
     let addresses: Vec<_> = result.addresses().map(Prefix::host).collect();
     if addresses.is_empty() {
-        return Err(CniError::NoAddress(call.conf.ipam.kind.clone()));
+        return Err(nothing());
     }
     let mut destinations: Vec<_> = result.routes.iter().map(|r| r.dst.prefix()).collect();
     destinations.extend(default_routes(call, &addresses));
-    let families = pod::families(&addresses);
-    destinations.retain(|d| families.contains(&d.family()));
-    destinations.sort_unstable();
-    destinations.dedup();
-    Ok(Obtained {
-        addresses,
-        destinations,
-        fresh: true,
-    })
+    Ok(Obtained::new(addresses, destinations))
+}
+
+impl Obtained {
+    fn new(addresses: Vec<Prefix>, mut destinations: Vec<Prefix>) -> Self {
+        let families = pod::families(&addresses);
+        destinations.retain(|d| families.contains(&d.family()));
+        destinations.sort_unstable();
+        destinations.dedup();
+        Self {
+            addresses,
+            destinations,
+        }
+    }
 }
 
 /// The two ends of the pod's pair.
@@ -215,35 +240,30 @@ struct Pair {
     fresh: bool,
 }
 
-async fn make_pair(
-    call: &Call,
-    host: &Links,
-    inside: &Links,
-    netns: &Netns,
-    mac: Mac,
-    families: &[Family],
-) -> Result<Pair, CniError> {
+async fn make_pair(site: &Site<'_>) -> Result<Pair, CniError> {
+    let (call, host, families) = (site.call, &site.host, &site.families);
     let name = call.attachment.host_interface();
     let plan = VethPair {
         host: name.as_str(),
         pod: &call.attachment.ifname,
-        mac,
+        mac: site.mac,
         mtu: settings::mtu(&call.conf, &call.dirs)?,
         queues: call.conf.num_queues,
         alias: call.attachment.alias(),
     };
-    let fresh = make_room(call, &plan, host, inside).await?;
+    let fresh = make_room(site, &plan).await?;
     let host_link = if fresh {
-        plan.create(host, netns, families).await?
+        plan.create(host, site.netns, families).await?
     } else {
         plan.dress(host, families).await?
     };
-    let Some(pod_link) = inside.by_name(plan.pod).await? else {
+    let Some(pod_link) = site.inside.by_name(plan.pod).await? else {
         return Err(KernelError::Vanished {
             name: plan.pod.to_owned(),
         }
         .into());
     };
+    (site.progress)(Milestone::PairMade);
     Ok(Pair {
         host: host_link,
         pod: pod_link,
@@ -253,14 +273,9 @@ async fn make_pair(
 
 /// True when the pair must be made: there is none, or only remains, which are deleted. False when an
 /// earlier call of the same attachment made it.
-async fn make_room(
-    call: &Call,
-    plan: &VethPair<'_>,
-    host: &Links,
-    inside: &Links,
-) -> Result<bool, KernelError> {
-    let host_link = host.by_name(plan.host).await?;
-    let pod_link = inside.by_name(plan.pod).await?;
+async fn make_room(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool, KernelError> {
+    let host_link = site.host.by_name(plan.host).await?;
+    let pod_link = site.inside.by_name(plan.pod).await?;
     if let Some(host_link) = host_link {
         let pair = pod_link
             .as_ref()
@@ -268,8 +283,8 @@ async fn make_room(
         if pair && host_link.alias.as_deref() == Some(plan.alias.as_str()) {
             return Ok(false);
         }
-        refuse_others(call, plan, &host_link)?;
-        host.delete(&host_link).await?;
+        refuse_others(site.call, plan, &host_link)?;
+        site.host.delete(&host_link).await?;
         if pair {
             return Ok(true);
         }

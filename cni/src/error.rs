@@ -79,7 +79,8 @@ impl CniError {
     pub fn code(&self) -> Code {
         match self {
             Self::Env(_) => Code::InvalidEnvironment,
-            Self::Config(ConfigError::Decode(_)) | Self::PrevResult(_) => Code::Decode,
+            Self::Config(ConfigError::Decode(_) | ConfigError::Type { .. })
+            | Self::PrevResult(_) => Code::Decode,
             Self::Config(ConfigError::Version(_)) => Code::IncompatibleVersion,
             Self::Config(ConfigError::Unsupported { .. }) => Code::UnsupportedField,
             Self::Config(ConfigError::Invalid { .. }) | Self::Settings(_) | Self::Datastore(_) => {

@@ -101,6 +101,7 @@ fn cni_1_what_the_host_lost_is_rebuilt() {
 fn both_families_are_reached_without_delay() {
     in_node(|mut world| {
         world.conf["ipam"]["assign_ipv6"] = json!("true");
+        sh("ip -6 addr add 2001:db8::1/128 dev lo nodad");
         let pod = Pod::new("8f2c41d09c");
         let result = world.add(&pod);
         let ips = result["ips"].as_array().unwrap();
@@ -116,7 +117,6 @@ fn both_families_are_reached_without_delay() {
         sh(&format!("ip -6 route add {v6}/128 dev {host}"));
         // The first packet of each family, with no second to lose to ARP or duplicate address detection.
         pod.sh("ping -c 1 -W 1 192.0.2.1");
-        sh("ip -6 addr add 2001:db8::1/128 dev lo nodad");
         pod.sh("ping -c 1 -W 1 2001:db8::1");
         world.del(&pod);
         world.assert_clean();

@@ -28,8 +28,6 @@ pub struct PodPlan {
     pub addresses: Vec<Prefix>,
     /// Destinations that go through the gateway; one default route of each family, as a rule.
     pub destinations: Vec<Prefix>,
-    /// Leave forwarding between the pod's interfaces alone.
-    pub allow_forwarding: bool,
 }
 
 impl PodPlan {

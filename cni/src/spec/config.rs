@@ -13,9 +13,18 @@ use super::version::{CniVersion, VersionError};
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not JSON, or a key has a value of another type.
-    #[error("the network configuration on stdin cannot be read")]
+    /// Not JSON.
+    #[error("the network configuration on stdin is no JSON object")]
     Decode(#[source] serde_json::Error),
+    /// A key has a value of another type.
+    #[error("network configuration: {key} has a value of the wrong type")]
+    Type {
+        /// The key.
+        key: String,
+        /// What was seen and what was expected.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The version is not supported.
     #[error(transparent)]
     Version(#[from] VersionError),
@@ -216,7 +225,7 @@ impl NetConf {
     /// # Errors
     /// [`ConfigError`].
     pub fn parse(stdin: &[u8]) -> Result<Self, ConfigError> {
-        let conf: Self = serde_json::from_slice(stdin).map_err(ConfigError::Decode)?;
+        let conf = Self::decode(stdin)?;
         conf.version()?;
         if !is_identifier(&conf.name) {
             return Err(ConfigError::Invalid {
@@ -236,6 +245,22 @@ impl NetConf {
         }
         conf.check_supported()?;
         Ok(conf)
+    }
+
+    fn decode(stdin: &[u8]) -> Result<Self, ConfigError> {
+        let object: Map<String, Value> =
+            serde_json::from_slice(stdin).map_err(ConfigError::Decode)?;
+        Self::deserialize(&object).map_err(|source| {
+            // serde does not tell which key; each of them alone does.
+            let alone = |(key, value): (&String, &Value)| {
+                let object = Map::from_iter([(key.clone(), value.clone())]);
+                let source = Self::deserialize(&object).err()?;
+                let key = key.clone();
+                Some(ConfigError::Type { key, source })
+            };
+            let found = object.iter().find_map(alone);
+            found.unwrap_or(ConfigError::Decode(source))
+        })
     }
 
     /// The version in `stdin`, however broken the rest may be; for `VERSION` and error objects.

@@ -16,3 +16,6 @@ pub use env::{Command, Env, EnvError};
 pub use failure::{Code, Failure};
 pub use outcome::{Interface, IpConfig, Outcome, Route};
 pub use version::CniVersion;
+
+#[cfg(test)]
+mod tests;

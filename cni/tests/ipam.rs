@@ -1,0 +1,219 @@
+//! Addresses from elsewhere and for others: a delegated IPAM plugin, and `caracal-ipam` under another main
+//! plugin.
+
+#![allow(clippy::unwrap_used)]
+
+mod world;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use world::{Pod, World, address, in_node, sh};
+
+/// An IPAM plugin that gives 10.91.0.7, and once only until a DEL, as `host-local` does.
+const FAKE: &str = r#"#!/bin/sh
+cat > "$0.stdin"
+echo "$CNI_COMMAND $CNI_CONTAINERID" >> "$0.log"
+case $CNI_COMMAND in
+ADD)
+  if [ -e "$0.held" ]; then
+    echo '{"cniVersion":"1.1.0","code":17,"msg":"duplicate","details":"one is enough"}'
+    exit 1
+  fi
+  touch "$0.held"
+  echo '{"cniVersion":"1.1.0","ips":[{"address":"10.91.0.7/24","gateway":"10.91.0.1"}],"routes":[{"dst":"10.5.0.0/16"}]}';;
+DEL) rm -f "$0.held";;
+esac
+"#;
+
+fn install(world: &mut World) {
+    let path = world.plugins.join("fake");
+    fs::write(&path, FAKE).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    world.conf["ipam"] = json!({"type": "fake", "subnet": "10.91.0.0/24"});
+}
+
+#[test]
+fn another_ipam_plugin_is_run_as_the_specification_says() {
+    in_node(|mut world| {
+        install(&mut world);
+        let pod = Pod::new("8f2c41d09c");
+        let result = world.add(&pod);
+        assert_eq!(result["ips"][0]["address"], "10.91.0.7/32");
+        assert!(result["ips"][0].get("gateway").is_none());
+        let routes = pod.sh("ip route show");
+        assert!(routes.contains("10.5.0.0/16 via 169.254.1.1"), "{routes}");
+        assert!(routes.contains("default via 169.254.1.1"), "{routes}");
+        let seen: Value =
+            serde_json::from_slice(&fs::read(world.plugins.join("fake.stdin")).unwrap()).unwrap();
+        assert_eq!(seen, world.conf, "it gets the configuration as it is");
+        assert_eq!(
+            world.endpoints()[0]["spec"]["ipNetworks"],
+            json!(["10.91.0.7/32"])
+        );
+        assert_eq!(world.in_use(), 0, "our IPAM has no part in it");
+        assert_eq!(
+            world.add(&pod),
+            result,
+            "a repeated ADD does not ask it again"
+        );
+        assert!(world.call("CHECK", &pod).ok);
+        world.del(&pod);
+        world.assert_clean();
+        let log = fs::read_to_string(world.plugins.join("fake.log")).unwrap();
+        let verbs: Vec<_> = log.lines().collect();
+        assert_eq!(
+            verbs,
+            ["ADD 8f2c41d09c", "CHECK 8f2c41d09c", "DEL 8f2c41d09c"]
+        );
+    });
+}
+
+#[test]
+fn cni_2_a_delegated_address_of_a_killed_add_is_taken_over() {
+    in_node(|mut world| {
+        install(&mut world);
+        let pod = Pod::new("8f2c41d09c");
+        let mut command = world.command("ADD", "caracal-cni", Some(&pod));
+        command.env("CARACAL_CNI_DIE_AT", "PairMade");
+        assert!(!world.run(command).ok);
+        let result = world.add(&pod);
+        assert_eq!(address(&result), "10.91.0.7");
+        let other = Pod::new("1234567890");
+        fs::write(
+            world.plugins.join("fake"),
+            FAKE.replace("rm -f \"$0.held\"", "true"),
+        )
+        .unwrap();
+        let answer = world.call("ADD", &other);
+        assert_eq!(
+            answer.json["code"], 17,
+            "its code is passed on: {answer:#?}"
+        );
+        assert_eq!(answer.json["msg"], "fake: duplicate: one is enough");
+        assert_eq!(world.interfaces().len(), 1);
+    });
+}
+
+#[test]
+fn a_missing_ipam_plugin_is_named() {
+    in_node(|mut world| {
+        world.conf["ipam"] = json!({"type": "host-local"});
+        let pod = Pod::new("8f2c41d09c");
+        let answer = world.call("ADD", &pod);
+        assert_eq!(answer.json["code"], 106, "{answer:#?}");
+        assert!(
+            answer.json["msg"]
+                .as_str()
+                .unwrap()
+                .contains("host-local is not in CNI_PATH")
+        );
+        world.conf["ipam"] = json!({"type": "../sh"});
+        let answer = world.call("ADD", &pod);
+        assert!(
+            answer.json["msg"]
+                .as_str()
+                .unwrap()
+                .contains("no name of a program")
+        );
+        world.assert_clean();
+    });
+}
+
+#[test]
+fn caracal_ipam_serves_alone() {
+    in_node(|mut world| {
+        world.conf["type"] = json!("bridge");
+        world.conf["ipam"]["routes"] = json!([{"dst": "0.0.0.0/0"}]);
+        let pod = Pod::new("8f2c41d09c");
+        let call =
+            |world: &World, verb: &str| world.run(world.command(verb, "caracal-ipam", Some(&pod)));
+        let result = call(&world, "ADD");
+        assert!(result.ok, "{result:#?}");
+        let ip = result.json["ips"][0]["address"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(ip.starts_with("10.90.0.") && ip.ends_with("/26"), "{ip}");
+        assert_eq!(result.json["routes"], json!([{"dst": "0.0.0.0/0"}]));
+        assert!(result.json.get("interfaces").is_none());
+        assert_eq!(call(&world, "ADD").json, result.json);
+        assert_eq!(world.in_use(), 1);
+        assert_eq!(world.endpoints(), Vec::<Value>::new());
+        world.conf["prevResult"] = result.json.clone();
+        assert!(call(&world, "CHECK").ok);
+        assert!(world.run(world.command("STATUS", "caracal-ipam", None)).ok);
+
+        world.etcd.kill();
+        assert!(call(&world, "DEL").ok);
+        assert_eq!(world.tombstones(), 1);
+        world.etcd.run();
+        assert!(call(&world, "DEL").ok);
+        world.assert_clean();
+        assert_eq!(call(&world, "CHECK").json["code"], 105);
+    });
+}
+
+#[test]
+fn caracal_ipam_serves_the_bridge_plugin() {
+    let bridge = Path::new("/usr/lib/cni/bridge");
+    if !bridge.exists() {
+        eprintln!(
+            "skipped: {} is not installed (containernetworking-plugins)",
+            bridge.display()
+        );
+        return;
+    }
+    in_node(|mut world| {
+        fs::copy(bridge, world.plugins.join("bridge")).unwrap();
+        world.conf["cniVersion"] = json!("1.0.0");
+        world.conf["type"] = json!("bridge");
+        world.conf["bridge"] = json!("br0");
+        let (one, two) = (Pod::new("8f2c41d09c"), Pod::new("1234567890"));
+        for pod in [&one, &two] {
+            let answer = world.run(world.command("ADD", "bridge", Some(pod)));
+            assert!(answer.ok, "{answer:#?}");
+        }
+        assert_eq!(world.in_use(), 2);
+        let ip = two.sh("ip -o -4 addr show eth0");
+        let ip = ip
+            .split_whitespace()
+            .nth(3)
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap()
+            .to_owned();
+        one.sh(&format!("ping -c 1 -W 2 {ip}"));
+        for pod in [&one, &two] {
+            let answer = world.run(world.command("DEL", "bridge", Some(pod)));
+            assert!(answer.ok, "{answer:#?}");
+        }
+        world.assert_clean();
+        sh("ip link show br0");
+    });
+}
+
+#[test]
+fn exhaustion_is_explained() {
+    in_node(|world| {
+        world.put(
+            "/calico/resources/v3/projectcalico.org/ippools/v4",
+            &json!({"metadata": {"name": "v4"}, "spec": {"cidr": "10.90.0.0/31", "blockSize": 31}}),
+        );
+        let pods: Vec<_> = (0..3).map(|n| Pod::new(&format!("pod{n}"))).collect();
+        world.add(&pods[0]);
+        world.add(&pods[1]);
+        let answer = world.call("ADD", &pods[2]);
+        assert_eq!(answer.json["code"], 102, "{answer:#?}");
+        let text = format!("{} {}", answer.json["msg"], answer.json["details"]);
+        for part in ["v4", "node-a"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(world.interfaces().len(), 2);
+        world.del(&pods[0]);
+        world.add(&pods[2]);
+    });
+}
