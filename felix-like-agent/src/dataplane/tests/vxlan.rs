@@ -67,7 +67,7 @@ fn device_neighbours_and_fdb_are_calicos() {
         assert_eq!(status.kernel.tunnels, ["vxlan.calico"]);
         node.assert_quiet().await;
         // Somebody tampers.
-        let second = Duration::from_secs(1);
+        let second = soon();
         sh(&format!(
             "bridge fdb del {MAC_B} dev vxlan.calico dst 10.0.0.2 self"
         ));
