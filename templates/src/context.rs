@@ -67,6 +67,8 @@ pub struct TermView {
     pub conditions: Vec<ConditionView>,
     /// Changes in order.
     pub actions: Vec<ActionView>,
+    /// Nothing but a verdict.
+    pub bare: bool,
     /// `accept`, `reject` or null.
     pub verdict: Option<&'static str>,
 }

@@ -6,7 +6,6 @@ use caracal_bgp::types::{Asn, PeerName, RouterId};
 
 use super::*;
 
-mod bird;
 mod generate;
 mod parsing;
 mod rendering;

@@ -15,6 +15,6 @@ use super::*;
 use crate::resources::{claim, from_yaml};
 
 mod cluster;
-mod examples;
 mod filter;
+mod order;
 mod peering;

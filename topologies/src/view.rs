@@ -54,13 +54,22 @@ impl<'a> View<'a> {
             Some(_) => {}
         }
         let settings = Settings::of(snapshot, name, problems);
-        let asn = node.map_or(settings.default_asn, |node| {
-            node.spec
-                .bgp
-                .as_ref()
-                .and_then(|bgp| bgp.as_number)
-                .map_or(settings.default_asn, |asn| Asn(asn.0))
-        });
+        let asn = node
+            .and_then(Self::asn_set_by)
+            .unwrap_or(settings.default_asn);
+        for (name, node) in &snapshot.nodes {
+            let zero = node.spec.bgp.as_ref().and_then(|bgp| bgp.as_number);
+            if zero.is_some_and(|asn| asn.0 == 0) {
+                problems.note(
+                    "node.as_number",
+                    Key::node(name).to_path(),
+                    format!(
+                        "spec.bgp.asNumber 0 is reserved (RFC 7607); {} is used",
+                        settings.default_asn
+                    ),
+                );
+            }
+        }
         Self {
             snapshot,
             name,
@@ -94,9 +103,10 @@ impl<'a> View<'a> {
             .map(|(name, node)| (name, &**node))
     }
 
-    /// The AS of a node, when it sets one itself.
+    /// The AS of a node, when it sets one itself. Zero is reserved (RFC 7607) and counts as unset.
     pub(crate) fn asn_set_by(node: &Node) -> Option<Asn> {
-        node.spec.bgp.as_ref()?.as_number.map(|asn| Asn(asn.0))
+        let asn = node.spec.bgp.as_ref()?.as_number?;
+        (asn.0 != 0).then_some(Asn(asn.0))
     }
 
     /// The AS of a node: its own, else the cluster's.

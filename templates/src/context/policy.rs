@@ -42,6 +42,7 @@ fn term_view(term: &Term, what: &str) -> Result<TermView, RenderError> {
             .map(|condition| condition_view(condition, what))
             .collect::<Result<_, _>>()?,
         actions,
+        bare: term.conditions.is_empty() && term.actions.is_empty() && term.verdict.is_some(),
         verdict: term.verdict.map(|verdict| match verdict {
             Verdict::Accept => "accept",
             Verdict::Reject => "reject",

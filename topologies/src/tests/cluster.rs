@@ -372,7 +372,7 @@ fn topo_2_what_is_wrong_is_named_and_the_rest_works() {
     let more = "
 kind: Node
 metadata: {name: twin}
-spec: {bgp: {ipv4Address: 10.0.0.10/24}}
+spec: {bgp: {ipv4Address: 10.0.0.10/24, asNumber: 0}}
 ---
 kind: BGPConfiguration
 metadata: {name: default}
@@ -388,6 +388,7 @@ spec: {bindMode: Sometimes, nodeMeshMaxRestartTime: soon, asNumber: 0, serviceCl
             "bgp.bind_mode",
             "bgp.restart_time",
             "bgp.services",
+            "node.as_number",
             "node.same_address"
         ]
     );

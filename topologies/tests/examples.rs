@@ -1,11 +1,18 @@
-//! The example clusters in `topologies/examples`, and the order in which resources come.
+//! The example clusters in `topologies/examples`.
 
+#![allow(clippy::unwrap_used)]
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::types::PeerName;
 use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
+use caracal_model::snapshot::{Applied, Snapshot};
+use caracal_topologies::{PlanOptions, plan};
 use serde_json::{Value, json};
 
-use super::cluster::{names, snapshot};
-use super::*;
+fn names(config: &SpeakerConfig) -> Vec<&str> {
+    config.peers.keys().map(PeerName::as_str).collect()
+}
 
 /// Node resources, the pool and the file's own resources of an example, as the lab would write them.
 fn example(file: &str) -> Snapshot {
@@ -16,7 +23,7 @@ fn example(file: &str) -> Snapshot {
     let mut put = |kind: Kind, value: Value| {
         let key = Key::resource(kind, value["metadata"]["name"].as_str().unwrap());
         let applied = snapshot.apply(&key.to_path(), Some(value.to_string().as_bytes()), 1);
-        assert_eq!(applied, caracal_model::snapshot::Applied::Changed, "{key}");
+        assert_eq!(applied, Applied::Changed, "{key}");
     };
     put(
         Kind::IpPool,
@@ -105,72 +112,4 @@ fn every_example_plans_without_problems() {
         seen += 1;
     }
     assert!(seen >= 3, "examples are missing");
-}
-
-const MANY: &str = "
-kind: BGPPeer
-metadata: {name: a}
-spec: {nodeSelector: all(), peerSelector: has(rr), filters: [f]}
----
-kind: BGPPeer
-metadata: {name: b}
-spec: {peerIP: 10.0.0.2, asNumber: 64512}
----
-kind: BGPPeer
-metadata: {name: c}
-spec: {peerIP: 10.0.0.2, asNumber: 64513, filters: [f]}
----
-kind: BGPPeer
-metadata: {name: d}
-spec: {node: n1, peerIP: 10.0.0.2, asNumber: 64514}
----
-kind: BGPFilter
-metadata: {name: f}
-spec: {exportV4: [{action: Accept}], importV4: [{action: Sometimes}]}
----
-kind: IPPool
-metadata: {name: p}
-spec: {cidr: 10.244.0.0/16}
----
-kind: IPPool
-metadata: {name: q}
-spec: {cidr: 10.245.0.0/16, disableBGPExport: true}
----
-kind: BGPConfiguration
-metadata: {name: default}
-spec: {prefixAdvertisements: [{cidr: 10.244.0.0/16, communities: ['1:1']}]}
----
-kind: BGPConfiguration
-metadata: {name: node.n1}
-spec: {listenPort: 1179, asNumber: 4}
----
-kind: Node
-metadata: {name: n1, labels: {rr: ''}}
-spec: {bgp: {ipv4Address: 10.0.0.1/24}}
----
-kind: Node
-metadata: {name: n2, labels: {rr: ''}}
-spec: {bgp: {ipv4Address: 10.0.0.2/24, routeReflectorClusterID: 1.1.1.1}}
----
-kind: Node
-metadata: {name: n3}
-spec: {bgp: {ipv4Address: 10.0.0.2/24}}
----
-kind: Node
-metadata: {name: n4}
-spec: {bgp: {ipv4Address: 10.0.0.4/24, asNumber: 65000}}
-";
-
-proptest! {
-    /// TOPO-1: the order in which resources arrive never shows in a plan.
-    #[test]
-    fn topo_1_order_does_not_matter(order in Just(MANY.split("---\n").collect::<Vec<_>>()).prop_shuffle()) {
-        let expected = snapshot(&[MANY]);
-        let shuffled = snapshot(&order);
-        for node in ["n1", "n2", "n3", "n4"] {
-            let node = node.into();
-            let options = PlanOptions::default();
-            prop_assert_eq!(plan(&shuffled, &node, &options), plan(&expected, &node, &options));
-        }
-    }
 }
