@@ -356,8 +356,11 @@ impl Session {
 
     /// A connection from the peer.
     fn offer(&mut self, stream: TcpStream) {
-        if let Err(error) = socket::apply(&stream, &self.settings.peer) {
-            warn!(%error, "cannot set the options of a connection from the peer: closed");
+        let config = &self.settings.peer;
+        let checked =
+            socket::apply(&stream, config).and_then(|()| socket::check_distance(&stream, config));
+        if let Err(error) = checked {
+            warn!(%error, "connection from the peer is closed");
             return;
         }
         let link = Link::new(stream);

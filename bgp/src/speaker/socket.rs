@@ -1,6 +1,6 @@
 //! Sockets as BGP wants them: source address, time to live, GTSM (RFC 5082), TCP MD5 (RFC 2385).
 //!
-//! The only `unsafe` of the crate is in [`set_option`]: two options that no library wraps.
+//! The only `unsafe` of the crate is in [`set_option`] and [`saved_syn`]: options that no library wraps.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,6 +19,12 @@ const MAX_KEY: usize = 80;
 const MAX_TTL: u8 = 255;
 /// Linux: `TCP_MD5SIG`.
 const TCP_MD5SIG: i32 = 14;
+/// Room for the headers of a SYN: IPv6 with extensions, TCP with options.
+const SYN_LEN: usize = 256;
+/// Linux: `TCP_SAVE_SYN`.
+const TCP_SAVE_SYN: i32 = 27;
+/// Linux: `TCP_SAVED_SYN`.
+const TCP_SAVED_SYN: i32 = 28;
 /// Linux: `IP_MINTTL`.
 const IP_MINTTL: i32 = 21;
 /// Linux: `IPV6_MINHOPCOUNT`.
@@ -67,13 +73,40 @@ pub(super) fn apply(socket: &impl AsFd, peer: &PeerConfig) -> io::Result<()> {
         set_ttl(&socket_ref, v6, ttl)?;
     }
     if let Some(hops) = peer.ttl_security {
-        // RFC 5082 §3: the direct neighbour's packets come with 255, each router takes one off.
-        let least = i32::from(MAX_TTL - hops.saturating_sub(1));
+        let least = i32::from(least_ttl(hops));
         set_option(socket, libc::IPPROTO_IP, IP_MINTTL, &least)
             .or_else(|error| if v6 { Ok(()) } else { Err(error) })?;
         if v6 {
             set_option(socket, libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, &least)?;
         }
+    }
+    Ok(())
+}
+
+/// RFC 5082 §3: the direct neighbour's packets come with 255, each router takes one off.
+const fn least_ttl(hops: u8) -> u8 {
+    MAX_TTL - hops.saturating_sub(1)
+}
+
+/// Has a connection that we accepted come from nearby? GTSM can be set on it only after its handshake, when octets
+/// from afar may wait already; but the kernel remembers its SYN.
+///
+/// # Errors
+/// What was seen and expected, or what the operating system says.
+pub(super) fn check_distance(stream: &TcpStream, peer: &PeerConfig) -> io::Result<()> {
+    let Some(hops) = peer.ttl_security else {
+        return Ok(());
+    };
+    let seen = match saved_syn(stream)?[..] {
+        // The version is in the first four bits, TTL in octet 8 of IPv4, Hop Limit in octet 7 of IPv6.
+        [first, _, _, _, _, _, _, hop_limit, ..] if first >> 4 == 6 => hop_limit,
+        [_, _, _, _, _, _, _, _, ttl, ..] => ttl,
+        _ => return Err(io::Error::other("the kernel has not kept the SYN")),
+    };
+    let least = least_ttl(hops);
+    if seen < least {
+        let text = format!("TTL {seen} is below {least}: not within {hops} hops");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(())
 }
@@ -118,6 +151,7 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     }
     // The handshake is done before anybody knows the peer; with less, a peer under GTSM drops it.
     set_ttl(&socket, address.is_ipv6(), MAX_TTL)?;
+    set_option(&socket, libc::IPPROTO_TCP, TCP_SAVE_SYN, &1_i32)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
@@ -211,4 +245,27 @@ fn set_option<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Re
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// The headers of the SYN of an accepted connection; the kernel forgets them with that.
+#[allow(unsafe_code, reason = "TCP_SAVED_SYN has no safe wrapper")]
+fn saved_syn(socket: &impl AsFd) -> io::Result<Vec<u8>> {
+    let mut syn = vec![0; SYN_LEN];
+    let mut len = libc::socklen_t::try_from(syn.len()).expect("invariant: 256 fits");
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; `syn` is valid for `len` octets, and the kernel
+    // writes no more than that and says how many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_SAVED_SYN,
+            syn.as_mut_ptr().cast(),
+            std::ptr::from_mut(&mut len),
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    syn.truncate(usize::try_from(len).unwrap_or_default());
+    Ok(syn)
 }
