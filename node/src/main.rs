@@ -1,2 +1,33 @@
-//! Placeholder.
-fn main() {}
+//! The one binary: `caracal SUBCOMMAND`, or a CNI plugin by the name it is called under. Composition only.
+
+mod admin;
+mod args;
+mod cli;
+mod config;
+mod detect;
+mod node;
+mod register;
+mod telemetry;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let name = std::env::args_os().next().unwrap_or_default();
+    match Path::new(&name).file_name().and_then(|n| n.to_str()) {
+        Some("caracal-cni" | "calico") => return caracal_cni::main_cni(),
+        Some("caracal-ipam" | "calico-ipam") => return caracal_cni::main_ipam(),
+        _ => {}
+    }
+    let args = args::Args::parse();
+    telemetry::init(args.log_format);
+    match cli::run(args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("caracal: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -25,6 +25,7 @@ pub use reconciler::{
 pub use write::EncodeError;
 
 use crate::links::Links;
+use crate::settings::ROUTE_PROTOCOL;
 
 /// Reads the interfaces of the calling thread's network namespace.
 ///
@@ -32,6 +33,16 @@ use crate::links::Links;
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn links() -> Result<Links, NetlinkError> {
     read::links(&netlink::Netlink::open()?).await
+}
+
+/// True when the kernel holds routes of an earlier run of ours: forwarding has survived a restart.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
+    let actual = read::actual(&netlink::Netlink::open()?).await?;
+    let ours = |route: &crate::actual::ActualRoute| route.protocol == ROUTE_PROTOCOL;
+    Ok(actual.routes.values().flatten().any(ours))
 }
 
 /// An error with its causes in one line.

@@ -1,0 +1,189 @@
+//! What was typed: the command line.
+
+use std::path::PathBuf;
+
+use caracal_model::net::Prefix;
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::telemetry::LogFormat;
+
+/// BGP networking for container clusters in one process per node.
+#[derive(Debug, Parser)]
+#[command(name = "caracal", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Form of log lines, on standard error. CARACAL_LOG=debug shows more.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node is.
+    Node,
+    /// Shows this node: datastore, peers, blocks, kernel, problems.
+    Status {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Shows what the speaker knows.
+    Bgp {
+        /// What to show.
+        #[command(subcommand)]
+        command: BgpCommand,
+    },
+    /// Prints a node's speaker configuration as bird-style text.
+    Render(RenderArgs),
+    /// Runs whole clusters in network namespaces on this machine.
+    Lab {
+        /// What to do.
+        #[command(subcommand)]
+        command: LabCommand,
+    },
+}
+
+/// `-o`.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct OutputArgs {
+    /// Output form.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Output,
+}
+
+/// Output forms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table for people.
+    #[default]
+    Table,
+    /// JSON for machines.
+    Json,
+}
+
+/// `caracal bgp`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BgpCommand {
+    /// Peers and their sessions.
+    Peers {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Best routes.
+    Routes {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Routes that a peer sent.
+    Received {
+        /// Name or address of the peer.
+        peer: String,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Routes that a peer is sent.
+    Advertised {
+        /// Name or address of the peer.
+        peer: String,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Why a path won and the others lost.
+    Explain {
+        /// The destination.
+        prefix: Prefix,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}
+
+/// `caracal render`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RenderArgs {
+    /// The node whose configuration is rendered.
+    #[arg(long, env = "NODENAME")]
+    pub(crate) node: String,
+    /// Files with resources as calicoctl takes them, instead of the datastore. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Vec<PathBuf>,
+    /// A block of the node, with --input, where IPAM data is missing. May be repeated.
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) affinity: Vec<Prefix>,
+    /// Style of the text.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) style: Style,
+    /// Write files into this directory instead of standard output.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Show passwords instead of masking them (always shown with --out).
+    #[arg(long)]
+    pub(crate) show_passwords: bool,
+}
+
+/// Styles of `caracal render`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Style {
+    /// For an unpatched BIRD 2 daemon that also programs the kernel.
+    #[default]
+    Bird2,
+    /// The speaker's configuration alone, as a standalone speaker reads it.
+    View,
+}
+
+/// `caracal lab`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Brings a cluster up and shows its table.
+    Up {
+        /// Topology file, such as topologies/examples/cross-subnet.yaml.
+        file: PathBuf,
+        /// Another name than the file's.
+        #[arg(long)]
+        name: Option<String>,
+        /// Leave what is there when the bring-up fails.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Shows nodes, peers, blocks, routes and the ping matrix.
+    Status {
+        /// Name of the lab; optional when there is one.
+        name: Option<String>,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Runs a command in the namespace of a node (NODE), a pod (NODE/POD), a router, `etcd` or `switch`.
+    Exec {
+        /// Where.
+        target: String,
+        /// The command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+        /// Name of the lab; optional when there is one.
+        #[arg(long)]
+        lab: Option<String>,
+    },
+    /// Takes a cluster down, and whatever a killed lab left behind.
+    Down {
+        /// Name of the lab; optional when there is one.
+        name: Option<String>,
+        /// All labs.
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+    },
+    /// Lists the labs.
+    List,
+    /// Up, table, ping matrix, down; fails if a ping failed.
+    Demo {
+        /// Topology file.
+        file: PathBuf,
+    },
+}

@@ -1,0 +1,57 @@
+//! `caracal lab`: clusters in network namespaces. The work is the `lab` crate's; this is its command line.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_lab::commands::{self, CONVERGE, Down, Exec, STATUS_PINGS, Status, Up};
+
+use crate::args::{LabCommand, Output};
+
+pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
+    let mut stdout = std::io::stdout();
+    let code = match command {
+        LabCommand::Up { file, name, keep } => commands::up(&up(file, name, keep)?, &mut stdout)?,
+        LabCommand::Status { name, output } => {
+            let json = output.output == Output::Json;
+            commands::status(
+                &Status {
+                    lab: name,
+                    json,
+                    pings: STATUS_PINGS,
+                },
+                &mut stdout,
+            )?
+        }
+        LabCommand::Exec {
+            target,
+            command,
+            lab,
+        } => {
+            let command = command.into_iter().map(OsString::from).collect();
+            commands::exec(&Exec {
+                lab,
+                target,
+                command,
+            })?
+        }
+        LabCommand::Down { name, all } => commands::down(&Down { lab: name, all }, &mut stdout)?,
+        LabCommand::List => commands::list(&mut stdout)?,
+        // A name of its own, so that a demo never meets a lab that somebody works in.
+        LabCommand::Demo { file } => {
+            commands::demo(&up(file, Some("demo".to_owned()), false)?, &mut stdout)?
+        }
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<Up> {
+    let binary = std::env::current_exe().context("finding this program's own file")?;
+    Ok(Up {
+        file,
+        name,
+        binary,
+        deadline: CONVERGE,
+        keep,
+    })
+}

@@ -1,0 +1,60 @@
+//! The client commands. Data goes to standard output, everything else to standard error.
+
+mod bgp;
+mod lab;
+mod render;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::args::{Args, Command};
+
+/// Carries out a command.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Node => crate::node::run(),
+        Command::Status { output } => status::run(output.output),
+        Command::Bgp { command } => bgp::run(command),
+        Command::Render(args) => render::run(&args),
+        Command::Lab { command } => lab::run(command),
+    }
+}
+
+/// The directory of the admin socket.
+fn run_dir() -> PathBuf {
+    std::env::var_os("CARACAL_RUN_DIR").map_or_else(|| "/var/run/caracal".into(), PathBuf::from)
+}
+
+/// Prints JSON.
+fn print_json(value: &serde_json::Value) {
+    println!("{value:#}");
+}
+
+/// A table without borders, as kubectl and calicoctl print.
+fn table(header: &[&str]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(header.to_vec());
+    table
+}
+
+/// `12s`, `3m04s`, `2h05m`, `3d04h`.
+fn duration(seconds: u64) -> String {
+    let (m, h, d) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{m}m{:02}s", seconds % 60),
+        3600..86_400 => format!("{h}h{:02}m", m % 60),
+        _ => format!("{d}d{:02}h", h % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn durations_are_short() {
+        let shown = [0, 59, 60, 3599, 3600, 90_000].map(super::duration);
+        assert_eq!(shown, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
+    }
+}

@@ -1,0 +1,116 @@
+//! `caracal status`: one node at a glance. Exit code 4 when something is wrong.
+
+use std::process::ExitCode;
+
+use caracal_model::status::Status;
+
+use super::{duration, print_json, run_dir, table};
+use crate::admin::{Request, ask};
+use crate::args::Output;
+
+/// Exit code of a degraded node, for probes and scripts.
+const DEGRADED: u8 = 4;
+
+pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
+    let value = ask(&run_dir(), &Request::Status)?;
+    let status: Status = serde_json::from_value(value.clone())?;
+    match output {
+        Output::Json => print_json(&value),
+        Output::Table => print(&status),
+    }
+    let healthy = status.problems.is_empty() && status.datastore.state == "fresh";
+    Ok(if healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(DEGRADED)
+    })
+}
+
+fn because(reason: Option<&String>) -> String {
+    reason
+        .map(|reason| format!(" ({reason})"))
+        .unwrap_or_default()
+}
+
+fn list(items: &[String]) -> String {
+    if items.is_empty() {
+        "none".to_owned()
+    } else {
+        items.join(", ")
+    }
+}
+
+fn print(status: &Status) {
+    println!(
+        "Node {} ({}), caracal {}, up {}, AS {}, router id {}",
+        status.node,
+        list(&status.addresses),
+        status.version,
+        duration(status.uptime_seconds),
+        status.asn,
+        status.router_id
+    );
+    println!(
+        "Datastore: {} at revision {}{}",
+        status.datastore.state,
+        status.datastore.revision,
+        because(status.datastore.reason.as_ref())
+    );
+    let kernel = &status.kernel;
+    let routes: Vec<String> = kernel
+        .routes
+        .iter()
+        .map(|(k, n)| format!("{n} {k}"))
+        .collect();
+    println!(
+        "Kernel: {} at revision {}{}; routes: {}; tunnels: {}; NAT: {}",
+        kernel.phase,
+        kernel.revision,
+        because(kernel.reason.as_ref()),
+        list(&routes),
+        list(&kernel.tunnels),
+        kernel.nat
+    );
+    if !status.peers.is_empty() {
+        println!("\n{}", peers(status));
+    }
+    if !status.blocks.is_empty() {
+        let mut blocks = table(&["BLOCK", "STATE", "IN USE"]);
+        for b in &status.blocks {
+            blocks.add_row([
+                b.cidr.to_string(),
+                b.state.clone(),
+                format!("{} of {}", b.in_use, b.size),
+            ]);
+        }
+        println!("\n{blocks}");
+    }
+    if !status.problems.is_empty() {
+        println!("\nPROBLEMS");
+        for p in &status.problems {
+            println!("  {} {}: {}", p.code, p.subject, p.reason);
+        }
+    }
+}
+
+/// The peers as a table; also what `caracal bgp peers` prints.
+pub(super) fn peers(status: &Status) -> comfy_table::Table {
+    let mut peers = table(&[
+        "PEER", "ADDRESS", "AS", "TYPE", "STATE", "SINCE", "RX", "ACC", "TX", "INFO",
+    ]);
+    for p in &status.peers {
+        peers.add_row([
+            p.name.clone(),
+            p.address.map(|a| a.to_string()).unwrap_or_default(),
+            p.asn.to_string(),
+            p.kind.clone(),
+            p.state.clone(),
+            duration(p.since_seconds),
+            p.received.to_string(),
+            p.accepted.to_string(),
+            p.advertised.to_string(),
+            p.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    peers
+}

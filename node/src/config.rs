@@ -1,0 +1,505 @@
+//! The environment of `caracal node`, read once and resolved: Calico's variable names, Calico's defaults.
+//!
+//! Nothing is ignored silently: a value that does not parse is an error that names the variable, and a
+//! `FELIX_*` variable that Caracal does not implement is named in one warning.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use caracal_bgp::types::Asn;
+use caracal_model::NodeName;
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::EncapMode;
+use caracal_model::resource::bgp::AsNumber;
+
+use crate::detect::Method;
+
+/// Everything `caracal node` was told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// This node's name.
+    pub(crate) node: NodeName,
+    /// Directory of `nodename`, `mtu` and tombstones.
+    pub(crate) lib_dir: PathBuf,
+    /// Directory of the admin socket.
+    pub(crate) run_dir: PathBuf,
+    /// What carries routes.
+    pub(crate) backend: Backend,
+    /// IPv4 address.
+    pub(crate) ip: AddressChoice,
+    /// IPv6 address.
+    pub(crate) ip6: AddressChoice,
+    /// AS number of this node; `None` = the cluster's.
+    pub(crate) asn: Option<Asn>,
+    /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
+    pub(crate) router_id: RouterIdSetting,
+    /// Name of the node in Kubernetes.
+    pub(crate) orch_ref: Option<String>,
+    /// Poll the datastore until it answers instead of failing.
+    pub(crate) wait_for_datastore: bool,
+    /// Do not look for other nodes with our address.
+    pub(crate) skip_address_check: bool,
+    /// The default pools; `None` = not wanted.
+    pub(crate) pool_v4: Option<PoolDefaults>,
+    /// The same for IPv6.
+    pub(crate) pool_v6: Option<PoolDefaults>,
+    /// `CLUSTER_TYPE`.
+    pub(crate) cluster_type: Option<String>,
+    /// `FELIX_*` by the FelixConfiguration key in lower case; wins over the datastore.
+    pub(crate) felix: BTreeMap<String, String>,
+    /// Things to tell the operator once.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// `CALICO_NETWORKING_BACKEND`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// BGP, and tunnels where pools ask for them.
+    Bird,
+    /// No BGP.
+    Vxlan,
+    /// No BGP and no address of our own.
+    None,
+}
+
+/// How an address of the node is found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AddressChoice {
+    /// By a method; `only_if_unset` keeps a value that the Node already has.
+    Autodetect {
+        /// How.
+        method: Method,
+        /// True when the variable was empty rather than `autodetect`.
+        only_if_unset: bool,
+    },
+    /// Given. Without a prefix length, it is taken from the interface that has the address.
+    Literal {
+        /// The address.
+        address: IpAddr,
+        /// The prefix length, when given.
+        len: Option<u8>,
+    },
+    /// The Node's value is left alone.
+    Keep,
+}
+
+/// `CALICO_ROUTER_ID`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RouterIdSetting {
+    /// The node's IPv4 address.
+    NodeAddress,
+    /// From the node's name.
+    Hash,
+    /// Given.
+    Literal(std::net::Ipv4Addr),
+}
+
+/// A default pool to create when there is none of its family.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PoolDefaults {
+    /// Range; `None` = Calico's choice.
+    pub(crate) cidr: Option<Prefix>,
+    /// IPIP.
+    pub(crate) ipip: EncapMode,
+    /// VXLAN.
+    pub(crate) vxlan: EncapMode,
+    /// Prefix length of blocks.
+    pub(crate) block_size: u8,
+    /// Masquerade.
+    pub(crate) nat_outgoing: bool,
+    /// Node selector.
+    pub(crate) node_selector: String,
+    /// Do not announce.
+    pub(crate) disable_bgp_export: bool,
+}
+
+/// A variable with a value that cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value:?}: {reason}")]
+pub(crate) struct ConfigError {
+    variable: String,
+    value: String,
+    reason: String,
+}
+
+/// Names of `FELIX_*` variables that mean something to Caracal, directly or because the thing they turn off
+/// does not exist here.
+const KNOWN_FELIX: &[&str] = &[
+    "FELIX_FELIXHOSTNAME",
+    "FELIX_IPV6SUPPORT",
+    "FELIX_HEALTHENABLED",
+    "FELIX_DEFAULTENDPOINTTOHOSTACTION",
+    "FELIX_INTERFACEPREFIX",
+    "FELIX_VXLANVNI",
+    "FELIX_VXLANPORT",
+    "FELIX_IPIPMTU",
+    "FELIX_IPINIPMTU",
+    "FELIX_VXLANMTU",
+    "FELIX_VXLANMTUV6",
+    "FELIX_IPV4NORMALROUTEPRIORITY",
+    "FELIX_IPV6NORMALROUTEPRIORITY",
+    "FELIX_PROGRAMCLUSTERROUTES",
+    "FELIX_NATOUTGOINGEXCLUSIONS",
+    "FELIX_LOGSEVERITYSCREEN",
+    "FELIX_ETCDENDPOINTS",
+    "FELIX_ETCDCAFILE",
+    "FELIX_ETCDCERTFILE",
+    "FELIX_ETCDKEYFILE",
+];
+
+/// The environment as a map, with typed access.
+struct Env<'a>(&'a BTreeMap<String, String>);
+
+impl<'a> Env<'a> {
+    /// A variable's value; empty counts as absent, as in Calico.
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.0.get(name).map(|v| v.trim()).filter(|v| !v.is_empty())
+    }
+
+    fn parse<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        parse(text).map(Some).map_err(|reason| ConfigError {
+            variable: name.to_owned(),
+            value: text.to_owned(),
+            reason,
+        })
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+        let value = self.parse(name, |text| match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            _ => Err("expected true or false".to_owned()),
+        })?;
+        Ok(value.unwrap_or(default))
+    }
+
+    fn encap(&self, name: &str) -> Result<EncapMode, ConfigError> {
+        let mode = self.parse(name, |text| {
+            EncapMode::from_text(text).ok_or_else(|| "expected Always, CrossSubnet or Never".into())
+        })?;
+        Ok(mode.unwrap_or_default())
+    }
+}
+
+impl Config {
+    /// Resolves the environment. `nodename_file` and `hostname` are the fall-backs for the name.
+    pub(crate) fn from_env(
+        vars: &BTreeMap<String, String>,
+        nodename_file: Option<&str>,
+        hostname: &str,
+    ) -> Result<Self, ConfigError> {
+        let env = Env(vars);
+        let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or("/var/lib/calico"));
+        let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
+        let backend = env.parse("CALICO_NETWORKING_BACKEND", |text| match text {
+            "bird" | "caracal" => Ok(Backend::Bird),
+            "vxlan" => Ok(Backend::Vxlan),
+            "none" => Ok(Backend::None),
+            _ => Err("expected bird, vxlan or none".to_owned()),
+        })?;
+        let asn = env.parse("AS", |text| match AsNumber::from_text(text) {
+            Some(AsNumber(0)) => Err("AS 0 is reserved (RFC 7607)".to_owned()),
+            Some(AsNumber(number)) => Ok(Asn(number)),
+            None => Err("expected an AS number, 1 to 4294967295 or HIGH.LOW".to_owned()),
+        })?;
+        let router_id = env.parse("CALICO_ROUTER_ID", |text| match text {
+            "hash" => Ok(RouterIdSetting::Hash),
+            text => text
+                .parse()
+                .map(RouterIdSetting::Literal)
+                .map_err(|_| "expected hash or a dotted quad".to_owned()),
+        })?;
+        let v6_pools = env.flag("FELIX_IPV6SUPPORT", true)?;
+        let no_pools = env.flag("NO_DEFAULT_POOLS", false)?;
+        let ip6 = address_choice(&env, Family::Ipv6)?;
+        let wants_v6 = v6_pools && ip6 != AddressChoice::Keep;
+        Ok(Self {
+            node: node_name(&env, nodename_file, hostname)?,
+            lib_dir,
+            run_dir,
+            backend: backend.unwrap_or(Backend::Bird),
+            ip: address_choice(&env, Family::Ipv4)?,
+            asn,
+            router_id: router_id.unwrap_or(RouterIdSetting::NodeAddress),
+            orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
+            wait_for_datastore: env.flag("WAIT_FOR_DATASTORE", false)?,
+            skip_address_check: env.flag("DISABLE_NODE_IP_CHECK", false)?,
+            pool_v4: if no_pools {
+                None
+            } else {
+                pool_defaults(&env, Family::Ipv4)?
+            },
+            pool_v6: if no_pools || !wants_v6 {
+                None
+            } else {
+                pool_defaults(&env, Family::Ipv6)?
+            },
+            cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
+            felix: felix(vars),
+            warnings: warnings(vars),
+            ip6,
+        })
+    }
+}
+
+fn node_name(
+    env: &Env<'_>,
+    nodename_file: Option<&str>,
+    hostname: &str,
+) -> Result<NodeName, ConfigError> {
+    let name = env
+        .text("NODENAME")
+        .map(str::to_owned)
+        .or_else(|| {
+            nodename_file
+                .map(|text| text.trim().to_owned())
+                .filter(|t| !t.is_empty())
+        })
+        .or_else(|| env.text("HOSTNAME").map(str::to_lowercase))
+        .unwrap_or_else(|| hostname.trim().to_lowercase());
+    let fault = if name.is_empty() {
+        "no node name: set NODENAME"
+    } else if name.contains('/') || name.chars().any(char::is_whitespace) {
+        "a node name holds no blanks and no slashes: it is part of an etcd key"
+    } else {
+        return Ok(NodeName::from(name));
+    };
+    Err(ConfigError {
+        variable: "NODENAME".to_owned(),
+        value: name,
+        reason: fault.to_owned(),
+    })
+}
+
+fn address_choice(env: &Env<'_>, family: Family) -> Result<AddressChoice, ConfigError> {
+    let (variable, method) = match family {
+        Family::Ipv4 => ("IP", "IP_AUTODETECTION_METHOD"),
+        Family::Ipv6 => ("IP6", "IP6_AUTODETECTION_METHOD"),
+    };
+    let method = env
+        .parse(method, Method::parse)?
+        .unwrap_or(Method::FirstFound);
+    let choice = env.parse(variable, |text| match text {
+        "autodetect" => Ok(AddressChoice::Autodetect {
+            method: method.clone(),
+            only_if_unset: false,
+        }),
+        "none" => Ok(AddressChoice::Keep),
+        text => {
+            let cidr: Cidr = text.parse().map_err(|e| format!("{e}"))?;
+            if Family::of(cidr.address) != family {
+                return Err(format!("expected an {family} address, autodetect or none"));
+            }
+            let len = text.contains('/').then_some(cidr.len);
+            Ok(AddressChoice::Literal {
+                address: cidr.address,
+                len,
+            })
+        }
+    })?;
+    Ok(choice.unwrap_or(match family {
+        Family::Ipv4 => AddressChoice::Autodetect {
+            method,
+            only_if_unset: true,
+        },
+        // Only an explicit word turns IPv6 on.
+        Family::Ipv6 => AddressChoice::Keep,
+    }))
+}
+
+fn pool_defaults(env: &Env<'_>, family: Family) -> Result<Option<PoolDefaults>, ConfigError> {
+    let (v, block_size, nat) = match family {
+        Family::Ipv4 => ("CALICO_IPV4POOL", 26, true),
+        Family::Ipv6 => ("CALICO_IPV6POOL", 122, false),
+    };
+    if env.text(&format!("{v}_CIDR")) == Some("none") {
+        return Ok(None);
+    }
+    let number = |text: &str| {
+        text.parse::<u8>()
+            .map_err(|_| "expected a prefix length".to_owned())
+    };
+    Ok(Some(PoolDefaults {
+        cidr: env.parse(&format!("{v}_CIDR"), |text| {
+            let cidr = Prefix::parse_strict(text).map_err(|e| e.to_string())?;
+            if cidr.family() == family {
+                Ok(cidr)
+            } else {
+                Err(format!("expected {family}"))
+            }
+        })?,
+        ipip: match family {
+            Family::Ipv4 => env.encap(&format!("{v}_IPIP"))?,
+            Family::Ipv6 => EncapMode::Never,
+        },
+        vxlan: env.encap(&format!("{v}_VXLAN"))?,
+        block_size: env
+            .parse(&format!("{v}_BLOCK_SIZE"), number)?
+            .unwrap_or(block_size),
+        nat_outgoing: env.flag(&format!("{v}_NAT_OUTGOING"), nat)?,
+        node_selector: env
+            .text(&format!("{v}_NODE_SELECTOR"))
+            .unwrap_or("all()")
+            .to_owned(),
+        disable_bgp_export: env.flag(&format!("{v}_DISABLE_BGP_EXPORT"), false)?,
+    }))
+}
+
+/// `FELIX_*` variables by FelixConfiguration key, lower case.
+fn felix(vars: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let pairs = vars.iter().filter(|(_, value)| !value.trim().is_empty());
+    pairs
+        .filter_map(|(name, value)| {
+            Some((
+                name.strip_prefix("FELIX_")?.to_ascii_lowercase(),
+                value.trim().to_owned(),
+            ))
+        })
+        .collect()
+}
+
+fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
+    let unknown: Vec<&str> = vars
+        .keys()
+        .map(String::as_str)
+        .filter(|name| name.starts_with("FELIX_") && !KNOWN_FELIX.contains(name))
+        .collect();
+    let mut warnings = Vec::new();
+    if !unknown.is_empty() {
+        warnings.push(format!(
+            "not implemented and without effect: {}; set routing options in the FelixConfiguration resource",
+            unknown.join(", ")
+        ));
+    }
+    if vars
+        .get("DATASTORE_TYPE")
+        .is_some_and(|t| t == "kubernetes")
+    {
+        warnings.push("DATASTORE_TYPE=kubernetes is not supported: Caracal reads etcd".to_owned());
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pairs: &[(&str, &str)]) -> Result<Config, String> {
+        let vars = pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        Config::from_env(&vars, None, "Host-1\n").map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn defaults_are_calicos() {
+        let c = config(&[]).unwrap();
+        assert_eq!(c.node.as_str(), "host-1");
+        assert_eq!(c.backend, Backend::Bird);
+        assert_eq!(
+            c.ip,
+            AddressChoice::Autodetect {
+                method: Method::FirstFound,
+                only_if_unset: true
+            }
+        );
+        assert_eq!(c.ip6, AddressChoice::Keep);
+        let pool = c.pool_v4.unwrap();
+        assert_eq!(
+            (pool.block_size, pool.nat_outgoing, pool.ipip),
+            (26, true, EncapMode::Never)
+        );
+        assert_eq!(c.pool_v6, None);
+    }
+
+    #[test]
+    fn every_variable_has_its_effect() {
+        let c = config(&[
+            ("NODENAME", "a"),
+            ("IP", "10.0.0.1/24"),
+            ("IP6", "autodetect"),
+            ("AS", "1.10"),
+            ("CALICO_ROUTER_ID", "hash"),
+            ("CALICO_NETWORKING_BACKEND", "vxlan"),
+            ("CALICO_IPV4POOL_CIDR", "10.244.0.0/16"),
+            ("CALICO_IPV4POOL_VXLAN", "cross-subnet"),
+            ("CALICO_IPV4POOL_BLOCK_SIZE", "28"),
+            ("CALICO_IPV4POOL_NAT_OUTGOING", "false"),
+            ("WAIT_FOR_DATASTORE", "true"),
+        ])
+        .unwrap();
+        assert_eq!(c.asn, Some(Asn(65546)));
+        assert_eq!(c.router_id, RouterIdSetting::Hash);
+        assert_eq!(c.backend, Backend::Vxlan);
+        assert_eq!(
+            c.ip,
+            AddressChoice::Literal {
+                address: "10.0.0.1".parse().unwrap(),
+                len: Some(24)
+            }
+        );
+        let pool = c.pool_v4.unwrap();
+        assert_eq!(
+            (pool.vxlan, pool.block_size, pool.nat_outgoing),
+            (EncapMode::CrossSubnet, 28, false)
+        );
+        assert_eq!(c.pool_v6.unwrap().block_size, 122);
+        assert!(c.wait_for_datastore);
+        assert!(
+            config(&[("NO_DEFAULT_POOLS", "true")])
+                .unwrap()
+                .pool_v4
+                .is_none()
+        );
+        assert!(
+            config(&[("CALICO_IPV4POOL_CIDR", "none")])
+                .unwrap()
+                .pool_v4
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_bad_value_names_the_variable() {
+        let error = |k, v| config(&[(k, v)]).unwrap_err();
+        assert_eq!(
+            error("AS", "banana"),
+            "AS=\"banana\": expected an AS number, 1 to 4294967295 or HIGH.LOW"
+        );
+        assert_eq!(error("AS", "0"), "AS=\"0\": AS 0 is reserved (RFC 7607)");
+        assert!(error("IP", "fd00::1").contains("expected an IPv4 address"));
+        assert!(error("CALICO_IPV4POOL_CIDR", "10.0.0.1/16").contains("host bits"));
+        assert!(
+            error("CALICO_IPV4POOL_IPIP", "maybe")
+                .contains("expected Always, CrossSubnet or Never")
+        );
+        assert!(error("CALICO_NETWORKING_BACKEND", "ospf").contains("bird, vxlan or none"));
+        assert!(error("NODENAME", "a/b").contains("etcd key"));
+        assert!(error("IP_AUTODETECTION_METHOD", "magic").contains("first-found"));
+        assert!(error("WAIT_FOR_DATASTORE", "perhaps").contains("true or false"));
+    }
+
+    #[test]
+    fn unknown_felix_variables_are_named_once() {
+        let c = config(&[
+            ("FELIX_WIBBLE", "1"),
+            ("FELIX_WOBBLE", "1"),
+            ("FELIX_IPV6SUPPORT", "false"),
+        ]);
+        let warnings = c.unwrap().warnings;
+        assert_eq!(warnings.len(), 1);
+        assert!(
+            warnings[0].contains("FELIX_WIBBLE, FELIX_WOBBLE"),
+            "{warnings:?}"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! `caracal node`: the daemon. Composition only: nothing here decides about routes.
+
+mod address;
+mod answers;
+mod learned;
+mod publish;
+mod startup;
+mod tunnels;
+mod wiring;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::config::Config;
+
+/// Runs the node until SIGTERM or SIGINT.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let config = read_config()?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        // Two workers carry a node of any size; more only cost memory and wake-ups.
+        .worker_threads(2)
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(wiring::run(config))
+}
+
+fn read_config() -> anyhow::Result<Config> {
+    let vars: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    let nodename_file = vars
+        .get("CALICO_NODENAME_FILE")
+        .map_or_else(|| lib_dir(&vars).join("nodename"), |file| file.into());
+    let nodename = std::fs::read_to_string(nodename_file).ok();
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Ok(Config::from_env(&vars, nodename.as_deref(), &hostname)?)
+}
+
+fn lib_dir(vars: &BTreeMap<String, String>) -> &Path {
+    Path::new(
+        vars.get("CARACAL_LIB_DIR")
+            .map_or("/var/lib/calico", String::as_str),
+    )
+}

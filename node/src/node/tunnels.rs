@@ -1,0 +1,144 @@
+//! Addresses of this node's tunnel devices: claimed from IPAM under Calico's handles, written into the Node.
+//!
+//! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again. An address goes
+//! into the Node only once IPAM holds it for us; an old one is released only after the Node names another.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use caracal_datastore::store::Store;
+use caracal_datastore::watch::View;
+use caracal_ipam::client::Client;
+use caracal_ipam::tunnel::TunnelKind;
+use caracal_model::resource::node::NodeBgp;
+use caracal_model::resource::{IpPool, Node};
+use caracal_model::snapshot::Problem;
+use caracal_model::time::Timestamp;
+use caracal_model::{NodeName, Snapshot};
+use tokio::sync::watch;
+
+use crate::register::update_node;
+
+/// Pause after a failed try; doubled up to the second value.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// What the decision depends on: while this is unchanged, IPAM need not be asked.
+#[derive(Clone, Debug, PartialEq)]
+struct Inputs {
+    pools: Vec<IpPool>,
+    node: Option<Node>,
+}
+
+impl Inputs {
+    fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
+        Self {
+            pools: snapshot
+                .pools
+                .values()
+                .map(|pool| IpPool::clone(pool))
+                .collect(),
+            node: snapshot.nodes.get(me).map(|node| Node::clone(node)),
+        }
+    }
+}
+
+/// Keeps the addresses right for ever. What fails is told as problems and tried again.
+pub(super) async fn keep<S: Store>(
+    store: S,
+    client: Client<S>,
+    me: NodeName,
+    mut view: watch::Receiver<View>,
+    problems: watch::Sender<Vec<Problem>>,
+) {
+    let mut done: Option<Inputs> = None;
+    let mut pause = RETRY.0;
+    loop {
+        let inputs = Inputs::of(&view.borrow_and_update().snapshot, &me);
+        if done.as_ref() != Some(&inputs) {
+            let found = ensure(&store, &client, &me).await;
+            let failed = !found.is_empty();
+            problems.send_if_modified(|old| {
+                let changed = *old != found;
+                *old = found;
+                changed
+            });
+            if failed {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY.1);
+                continue;
+            }
+            pause = RETRY.0;
+            done = Some(inputs);
+        }
+        if view.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at each kind of tunnel once; says what failed.
+pub(super) async fn ensure<S: Store>(store: &S, client: &Client<S>, me: &NodeName) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for kind in TunnelKind::ALL {
+        // The second call releases what the Node named before the first one.
+        for _ in 0..2 {
+            match ensure_one(store, client, me, kind).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    tracing::warn!(?kind, "no tunnel address: {reason}");
+                    problems.push(Problem {
+                        code: "ipam.tunnel_address".to_owned(),
+                        subject: kind.handle(me).to_string(),
+                        reason,
+                    });
+                    break;
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// True when the Node was changed.
+async fn ensure_one<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    kind: TunnelKind,
+) -> anyhow::Result<bool> {
+    let wanted = client.ensure_tunnel_address(kind, me).await?;
+    let stored = crate::register::read_node(store, me).await?;
+    let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
+    if has == wanted {
+        return Ok(false);
+    }
+    let now = Timestamp::from(SystemTime::now());
+    update_node(store, me, now, |node| set(node, kind, wanted)).await?;
+    tracing::info!(?kind, address = ?wanted, before = ?has, "tunnel address");
+    Ok(true)
+}
+
+/// Writes the address into the field of its kind.
+fn set(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
+    let v4 = match address {
+        Some(IpAddr::V4(v4)) => Some(v4),
+        _ => None,
+    };
+    match kind {
+        TunnelKind::Ipip => {
+            let mut bgp = node.spec.bgp.take().unwrap_or_default();
+            bgp.ipv4_ipip_tunnel_addr = v4;
+            // Calico's readers want `bgp` absent rather than empty.
+            node.spec.bgp = (bgp != NodeBgp::default()).then_some(bgp);
+        }
+        TunnelKind::Vxlan => node.spec.ipv4_vxlan_tunnel_addr = v4,
+        TunnelKind::VxlanV6 => {
+            node.spec.ipv6_vxlan_tunnel_addr = match address {
+                Some(IpAddr::V6(v6)) => Some(v6),
+                _ => None,
+            };
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Starts every task and connects every channel; the picture of `docs/architecture.md` as code.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use caracal_bgp::speaker::status::Convergence;
+use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
+use caracal_datastore::watch::{View, WatchOptions};
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_ipam::client::Client;
+use caracal_model::Snapshot;
+use caracal_model::snapshot::Problem;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::answers::{Answers, Owners, Stage};
+use super::{learned, publish, startup, tunnels};
+use crate::admin;
+use crate::config::Config;
+
+/// Longest time for closing sessions at the end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Runs the node until a signal ends it.
+pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
+    let config = Arc::new(config);
+    let listener = admin::listen(&config.run_dir)?;
+    let (stage, stages) = watch::channel(Stage::Starting("connecting to the datastore".to_owned()));
+    let answers = Answers {
+        config: config.clone(),
+        started: Instant::now(),
+        stage: stages,
+    };
+    tokio::spawn(admin::serve(listener, answers));
+
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let ended = async {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    tokio::pin!(ended);
+
+    let node = tokio::select! {
+        node = start(&config, &stage) => node?,
+        name = &mut ended => {
+            tracing::info!("{name} before the node was up");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let name = ended.await;
+    tracing::info!("{name}: a restart is expected; routes stay in the kernel");
+    node.stop().await;
+    let _removed = std::fs::remove_file(admin::socket_path(&config.run_dir));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What has to be ended in order.
+struct Node {
+    reconciler: ReconcilerHandle,
+    speaker: SpeakerHandle,
+}
+
+impl Node {
+    /// The reconciler freezes first, or it would follow the dying sessions and take routes out of the kernel.
+    async fn stop(self) {
+        self.reconciler.freeze().await;
+        if tokio::time::timeout(SHUTDOWN, self.speaker.shutdown(true))
+            .await
+            .is_err()
+        {
+            tracing::warn!("sessions did not close in {} s", SHUTDOWN.as_secs());
+        }
+    }
+}
+
+async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Result<Node> {
+    let tell = |what: String| {
+        let _previous = stage.send_replace(Stage::Starting(what));
+    };
+    let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+    startup::register(&store, config, startup::interfaces, tell).await?;
+
+    tell("claiming tunnel addresses".to_owned());
+    let client = Client::new(store.clone());
+    let (tunnel_problems, tunnel_problems_rx) =
+        watch::channel(tunnels::ensure(&store, &client, &config.node).await);
+
+    tell("reading the datastore".to_owned());
+    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
+    view.wait_for(|view| view.synced)
+        .await
+        .context("the watcher has ended")?;
+
+    let planned = publish::speaker_config(&view.borrow().snapshot, config);
+    publish::log_changes(&[], &planned.problems, &config.node);
+    // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC 4724 §4.1).
+    let restarting = caracal_agent::dataplane::holds_our_routes().await?;
+    let options = SpeakerOptions {
+        restarting,
+        ..SpeakerOptions::default()
+    };
+    let speaker = Speaker::spawn(planned.config.clone(), options);
+
+    let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
+    tokio::spawn(publish_changes(
+        config.clone(),
+        view.clone(),
+        speaker.clone(),
+        planned.config,
+        plan_problems,
+    ));
+
+    let (learned_tx, learned_rx) = watch::channel(Arc::default());
+    tokio::spawn(learned::follow(speaker.fib().await?, learned_tx));
+
+    let (gate, gate_rx) = watch::channel(Gate::default());
+    tokio::spawn(keep_gate(view.clone(), speaker.convergence(), gate));
+    let reconciler = Reconciler::spawn(
+        ReconcilerOptions {
+            overrides: config.felix.clone(),
+            ..ReconcilerOptions::new(config.node.clone())
+        },
+        snapshots(view.clone()),
+        gate_rx,
+        learned_rx,
+    )?;
+
+    tokio::spawn(tunnels::keep(
+        store,
+        client,
+        config.node.clone(),
+        view.clone(),
+        tunnel_problems,
+    ));
+
+    let owners = Owners {
+        view,
+        speaker: speaker.clone(),
+        kernel: reconciler.status(),
+        problems: vec![plan_problems_rx, tunnel_problems_rx],
+    };
+    let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
+    Ok(Node {
+        reconciler,
+        speaker,
+    })
+}
+
+/// Plans anew for each snapshot and tells the speaker when the plan differs.
+async fn publish_changes(
+    config: Arc<Config>,
+    mut view: watch::Receiver<View>,
+    speaker: SpeakerHandle,
+    mut current: caracal_bgp::config::SpeakerConfig,
+    problems: watch::Sender<Vec<Problem>>,
+) {
+    while view.changed().await.is_ok() {
+        let snapshot = view.borrow_and_update().snapshot.clone();
+        let planned = publish::speaker_config(&snapshot, &config);
+        publish::log_changes(&problems.borrow(), &planned.problems, &config.node);
+        problems.send_if_modified(|old| {
+            let changed = *old != planned.problems;
+            *old = planned.problems;
+            changed
+        });
+        if planned.config == current {
+            continue;
+        }
+        tracing::info!(
+            rev = snapshot.revision,
+            peers = planned.config.peers.len(),
+            originated = planned.config.originate.len(),
+            "speaker reconfigured"
+        );
+        current = planned.config;
+        if speaker.reconfigure(current.clone()).await.is_err() {
+            tracing::error!("the BGP speaker has ended");
+            return;
+        }
+    }
+}
+
+/// Deletion needs a fresh datastore and converged peers; this keeps the answer current.
+async fn keep_gate(
+    mut view: watch::Receiver<View>,
+    mut convergence: watch::Receiver<Convergence>,
+    gate: watch::Sender<Gate>,
+) {
+    loop {
+        let next = Gate {
+            datastore: match view.borrow_and_update().freshness.reason() {
+                None => Ok(()),
+                Some(reason) => Err(format!("the datastore is not fresh: {reason}")),
+            },
+            bgp: awaited(&convergence.borrow_and_update()),
+        };
+        gate.send_if_modified(|gate| {
+            let changed = *gate != next;
+            *gate = next;
+            changed
+        });
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { return },
+            changed = convergence.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+fn awaited(convergence: &Convergence) -> Result<(), String> {
+    if convergence.converged {
+        return Ok(());
+    }
+    let names: Vec<&str> = convergence
+        .awaited
+        .iter()
+        .map(|name| name.as_str())
+        .collect();
+    Err(format!("waiting for End-of-RIB from {}", names.join(", ")))
+}
+
+/// Only the snapshots of the views, and only when they differ.
+fn snapshots(mut view: watch::Receiver<View>) -> watch::Receiver<Arc<Snapshot>> {
+    let (sender, receiver) = watch::channel(view.borrow_and_update().snapshot.clone());
+    tokio::spawn(async move {
+        while view.changed().await.is_ok() {
+            let next = view.borrow_and_update().snapshot.clone();
+            sender.send_if_modified(|old| {
+                let changed = !Arc::ptr_eq(old, &next);
+                *old = next;
+                changed
+            });
+        }
+    });
+    receiver
+}

@@ -1,0 +1,342 @@
+//! This node's own entry in the datastore, and the cluster's defaults: what `calico-node` does at start-up.
+//!
+//! Every write is a compare-and-swap on what was read; a conflict reads again. Fields of the Node that
+//! Caracal does not know survive.
+
+use std::net::IpAddr;
+
+use caracal_bgp::types::Asn;
+use caracal_datastore::store::{Store, StoreError};
+use caracal_model::keys::{self, Key};
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::bgp::AsNumber;
+use caracal_model::resource::ip_pool::{IpPool, IpPoolSpec};
+use caracal_model::resource::node::{Node, NodeAddress, NodeBgp, NodeSpec, OrchRef};
+use caracal_model::resource::{API_VERSION, Invalid, Kind};
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
+use caracal_model::{NodeName, Snapshot};
+use serde_json::json;
+
+use crate::config::{Config, PoolDefaults};
+
+/// How often a conflicting write is tried again, as Calico's apply loops.
+const TRIES: usize = 10;
+
+/// Why a node could not be registered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegisterError {
+    /// The datastore did not answer or refused.
+    #[error("registering this node")]
+    Store(#[from] StoreError),
+    /// The Node resource cannot be read.
+    #[error("the Node resource at {key} cannot be read: {reason}; correct or delete it")]
+    InvalidNode {
+        /// Its key.
+        key: String,
+        /// Why.
+        reason: Invalid,
+    },
+    /// Another node has our address.
+    #[error(
+        "node {other} already has the address {address}; two nodes with one address cannot both route. \
+         Set IP to this node's own address, delete the stale Node {other}, or set DISABLE_NODE_IP_CHECK=true"
+    )]
+    AddressConflict {
+        /// The other node.
+        other: NodeName,
+        /// The address.
+        address: IpAddr,
+    },
+    /// There is no address at all.
+    #[error(
+        "this node has no IPv4 and no IPv6 address; set IP or IP6 (or CALICO_NETWORKING_BACKEND=none)"
+    )]
+    NoAddress,
+    /// Others write the same key all the time.
+    #[error("{key} was changed by others {TRIES} times in a row; try again")]
+    Contention {
+        /// The key.
+        key: String,
+    },
+}
+
+/// The addresses that were found for this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    /// IPv4; `None` = the Node's value is left alone.
+    pub(crate) v4: Option<Cidr>,
+    /// IPv6; `None` = the Node's value is left alone.
+    pub(crate) v6: Option<Cidr>,
+}
+
+/// Reads one key.
+async fn read<S: Store>(store: &S, key: &Key) -> Result<Option<KeyValue>, StoreError> {
+    let answer = store.read(&[Range::Key(key.to_path())]).await?;
+    Ok(answer.ranges.into_iter().flatten().next())
+}
+
+/// A random UUID, version 4.
+fn uuid() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid")
+        .map(|text| text.trim().to_owned())
+        .expect("the kernel's random UUID source is always readable")
+}
+
+/// The Node as it is stored, if it is.
+pub(crate) async fn read_node<S: Store>(
+    store: &S,
+    name: &NodeName,
+) -> Result<Option<(Node, i64)>, RegisterError> {
+    let key = Key::node(name);
+    let Some(entry) = read(store, &key).await? else {
+        return Ok(None);
+    };
+    let node = Node::from_json(&entry.value).map_err(|reason| RegisterError::InvalidNode {
+        key: key.to_path(),
+        reason,
+    })?;
+    Ok(Some((node, entry.mod_revision)))
+}
+
+/// Writes this node's resource: addresses, AS number, references. Returns it as stored.
+pub(crate) async fn register<S: Store>(
+    store: &S,
+    config: &Config,
+    addresses: Addresses,
+    now: Timestamp,
+) -> Result<Node, RegisterError> {
+    if !config.skip_address_check {
+        check_conflicts(store, &config.node, addresses).await?;
+    }
+    update_node(store, &config.node, now, |node| {
+        apply(node, config, addresses)
+    })
+    .await
+}
+
+/// Reads, changes and writes this node's resource until no one interferes. The resource is created when it
+/// does not exist; nothing is written when nothing changes.
+pub(crate) async fn update_node<S: Store>(
+    store: &S,
+    name: &NodeName,
+    now: Timestamp,
+    change: impl Fn(&mut Node),
+) -> Result<Node, RegisterError> {
+    let key = Key::node(name).to_path();
+    for _ in 0..TRIES {
+        let (mut node, revision) = match read_node(store, name).await? {
+            Some((node, revision)) => (node, Some(revision)),
+            None => {
+                let mut node = Node::new(name.as_str(), NodeSpec::default());
+                node.metadata.uid = Some(uuid());
+                node.metadata.creation_timestamp = Some(now.rfc3339());
+                (node, None)
+            }
+        };
+        let before = node.clone();
+        change(&mut node);
+        let txn = match revision {
+            Some(_) if node == before => return Ok(node),
+            Some(revision) => Txn::new().update(key.clone(), revision, node.to_json()),
+            None => Txn::new().create(key.clone(), node.to_json()),
+        };
+        if let TxnOutcome::Committed(_) = store.commit(&txn).await? {
+            return Ok(node);
+        }
+    }
+    Err(RegisterError::Contention { key })
+}
+
+fn apply(node: &mut Node, config: &Config, addresses: Addresses) {
+    let spec = &mut node.spec;
+    let mut bgp = spec.bgp.take().unwrap_or_default();
+    if let Some(v4) = addresses.v4 {
+        bgp.ipv4_address = Some(v4);
+    }
+    if let Some(v6) = addresses.v6 {
+        bgp.ipv6_address = Some(v6);
+    }
+    if let Some(Asn(number)) = config.asn {
+        bgp.as_number = Some(AsNumber(number));
+    }
+    // Calico's readers want `bgp` absent rather than empty.
+    spec.bgp = (bgp != NodeBgp::default()).then_some(bgp);
+    for cidr in [addresses.v4, addresses.v6].into_iter().flatten() {
+        set_address(&mut spec.addresses, cidr);
+    }
+    if let Some(name) = &config.orch_ref {
+        let wanted = OrchRef {
+            node_name: name.clone(),
+            orchestrator: "k8s".to_owned(),
+        };
+        spec.orch_refs.retain(|r| r.orchestrator != "k8s");
+        spec.orch_refs.push(wanted);
+    }
+}
+
+/// Puts the `CalicoNodeIP` of a family; entries of other kinds stay.
+fn set_address(list: &mut Vec<NodeAddress>, cidr: Cidr) {
+    let family = Family::of(cidr.address);
+    let is_ours = |entry: &NodeAddress| {
+        entry.kind == "CalicoNodeIP"
+            && entry
+                .address
+                .parse::<Cidr>()
+                .is_ok_and(|c| Family::of(c.address) == family)
+    };
+    let wanted = NodeAddress {
+        address: cidr.to_string(),
+        kind: "CalicoNodeIP".to_owned(),
+    };
+    match list.iter_mut().find(|entry| is_ours(entry)) {
+        Some(entry) => *entry = wanted,
+        None => list.push(wanted),
+    }
+}
+
+async fn check_conflicts<S: Store>(
+    store: &S,
+    me: &NodeName,
+    addresses: Addresses,
+) -> Result<(), RegisterError> {
+    let answer = store
+        .read(&[Range::Prefix(keys::kind_prefix(Kind::Node))])
+        .await?;
+    let mut snapshot = Snapshot::default();
+    for entry in answer.ranges.into_iter().flatten() {
+        snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
+    }
+    for (name, node) in snapshot.nodes.iter().filter(|(name, _)| *name != me) {
+        for ours in [addresses.v4, addresses.v6].into_iter().flatten() {
+            if node.spec.address(Family::of(ours.address)) == Some(ours.address) {
+                let (other, address) = (name.clone(), ours.address);
+                return Err(RegisterError::AddressConflict { other, address });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Creates what every Calico cluster has: ClusterInformation, BGPConfiguration, FelixConfiguration and
+/// IPAMConfiguration `default`, and the default pools. What exists is left as it is.
+pub(crate) async fn ensure_defaults<S: Store>(
+    store: &S,
+    config: &Config,
+    host_addresses: &[Cidr],
+    now: Timestamp,
+) -> Result<Vec<String>, RegisterError> {
+    let mut made = Vec::new();
+    let guid = uuid().replace('-', "");
+    let cluster_type = match &config.cluster_type {
+        Some(more) => format!("caracal,{more}"),
+        None => "caracal".to_owned(),
+    };
+    let defaults = [
+        (
+            Kind::ClusterInformation,
+            json!({"clusterGUID": guid, "clusterType": cluster_type, "datastoreReady": true}),
+        ),
+        (Kind::BgpConfiguration, json!({})),
+        (
+            Kind::FelixConfiguration,
+            json!({"reportingInterval": "0s", "logSeverityScreen": "Info"}),
+        ),
+        (
+            Kind::IpamConfiguration,
+            json!({"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": 0}),
+        ),
+    ];
+    for (kind, spec) in defaults {
+        let key = Key::resource(kind, "default").to_path();
+        let value = json!({
+            "kind": kind.as_str(), "apiVersion": API_VERSION,
+            "metadata": {"name": "default", "uid": uuid(), "creationTimestamp": now.rfc3339()},
+            "spec": spec,
+        });
+        if create(store, &key, value.to_string().into_bytes()).await? {
+            made.push(key);
+        }
+    }
+    for (family, defaults) in [
+        (Family::Ipv4, &config.pool_v4),
+        (Family::Ipv6, &config.pool_v6),
+    ] {
+        if let Some(defaults) = defaults
+            && let Some(key) = ensure_pool(store, family, defaults, host_addresses, now).await?
+        {
+            made.push(key);
+        }
+    }
+    Ok(made)
+}
+
+/// True when the key was created now.
+async fn create<S: Store>(store: &S, key: &str, value: Vec<u8>) -> Result<bool, StoreError> {
+    let outcome = store.commit(&Txn::new().create(key, value)).await?;
+    Ok(matches!(outcome, TxnOutcome::Committed(_)))
+}
+
+async fn ensure_pool<S: Store>(
+    store: &S,
+    family: Family,
+    defaults: &PoolDefaults,
+    host_addresses: &[Cidr],
+    now: Timestamp,
+) -> Result<Option<String>, RegisterError> {
+    let prefix = keys::kind_prefix(Kind::IpPool);
+    let answer = store.read(&[Range::Prefix(prefix)]).await?;
+    let exists = answer.ranges.iter().flatten().any(|entry| {
+        // A pool that cannot be read counts: a second one could overlap it.
+        IpPool::from_json(&entry.value).map_or(true, |pool| pool.spec.prefix().family() == family)
+    });
+    if exists {
+        return Ok(None);
+    }
+    let cidr = defaults
+        .cidr
+        .unwrap_or_else(|| default_cidr(family, host_addresses));
+    let name = format!("default-{}-ippool", family.as_str());
+    let mut pool = IpPool::new(
+        &name,
+        IpPoolSpec {
+            cidr: cidr.to_string(),
+            ipip_mode: defaults.ipip,
+            vxlan_mode: defaults.vxlan,
+            nat_outgoing: defaults.nat_outgoing,
+            block_size: defaults.block_size,
+            node_selector: defaults.node_selector.clone(),
+            disable_bgp_export: defaults.disable_bgp_export,
+            allowed_uses: vec![
+                caracal_model::resource::ip_pool::AllowedUse::Workload,
+                caracal_model::resource::ip_pool::AllowedUse::Tunnel,
+            ],
+            assignment_mode: "Automatic".to_owned(),
+            ..IpPoolSpec::default()
+        },
+    );
+    pool.metadata.uid = Some(uuid());
+    pool.metadata.creation_timestamp = Some(now.rfc3339());
+    let key = Key::resource(Kind::IpPool, name).to_path();
+    Ok(create(store, &key, pool.to_json()).await?.then_some(key))
+}
+
+/// Calico's choice: 192.168.0.0/16 unless it holds an address of this host, then the first free of
+/// 172.16.0.0/16 … 172.31.0.0/16; a random /48 for IPv6.
+fn default_cidr(family: Family, host_addresses: &[Cidr]) -> Prefix {
+    if family == Family::Ipv6 {
+        let random = u128::from_str_radix(&uuid().replace('-', ""), 16).unwrap_or(1);
+        let bits = 0xfd << 120 | (random >> 80 & 0xff_ffff_ffff) << 80;
+        return Prefix::v6(bits.into(), 48);
+    }
+    let free = |p: &Prefix| !host_addresses.iter().any(|a| p.overlaps(&a.prefix()));
+    let candidates = std::iter::once(Prefix::v4([192, 168, 0, 0].into(), 16))
+        .chain((16..32).map(|n| Prefix::v4([172, n, 0, 0].into(), 16)));
+    candidates
+        .into_iter()
+        .find(free)
+        .unwrap_or_else(|| Prefix::v4([192, 168, 0, 0].into(), 16))
+}
+
+#[cfg(test)]
+mod tests;
