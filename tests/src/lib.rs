@@ -1,1 +1,218 @@
-//! Placeholder.
+//! What no single crate can say: dependency rules, and end-to-end scenarios in namespaces on a real kernel with
+//! real etcd and real peers. The targets are in `tests/tests/`; this library is what they share.
+//!
+//! A scenario needs root, a few Debian packages and the built binary; without one of them it says so and passes.
+//! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use caracal_lab::plan::LabName;
+use caracal_lab::{Lab, Options, Topology, UpError, error_chain, netns, program, wait_until};
+use caracal_model::status::Status;
+
+/// One second.
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// The binary under test: `CARACAL_BIN`, else the one cargo built beside the tests.
+#[must_use]
+pub fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("CARACAL_BIN") {
+        return path.into();
+    }
+    // target/debug/deps/TEST → target/debug/caracal
+    let test = std::env::current_exe().unwrap_or_default();
+    let folder = test
+        .parent()
+        .and_then(Path::parent)
+        .unwrap_or_else(|| Path::new("."));
+    folder.join("caracal")
+}
+
+/// Whether a scenario can run here. Prints the reason when not.
+///
+/// # Panics
+/// When it cannot and `CARACAL_E2E_REQUIRED=1`.
+#[must_use]
+pub fn possible(scenario: &str, programs: &[&str]) -> bool {
+    let reason = if !is_root() {
+        Some("it needs root".to_owned())
+    } else if !binary().is_file() {
+        Some(format!(
+            "{} is not built; cargo build -p caracal",
+            binary().display()
+        ))
+    } else {
+        let needed: Vec<&str> = ["ip", "etcd", "etcdctl", "ping"]
+            .iter()
+            .chain(programs)
+            .copied()
+            .collect();
+        program::require(&needed)
+            .err()
+            .map(|missing| missing.to_string())
+    };
+    let Some(reason) = reason else { return true };
+    let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
+    assert!(!required, "{scenario}: cannot run: {reason}");
+    println!("{scenario}: skipped: {reason}");
+    false
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status.lines().any(|l| {
+            l.strip_prefix("Uid:")
+                .is_some_and(|u| u.split_whitespace().nth(1) == Some("0"))
+        })
+    })
+}
+
+/// The file of an example topology.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../topologies/examples")
+        .join(format!("{name}.yaml"))
+}
+
+/// Brings an example up under a name of its own; it is removed when the value goes out of scope, and what an
+/// earlier, killed run of the same scenario left behind is removed first.
+///
+/// # Panics
+/// With the whole chain of causes and the nodes' logs when it does not come up.
+#[must_use]
+pub fn up(topology: &str, name: &str) -> Lab {
+    up_text(
+        &std::fs::read_to_string(example(topology)).expect("an example"),
+        topology,
+        name,
+    )
+}
+
+/// Brings a topology up from its text.
+///
+/// # Panics
+/// As [`up`].
+#[must_use]
+pub fn up_text(text: &str, path: &str, name: &str) -> Lab {
+    let topology = Topology::parse(text, path).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let lab_name = LabName::new(name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let _leftovers = caracal_lab::down(&lab_name);
+    let mut options = Options::test(binary(), name);
+    options.keep_on_failure = true;
+    let up: Result<Lab, UpError> = Lab::up(topology, text, options, &|_| {});
+    up.unwrap_or_else(|error| {
+        let logs = logs(&lab_name);
+        let _removed = caracal_lab::down(&lab_name);
+        panic!("{}\n{logs}", error_chain(&error))
+    })
+}
+
+/// The tail of every log of a lab.
+#[must_use]
+pub fn logs(name: &LabName) -> String {
+    let folder = caracal_lab::state::Folder::of(name);
+    let Ok(state) = folder.load() else {
+        return String::new();
+    };
+    let tail = |process: &String| format!("--- {process}\n{}\n", folder.log_tail(process, 40));
+    state.processes.keys().map(tail).collect()
+}
+
+/// Names of the nodes that run Caracal.
+#[must_use]
+pub fn caracals(lab: &Lab) -> Vec<String> {
+    let is_caracal = |node: &&caracal_lab::plan::NodeLayout| {
+        node.kind == caracal_lab::topology::NodeKind::Caracal
+    };
+    lab.layout()
+        .nodes
+        .iter()
+        .filter(is_caracal)
+        .map(|node| node.name.clone())
+        .collect()
+}
+
+/// Waits until a condition on a node's status holds; the reason why it does not is printed at the deadline.
+///
+/// # Panics
+/// At the deadline, with the last reason and the node's log.
+pub fn await_status(
+    lab: &Lab,
+    node: &str,
+    deadline: Duration,
+    what: &str,
+    condition: impl Fn(&Status) -> Result<(), String>,
+) -> Status {
+    let result = wait_until(caracal_lab::wait::scaled(deadline), what, || {
+        let status = lab.node_status(node).map_err(|e| error_chain(&e))?;
+        condition(&status).map(|()| status)
+    });
+    result.unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 60)))
+}
+
+/// All sessions are up, the datastore is fresh, the kernel is in step.
+///
+/// # Errors
+/// What is missing.
+pub fn settled(status: &Status) -> Result<(), String> {
+    if status.datastore.state != "fresh" {
+        return Err(format!("datastore {:?}", status.datastore));
+    }
+    if let Some(peer) = status.peers.iter().find(|p| p.state != "Established") {
+        return Err(format!(
+            "peer {} is {} ({:?})",
+            peer.name, peer.state, peer.reason
+        ));
+    }
+    if status.kernel.phase != "synced" {
+        return Err(format!(
+            "kernel is {} ({:?})",
+            status.kernel.phase, status.kernel.reason
+        ));
+    }
+    Ok(())
+}
+
+/// Waits until every Caracal node of the lab is [`settled`].
+pub fn await_settled(lab: &Lab) {
+    for node in caracals(lab) {
+        await_status(
+            lab,
+            &node,
+            40 * SECOND,
+            "sessions up and kernel in step",
+            settled,
+        );
+    }
+}
+
+/// All pods reach all pods.
+///
+/// # Panics
+/// With the pairs that do not.
+pub fn assert_full_matrix(lab: &Lab) {
+    let matrix = lab.ping_matrix(20 * SECOND).expect("ping is installed");
+    assert!(
+        matrix.is_full(),
+        "lost: {:?}\n{}",
+        matrix.lost(),
+        logs(lab.name())
+    );
+    println!(
+        "{}: {} of {} pairs of pods reach each other",
+        lab.name(),
+        matrix.pairs(),
+        matrix.pairs()
+    );
+}
+
+/// Nothing of a lab is left.
+///
+/// # Panics
+/// When something is.
+pub fn assert_gone(name: &LabName) {
+    assert_eq!(netns::list(&name.prefix()), Vec::<String>::new());
+    assert!(!caracal_lab::state::Folder::of(name).path().exists());
+}

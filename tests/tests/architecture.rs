@@ -1,0 +1,282 @@
+//! The rules of `docs/architecture.md`, held against `cargo metadata` and the sources.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ lies in the workspace")
+        .to_owned()
+}
+
+/// Direct dependencies of each workspace member, dev-dependencies left out.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
+    let text = |v: &serde_json::Value| v.as_str().expect("a name").to_owned();
+    metadata["packages"]
+        .as_array()
+        .expect("packages")
+        .iter()
+        .map(|package| {
+            let deps = package["dependencies"].as_array().expect("dependencies");
+            let deps = deps
+                .iter()
+                .filter(|d| d["kind"].is_null())
+                .map(|d| text(&d["name"]));
+            (text(&package["name"]), deps.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn crates_import_only_what_the_design_allows() {
+    let allowed: &[(&str, &[&str])] = &[
+        ("caracal-model", &[]),
+        ("caracal-datastore", &["caracal-model"]),
+        ("caracal-bgp", &["caracal-model"]),
+        ("caracal-ipam", &["caracal-model", "caracal-datastore"]),
+        ("caracal-topologies", &["caracal-model", "caracal-bgp"]),
+        ("caracal-templates", &["caracal-model", "caracal-bgp"]),
+        ("caracal-agent", &["caracal-model"]),
+        (
+            "caracal-cni",
+            &["caracal-model", "caracal-ipam", "caracal-datastore"],
+        ),
+        ("caracal-lab", &["caracal-model"]),
+        ("caracal-tests", &["caracal-model", "caracal-lab"]),
+    ];
+    let dependencies = dependencies();
+    for (name, deps) in &dependencies {
+        if name == "caracal" {
+            continue;
+        }
+        let (_, allowed) = allowed.iter().find(|(n, _)| n == name).unwrap_or_else(|| {
+            panic!("{name} is a new crate: give it a row here and in docs/architecture.md")
+        });
+        for dep in deps.iter().filter(|d| d.starts_with("caracal")) {
+            assert!(
+                allowed.contains(&dep.as_str()),
+                "{name} must not import {dep}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_crate_names_etcd_and_two_open_netlink() {
+    let importers = |dep: &str| -> Vec<String> {
+        dependencies()
+            .into_iter()
+            .filter(|(_, d)| d.contains(dep))
+            .map(|(n, _)| n)
+            .collect()
+    };
+    assert_eq!(importers("etcd-client"), ["caracal-datastore"]);
+    assert_eq!(importers("rtnetlink"), ["caracal-agent", "caracal-cni"]);
+    assert_eq!(importers("handlebars"), ["caracal-templates"]);
+}
+
+/// All Rust sources below a folder, with their text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
+        let Ok(entries) = std::fs::read_dir(dir) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, into);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                into.push(path);
+            }
+        }
+    }
+    let mut paths = Vec::new();
+    walk(&root().join(folder), &mut paths);
+    assert!(!paths.is_empty(), "no sources in {folder}");
+    paths.sort();
+    let name = |path: &Path| {
+        path.strip_prefix(root())
+            .expect("inside")
+            .display()
+            .to_string()
+    };
+    paths
+        .iter()
+        .map(|p| (name(p), std::fs::read_to_string(p).expect("readable")))
+        .collect()
+}
+
+/// The code of a file without its tests and comments.
+fn product_code(text: &str) -> String {
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    let lines = text[..end]
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains("/tests/") || name.ends_with("tests.rs") || name.contains("/testing")
+}
+
+#[test]
+fn cores_have_no_clock_no_socket_no_file_and_no_task() {
+    let cores: &[(&str, &[&str])] = &[
+        ("model/src", &[]),
+        ("bgp/src", &["bgp/src/speaker/"]),
+        ("ipam/src", &["ipam/src/client"]),
+        ("topologies/src", &[]),
+        ("templates/src", &[]),
+        ("felix-like-agent/src", &["felix-like-agent/src/dataplane/"]),
+    ];
+    let banned = [
+        "tokio::",
+        "etcd_client",
+        "rtnetlink",
+        "netlink_",
+        "std::net::Tcp",
+        "std::net::Udp",
+        "TcpStream",
+        "Instant::now",
+        "SystemTime::now",
+        "std::fs",
+        "std::thread",
+        "std::process",
+        "std::env::",
+        "std::sync::Mutex",
+        "std::sync::RwLock",
+    ];
+    for (folder, shells) in cores {
+        for (name, text) in sources(folder) {
+            if is_test(&name) || shells.iter().any(|shell| name.starts_with(shell)) {
+                continue;
+            }
+            let code = product_code(&text);
+            for word in banned {
+                assert!(!code.contains(word), "{name}: a core must not use {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_speaker_knows_prefixes_and_nothing_else_of_calico() {
+    for (name, text) in sources("bgp/src") {
+        for line in product_code(&text)
+            .lines()
+            .filter(|line| line.contains("caracal_model::"))
+        {
+            assert!(
+                line.contains("caracal_model::net") || line.contains("caracal_model::Prefix"),
+                "{name}: the speaker may use model::net only: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn product_code_starts_no_programs() {
+    // The packet filter has no library that replaces a table atomically; the CNI specification delegates to
+    // other plugins by starting them.
+    let exceptions = ["felix-like-agent/src/dataplane/nat", "cni/src/delegate"];
+    for folder in [
+        "model",
+        "datastore",
+        "bgp",
+        "ipam",
+        "topologies",
+        "templates",
+        "felix-like-agent",
+        "cni",
+        "node",
+    ] {
+        for (name, text) in sources(&format!("{folder}/src")) {
+            if is_test(&name) || exceptions.iter().any(|e| name.starts_with(e)) {
+                continue;
+            }
+            assert!(
+                !product_code(&text).contains("Command::new"),
+                "{name} starts a program"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_is_unbounded_and_nothing_unfinished() {
+    for folder in [
+        "model",
+        "datastore",
+        "bgp",
+        "ipam",
+        "topologies",
+        "templates",
+        "felix-like-agent",
+        "cni",
+        "lab",
+        "node",
+    ] {
+        for (name, text) in sources(&format!("{folder}/src")) {
+            for word in [
+                "unbounded_channel",
+                "mpsc::unbounded",
+                "todo!(",
+                "unimplemented!(",
+            ] {
+                assert!(!product_code(&text).contains(word), "{name} has {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stands_where_it_is_explained() {
+    for folder in [
+        "model",
+        "datastore",
+        "bgp",
+        "ipam",
+        "topologies",
+        "templates",
+        "felix-like-agent",
+        "cni",
+        "lab",
+        "node",
+    ] {
+        for (name, text) in sources(&format!("{folder}/src")) {
+            let lines: Vec<&str> = text.lines().collect();
+            for (number, line) in lines
+                .iter()
+                .enumerate()
+                .filter(|(_, l)| l.contains("allow(unsafe_code"))
+            {
+                let shown = lines[number..lines.len().min(number + 4)].join(" ");
+                assert!(
+                    shown.contains("reason"),
+                    "{name}:{}: say why: {line}",
+                    number + 1
+                );
+            }
+        }
+    }
+}

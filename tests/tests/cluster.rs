@@ -1,0 +1,406 @@
+//! Whole clusters in namespaces on this machine's kernel: real etcd, real BGP, real routes, real packets.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use caracal_lab::ip::{Route, RouteKind};
+use caracal_lab::probe::Probe;
+use caracal_lab::witness::VXLAN;
+use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_model::snapshot::Problem;
+use caracal_tests::{
+    SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
+    settled, up,
+};
+
+/// Routes of a node by kind, as the kernel has them: an independent witness, not what the node says.
+fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
+    let underlay: Vec<_> = lab
+        .topology()
+        .segments
+        .iter()
+        .map(|s| s.cidr.value)
+        .collect();
+    let routes = lab.routes(node).unwrap();
+    routes
+        .into_iter()
+        .map(|r| (r.classify(&underlay), r))
+        .collect()
+}
+
+fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
+    kinds(lab, node).iter().filter(|(k, _)| *k == kind).count()
+}
+
+/// Waits until a probe has sent so many more datagrams: time measured in packets.
+fn after(probe: &Probe, datagrams: u64) {
+    let target = probe.sent() + datagrams;
+    wait_for(
+        120 * SECOND,
+        "datagrams sent",
+        || probe.sent(),
+        |sent| *sent >= target,
+    )
+    .unwrap();
+}
+
+#[test]
+fn full_mesh_routes_directly() {
+    if !possible("full_mesh_routes_directly", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "e2e-mesh");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    for node in caracals(&lab) {
+        let status = lab.node_status(&node).unwrap();
+        assert_eq!(status.peers.len(), 2, "{status:?}");
+        assert_eq!(
+            count(&lab, &node, RouteKind::Direct),
+            2,
+            "{:?}",
+            kinds(&lab, &node)
+        );
+        assert_eq!(count(&lab, &node, RouteKind::Blackhole), 1);
+        assert_eq!(count(&lab, &node, RouteKind::Local), 2, "one for each pod");
+        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        for (kind, route) in kinds(&lab, &node) {
+            if matches!(kind, RouteKind::Direct | RouteKind::Blackhole) {
+                assert_eq!(route.protocol.as_deref(), Some("80"), "{route:?}");
+            }
+        }
+    }
+    let name = lab.name().clone();
+    lab.down().unwrap();
+    assert_gone(&name);
+}
+
+#[test]
+fn cross_subnet_encapsulates_only_across_the_router() {
+    if !possible(
+        "cross_subnet_encapsulates_only_across_the_router",
+        &["tcpdump"],
+    ) {
+        return;
+    }
+    let lab = up("cross-subnet", "e2e-cross");
+    await_settled(&lab);
+    let rack1 = lab.capture_segment("rack1", VXLAN).unwrap();
+    assert_full_matrix(&lab);
+    rack1
+        .wait_for(1, 10 * SECOND)
+        .expect("packets to the other rack travel as VXLAN");
+    let seen = rack1.stop();
+    // No VXLAN between two nodes of one rack.
+    let within = |p: &&String| p.matches("10.0.1.1").count() >= 2;
+    assert_eq!(
+        seen.packets.iter().filter(within).count(),
+        0,
+        "{:?}",
+        seen.packets
+    );
+    for node in caracals(&lab) {
+        assert_eq!(
+            count(&lab, &node, RouteKind::Direct),
+            1,
+            "{:?}",
+            kinds(&lab, &node)
+        );
+        let across = kinds(&lab, &node);
+        let blocks_across = across
+            .iter()
+            .filter(|(k, r)| *k == RouteKind::Vxlan && r.gateway.is_some())
+            .count();
+        assert_eq!(blocks_across, 2, "{across:?}");
+    }
+}
+
+#[test]
+fn reflectors_carry_routes_between_clients() {
+    if !possible("reflectors_carry_routes_between_clients", &[]) {
+        return;
+    }
+    let lab = up("rr-pair", "e2e-rr");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    for node in ["node1", "node2", "node3"] {
+        let status = lab.node_status(node).unwrap();
+        let peers: Vec<_> = status
+            .peers
+            .iter()
+            .filter_map(|p| p.address)
+            .map(|a| a.to_string())
+            .collect();
+        assert_eq!(
+            peers,
+            ["10.0.0.1", "10.0.0.2"],
+            "a client peers with the reflectors alone"
+        );
+        assert_eq!(count(&lab, node, RouteKind::Direct), 2);
+    }
+}
+
+/// The first loss measurement: a node's process is killed while traffic flows to and from its pod.
+#[test]
+fn kill_9_loses_nothing() {
+    if !possible("kill_9_loses_nothing", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-kill");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let towards = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
+    let from = lab.probe("node2/p1", "node3/p1", 1000).unwrap();
+    after(&towards, 1000);
+    let before = kinds(&lab, "node2");
+    lab.kill9_node("node2").unwrap();
+    after(&towards, 5000);
+    assert_eq!(
+        kinds(&lab, "node2"),
+        before,
+        "the kernel forwards without the process"
+    );
+    let stale = await_status(
+        &lab,
+        "node1",
+        10 * SECOND,
+        "node2's routes kept as stale",
+        |s| match s.peers.iter().find(|p| p.stale) {
+            Some(_) => Ok(()),
+            None => Err(format!("{:?}", s.peers)),
+        },
+    );
+    assert_eq!(
+        count(&lab, "node1", RouteKind::Direct),
+        2,
+        "{:?}",
+        stale.peers
+    );
+    lab.restart_node("node2").unwrap();
+    await_settled(&lab);
+    after(&towards, 2000);
+    let (towards, from) = (towards.stop(), from.stop());
+    println!("kill -9, down for 5 s, and back: to the node: {towards}; from the node: {from}");
+    assert_eq!((towards.lost, from.lost), (0, 0));
+    assert_eq!(kinds(&lab, "node2"), before);
+}
+
+#[test]
+fn sigterm_and_restart_lose_nothing() {
+    if !possible("sigterm_and_restart_lose_nothing", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-term");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
+    after(&probe, 500);
+    for node in ["node2", "node1"] {
+        lab.stop_node(node).unwrap();
+        after(&probe, 2000);
+        lab.restart_node(node).unwrap();
+        await_settled(&lab);
+    }
+    after(&probe, 1000);
+    let loss = probe.stop();
+    println!("SIGTERM, down for 2 s, and back, receiver then sender: {loss}");
+    assert_eq!(loss.lost, 0);
+}
+
+#[test]
+fn etcd_down_for_30_seconds_deletes_nothing() {
+    if !possible("etcd_down_for_30_seconds_deletes_nothing", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-etcd");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
+    after(&probe, 100);
+    lab.stop_etcd().unwrap();
+    after(&probe, 30_000);
+    let stale = await_status(&lab, "node1", 30 * SECOND, "stale, with a reason", |s| {
+        if s.datastore.state == "stale" && s.datastore.reason.is_some() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.datastore))
+        }
+    });
+    println!("while etcd is down: {:?}", stale.datastore);
+    let during: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(during, before);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+    // New state is picked up: another pool appears as a change of the revision that the kernel is in step with.
+    let revision = lab.node_status("node1").unwrap().kernel.revision;
+    lab.etcdctl(
+        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
+        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
+    )
+    .unwrap();
+    await_status(&lab, "node1", 20 * SECOND, "the new pool's tunnel", |s| {
+        let up = s.kernel.tunnels.iter().any(|t| t == "vxlan.calico");
+        if up && s.kernel.revision > revision {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.kernel))
+        }
+    });
+    let loss = probe.stop();
+    println!("etcd down for 30 s and back: {loss}");
+    assert_eq!(loss.lost, 0);
+}
+
+#[test]
+fn bad_values_are_named_and_cost_only_themselves() {
+    if !possible("bad_values_are_named_and_cost_only_themselves", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "e2e-bad");
+    await_settled(&lab);
+    let resources = "/calico/resources/v3/projectcalico.org";
+    let good = |kind: &str, name: &str, spec: &str| {
+        let text = format!(
+            r#"{{"kind":"{kind}","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{spec}}}"#
+        );
+        text.into_bytes()
+    };
+    let bad: [(&str, Vec<u8>, &str); 5] = [
+        (
+            "bgpconfigurations/default",
+            b"{nonsense".to_vec(),
+            "key must be a string",
+        ),
+        (
+            "ippools/nonsense",
+            good("IPPool", "nonsense", r#"{"cidr":"10.300.0.0/16"}"#),
+            "is not a CIDR",
+        ),
+        (
+            "ippools/strange",
+            good(
+                "IPPool",
+                "strange",
+                r#"{"cidr":"10.77.0.0/16","ipipMode":"Sometimes"}"#,
+            ),
+            "encapsulation mode \"Sometimes\" is not known",
+        ),
+        (
+            "bgppeers/bad-as",
+            good(
+                "BGPPeer",
+                "bad-as",
+                r#"{"peerIP":"10.0.0.99","asNumber":99999999999}"#,
+            ),
+            "AS number 99999999999 is out of range",
+        ),
+        (
+            "bgppeers/as-zero",
+            good(
+                "BGPPeer",
+                "as-zero",
+                r#"{"peerIP":"10.0.0.98","asNumber":0}"#,
+            ),
+            "RFC 7607",
+        ),
+    ];
+    for (path, value, _) in &bad {
+        lab.etcdctl(&["put", &format!("{resources}/{path}")], value)
+            .unwrap();
+    }
+    let named = |problems: &[Problem]| -> Result<(), String> {
+        for (path, _, reason) in &bad {
+            let key = format!("{resources}/{path}");
+            match problems.iter().find(|p| p.subject == key) {
+                Some(problem) if problem.reason.contains(reason) => {}
+                other => return Err(format!("{key}: expected {reason:?}, found {other:?}")),
+            }
+        }
+        Ok(())
+    };
+    for node in caracals(&lab) {
+        await_status(&lab, &node, 10 * SECOND, "every bad value named", |s| {
+            named(&s.problems)
+        });
+        let log = lab.folder().log_tail(&node, 400);
+        for (path, ..) in &bad {
+            assert!(
+                log.contains(path),
+                "{node} does not name {path} in its log:\n{log}"
+            );
+        }
+    }
+    // The rest works on: a good change beside the bad ones takes effect.
+    let pool = good(
+        "IPPool",
+        "more",
+        r#"{"cidr":"10.78.0.0/16","vxlanMode":"Always"}"#,
+    );
+    lab.etcdctl(&["put", &format!("{resources}/ippools/more")], &pool)
+        .unwrap();
+    await_status(&lab, "node1", 10 * SECOND, "the good pool's tunnel", |s| {
+        if s.kernel.tunnels.iter().any(|t| t == "vxlan.calico") {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.kernel))
+        }
+    });
+    assert_full_matrix(&lab);
+    for (path, ..) in &bad {
+        lab.etcdctl(&["del", &format!("{resources}/{path}")], b"")
+            .unwrap();
+    }
+    for node in caracals(&lab) {
+        await_status(&lab, &node, 10 * SECOND, "no problem left", |s| {
+            if s.problems.is_empty() {
+                settled(s)
+            } else {
+                Err(format!("{:?}", s.problems))
+            }
+        });
+    }
+}
+
+#[test]
+fn foreign_routes_stay_and_ours_come_back() {
+    if !possible("foreign_routes_stay_and_ours_come_back", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-own");
+    await_settled(&lab);
+    let netns = lab.netns("node1").unwrap();
+    let foreign = [
+        "10.244.200.0/26 via 10.0.0.12",
+        "172.30.0.0/16 via 10.0.0.12",
+    ];
+    let lines: Vec<String> = foreign
+        .iter()
+        .map(|route| format!("route add {route} proto static"))
+        .collect();
+    caracal_lab::ip::batch(Some(&netns), &lines).unwrap();
+    let before = kinds(&lab, "node1");
+    let is_ours = |(kind, route): &&(RouteKind, Route)| {
+        *kind == RouteKind::Direct && route.protocol.as_deref() == Some("80")
+    };
+    let (_, ours) = before
+        .iter()
+        .find(is_ours)
+        .expect("a route of ours")
+        .clone();
+    caracal_lab::ip::batch(Some(&netns), &[format!("route del {}", ours.dst)]).unwrap();
+    wait_until(10 * SECOND, "our route is back", || {
+        if kinds(&lab, "node1").iter().any(|(_, r)| r.dst == ours.dst) {
+            Ok(())
+        } else {
+            Err("missing")
+        }
+    })
+    .unwrap();
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_settled(&lab);
+    let left = lab.routes("node1").unwrap();
+    for route in foreign {
+        let (dst, _) = route.split_once(' ').unwrap();
+        assert!(left.iter().any(|r| r.dst == dst), "{dst} is gone: {left:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Real foreign speakers as members and peers of a cluster.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use caracal_lab::wait_until;
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, possible, up, up_text};
+
+#[test]
+fn a_bird_2_node_shares_the_cluster() {
+    if !possible("a_bird_2_node_shares_the_cluster", &["bird", "birdc"]) {
+        return;
+    }
+    let lab = up("mixed-bird", "e2e-bird");
+    await_settled(&lab);
+    // BIRD's view: both sessions up, both blocks learned, and its own block announced to us.
+    wait_until(
+        30 * SECOND,
+        "BIRD has both blocks in its kernel table",
+        || {
+            let routes = lab.routes("bird1").map_err(|e| e.to_string())?;
+            let learned = routes
+                .iter()
+                .filter(|r| r.protocol.as_deref() == Some("bird") && r.gateway.is_some());
+            let learned: Vec<_> = learned.map(|r| r.dst.clone()).collect();
+            if learned.len() >= 2 {
+                Ok(learned)
+            } else {
+                Err(format!("{learned:?}"))
+            }
+        },
+    )
+    .unwrap();
+    let protocols = lab.birdc("bird1", &["show", "protocols"]).unwrap();
+    assert_eq!(protocols.matches("Established").count(), 2, "{protocols}");
+    for node in ["node1", "node2"] {
+        let status = lab.node_status(node).unwrap();
+        let bird = status
+            .peers
+            .iter()
+            .find(|p| p.address == Some("10.0.0.21".parse().unwrap()))
+            .unwrap();
+        assert!(bird.accepted >= 1, "{bird:?}");
+    }
+    assert_full_matrix(&lab);
+}
+
+/// A cluster of one Caracal node and a GoBGP router of another AS that announces a route and hears our block.
+const GOBGP: &str = r#"
+name: gobgp
+description: one Caracal node and a GoBGP router of another AS
+pool: {cidr: 10.244.0.0/16, blockSize: 26}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.11, pods: 1}
+  - name: tor
+    segment: lan
+    address: 10.0.0.31
+    kind: gobgp
+    config: |
+      [global.config]
+        as = 65001
+        router-id = "10.0.0.31"
+      [[neighbors]]
+        [neighbors.config]
+          neighbor-address = "10.0.0.11"
+          peer-as = 64512
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: tor}
+    spec: {peerIP: 10.0.0.31, asNumber: 65001}
+"#;
+
+#[test]
+fn gobgp_peers_from_another_as() {
+    if !possible("gobgp_peers_from_another_as", &["gobgpd", "gobgp"]) {
+        return;
+    }
+    let lab = up_text(GOBGP, "gobgp.yaml", "e2e-gobgp");
+    await_settled(&lab);
+    let netns = lab.netns("tor").unwrap();
+    let gobgp = |arguments: &[&str]| {
+        let mut command = caracal_lab::program::command("gobgp").unwrap();
+        command.args(arguments);
+        caracal_lab::program::call(Some(&netns), &mut command, b"", 10 * SECOND)
+            .map_err(|e| e.to_string())
+    };
+    gobgp(&[
+        "global",
+        "rib",
+        "add",
+        "198.51.100.0/24",
+        "nexthop",
+        "10.0.0.31",
+    ])
+    .unwrap();
+    wait_until(20 * SECOND, "GoBGP has our block", || {
+        let rib = gobgp(&["global", "rib"])?;
+        if rib.contains("10.244.") && rib.contains("64512") {
+            Ok(())
+        } else {
+            Err(rib)
+        }
+    })
+    .unwrap();
+    wait_until(20 * SECOND, "GoBGP's route is in our kernel", || {
+        let routes = lab.routes("node1").map_err(|e| e.to_string())?;
+        let found = routes
+            .iter()
+            .any(|r| r.dst == "198.51.100.0/24" && r.gateway == "10.0.0.31".parse().ok());
+        if found {
+            Ok(())
+        } else {
+            Err(format!("{routes:?}"))
+        }
+    })
+    .unwrap();
+    gobgp(&[
+        "global",
+        "rib",
+        "del",
+        "198.51.100.0/24",
+        "nexthop",
+        "10.0.0.31",
+    ])
+    .unwrap();
+    wait_until(20 * SECOND, "the withdrawn route leaves our kernel", || {
+        let routes = lab.routes("node1").map_err(|e| e.to_string())?;
+        if routes.iter().any(|r| r.dst == "198.51.100.0/24") {
+            Err(format!("{routes:?}"))
+        } else {
+            Ok(())
+        }
+    })
+    .unwrap();
+}

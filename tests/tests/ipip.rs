@@ -1,0 +1,120 @@
+//! IPIP on a real `tunl0`. Where this machine's kernel has no IPIP, each test starts itself once more inside a
+//! kernel that has it (`lab/with-ipip-kernel`, User Mode Linux); with the module loaded here it runs here.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+use caracal_lab::{Lab, wait};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, possible, up};
+
+/// Runs the body of a test here when this is the guest, else the test itself inside a guest.
+fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
+    if !possible(test, &["tcpdump"]) {
+        return;
+    }
+    if wait::in_uml() {
+        body();
+        return;
+    }
+    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/with-ipip-kernel");
+    let check = Command::new(&runner)
+        .arg("--check")
+        .output()
+        .expect("the runner is part of the repository");
+    if !check.status.success() {
+        let reason = String::from_utf8_lossy(&check.stderr);
+        let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
+        assert!(!required, "{test}: cannot run: {reason}");
+        println!("{test}: skipped: {reason}");
+        return;
+    }
+    let status = Command::new(&runner)
+        .args(["--mem", "2G", "--time-limit", "400", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .status()
+        .unwrap();
+    assert!(status.success(), "{test} failed in the guest: {status}");
+}
+
+/// The routes of a node as `ip route` prints them.
+fn ip_route(lab: &Lab, node: &str) -> String {
+    let mut ip = caracal_lab::program::command("ip").unwrap();
+    ip.args(["route", "show"]);
+    caracal_lab::program::call(Some(&lab.netns(node).unwrap()), &mut ip, b"", 30 * SECOND).unwrap()
+}
+
+fn tunnelled(routes: &str) -> Vec<&str> {
+    routes
+        .lines()
+        .filter(|l| l.contains(" dev tunl0 "))
+        .collect()
+}
+
+#[test]
+fn ipip_always_uses_tunl0_for_every_node() {
+    in_ipip_kernel("ipip_always_uses_tunl0_for_every_node", || {
+        let lab = up("ipip-always", "e2e-ipip");
+        await_settled(&lab);
+        let segment = lab.topology().segments[0].name.value.clone();
+        let capture = lab.capture_segment(&segment, "ip proto 4").unwrap();
+        assert_full_matrix(&lab);
+        capture
+            .wait_for(2, 30 * SECOND)
+            .expect("packets between pods travel as IP protocol 4");
+        let _seen = capture.stop();
+        let nodes = lab.layout().nodes.clone();
+        for node in &nodes {
+            let routes = ip_route(&lab, &node.name);
+            println!("--- {}\n{routes}", node.name);
+            assert!(
+                routes.lines().any(|l| l.starts_with("blackhole 10.244.")),
+                "{routes}"
+            );
+            let tunnelled = tunnelled(&routes);
+            assert_eq!(tunnelled.len(), nodes.len() - 1, "{routes}");
+            for other in nodes.iter().filter(|n| n.name != node.name) {
+                let via = format!(" via {} dev tunl0 proto 80 onlink", other.uplink.address);
+                assert!(
+                    tunnelled.iter().any(|l| l.contains(&via)),
+                    "no route{via}:\n{routes}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
+    in_ipip_kernel(
+        "ipip_cross_subnet_uses_tunl0_only_across_the_router",
+        || {
+            let lab = up("ipip-cross-subnet", "e2e-ipipx");
+            await_settled(&lab);
+            let capture = lab.capture_segment("rack1", "ip proto 4").unwrap();
+            assert_full_matrix(&lab);
+            capture
+                .wait_for(2, 30 * SECOND)
+                .expect("packets to the other rack travel as IP protocol 4");
+            let seen = capture.stop();
+            let within = |p: &&String| p.matches("10.0.1.1").count() >= 2;
+            assert_eq!(
+                seen.packets.iter().filter(within).count(),
+                0,
+                "{:?}",
+                seen.packets
+            );
+            for node in ["node1", "node2", "node3", "node4"] {
+                let routes = ip_route(&lab, node);
+                println!("--- {node}\n{routes}");
+                assert_eq!(tunnelled(&routes).len(), 2, "{routes}");
+                let direct = routes
+                    .lines()
+                    .filter(|l| l.contains(" dev eth0 proto 80"))
+                    .count();
+                assert_eq!(direct, 1, "{routes}");
+            }
+        },
+    );
+}
