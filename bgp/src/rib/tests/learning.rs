@@ -271,3 +271,20 @@ fn explain_names_the_rule_by_which_each_path_lost() {
     assert_eq!(explained.learned.unwrap().peer, name(2));
     assert_eq!(net.rib.explain(&prefix(200)).prefix, None);
 }
+
+#[test]
+fn one_own_route_can_be_changed_without_a_configuration() {
+    let mut net = Net::mesh([2]);
+    let route = Origination {
+        med: Some(5),
+        ..Origination::default()
+    };
+    let changes = net.rib.originate(net.now, prefix(1), &route);
+    net.mirror(changes);
+    assert_eq!(net.told(2)[&prefix(1)].med, Some(5));
+    let changes = net.rib.withdraw(net.now, prefix(1));
+    net.mirror(changes);
+    assert_eq!(net.told_prefixes(2), []);
+    assert!(net.rib.withdraw(net.now, prefix(1)).is_empty());
+    assert_eq!(net.rib.counts().prefixes, 0);
+}
