@@ -1,0 +1,339 @@
+//! BIRD 2 and GoBGP as peers. They run without access to the kernel's tables. Where a program is not
+//! installed its tests say so and pass.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use caracal_bgp::config::{CALICO_LOCAL_PREF, Origination};
+use caracal_bgp::speaker::SpeakerOptions;
+use caracal_bgp::types::Asn;
+
+use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};
+
+/// A foreign program with a directory of its own; both go when it is dropped.
+struct Foreign {
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+fn installed(program: &str) -> bool {
+    let found = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+impl Foreign {
+    fn new(what: &str, net: Net) -> Self {
+        let directory = format!("caracal-{what}-{}-{}", std::process::id(), net.port);
+        let directory = std::env::temp_dir().join(directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        Self {
+            directory,
+            child: None,
+        }
+    }
+
+    fn run(&mut self, program: &str, arguments: &[&str]) {
+        let log = std::fs::File::create(self.directory.join("log")).unwrap();
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.directory);
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// The answer of a client program, or nothing when it fails.
+    fn ask(&self, program: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new(program);
+        let output = command
+            .args(arguments)
+            .current_dir(&self.directory)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn birdc(&self, question: &str) -> String {
+        self.ask("birdc", &["-s", "bird.ctl", question])
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// BIRD as speaker 2 of an AS, which announces prefix 2 to speaker 1.
+fn bird(net: Net, asn: Asn, options: &[&str]) -> Foreign {
+    let mut bird = Foreign::new("bird", net);
+    let (own, peer, port) = (net.address(2), net.address(1), net.port);
+    let route = prefix(2);
+    let config = format!(
+        "log stderr all;
+         router id 10.0.0.2;
+         protocol device {{ scan time 60; }}
+         protocol static own {{ ipv4; route {route} blackhole; }}
+         protocol bgp caracal {{
+           local {own} port {port} as {asn};
+           neighbor {peer} port {port} as {AS};
+           multihop; strict bind; graceful restart;
+           connect delay time 1; connect retry time 1; error wait time 1, 2;
+           ipv4 {{
+             import all;
+             export filter {{ bgp_community.add((65000, 7)); bgp_med = 9; accept; }};
+           }};
+         }}"
+    );
+    std::fs::write(bird.directory.join("bird.conf"), config).unwrap();
+    start_bird(&mut bird, options);
+    bird
+}
+
+fn start_bird(bird: &mut Foreign, options: &[&str]) {
+    let arguments = ["-f", "-c", "bird.conf", "-s", "bird.ctl", "-P", "bird.pid"];
+    bird.run("bird", &[&arguments[..], options].concat());
+}
+
+/// Waits for the whole answer of BIRD about prefix `n` to satisfy `accept`.
+async fn bird_shows(bird: &Foreign, n: u8, accept: impl Fn(&str) -> bool) -> String {
+    wait_for("BIRD's table", async || {
+        let shown = bird.birdc(&format!("show route all {}", prefix(n)));
+        if accept(&shown) {
+            Ok(shown)
+        } else {
+            Err((shown, bird.birdc("show protocols all")))
+        }
+    })
+    .await
+}
+
+/// Speaker 1 with speaker 2 of an AS as its peer; announces prefix 1.
+fn with_peer(net: Net, remote_as: Asn) -> caracal_bgp::config::SpeakerConfig {
+    let mut config = net.config(1, AS);
+    config.peers = [net.peer(1, 2, remote_as)].into();
+    originate(&mut config, 1);
+    config
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bird_internal_routes_flow_both_ways() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(111);
+    let mut one = Node::start(with_peer(net, AS)).await;
+    let bird = bird(net, AS, &[]);
+    one.holds(&[2]).await;
+    let route = one.route(2);
+    assert_eq!(route.next_hops, [net.address(2)]);
+    assert_eq!((route.local_pref, route.med), (100, Some(9)));
+    assert_eq!(route.communities, ["65000:7".parse().unwrap()]);
+    let shown = bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    assert!(
+        shown.contains(&format!("BGP.next_hop: {}", net.address(1))),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(&format!("BGP.local_pref: {CALICO_LOCAL_PREF}")),
+        "{shown}"
+    );
+    assert!(shown.contains("BGP.origin: IGP"), "{shown}");
+
+    one.reconfigure(|config| {
+        config.originate.remove(&prefix(1));
+        let route = Origination {
+            med: Some(4),
+            ..Origination::default()
+        };
+        config.originate.insert(prefix(3), route);
+    })
+    .await;
+    bird_shows(&bird, 3, |shown| shown.contains("BGP.med: 4")).await;
+    bird_shows(&bird, 1, |shown| shown.contains("not found")).await;
+    bird.birdc("disable own");
+    one.holds(&[]).await;
+    assert_eq!(one.peer(2).await.established_count, 1);
+    let session = one.peer(2).await.session.unwrap();
+    assert!(session.graceful_restart.is_some(), "{session:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bird_external_routes_carry_the_path() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(112);
+    let outside = Asn(4_200_000_001);
+    let one = Node::start(with_peer(net, outside)).await;
+    let bird = bird(net, outside, &[]);
+    one.holds(&[2]).await;
+    assert!(!one.route(2).internal);
+    assert_eq!(one.received(2, 2).await.attrs.as_path, "4200000001");
+    let shown = bird_shows(&bird, 1, |shown| shown.contains("BGP.as_path")).await;
+    assert!(shown.contains(&format!("BGP.as_path: {AS}")), "{shown}");
+    assert!(!shown.contains("BGP.local_pref: 2147482623"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bird_restarts_and_its_routes_never_go_away() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(113);
+    let one = Node::start(with_peer(net, AS)).await;
+    let mut bird = bird(net, AS, &[]);
+    one.holds(&[2]).await;
+    bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    bird.kill();
+    stale(&one, 2).await;
+    start_bird(&mut bird, &["-R"]);
+    wait_for("a fresh route", async || {
+        let route = one.route(2);
+        if route.stale {
+            Err((route, one.peer(2).await))
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    assert!(one.fib.lock().unwrap().withdrawn.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bird_keeps_our_routes_while_we_restart() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(114);
+    let one = Node::start(with_peer(net, AS)).await;
+    let bird = bird(net, AS, &[]);
+    one.holds(&[2]).await;
+    bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    let config = one.config.clone();
+    drop(one);
+    let restarting = || {
+        bird.birdc("show protocols all caracal")
+            .contains("Neighbor graceful restart active")
+    };
+    wait_for("BIRD's notice", async || {
+        if restarting() {
+            Ok(())
+        } else {
+            Err(bird.birdc("show protocols all"))
+        }
+    })
+    .await;
+    bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    let options = SpeakerOptions {
+        restarting: true,
+        ..SpeakerOptions::default()
+    };
+    let one = Node::start_with(config, options).await;
+    one.holds(&[2]).await;
+    wait_for("the end of the restart", async || {
+        if restarting() {
+            Err(bird.birdc("show protocols all"))
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    bird_shows(&bird, 1, |shown| shown.contains("BGP.next_hop")).await;
+    let changes = bird.birdc("show protocols all caracal");
+    let withdrawn = changes
+        .lines()
+        .find(|line| line.contains("Import withdraws"))
+        .unwrap();
+    assert_eq!(withdrawn.split_whitespace().nth(2), Some("0"), "{changes}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gobgp_routes_flow_both_ways() {
+    if !installed("gobgpd") {
+        return;
+    }
+    let net = Net::new(115);
+    let mut gobgp = Foreign::new("gobgp", net);
+    let (own, peer, port) = (net.address(2), net.address(1), net.port);
+    let api = port ^ 1;
+    let config = format!(
+        r#"[global.config]
+             as = {AS}
+             router-id = "10.0.0.2"
+             port = {port}
+             local-address-list = ["{own}"]
+           [[neighbors]]
+             [neighbors.config]
+               neighbor-address = "{peer}"
+               peer-as = {AS}
+             [neighbors.transport.config]
+               local-address = "{own}"
+               remote-port = {port}
+             [neighbors.timers.config]
+               connect-retry = 1
+             [neighbors.graceful-restart.config]
+               enabled = true
+               restart-time = 60"#
+    );
+    std::fs::write(gobgp.directory.join("gobgp.toml"), config).unwrap();
+    gobgp.run(
+        "gobgpd",
+        &["-f", "gobgp.toml", "--api-hosts", &format!("{own}:{api}")],
+    );
+    // GoBGP does not accept a loopback address as next hop.
+    let mut config = with_peer(net, AS);
+    let elsewhere: IpAddr = [192, 0, 2, 1].into();
+    config
+        .originate
+        .entry(prefix(1))
+        .and_modify(|route| route.next_hop = Some(elsewhere));
+    let one = Node::start(config).await;
+    one.established(2).await;
+    let (host, api) = (own.to_string(), api.to_string());
+    let ask = |question: &str| {
+        let words: Vec<&str> = question.split(' ').collect();
+        gobgp.ask("gobgp", &[&["-u", &host, "-p", &api][..], &words].concat())
+    };
+    ask(&format!(
+        "global rib add {} med 9 community 65000:7",
+        prefix(2)
+    ));
+    one.holds(&[2]).await;
+    let route = one.route(2);
+    assert_eq!((route.next_hops, route.med), (vec![own], Some(9)));
+    assert_eq!(route.communities, ["65000:7".parse().unwrap()]);
+    let shown = wait_for("GoBGP's table", async || {
+        let shown = ask(&format!("global rib {}", prefix(1)));
+        if shown.contains("LocalPref") {
+            Ok(shown)
+        } else {
+            Err((shown, ask("neighbor")))
+        }
+    })
+    .await;
+    assert!(
+        shown.contains(&format!("LocalPref: {CALICO_LOCAL_PREF}")),
+        "{shown}"
+    );
+    assert!(shown.contains(&elsewhere.to_string()), "{shown}");
+    ask(&format!("global rib del {}", prefix(2)));
+    one.holds(&[]).await;
+    assert_eq!(one.peer(2).await.name, name(2));
+}
