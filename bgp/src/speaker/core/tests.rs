@@ -13,6 +13,7 @@ use crate::config::{Origination, PeerConfig};
 use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo};
 use crate::speaker::feed::OutBatch;
 use crate::speaker::message::{ListenerStart, SessionStart};
+use crate::speaker::status::PeerStatus;
 use crate::speaker::{Running, Speaker, SpeakerHandle};
 use crate::types::{Asn, RouterId};
 use crate::wire::update::Update;
@@ -112,14 +113,29 @@ impl Stage {
         (stage, sessions)
     }
 
-    async fn state(&self, n: u8) -> (SessionState, Option<String>) {
-        let status = self.speaker.status().await.unwrap();
-        let peer = status
-            .peers
-            .into_iter()
-            .find(|peer| peer.name == name(n))
-            .unwrap();
-        (peer.state, peer.reason)
+    /// Asks for a peer's status until it is as expected. Commands and sessions have a channel each, so a
+    /// command can overtake what a session has said.
+    async fn peer(&self, n: u8, expected: impl Fn(&PeerStatus) -> bool) -> PeerStatus {
+        let mut last = None;
+        for _ in 0..1000 {
+            let status = self.speaker.status().await.unwrap();
+            let peer = status
+                .peers
+                .into_iter()
+                .find(|peer| peer.name == name(n))
+                .unwrap();
+            if expected(&peer) {
+                return peer;
+            }
+            last = Some(peer);
+            tokio::task::yield_now().await;
+        }
+        panic!("not as expected: {last:#?}");
+    }
+
+    async fn established_peer(&self, n: u8) -> PeerStatus {
+        self.peer(n, |peer| peer.state == SessionState::Established)
+            .await
     }
 
     /// Reconfigures to what `change` makes of the configuration.
@@ -232,11 +248,8 @@ async fn routes_flow_from_a_session_to_the_forwarding_table_and_own_routes_to_se
     );
     sessions[0].down(false).await;
     assert_eq!(change(&fib).await, [(prefix(1), None)]);
-    let (state, reason) = stage.state(2).await;
-    assert_eq!(
-        (state, reason.as_deref()),
-        (SessionState::Idle, Some("hold timer expired"))
-    );
+    let peer = stage.peer(2, |peer| peer.state == SessionState::Idle).await;
+    assert_eq!(peer.reason.as_deref(), Some("hold timer expired"));
     assert!(
         sessions[1].feed.is_empty(),
         "internal routes are not for internal peers"
@@ -286,14 +299,14 @@ async fn a_change_of_one_peer_does_not_touch_the_other() {
     let new = stage.session().await;
     assert_eq!(new.start.config.hold_time, Duration::from_secs(9));
     new.up().await;
-    assert_eq!(stage.state(2).await.0, SessionState::Established);
+    stage.established_peer(2).await;
     assert!(stage.speaker.routes().await.unwrap().is_empty());
     assert!(
         sessions[0].start.control.try_recv().is_err(),
         "nothing was said to the other"
     );
     assert!(sessions[0].feed.is_empty());
-    assert_eq!(stage.state(3).await.0, SessionState::Established);
+    stage.established_peer(3).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -309,7 +322,7 @@ async fn a_soft_change_reaches_the_running_session() {
         panic!()
     };
     assert_eq!(new.ttl, Some(7));
-    assert_eq!(stage.state(2).await.0, SessionState::Established);
+    stage.established_peer(2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,6 +350,7 @@ async fn a_peer_that_is_removed_and_added_again_gets_one_session_at_a_time() {
     let mut config = config(&[2, 3]);
     let (mut stage, mut sessions) = Stage::established(config.clone()).await;
     sessions[0].announce(1).await;
+    stage.peer(2, |peer| peer.routes.received == 1).await;
     stage
         .reconfigure(&mut config, |config| drop(config.peers.remove(&name(2))))
         .await;
@@ -360,11 +374,12 @@ async fn a_peer_that_is_removed_and_added_again_gets_one_session_at_a_time() {
 async fn a_session_task_that_ends_by_itself_is_restarted() {
     let (mut stage, mut sessions) = Stage::established(config(&[2])).await;
     sessions[0].announce(1).await;
+    stage.peer(2, |peer| peer.routes.received == 1).await;
     drop(sessions.remove(0));
     let again = stage.session().await;
     assert!(stage.speaker.routes().await.unwrap().is_empty());
     again.up().await;
-    assert_eq!(stage.state(2).await.0, SessionState::Established);
+    stage.established_peer(2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -451,6 +466,7 @@ async fn answers_can_be_serialised() {
     config.originate.insert(prefix(9), Origination::default());
     let (stage, sessions) = Stage::established(config).await;
     sessions[0].announce(1).await;
+    stage.peer(2, |peer| peer.routes.received == 1).await;
     let status = stage.speaker.status().await.unwrap();
     let text = serde_json::to_string(&status).unwrap();
     assert!(text.contains(r#""state":"Established""#), "{text}");
