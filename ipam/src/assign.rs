@@ -33,6 +33,9 @@ pub struct Assign {
     now: Timestamp,
     view: View,
     state: State,
+    /// Blocks to read together with everything else: the caller's guess, then those of a lost race, so
+    /// that the next try is a round trip shorter.
+    likely: Vec<Prefix>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +85,7 @@ impl Assign {
     pub fn new(request: AssignRequest, now: Timestamp) -> Self {
         Self {
             owner: request.owner(),
+            likely: request.likely_blocks.clone(),
             request,
             now,
             view: View::default(),
@@ -110,7 +114,7 @@ impl Assign {
             ranges.push(view::key(&Key::node(node)));
         }
         ranges.extend(self.families().map(|f| view::affinities(&self.owner, f)));
-        let likely = self.request.likely_blocks.iter().take(MAX_BLOCKS);
+        let likely = self.likely.iter().take(MAX_BLOCKS);
         ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
         self.read(ranges)
     }
@@ -125,7 +129,7 @@ impl Assign {
         let needs = self.needs()?;
         let mut planners: Vec<_> = needs.iter().map(|need| self.planner(need)).collect();
         for planner in &mut planners {
-            planner.take_own(&self.request.likely_blocks);
+            planner.take_own(&self.likely);
         }
         if planners.iter().all(|p| p.missing() == 0) {
             let picks = planners.into_iter().flat_map(|p| p.picks).collect();
@@ -335,6 +339,7 @@ impl Assign {
             let fault = RequestFault::TooScattered(count, picks.len());
             return Step::Failed(AssignError::Request(fault));
         }
+        self.likely = picks.iter().map(|pick| pick.cidr).collect();
         let mut draft = Draft::default();
         for pick in &picks {
             if !matches!(pick.source, Source::Claim | Source::Reclaim(_)) {

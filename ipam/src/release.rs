@@ -140,6 +140,7 @@ impl ReleaseHandle {
                 }
             }
         }
+        self.likely = cidrs.iter().take(MAX_BLOCKS).copied().collect();
         let mut draft = changes.draft(&self.view, Some(&self.handle));
         draft.put_handle(&self.handle, Some(known), &rest);
         self.state = State::Releasing(Progress {

@@ -1,14 +1,20 @@
-//! The client on a datastore in memory.
+//! The client on a datastore in memory and on a real etcd.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod race;
 mod world;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use caracal_datastore::MemoryStore;
-use caracal_ipam::{AssignRequest, Client};
+use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
+use caracal_datastore::memory::CommitFault;
+use caracal_datastore::testing::EtcdServer;
+use caracal_datastore::{MemoryStore, Store};
+use caracal_ipam::{AssignError, AssignRequest, Client, ClientError};
+use caracal_model::txn::{Txn, TxnOutcome};
 use world::{node, pool};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {
@@ -89,4 +95,106 @@ async fn an_own_block_costs_two_reads_and_a_right_guess_one() {
         .unwrap();
     assert_eq!((store.reads() - reads, store.commits() - commits), (1, 1));
     assert_eq!(client.check().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipam_11_an_answer_that_got_lost_is_undone_through_the_handle() {
+    let store = store([pool("v4", "10.0.0.0/16", 26), node("node-a")]);
+    let client = Client::new(store.clone());
+    client
+        .auto_assign(request("node-a", "net.1"))
+        .await
+        .unwrap();
+    store.fail_commit(1, CommitFault::AnswerLost);
+    let error = client
+        .auto_assign(request("node-a", "net.2"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ClientError::Store(_)) && error.is_transient(),
+        "{error}"
+    );
+    // It was carried out, though nobody heard of it.
+    let released = client
+        .release_by_handle(&"net.2".into(), &[])
+        .await
+        .unwrap();
+    assert_eq!(released.addresses.len(), 1);
+    store.fail_commit(1, CommitFault::Lost);
+    client
+        .auto_assign(request("node-a", "net.3"))
+        .await
+        .unwrap_err();
+    assert!(
+        client
+            .addresses_of(&"net.3".into())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(client.check().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_races_are_repeated_up_to_a_limit_and_final_errors_are_not() {
+    let store = store([pool("v4", "10.0.0.0/16", 26), node("node-a")]);
+    let client = Client::new(store.clone());
+    for nth in 1..=20 {
+        store.conflict_on_commit(nth);
+    }
+    client
+        .auto_assign(request("node-a", "net.1"))
+        .await
+        .unwrap();
+    for nth in 1..=200 {
+        store.conflict_on_commit(nth);
+    }
+    let before = store.commits();
+    let error = client
+        .auto_assign(request("node-a", "net.2"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ClientError::Contended { attempts: 100 }),
+        "{error}"
+    );
+    assert_eq!(store.commits() - before, 100);
+    let (reads, commits) = (store.reads(), store.commits());
+    let error = client
+        .auto_assign(request("node-x", "net.3"))
+        .await
+        .unwrap_err();
+    assert!(matches!(
+        error,
+        ClientError::Refused(AssignError::UnknownNode { .. })
+    ));
+    assert!(!error.is_transient());
+    assert_eq!((store.reads() - reads, store.commits() - commits), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ipam_1_many_tasks_on_three_nodes_in_memory() {
+    let store = MemoryStore::new();
+    store.set_latency(Duration::from_millis(1));
+    for entry in race::stage() {
+        store.put(entry.0, entry.1);
+    }
+    race::run(store, 24, 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ipam_1_many_tasks_on_three_nodes_on_a_real_etcd() {
+    let Some(server) = EtcdServer::start() else {
+        return;
+    };
+    let config = EtcdConfig::new([server.endpoint()]);
+    let store = EtcdStore::new(config).unwrap();
+    for (key, value) in race::stage() {
+        let txn = Txn::new().create(key, value);
+        assert!(matches!(
+            store.commit(&txn).await.unwrap(),
+            TxnOutcome::Committed(_)
+        ));
+    }
+    race::run(store, 16, 6).await;
 }

@@ -235,6 +235,7 @@ struct Client {
 
 struct Search {
     block_len: u8,
+    size: usize,
     seen: HashSet<u64>,
     ends: usize,
 }
@@ -265,13 +266,29 @@ impl Search {
         }
         if leaf {
             self.ends += 1;
-            for client in &branch.clients {
-                if !client.crashed {
-                    let held = held_by(&branch.world, &client.handle);
-                    assert_eq!(held, client.took, "{branch:?}");
-                }
+            self.inspect_end(branch);
+        }
+    }
+
+    /// At rest: everybody alive holds what it was told, and nothing is lost: once the dead hosts' data is
+    /// released, every address of the pool can be had again.
+    fn inspect_end(&self, mut branch: Branch) {
+        for client in &branch.clients {
+            if !client.crashed {
+                let held = held_by(&branch.world, &client.handle);
+                assert_eq!(held, client.took, "{branch:?}");
             }
         }
+        let world = &mut branch.world;
+        for host in 0..2 {
+            let left = run(world, machine(host, &Deed::Leave, self.block_len, 100));
+            assert_eq!(left, End::Finished);
+        }
+        let mut request = AssignRequest::workload("node-0".into(), "all".into());
+        request.num_v4 = self.size;
+        let all = run(world, Any::Assign(Assign::new(request, after(20_000))));
+        assert!(matches!(all, End::Took(_)), "IPAM-10: {all:?} {world:?}");
+        assert_eq!(faults(world, after(20_000)), []);
     }
 
     fn advance(&self, branch: &mut Branch, index: usize) {
@@ -310,7 +327,15 @@ impl Search {
     }
 }
 
-fn search(world: World, block_len: u8, todos: &[(usize, &[Deed])], crashes: usize) -> Search {
+fn search(stage: &str, strict: bool, todos: &[(usize, &[Deed])], crashes: usize) {
+    let pool_range: Prefix = stage.parse().unwrap();
+    let block_len = 30;
+    let mut world = World::default()
+        .with(pool("p", stage, block_len))
+        .with(config(|c| c.strict_affinity = strict));
+    for host in 0..2 {
+        world.put(node(&format!("node-{host}")));
+    }
     let client = |(host, todo): &(usize, &[Deed])| Client {
         host: *host,
         actor: None,
@@ -329,47 +354,52 @@ fn search(world: World, block_len: u8, todos: &[(usize, &[Deed])], crashes: usiz
     };
     let mut search = Search {
         block_len,
+        size: usize::try_from(pool_range.size()).unwrap(),
         seen: HashSet::new(),
         ends: 0,
     };
     search.explore(branch);
     println!("{} states, {} ends", search.seen.len(), search.ends);
     assert!(search.ends > 1);
-    search
 }
 
-fn one_block(strict: bool) -> World {
-    let mut world = World::default()
-        .with(pool("p", "10.0.0.0/30", 30))
-        .with(config(|c| c.strict_affinity = strict));
-    for host in 0..2 {
-        world.put(node(&format!("node-{host}")));
-    }
-    world
-}
+const ONE_BLOCK: &str = "10.0.0.0/30";
+const TWO_BLOCKS: &str = "10.0.0.0/29";
 
 #[test]
-fn every_interleaving_of_two_hosts_on_one_block_with_a_crash_anywhere() {
+fn every_interleaving_of_two_hosts_on_one_block_with_two_crashes() {
     let deeds: &[Deed] = &[Deed::Assign(0, 3), Deed::Release(0)];
-    search(one_block(false), 30, &[(0, deeds), (1, deeds)], 1);
+    search(ONE_BLOCK, false, &[(0, deeds), (1, deeds)], 2);
 }
 
 #[test]
-fn every_interleaving_of_claim_give_back_and_reclaim() {
+fn every_interleaving_of_two_hosts_that_borrow_from_each_other() {
+    let deeds: &[Deed] = &[Deed::Assign(0, 2), Deed::Release(0)];
+    search(ONE_BLOCK, false, &[(0, deeds), (1, deeds)], 1);
+}
+
+#[test]
+fn every_interleaving_of_claim_give_back_and_reclaim_with_two_crashes() {
     let first: &[Deed] = &[
         Deed::Assign(0, 1),
         Deed::Release(0),
         Deed::GiveBack(0, true),
     ];
     let second: &[Deed] = &[Deed::Assign(0, 2)];
-    search(one_block(true), 30, &[(0, first), (1, second)], 1);
+    search(ONE_BLOCK, true, &[(0, first), (1, second)], 2);
 }
 
 #[test]
 fn every_interleaving_of_two_processes_of_one_host() {
-    let mut world = World::default().with(pool("p", "10.0.0.0/29", 30));
-    world.put(node("node-0"));
     let deeds: &[Deed] = &[Deed::Assign(0, 3)];
     let more: &[Deed] = &[Deed::Assign(1, 3), Deed::Release(1)];
-    search(world, 30, &[(0, deeds), (0, more)], 0);
+    search(TWO_BLOCKS, false, &[(0, deeds), (0, more)], 1);
+}
+
+#[test]
+fn every_interleaving_of_three_clients_on_two_blocks() {
+    let first: &[Deed] = &[Deed::Assign(0, 3)];
+    let second: &[Deed] = &[Deed::Assign(1, 2)];
+    let third: &[Deed] = &[Deed::Assign(2, 2), Deed::Release(2)];
+    search(TWO_BLOCKS, false, &[(0, first), (0, second), (1, third)], 1);
 }

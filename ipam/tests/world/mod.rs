@@ -10,6 +10,7 @@
 pub mod actor;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use caracal_ipam::{Reading, Timestamp};
 use caracal_model::Key;
@@ -27,10 +28,20 @@ pub fn after(seconds: u64) -> Timestamp {
 }
 
 /// etcd's contract, as far as machines see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct World {
     pub keys: BTreeMap<String, (i64, Vec<u8>)>,
     pub revision: i64,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ipam = self.keys.iter().filter(|(key, _)| key.contains("/ipam/"));
+        for (key, (revision, value)) in ipam {
+            writeln!(f, "{key} @{revision} {}", String::from_utf8_lossy(value))?;
+        }
+        write!(f, "@{}", self.revision)
+    }
 }
 
 impl World {
