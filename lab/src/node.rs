@@ -183,7 +183,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits until the process of a node serves: a Caracal node answers on its admin socket.
+    /// Waits until the process of a node serves: a Caracal node is registered and answers on its admin socket.
     ///
     /// # Errors
     /// [`NodeError`], at once when the process has ended.
@@ -217,9 +217,12 @@ impl Lab {
                 // A cheap look first: starting a process costs more than a connect.
                 let socket = self.folder.socket(&node.name);
                 UnixStream::connect(&socket).map_err(|e| format!("{}: {e}", socket.display()))?;
-                self.node_status(&node.name)
-                    .map(drop)
-                    .map_err(|e| e.to_string())
+                let status = self.node_status(&node.name).map_err(|e| e.to_string())?;
+                // A node that is not registered yet answers, but no pod can be attached to it.
+                match (status.datastore.state.as_str(), status.datastore.reason) {
+                    ("starting", reason) => Err(reason.unwrap_or_else(|| "starting".to_owned())),
+                    _ => Ok(()),
+                }
             }
             NodeKind::Bird2 => self
                 .birdc(&node.name, &["show", "status"])

@@ -127,6 +127,7 @@ impl Rib {
             received: state.received,
             accepted: state.accepted,
             advertised,
+            stale: state.stale_until.is_some(),
         })
     }
 

@@ -203,6 +203,8 @@ pub struct PeerCounts {
     pub accepted: usize,
     /// Prefixes that it is told.
     pub advertised: usize,
+    /// Routes of it are kept past the end of a session (RFC 4724 §4.2).
+    pub stale: bool,
 }
 
 /// Counters of the table.

@@ -172,7 +172,7 @@ fn peer_status(peer: caracal_bgp::speaker::status::PeerStatus, now: u64) -> Peer
         received: peer.routes.received,
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,
-        stale: false,
+        stale: peer.routes.stale,
     }
 }
 
