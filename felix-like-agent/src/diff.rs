@@ -342,7 +342,8 @@ impl Ops<'_> {
         let planned = self.desired.routes.get(&first.prefix);
         let wanted = planned.filter(|p| p.route.metric == first.metric);
         let exact = wanted.and_then(|p| routes.iter().position(|r| is_right(&p.route, r)));
-        let foreign = |r: &ActualRoute| self.desired.ownership.route(r) == Owner::Foreign;
+        let foreign =
+            |r: &ActualRoute| r.tos == 0 && self.desired.ownership.route(r) == Owner::Foreign;
         // The one that stays, because it is right or is being replaced.
         let stays = match (wanted, exact) {
             (None, _) => None,

@@ -409,6 +409,10 @@ impl Reconciler {
         let total = ops.len();
         let mut failures = 0;
         // Devices first: the rest needs their indices.
+        if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
+            // The kernel takes what stood on the device with it, and the monitor hears nothing of our own doing.
+            self.bell.notify_one();
+        }
         let (devices, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(|op| {
             matches!(op, Op::AddTunnel(_) | Op::SetTunnel(_))
                 || matches!(op, Op::DeleteTunnel(name) if self.is_recreated(name))

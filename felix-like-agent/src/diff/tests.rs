@@ -1,1 +1,635 @@
+//! Properties of `diff` against a small kernel made of maps.
 
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use caracal_model::net::{Cidr, Family, Prefix};
+use proptest::prelude::*;
+
+use super::*;
+use crate::actual::{ActualNeighbour, ActualTarget};
+use crate::desired::{
+    BLACKHOLE_METRIC, FdbKey, IPIP_DEVICE, NeighbourKey, PlannedRoute, Target, vxlan_device,
+};
+use crate::links::VxlanParameters;
+
+/// What the kernel does with an op. Errors are the kernel's refusals.
+fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
+    let exists = |actual: &Actual, link: &IfName| {
+        actual
+            .links
+            .by_name(link.as_str())
+            .map(|_| ())
+            .ok_or_else(|| format!("no device {link}"))
+    };
+    match op {
+        Op::AddTunnel(tunnel) => {
+            if actual.links.by_name(tunnel.name.as_str()).is_some() {
+                return Err("device exists".into());
+            }
+            let link = made(tunnel, &actual.links)?;
+            actual.links.insert(link);
+        }
+        Op::SetTunnel(tunnel) => {
+            let link = actual
+                .links
+                .by_name_mut(tunnel.name.as_str())
+                .ok_or("no device")?;
+            (link.up, link.mtu) = (true, tunnel.mtu);
+            if let TunnelKind::Vxlan { mac, .. } = tunnel.kind {
+                link.mac = Some(mac);
+            }
+        }
+        Op::DeleteTunnel(name) => {
+            exists(actual, name)?;
+            actual.remove_link(name);
+        }
+        Op::AddAddress(name, cidr) => {
+            let link = actual.links.by_name_mut(name.as_str()).ok_or("no device")?;
+            link.addresses.push(*cidr);
+        }
+        Op::DeleteAddress(name, cidr) => {
+            let link = actual.links.by_name_mut(name.as_str()).ok_or("no device")?;
+            link.addresses.retain(|a| a != cidr);
+        }
+        Op::PutNeighbour(key, mac) => {
+            exists(actual, &key.link)?;
+            let entry = ActualNeighbour {
+                mac: Some(*mac),
+                permanent: true,
+            };
+            actual.neighbours.insert(key.clone(), entry);
+        }
+        Op::DeleteNeighbour(key) => {
+            actual.neighbours.remove(key).ok_or("no neighbour")?;
+        }
+        Op::PutFdb(key, remote) => {
+            exists(actual, &key.link)?;
+            actual.fdb.insert(key.clone(), *remote);
+        }
+        Op::DeleteFdb(key, _) => {
+            actual.fdb.remove(key).ok_or("no entry")?;
+        }
+        Op::AddRoute(route) => {
+            route.target.links().try_for_each(|l| exists(actual, l))?;
+            let there = actual.routes.entry(route.key()).or_default();
+            if there.iter().any(|r| r.tos == 0) {
+                return Err("file exists".into());
+            }
+            there.push(route.clone().into());
+        }
+        Op::ReplaceRoute(route) => {
+            route.target.links().try_for_each(|l| exists(actual, l))?;
+            let there = actual.routes.entry(route.key()).or_default();
+            match there.iter_mut().find(|r| r.tos == 0) {
+                Some(first) => *first = route.clone().into(),
+                None => there.push(route.clone().into()),
+            }
+        }
+        Op::DeleteRoute(route) => {
+            let there = actual.routes.get_mut(&route.key()).ok_or("no route")?;
+            let index = there
+                .iter()
+                .position(|r| r == route)
+                .ok_or("no such route")?;
+            there.remove(index);
+            actual.routes.retain(|_, routes| !routes.is_empty());
+        }
+        Op::WriteSysctl(path, value) => {
+            actual.sysctls.insert(path.clone(), value.clone());
+        }
+        Op::PutNat(nat) => actual.nat = Some(nat.fingerprint()),
+        Op::DeleteNat => actual.nat = None,
+    }
+    Ok(())
+}
+
+fn made(tunnel: &Tunnel, links: &Links) -> Result<Link, String> {
+    let index = links.iter().map(|l| l.index).max().unwrap_or(0) + 1;
+    let mut link = Link::new(index, tunnel.name.as_str());
+    link.kind = tunnel.kind.as_str().to_owned();
+    link.mtu = tunnel.mtu;
+    if let TunnelKind::Vxlan {
+        vni,
+        port,
+        local,
+        parent,
+        mac,
+    } = &tunnel.kind
+    {
+        let parent = links.by_name(parent.as_str()).ok_or("no parent")?.index;
+        link.mac = Some(*mac);
+        link.vxlan = Some(VxlanParameters {
+            vni: *vni,
+            port: *port,
+            local: Some(*local),
+            parent: Some(parent),
+            learning: false,
+            external: false,
+        });
+    }
+    Ok(link)
+}
+
+fn base() -> Actual {
+    let mut links = Links::default();
+    links.insert(Link::new(1, "eth0").with_address("10.0.0.1/24".parse().unwrap()));
+    for (index, name) in [(2, "cali1"), (3, "cali2")] {
+        let mut link = Link::new(index, name);
+        link.kind = "veth".into();
+        links.insert(link);
+    }
+    Actual {
+        links,
+        ..Actual::default()
+    }
+}
+
+// A small world, so that wanted and present things often meet.
+
+fn some_prefix() -> impl Strategy<Value = Prefix> {
+    prop_oneof![
+        (0u8..6).prop_map(|n| Prefix::v4([10, 244, n, 0].into(), 26)),
+        (0u8..4).prop_map(|n| Prefix::v4([10, 244, 0, n].into(), 32)),
+    ]
+}
+
+fn some_link() -> impl Strategy<Value = IfName> {
+    prop::sample::select(vec!["eth0", "cali1", "cali2", "vxlan.calico", "tunl0"])
+        .prop_map(IfName::from)
+}
+
+fn some_target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        Just(Target::Blackhole),
+        (some_link(), prop::option::of(2u8..5), any::<bool>()).prop_map(
+            |(link, gateway, onlink)| {
+                let gateway = gateway.map(|n| IpAddr::from([10, 0, 0, n]));
+                Target::via(gateway, &link, onlink)
+            }
+        ),
+    ]
+}
+
+fn some_metric() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![0, 1024, BLACKHOLE_METRIC])
+}
+
+fn some_actual_route() -> impl Strategy<Value = ActualRoute> {
+    let protocol = prop::sample::select(vec![2u8, 3, 4, 12, 80, 80]);
+    let target = prop_oneof![
+        9 => some_target().prop_map(ActualTarget::Known),
+        1 => Just(ActualTarget::Other(7)),
+    ];
+    let tos = prop_oneof![9 => Just(0u8), 1 => Just(16u8)];
+    (
+        some_prefix(),
+        some_metric(),
+        protocol,
+        target,
+        tos,
+        prop::option::of(Just(1450)),
+    )
+        .prop_map(|(prefix, metric, protocol, target, tos, mtu)| ActualRoute {
+            prefix,
+            metric,
+            tos,
+            protocol,
+            target,
+            mtu,
+        })
+}
+
+fn some_tunnel(name: &'static str) -> impl Strategy<Value = Tunnel> {
+    (
+        1u32..3,
+        any::<bool>(),
+        prop::option::of(0u8..3),
+        any::<u8>(),
+    )
+        .prop_map(move |(vni, big, address, octet)| Tunnel {
+            name: name.into(),
+            kind: if name == IPIP_DEVICE {
+                TunnelKind::Ipip
+            } else {
+                TunnelKind::Vxlan {
+                    vni,
+                    port: 4789,
+                    local: [10, 0, 0, 1].into(),
+                    parent: "eth0".into(),
+                    mac: [0x66, 0, 0, 0, 0, octet],
+                }
+            },
+            mtu: if big { 1480 } else { 1450 },
+            address: address.map(|n| [10, 244, 0, n].into()),
+        })
+}
+
+fn some_desired() -> impl Strategy<Value = Desired> {
+    let tunnels = (
+        prop::option::of(some_tunnel(vxlan_device(Family::Ipv4))),
+        prop::option::of(some_tunnel(IPIP_DEVICE)),
+    );
+    let routes = prop::collection::vec((some_prefix(), some_metric(), some_target()), 0..12);
+    let vteps = prop::collection::vec((0u8..4, 2u8..5), 0..4);
+    let sysctls = prop::collection::btree_map("net/[ab]", "[01]", 0..3);
+    (
+        tunnels,
+        routes,
+        vteps,
+        sysctls,
+        prop::option::of(any::<bool>()),
+    )
+        .prop_map(|((vxlan, ipip), routes, vteps, sysctls, nat)| {
+            let mut desired = Desired {
+                sysctls,
+                ..Desired::default()
+            };
+            for tunnel in vxlan.into_iter().chain(ipip) {
+                desired.tunnels.insert(tunnel.name.clone(), tunnel);
+            }
+            // A plan names only devices that are there or planned.
+            let usable = |link: &IfName, desired: &Desired| {
+                !crate::ownership::is_tunnel_device(link.as_str())
+                    || desired.tunnels.contains_key(link)
+            };
+            for (prefix, metric, target) in routes {
+                if !target.links().all(|l| usable(l, &desired)) {
+                    continue;
+                }
+                let local = target.links().any(|l| l.as_str().starts_with("cali"));
+                let kind = if local {
+                    RouteKind::Local
+                } else {
+                    RouteKind::Direct
+                };
+                let route = Route {
+                    prefix,
+                    metric,
+                    protocol: 80,
+                    target,
+                    mtu: None,
+                };
+                desired.routes.insert(prefix, PlannedRoute { route, kind });
+            }
+            let link: IfName = vxlan_device(Family::Ipv4).into();
+            if desired.tunnels.contains_key(&link) {
+                for (n, host) in vteps {
+                    let mac = [0x66, 1, 0, 0, 0, n];
+                    let address = [10, 244, n, 1].into();
+                    desired.neighbours.insert(
+                        NeighbourKey {
+                            link: link.clone(),
+                            address,
+                        },
+                        mac,
+                    );
+                    desired.fdb.insert(
+                        FdbKey {
+                            link: link.clone(),
+                            mac,
+                        },
+                        [10, 0, 0, host].into(),
+                    );
+                }
+            }
+            desired.nat = nat.map(|on| {
+                let mut nat = crate::nat::example();
+                if !on {
+                    nat.ipv4.masquerade.clear();
+                }
+                nat
+            });
+            desired
+        })
+}
+
+/// A kernel in any state: devices of any make, routes, neighbours and FDB entries of anybody.
+fn some_actual() -> impl Strategy<Value = Actual> {
+    let devices = (
+        prop::option::of((some_tunnel(vxlan_device(Family::Ipv4)), any::<u8>())),
+        prop::option::of((some_tunnel(IPIP_DEVICE), any::<u8>())),
+    );
+    let routes = prop::collection::vec(some_actual_route(), 0..16);
+    let neighbours = prop::collection::vec((some_link(), 0u8..4, any::<bool>()), 0..6);
+    let fdb = prop::collection::vec((0u8..5, 2u8..5), 0..4);
+    (devices, routes, neighbours, fdb).prop_map(|((vxlan, ipip), routes, neighbours, fdb)| {
+        let mut actual = base();
+        for (tunnel, whim) in vxlan.into_iter().chain(ipip) {
+            let mut link = made(&tunnel, &actual.links).unwrap();
+            link.up = whim & 1 == 0;
+            link.addresses.extend(tunnel.cidr());
+            link.addresses.push("fe80::1/64".parse().unwrap());
+            if whim & 6 == 6 {
+                (link.kind, link.vxlan) = ("bridge".into(), None);
+            }
+            actual.links.insert(link);
+        }
+        let there = |link: &IfName, actual: &Actual| actual.links.by_name(link.as_str()).is_some();
+        for route in routes {
+            if route
+                .next_hops()
+                .iter()
+                .all(|hop| there(&hop.link, &actual))
+            {
+                actual.push_route(route);
+            }
+        }
+        for (link, n, permanent) in neighbours {
+            if there(&link, &actual) {
+                let key = NeighbourKey {
+                    link,
+                    address: [10, 244, n, 1].into(),
+                };
+                let mac = Some([0x66, 1, 0, 0, 0, n]);
+                actual
+                    .neighbours
+                    .insert(key, ActualNeighbour { mac, permanent });
+            }
+        }
+        let link: IfName = vxlan_device(Family::Ipv4).into();
+        if there(&link, &actual) {
+            for (n, host) in fdb {
+                let mac = if n == 4 {
+                    [0; 6]
+                } else {
+                    [0x66, 1, 0, 0, 0, n]
+                };
+                let key = FdbKey {
+                    link: link.clone(),
+                    mac,
+                };
+                actual.fdb.insert(key, [10, 0, 0, host].into());
+            }
+        }
+        actual
+    })
+}
+
+/// Everything in a kernel that is not ours, in a form that compares.
+fn foreign(actual: &Actual, desired: &Desired) -> BTreeSet<String> {
+    let rule = &desired.ownership;
+    let mut all = BTreeSet::new();
+    let replaced: BTreeSet<&IfName> = desired.tunnels.keys().collect();
+    for route in actual
+        .all_routes()
+        .filter(|r| rule.route(r) == Owner::Foreign)
+    {
+        // What stands on a device of ours goes with it.
+        let on_ours = route.next_hops().iter().any(|hop| {
+            actual
+                .links
+                .by_name(hop.link.as_str())
+                .is_some_and(|l| rule.tunnel(l))
+        });
+        if !on_ours {
+            all.insert(format!("{route:?}"));
+        }
+    }
+    for link in actual.links.iter().filter(|l| !rule.tunnel(l)) {
+        // The kernel of this test gives addresses to devices of ours alone.
+        all.insert(format!("{link:?}"));
+    }
+    for (key, neighbour) in &actual.neighbours {
+        let link = actual.links.by_name(key.link.as_str());
+        let on_ours = link.is_some_and(|l| rule.tunnel(l)) || replaced.contains(&key.link);
+        if !rule.neighbour(key, neighbour) && !on_ours && !desired.neighbours.contains_key(key) {
+            all.insert(format!("{key} {neighbour:?}"));
+        }
+    }
+    all
+}
+
+/// The wanted things that are not there, but for those whose place somebody else holds.
+fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
+    let mut missing = Vec::new();
+    let blocked = |link: &IfName| {
+        desired
+            .tunnels
+            .get(link)
+            .is_some_and(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
+    };
+    for tunnel in desired.tunnels.values() {
+        let state = tunnel_state(tunnel, &actual.links);
+        if !matches!(state, TunnelState::Right | TunnelState::Foreign) {
+            missing.push(format!("device {}", tunnel.name));
+        }
+        let link = actual.links.by_name(tunnel.name.as_str());
+        let has = |cidr: Cidr| link.is_some_and(|l| l.addresses.contains(&cidr));
+        if state == TunnelState::Right && !tunnel.cidr().is_none_or(has) {
+            missing.push(format!("address of {}", tunnel.name));
+        }
+    }
+    for planned in desired.routes.values() {
+        if planned.route.target.links().any(blocked) {
+            continue;
+        }
+        match route_state(desired, &planned.route, actual) {
+            RouteState::Right | RouteState::Foreign(_) => {}
+            _ => missing.push(planned.route.to_string()),
+        }
+    }
+    for (key, mac) in &desired.neighbours {
+        let there = actual.neighbours.get(key);
+        if !blocked(&key.link) && there.is_none_or(|n| !n.permanent || n.mac != Some(*mac)) {
+            missing.push(key.to_string());
+        }
+    }
+    for (key, remote) in &desired.fdb {
+        if !blocked(&key.link) && actual.fdb.get(key) != Some(remote) {
+            missing.push(key.to_string());
+        }
+    }
+    missing
+}
+
+fn run(desired: &Desired, actual: &Actual, phase: Phase) -> (Vec<Op>, Actual) {
+    let ops = diff(desired, actual, phase);
+    let mut after = actual.clone();
+    for op in &ops {
+        if let Err(reason) = apply(&mut after, op) {
+            panic!("{op}: {reason}\nof {ops:#?}");
+        }
+    }
+    (ops, after)
+}
+
+/// A second round is needed when a foreign route had the place of ours on a device of ours that went last.
+fn settle(desired: &Desired, actual: &Actual) -> Actual {
+    let (ops, after) = run(desired, actual, Phase::Synced);
+    if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
+        return run(desired, &after, Phase::Synced).1;
+    }
+    after
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn agent_2_and_3_apply_gives_what_is_desired_and_then_nothing_is_left_to_do(
+        desired in some_desired(), actual in some_actual()
+    ) {
+        let after = settle(&desired, &actual);
+        prop_assert_eq!(missing(&desired, &after), Vec::<String>::new());
+        prop_assert_eq!(diff(&desired, &after, Phase::Synced), vec![]);
+    }
+
+    #[test]
+    fn agent_4_learning_deletes_nothing_and_loses_nothing(
+        desired in some_desired(), actual in some_actual()
+    ) {
+        let (ops, after) = run(&desired, &actual, Phase::Learning);
+        prop_assert!(!ops.iter().any(Op::is_delete), "{:#?}", ops);
+        prop_assert_eq!(diff(&desired, &after, Phase::Learning), vec![]);
+        for route in actual.all_routes() {
+            prop_assert!(after.routes.contains_key(&route.key()), "{:?} is gone", route);
+        }
+        // What is possible without deletion is there.
+        let swept = settle(&desired, &after);
+        prop_assert_eq!(missing(&desired, &swept), Vec::<String>::new());
+    }
+
+    #[test]
+    fn agent_4_frozen_does_nothing(desired in some_desired(), actual in some_actual()) {
+        prop_assert_eq!(diff(&desired, &actual, Phase::Frozen), vec![]);
+    }
+
+    #[test]
+    fn agent_5_foreign_objects_are_untouched(desired in some_desired(), actual in some_actual()) {
+        let before = foreign(&actual, &desired);
+        for phase in [Phase::Learning, Phase::Synced] {
+            let (_, after) = run(&desired, &actual, phase);
+            let after = foreign(&after, &desired);
+            prop_assert_eq!(before.difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
+        }
+    }
+
+    /// A wanted prefix that is routed before is routed after each single op: replaced, never deleted and added.
+    #[test]
+    fn agent_6_no_wanted_prefix_is_ever_without_a_route(
+        first in some_desired(), second in some_desired()
+    ) {
+        let (_, mut actual) = run(&first, &base(), Phase::Synced);
+        let ops = diff(&second, &actual, Phase::Synced);
+        let recreated: Vec<&IfName> = ops.iter().filter_map(|op| match op {
+            Op::DeleteTunnel(name) => Some(name),
+            _ => None,
+        }).collect();
+        for op in &ops {
+            apply(&mut actual, op).unwrap();
+            for (prefix, planned) in &second.routes {
+                // A device with another VNI has to be made anew.
+                let through_recreated = |p: &PlannedRoute| p.route.target.links().any(|l| recreated.contains(&l));
+                let Some(before) = first.routes.get(prefix) else { continue };
+                if through_recreated(before) || through_recreated(planned) {
+                    continue;
+                }
+                prop_assert!(
+                    actual.all_routes().any(|r| r.prefix == *prefix),
+                    "{} has no route after {}", prefix, op
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn removal_leaves_nothing_of_ours(desired in some_desired(), actual in some_actual()) {
+        let (_, mut installed) = run(&desired, &actual, Phase::Synced);
+        let before = foreign(&installed, &desired);
+        for op in removal(&installed, &desired.ownership) {
+            apply(&mut installed, &op).unwrap();
+        }
+        let left: Vec<_> = installed
+            .all_routes()
+            .filter(|r| desired.ownership.route(r) == Owner::Ours)
+            .collect();
+        prop_assert_eq!(left, Vec::<&ActualRoute>::new());
+        prop_assert!(installed.fdb.keys().all(|key| !desired.ownership.fdb(key)));
+        prop_assert_eq!(installed.nat.clone(), None);
+        let after = foreign(&installed, &desired);
+        prop_assert_eq!(before.difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
+    }
+}
+
+#[test]
+fn ops_come_in_dependency_order() {
+    let mut desired = Desired::default();
+    let link: IfName = vxlan_device(Family::Ipv4).into();
+    let tunnel = Tunnel {
+        name: link.clone(),
+        kind: TunnelKind::Vxlan {
+            vni: 4096,
+            port: 4789,
+            local: [10, 0, 0, 1].into(),
+            parent: "eth0".into(),
+            mac: [0x66; 6],
+        },
+        mtu: 1450,
+        address: Some([10, 244, 0, 1].into()),
+    };
+    desired.tunnels.insert(link.clone(), tunnel);
+    let mac = [0x66, 0, 0, 0, 0, 2];
+    let vtep: IpAddr = [10, 244, 1, 1].into();
+    desired.neighbours.insert(
+        NeighbourKey {
+            link: link.clone(),
+            address: vtep,
+        },
+        mac,
+    );
+    desired.fdb.insert(
+        FdbKey {
+            link: link.clone(),
+            mac,
+        },
+        [10, 0, 0, 2].into(),
+    );
+    let prefix = "10.244.1.0/26".parse().unwrap();
+    let route = Route {
+        prefix,
+        metric: 0,
+        protocol: 80,
+        target: Target::via(Some(vtep), &link, true),
+        mtu: Some(1450),
+    };
+    desired.routes.insert(
+        prefix,
+        PlannedRoute {
+            route,
+            kind: RouteKind::Vxlan,
+        },
+    );
+    desired
+        .sysctls
+        .insert("net/ipv4/ip_forward".into(), "1".into());
+    desired.nat = Some(crate::nat::example());
+    let mut actual = base();
+    let old = Route {
+        prefix: "10.244.9.0/26".parse().unwrap(),
+        metric: 0,
+        protocol: 80,
+        target: Target::Blackhole,
+        mtu: None,
+    };
+    actual.push_route(old.into());
+    let texts: Vec<String> = diff(&desired, &actual, Phase::Synced)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            "add vxlan device vxlan.calico mtu 1450",
+            "add address 10.244.0.1/32 dev vxlan.calico",
+            "put neighbour 10.244.1.1 dev vxlan.calico lladdr 66:00:00:00:00:02",
+            "put fdb 66:00:00:00:00:02 dev vxlan.calico dst 10.0.0.2",
+            "add route 10.244.1.0/26 via 10.244.1.1 dev vxlan.calico onlink proto 80 metric 0 mtu 1450",
+            "write sysctl net/ipv4/ip_forward = 1",
+            "replace the NAT rules",
+            "delete route 10.244.9.0/26 blackhole proto 80 metric 0",
+        ]
+    );
+}
