@@ -1,1 +1,691 @@
+//! Whole plans of small clusters.
 
+#![allow(clippy::unwrap_used)]
+
+use caracal_model::ipam::{AllocationAttribute, Block, Owner};
+use caracal_model::snapshot::Applied;
+use proptest::prelude::*;
+
+use super::*;
+use crate::desired::{BLACKHOLE_METRIC, NextHop};
+use crate::settings::ProgramClusterRoutes;
+
+/// A cluster seen from node `a`: 10.0.0.1/24 on eth0, `b` beside it, `c` in another subnet.
+struct World {
+    snapshot: Snapshot,
+    learned: BTreeMap<Prefix, Learned>,
+    links: Links,
+    underlay: Underlay,
+    settings: Settings,
+    kernel: KernelSupport,
+}
+
+impl World {
+    fn new(pool: &str) -> Self {
+        let mut world = Self {
+            snapshot: Snapshot::default(),
+            learned: BTreeMap::new(),
+            links: [
+                Link::new(1, "lo").with_address("127.0.0.1/8".parse().unwrap()),
+                Link::new(2, "eth0")
+                    .with_address("10.0.0.1/24".parse().unwrap())
+                    .with_address("fd00:a::1/64".parse().unwrap()),
+                Link::new(3, "cali123"),
+                Link::new(4, "cali456"),
+            ]
+            .into_iter()
+            .collect(),
+            underlay: Underlay::default(),
+            settings: Settings::default(),
+            kernel: KernelSupport::default(),
+        };
+        for (n, address) in [(0u8, "10.0.0.1/24"), (1, "10.0.0.2/24"), (2, "10.0.1.3/24")] {
+            let name = char::from(b'a' + n);
+            world.put(
+                "nodes",
+                &name.to_string(),
+                &format!(
+                    r#""ipv4VXLANTunnelAddr":"10.244.{n}.1","bgp":{{"ipv4Address":"{address}",
+                       "ipv6Address":"fd00:a::{}/64","ipv4IPIPTunnelAddr":"10.244.{n}.1"}}"#,
+                    n + 1
+                ),
+            );
+            world.block(&format!("10.244.{n}.0/26"), &name.to_string(), &[]);
+        }
+        world.pool("p", "10.244.0.0/16", pool);
+        world
+    }
+
+    fn put(&mut self, kind: &str, name: &str, spec: &str) {
+        let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+        let name = name.rsplit('/').next().unwrap();
+        let value = format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"default"}},"spec":{{{spec}}}}}"#
+        );
+        let revision = self.snapshot.revision + 1;
+        let applied = self.snapshot.apply(&path, Some(value.as_bytes()), revision);
+        assert_eq!(applied, Applied::Changed, "{value}");
+    }
+
+    fn pool(&mut self, name: &str, cidr: &str, rest: &str) {
+        self.put("ippools", name, &format!(r#""cidr":"{cidr}"{rest}"#));
+    }
+
+    fn block(&mut self, cidr: &str, owner: &str, used: &[(usize, &str)]) {
+        let owner = Owner::Host(owner.into());
+        let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
+        for (ordinal, node) in used {
+            block.allocations[*ordinal] = Some(block.attributes.len());
+            block.attributes.push(AllocationAttribute {
+                secondary: [("node".to_owned(), (*node).to_owned())].into(),
+                ..AllocationAttribute::default()
+            });
+        }
+        let key = caracal_model::Key::Block(block.cidr).to_path();
+        let revision = self.snapshot.revision + 1;
+        self.snapshot.apply(&key, Some(&block.to_json()), revision);
+    }
+
+    fn workload(&mut self, name: &str, interface: &str, addresses: &str) {
+        let spec = format!(
+            r#""node":"a","interfaceName":"{interface}","ipNetworks":{addresses},"mac":"02:00:00:00:00:05""#
+        );
+        self.put("workloadendpoints", &format!("default/{name}"), &spec);
+    }
+
+    fn learn(&mut self, prefix: &str, hop: &str) {
+        self.learned.insert(
+            prefix.parse().unwrap(),
+            Learned::internal(hop.parse().unwrap()),
+        );
+    }
+
+    fn plan(&self) -> Desired {
+        plan(&Inputs {
+            snapshot: &self.snapshot,
+            me: &"a".into(),
+            learned: &self.learned,
+            links: &self.links,
+            underlay: &self.underlay,
+            settings: &self.settings,
+            kernel: &self.kernel,
+        })
+    }
+
+    /// Routes as text, without the protocol, which is always 80.
+    fn routes(&self) -> Vec<String> {
+        self.plan()
+            .routes
+            .values()
+            .map(|p| format!("{}: {}", p.kind.as_str(), p.route).replace(" proto 80", ""))
+            .collect()
+    }
+
+    fn route(&self, prefix: &str) -> Option<String> {
+        let prefix = prefix.parse().unwrap();
+        self.plan()
+            .routes
+            .get(&prefix)
+            .map(|p| p.route.target.to_string())
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        self.plan().problems.into_iter().map(|p| p.reason).collect()
+    }
+
+    fn skipped(&self, prefix: &str) -> Option<String> {
+        self.plan().skipped.get(&prefix.parse().unwrap()).cloned()
+    }
+}
+
+const OWN: &str = "blackhole: 10.244.0.0/26 blackhole metric 1000000";
+
+#[test]
+fn vxlan_comes_from_the_datastore() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    // What BGP says of it does not count.
+    world.learn("10.244.1.0/26", "10.0.0.2");
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "vxlan: 10.244.1.0/26 via 10.244.1.1 dev vxlan.calico onlink metric 0 mtu 1450",
+            "vxlan: 10.244.2.0/26 via 10.244.2.1 dev vxlan.calico onlink metric 0 mtu 1450",
+        ]
+    );
+    assert_eq!(world.reasons(), Vec::<String>::new());
+    let desired = world.plan();
+    assert_eq!(desired.neighbours.len(), 2);
+    assert_eq!(desired.fdb.len(), 2);
+    assert_eq!(desired.workload_mtu, 1450);
+}
+
+#[test]
+fn cross_subnet_is_direct_within_our_own_subnet() {
+    let world = World::new(r#","vxlanMode":"CrossSubnet""#);
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0",
+            "vxlan: 10.244.2.0/26 via 10.244.2.1 dev vxlan.calico onlink metric 0 mtu 1450",
+        ]
+    );
+    let world = World::new(r#","ipipMode":"CrossSubnet""#);
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0",
+            "ipip: 10.244.2.0/26 via 10.0.1.3 dev tunl0 onlink metric 0 mtu 1480",
+        ]
+    );
+}
+
+#[test]
+fn agent_7_tunnels_exist_as_soon_as_any_pool_uses_them() {
+    let mut world = World::new("");
+    assert!(world.plan().tunnels.is_empty());
+    // A pool without a single block, disabled at that.
+    world.pool(
+        "q",
+        "10.245.0.0/16",
+        r#","ipipMode":"CrossSubnet","disabled":true"#,
+    );
+    let tunnels = world.plan().tunnels;
+    assert_eq!(tunnels.len(), 1);
+    assert_eq!(
+        tunnels["tunl0"].cidr(),
+        Some("10.244.0.1/32".parse().unwrap())
+    );
+    world.pool("r", "10.246.0.0/16", r#","vxlanMode":"Always""#);
+    let desired = world.plan();
+    assert_eq!(desired.tunnels.len(), 2);
+    assert_eq!(
+        desired.fdb.len(),
+        2,
+        "every VTEP is known before a packet goes"
+    );
+    assert_eq!(world.routes(), [OWN], "and no route of pool p has changed");
+}
+
+#[test]
+fn a_mode_change_replaces_routes_and_keeps_keys() {
+    let keys = |world: &World| -> Vec<_> {
+        world
+            .plan()
+            .routes
+            .values()
+            .map(|p| p.route.key())
+            .collect()
+    };
+    let mut direct = World::new("");
+    direct.learn("10.244.1.0/26", "10.0.0.2");
+    direct.learn("10.244.2.0/26", "10.0.0.2");
+    let all = [
+        direct,
+        World::new(r#","ipipMode":"Always""#),
+        World::new(r#","ipipMode":"CrossSubnet""#),
+        World::new(r#","vxlanMode":"Always""#),
+        World::new(r#","vxlanMode":"CrossSubnet""#),
+    ];
+    for world in &all {
+        assert_eq!(
+            keys(world),
+            keys(&all[0]),
+            "the same kernel keys, so each change is a replacement"
+        );
+    }
+}
+
+#[test]
+fn no_encapsulation_comes_from_bgp() {
+    let mut world = World::new("");
+    assert_eq!(world.routes(), [OWN], "a block alone makes no route");
+    world.learn("10.244.1.0/26", "10.0.0.2");
+    assert_eq!(
+        world.route("10.244.1.0/26").unwrap(),
+        "via 10.0.0.2 dev eth0 onlink"
+    );
+    // Not on a link and no way known.
+    world.learn("10.244.2.0/26", "10.0.1.3");
+    assert_eq!(world.route("10.244.2.0/26"), None);
+    assert_eq!(
+        world.reasons(),
+        [
+            "next hop 10.0.1.3 is neither on a link of this node nor behind a known route: learned routes of p through it are not installed"
+        ]
+    );
+    // Behind the default router.
+    world.underlay = Underlay::from_routes([(
+        "0.0.0.0/0".parse().unwrap(),
+        100,
+        NextHop {
+            gateway: Some("10.0.0.254".parse().unwrap()),
+            link: "eth0".into(),
+            onlink: false,
+        },
+    )]);
+    assert_eq!(
+        world.route("10.244.2.0/26").unwrap(),
+        "via 10.0.0.254 dev eth0 onlink"
+    );
+    assert_eq!(world.reasons(), Vec::<String>::new());
+    // A longer route of another BGP peer goes before.
+    world.underlay = Underlay::default();
+    world.learned.insert(
+        "10.0.1.0/24".parse().unwrap(),
+        Learned::external("10.0.0.253".parse().unwrap()),
+    );
+    assert_eq!(
+        world.route("10.244.2.0/26").unwrap(),
+        "via 10.0.0.253 dev eth0 onlink"
+    );
+    assert_eq!(
+        world.route("10.0.1.0/24").unwrap(),
+        "via 10.0.0.253 dev eth0 onlink"
+    );
+}
+
+#[test]
+fn equal_cost_paths_are_one_multipath_route() {
+    let mut world = World::new("");
+    let hops = ["10.0.0.9", "10.0.0.2", "10.0.9.9"].map(|h| h.parse().unwrap());
+    let learned = Learned {
+        next_hops: hops.to_vec(),
+        internal: false,
+        stale: true,
+    };
+    world
+        .learned
+        .insert("192.0.2.0/24".parse().unwrap(), learned);
+    assert_eq!(
+        world.route("192.0.2.0/24").unwrap(),
+        "via 10.0.0.2 dev eth0 onlink nexthop via 10.0.0.9 dev eth0 onlink",
+        "the one that cannot be reached is left out"
+    );
+    assert_eq!(
+        world.plan().routes[&"192.0.2.0/24".parse().unwrap()]
+            .route
+            .metric,
+        1024
+    );
+}
+
+#[test]
+fn what_would_cut_us_off_is_never_taken_from_bgp() {
+    let mut world = World::new("");
+    world.block("10.244.0.0/26", "a", &[(9, "b"), (10, "a")]);
+    for refused in [
+        "10.0.0.0/24",
+        "10.0.0.0/25",
+        "10.0.0.1/32",
+        "10.0.0.7/32",
+        "127.0.0.0/8",
+        "10.244.0.0/26",
+        "10.244.0.0/27",
+        "10.244.0.10/32",
+        "10.244.0.11/32",
+    ] {
+        let mut world = World {
+            learned: BTreeMap::new(),
+            snapshot: world.snapshot.clone(),
+            ..World::new("")
+        };
+        world.learn(refused, "10.0.0.2");
+        let planned = world.plan().routes;
+        let prefix = refused.parse().unwrap();
+        assert!(
+            planned
+                .get(&prefix)
+                .is_none_or(|p| p.kind == RouteKind::Blackhole),
+            "{refused}: {planned:?}"
+        );
+        let own = refused.starts_with("10.244");
+        assert_eq!(world.reasons().len(), usize::from(own), "{refused}");
+        assert_eq!(world.skipped(refused).is_some(), !own, "{refused}");
+    }
+    for taken in [
+        "0.0.0.0/0",
+        "10.0.0.0/8",
+        "10.244.0.0/16",
+        "10.244.0.0/25",
+        "10.244.0.9/32",
+    ] {
+        world.learn(taken, "10.0.0.2");
+        assert_eq!(
+            world.route(taken).unwrap(),
+            "via 10.0.0.2 dev eth0 onlink",
+            "{taken}"
+        );
+    }
+    assert_eq!(world.reasons(), Vec::<String>::new());
+    assert_eq!(world.skipped("10.0.0.0/24"), None);
+}
+
+#[test]
+fn an_own_block_announced_by_another_node_is_a_problem() {
+    let mut world = World::new("");
+    world.learn("10.244.0.0/26", "10.0.0.2");
+    assert_eq!(
+        world.reasons(),
+        [
+            "another node (10.0.0.2) announces it, but it is part of our block 10.244.0.0/26; the announcement is not used"
+        ]
+    );
+    assert_eq!(world.routes(), [OWN]);
+}
+
+#[test]
+fn borrowed_addresses_have_host_routes() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    // Of our own block, one at b; of b's block, one at c, one here, one released.
+    world.block("10.244.0.0/26", "a", &[(9, "b"), (10, "a")]);
+    world.block("10.244.1.0/26", "b", &[(4, "b"), (5, "c"), (6, "a")]);
+    // c's tunnel address comes from b's block as well: it is on the link itself.
+    world.block("10.244.2.0/26", "b", &[(1, "c")]);
+    world.workload("w", "cali123", r#"["10.244.1.6/32"]"#);
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "vxlan: 10.244.0.9/32 via 10.244.1.1 dev vxlan.calico onlink metric 0 mtu 1450",
+            "vxlan: 10.244.1.0/26 via 10.244.1.1 dev vxlan.calico onlink metric 0 mtu 1450",
+            "vxlan: 10.244.1.5/32 via 10.244.2.1 dev vxlan.calico onlink metric 0 mtu 1450",
+            "local: 10.244.1.6/32 dev cali123 metric 1024",
+            "vxlan: 10.244.2.0/26 via 10.244.1.1 dev vxlan.calico onlink metric 0 mtu 1450",
+            "vxlan: 10.244.2.1/32 dev vxlan.calico metric 0 mtu 1450",
+        ]
+    );
+}
+
+#[test]
+fn workloads_have_routes_neighbours_and_sysctls() {
+    let mut world = World::new("");
+    world.pool("v6", "fd00:10:244::/48", "");
+    world.workload("w", "cali123", r#"["10.244.0.5/32","fd00:10:244::5/128"]"#);
+    let desired = world.plan();
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "local: 10.244.0.5/32 dev cali123 metric 1024",
+            "local: fd00:10:244::5/128 dev cali123 metric 1024",
+        ]
+    );
+    let neighbours: Vec<_> = desired.neighbours.keys().map(ToString::to_string).collect();
+    assert_eq!(neighbours, ["10.244.0.5 dev cali123"]);
+    let sysctls: Vec<_> = desired
+        .sysctls
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    assert_eq!(
+        sysctls,
+        [
+            "net/ipv4/conf/cali123/forwarding=1",
+            "net/ipv4/conf/cali123/proxy_arp=1",
+            "net/ipv4/conf/cali123/route_localnet=1",
+            "net/ipv4/conf/cali123/rp_filter=0",
+            "net/ipv4/ip_forward=1",
+            "net/ipv4/neigh/cali123/proxy_delay=0",
+            "net/ipv6/conf/all/forwarding=1",
+            "net/ipv6/conf/cali123/accept_ra=0",
+            "net/ipv6/conf/cali123/forwarding=1",
+            "net/ipv6/conf/cali123/proxy_ndp=1",
+        ]
+    );
+}
+
+#[test]
+fn a_local_workload_goes_before_everything() {
+    let mut world = World::new("");
+    world.workload("w", "cali123", r#"["10.244.1.5/32"]"#);
+    world.learn("10.244.1.5/32", "10.0.0.2");
+    assert_eq!(world.route("10.244.1.5/32").unwrap(), "dev cali123");
+}
+
+#[test]
+fn faulty_workloads_are_named_and_harmless() {
+    let mut world = World::new("");
+    world.workload("x", "eth0", r#"["10.244.0.5/32"]"#);
+    world.workload("y", "cali999", r#"["10.244.0.6/32"]"#);
+    world.workload("v", "cali123", r#"["10.244.0.7/32"]"#);
+    world.workload("w", "cali456", r#"["10.244.0.7/32"]"#);
+    assert_eq!(
+        world.routes(),
+        [OWN, "local: 10.244.0.7/32 dev cali123 metric 1024"]
+    );
+    let problems: Vec<_> = world
+        .plan()
+        .problems
+        .into_iter()
+        .map(|p| format!("{}: {}", p.subject, p.reason))
+        .collect();
+    assert_eq!(
+        problems,
+        [
+            "workload default/w: 10.244.0.7/32 is also the address of another workload (dev cali123); only that one gets the route",
+            "workload default/x: interface \"eth0\" does not start with cali; it is not touched and gets no route",
+            "workload default/y: interface cali999 does not exist",
+        ]
+    );
+    assert!(
+        !world
+            .plan()
+            .sysctls
+            .keys()
+            .any(|path| path.contains("eth0"))
+    );
+}
+
+#[test]
+fn blocks_of_one_address_have_no_blackhole() {
+    let mut world = World::new("");
+    world.block("10.244.7.7/32", "a", &[]);
+    assert_eq!(world.routes(), [OWN]);
+    assert!(world.skipped("10.244.7.7/32").is_some());
+}
+
+#[test]
+fn a_kernel_without_ipip_is_told_and_goes_on() {
+    let mut world = World::new(r#","ipipMode":"Always""#);
+    world.kernel.ipip = Err("Operation not supported".into());
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0"
+        ]
+    );
+    assert!(world.plan().tunnels.is_empty());
+    assert_eq!(
+        world.reasons(),
+        [
+            "pool p wants IPIP, but this kernel has no ipip module (Operation not supported): routes to b stay unencapsulated; load the module or use VXLAN",
+            "pool p wants IPIP, but this kernel has no ipip module (Operation not supported): routes to c are not installed; load the module or use VXLAN",
+        ]
+    );
+}
+
+#[test]
+fn a_node_without_a_vtep_keeps_its_way_during_a_change_of_mode() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    world.put("nodes", "b", r#""bgp":{"ipv4Address":"10.0.0.2/24"}"#);
+    world.put("nodes", "c", r#""bgp":{"ipv4Address":"10.0.1.3/24"}"#);
+    // The fabric between the subnets knows the blocks; BGP still says so.
+    world.learn("10.244.2.0/26", "10.0.0.254");
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0",
+            "direct: 10.244.2.0/26 via 10.0.0.254 dev eth0 onlink metric 0",
+        ]
+    );
+    assert_eq!(
+        world.reasons(),
+        [
+            "pool p wants VXLAN, but the node has no VXLAN tunnel address in the datastore yet: routes to b, c stay unencapsulated; it gets one when its own Caracal or Calico sees the pool"
+        ]
+    );
+}
+
+#[test]
+fn program_cluster_routes_moves_classes_between_sources() {
+    // Calico up to 3.32: BIRD writes IPIP routes.
+    let mut world = World::new(r#","ipipMode":"CrossSubnet""#);
+    world.settings.felix_routes = ProgramClusterRoutes::Disabled;
+    world.settings.bgp_routes = ProgramClusterRoutes::Enabled;
+    assert_eq!(world.routes(), [OWN], "blocks alone do not count");
+    world.learn("10.244.1.0/26", "10.0.0.2");
+    world.learn("10.244.2.0/26", "10.0.1.3");
+    let both = [
+        OWN,
+        "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0",
+        "ipip: 10.244.2.0/26 via 10.0.1.3 dev tunl0 onlink metric 0 mtu 1480",
+    ];
+    assert_eq!(world.routes(), both, "the same routes by the same writer");
+    // Felix writes everything.
+    let mut world = World::new("");
+    world.settings.felix_routes = ProgramClusterRoutes::Enabled;
+    world.settings.bgp_routes = ProgramClusterRoutes::Disabled;
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0"
+        ]
+    );
+    assert_eq!(
+        world.reasons(),
+        [
+            "c is neither on a link of this node nor behind a known route: unencapsulated routes of p to it are not installed"
+        ]
+    );
+}
+
+#[test]
+fn nat_is_left_alone_while_a_pool_cannot_be_read() {
+    let mut world = World::new(r#","natOutgoing":true,"ipipMode":"Always""#);
+    world.pool("q", "10.245.0.0/16", "");
+    world.pool(
+        "lb",
+        "10.246.0.0/16",
+        r#","natOutgoing":true,"allowedUses":["LoadBalancer"]"#,
+    );
+    let nat = world.plan().nat.unwrap();
+    let texts = |set: &std::collections::BTreeSet<Prefix>| -> Vec<String> {
+        set.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(texts(&nat.ipv4.masquerade), ["10.244.0.0/16"]);
+    assert_eq!(texts(&nat.ipv4.exempt), ["10.244.0.0/16", "10.245.0.0/16"]);
+    assert_eq!(
+        nat.ipv4.tunnels["tunl0"],
+        "10.244.0.1".parse::<IpAddr>().unwrap()
+    );
+    world.settings.nat_excludes_hosts = true;
+    let nat = world.plan().nat.unwrap();
+    assert!(nat.ipv4.exempt.contains(&"10.0.0.2/32".parse().unwrap()));
+    let path = "/calico/resources/v3/projectcalico.org/ippools/z";
+    world.snapshot.apply(path, Some(b"{nonsense"), 99);
+    assert_eq!(world.plan().nat, None);
+}
+
+#[test]
+fn ipv6_has_vxlan_and_direct_routes() {
+    let mut world = World::new("");
+    world.pool("v6", "fd00:10:244::/48", r#","vxlanMode":"Always""#);
+    for (n, name) in ["a", "b"].into_iter().enumerate() {
+        let n = n + 1;
+        let spec = format!(
+            r#""ipv6VXLANTunnelAddr":"fd00:10:244:{n}::1","bgp":{{"ipv4Address":"10.0.0.{n}/24","ipv6Address":"fd00:a::{n}/64"}}"#
+        );
+        world.put("nodes", name, &spec);
+    }
+    world.block("fd00:10:244:2::/122", "b", &[]);
+    let routes = world.routes();
+    assert_eq!(
+        routes,
+        [
+            OWN,
+            "vxlan: fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico onlink metric 1024 mtu 1430",
+        ]
+    );
+    world.kernel.ipv6 = Err("the kernel has no IPv6".into());
+    assert_eq!(world.routes(), [OWN]);
+    assert!(world.plan().tunnels.is_empty());
+}
+
+#[test]
+fn a_node_that_is_not_registered_still_serves_its_workloads() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    world.workload("w", "cali123", r#"["10.244.0.5/32"]"#);
+    let path = "/calico/resources/v3/projectcalico.org/nodes/a";
+    world.snapshot.apply(path, None, 99);
+    assert_eq!(
+        world.routes(),
+        [OWN, "local: 10.244.0.5/32 dev cali123 metric 1024"]
+    );
+    assert_eq!(
+        world.reasons(),
+        ["this node is not in the datastore; only local routes are written"]
+    );
+}
+
+#[test]
+fn an_address_that_no_interface_carries_is_named_once() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    world.links = [Link::new(2, "eth0").with_address("10.9.9.9/24".parse().unwrap())]
+        .into_iter()
+        .collect();
+    world.settings.ipv6 = false;
+    assert_eq!(
+        world.reasons(),
+        [
+            "no interface carries the node's address 10.0.0.1; routes and tunnels that need it wait for it"
+        ]
+    );
+    assert_eq!(world.routes(), [OWN]);
+}
+
+#[test]
+fn a_blackhole_never_beats_a_workload() {
+    assert!(BLACKHOLE_METRIC > Settings::default().ipv4_route_metric);
+    assert!(BLACKHOLE_METRIC > Settings::default().ipv6_route_metric);
+}
+
+proptest! {
+    /// Whatever BGP says: no panic, one route a prefix (by type), every next hop on a device that is there or planned,
+    /// and the own block and workload keep their routes.
+    #[test]
+    fn no_announcement_takes_our_own_routes(
+        announced in prop::collection::vec((any::<u32>(), 0u8..=32, 0u8..6), 0..30),
+        near in prop::collection::vec((0u8..4, 20u8..=32, 0u8..6), 0..30),
+        mode in prop::sample::select(vec!["", r#","vxlanMode":"Always""#, r#","ipipMode":"CrossSubnet""#]),
+    ) {
+        let mut world = World::new(mode);
+        world.workload("w", "cali123", r#"["10.244.0.5/32"]"#);
+        let announced = announced.into_iter().map(|(bits, len, hop)| (Prefix::v4(bits.into(), len), hop));
+        let near = near.into_iter().map(|(n, len, hop)| (Prefix::v4([10, 244, n, 7].into(), len), hop));
+        for (prefix, hop) in announced.chain(near) {
+            let hop = Learned::internal([10, 0, hop / 3, hop].into());
+            world.learned.insert(prefix, hop);
+        }
+        let desired = world.plan();
+        for planned in desired.routes.values() {
+            for link in planned.route.target.links() {
+                prop_assert!(
+                    world.links.by_name(link.as_str()).is_some() || desired.tunnels.contains_key(link)
+                );
+            }
+        }
+        let kind = |text: &str| desired.routes[&text.parse().unwrap()].kind;
+        prop_assert_eq!(kind("10.244.0.5/32"), RouteKind::Local);
+        prop_assert_eq!(kind("10.244.0.0/26"), RouteKind::Blackhole);
+        let workload: Prefix = "10.244.0.5/32".parse().unwrap();
+        let block: Prefix = "10.244.0.0/26".parse().unwrap();
+        let inside = desired.routes.keys().any(|p| p.len() > 26 && *p != workload && block.covers(p));
+        prop_assert!(!inside, "{:?}", desired.routes.keys());
+    }
+}
