@@ -9,7 +9,8 @@
 //!   ever cleared to be filled again.
 //! * `WATCH-3`: a stream that says nothing is given up; freshness falls first to lagging, then to stale.
 //! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again. A watch is never resumed,
-//!   because a datastore that was restored from a backup may count its revisions over an older history.
+//!   because a datastore that was restored from a backup counts the same revisions again over another
+//!   history. The stream is opened before the list begins, so that it dies with the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
 //! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it is corrected.
 //!

@@ -65,6 +65,8 @@ pub(super) struct Replica {
     known: HashMap<String, Seen>,
     hasher: RandomState,
     snapshot: Arc<Snapshot>,
+    /// Revision of the last list. What a watch tells up to here is known.
+    listed: i64,
     /// The last revision heard of, also of keys that are not ours.
     revision: i64,
     dirty: bool,
@@ -77,6 +79,7 @@ impl Replica {
             known: HashMap::new(),
             hasher: RandomState::new(),
             snapshot: Arc::default(),
+            listed: 0,
             revision: 0,
             dirty: false,
         }
@@ -118,6 +121,7 @@ impl Replica {
             listed.removed += 1;
             self.apply(&key, None, answer.revision);
         }
+        self.listed = answer.revision;
         self.revision = answer.revision;
         if self.snapshot.revision != answer.revision {
             Arc::make_mut(&mut self.snapshot).revision = answer.revision;
@@ -130,7 +134,7 @@ impl Replica {
     pub(super) fn changes(&mut self, changes: Vec<Change>) {
         for change in changes {
             self.revision = self.revision.max(change.revision);
-            if !self.is_in_scope(&change.key) {
+            if change.revision <= self.listed || !self.is_in_scope(&change.key) {
                 continue;
             }
             self.apply(&change.key, change.value.as_deref(), change.revision);

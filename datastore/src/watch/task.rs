@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use caracal_model::keys;
+use caracal_model::txn::Range;
 use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,6 +26,8 @@ enum Broken {
     Silent(Duration),
     #[error("the watch ended without an error")]
     Ended,
+    #[error("the datastore went back to an older revision while it was read")]
+    WentBack,
     #[error("the {what} took longer than {} ms", .limit.as_millis())]
     Timeout { what: &'static str, limit: Duration },
     /// Nobody listens any more; not a failure.
@@ -73,16 +76,17 @@ impl<S: Store> Task<S> {
     }
 
     async fn sync_and_follow(&mut self) -> Result<Infallible, Broken> {
-        let answer = self.list().await?;
-        let revision = answer.revision;
-        self.take_over(answer);
-        let opened = self.open(revision + 1).await;
-        if opened.is_ok() {
-            self.liveness.following(Instant::now());
+        // The stream stands before the list begins. Were it opened after the list, a datastore that is
+        // restored from a backup in between, and counts on past the list's revision, would go unnoticed.
+        let before = self.read("look at the revision", &[]).await?.revision;
+        let mut stream = self.open(before + 1).await?;
+        let answer = self.read("list", &replica::scope()).await?;
+        if answer.revision < before {
+            return Err(Broken::WentBack);
         }
-        // What was listed is true even when the watch failed; the freshness says the rest.
+        self.take_over(answer);
+        self.liveness.following(Instant::now());
         self.publish();
-        let mut stream = opened?;
         loop {
             match self.attend(stream.next()).await? {
                 Some(event) => self.hear(event?),
@@ -91,15 +95,11 @@ impl<S: Store> Task<S> {
         }
     }
 
-    async fn list(&mut self) -> Result<ReadAnswer, Broken> {
+    async fn read(&mut self, what: &'static str, ranges: &[Range]) -> Result<ReadAnswer, Broken> {
         let store = self.store.clone();
         let limit = self.options.list_timeout;
-        let scope = replica::scope();
-        let answer = self.attend(timeout(limit, store.read(&scope))).await?;
-        Ok(answer.map_err(|_| Broken::Timeout {
-            what: "list",
-            limit,
-        })??)
+        let answer = self.attend(timeout(limit, store.read(ranges))).await?;
+        Ok(answer.map_err(|_| Broken::Timeout { what, limit })??)
     }
 
     async fn open(&mut self, revision: i64) -> Result<S::Watch, Broken> {
@@ -139,7 +139,9 @@ impl<S: Store> Task<S> {
             WatchEvent::Changes(changes) => self.replica.changes(changes),
             // A member that lags far behind, or a datastore that was restored between list and watch: it
             // is alive, but will not tell us what we miss. As silent as a dead one.
-            WatchEvent::Progress(revision) if revision < self.replica.revision() => return,
+            WatchEvent::Progress(revision) if revision < self.replica.revision() => {
+                return self.tick();
+            }
             WatchEvent::Progress(_) => {}
         }
         self.failures = 0;

@@ -1,1 +1,745 @@
+#![allow(clippy::unwrap_used)]
+use std::cell::RefCell;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use caracal_model::txn::{Range, Txn, TxnOutcome, Write};
+use proptest::prelude::*;
+use tokio::time::{advance, sleep, timeout};
+
+use super::*;
+use crate::memory::{MemoryStore, MemoryWatch};
+use crate::store::{ReadAnswer, StoreError};
+
+/// To be in sync takes a look at the revision and a list.
+const SYNC_READS: u64 = 2;
+
+type Receiver = watch::Receiver<View>;
+
+fn key(name: &str) -> String {
+    format!("/calico/resources/v3/projectcalico.org/ippools/{name}")
+}
+
+fn pool(third: u8) -> String {
+    format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"10.0.{third}.0/24"}}}}"#)
+}
+
+fn put(store: &MemoryStore, name: &str, third: u8) -> i64 {
+    store.put(key(name), pool(third))
+}
+
+/// The third byte of a pool's CIDR.
+fn third(view: &View, name: &str) -> Option<u8> {
+    let cidr = &view.snapshot.pools.get(name)?.spec.cidr;
+    cidr.split('.').nth(2)?.parse().ok()
+}
+
+/// A view that fulfils the condition, within an hour of virtual time.
+async fn view(receiver: &mut Receiver, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+    let last = receiver.clone();
+    let found = timeout(Duration::from_secs(3600), receiver.wait_for(|v| wanted(v))).await;
+    match found {
+        Ok(view) => view.unwrap().clone(),
+        Err(_) => panic!("no view with {what}; the last one: {:?}", last.borrow()),
+    }
+}
+
+async fn fresh(receiver: &mut Receiver) -> View {
+    view(receiver, "fresh", View::is_current).await
+}
+
+async fn started(store: &MemoryStore) -> Receiver {
+    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    fresh(&mut receiver).await;
+    receiver
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_follows_the_datastore() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    assert!(!receiver.borrow().synced);
+    assert_eq!(receiver.borrow().freshness.as_str(), "stale");
+    let first = fresh(&mut receiver).await;
+    assert_eq!(third(&first, "a"), Some(1));
+    assert_eq!(first.snapshot.revision, store.revision());
+    let revision = put(&store, "b", 2);
+    let second = view(&mut receiver, "b", |v| third(v, "b") == Some(2)).await;
+    assert_eq!(second.snapshot.revision, revision);
+    let revision = store.delete(key("a"));
+    let last = view(&mut receiver, "no a", |v| third(v, "a").is_none()).await;
+    assert_eq!(last.snapshot.revision, revision);
+    assert!(last.is_current());
+    assert_eq!(store.reads(), SYNC_READS, "changes come through the watch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_change_passes_at_once_and_bursts_coalesce() {
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    sleep(Duration::from_secs(10)).await;
+    receiver.mark_unchanged();
+
+    let start = Instant::now();
+    put(&store, "a", 0);
+    receiver.changed().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+
+    let mut times = vec![Instant::now()];
+    let writer = store.clone();
+    let writing = tokio::spawn(async move {
+        for i in 1..=200 {
+            put(&writer, "a", i);
+            sleep(Duration::from_millis(5)).await;
+        }
+    });
+    while third(&receiver.borrow_and_update().clone(), "a") != Some(200) {
+        receiver.changed().await.unwrap();
+        times.push(Instant::now());
+    }
+    writing.await.unwrap();
+    // A second of changes every 5 ms: about ten views, none closer than 100 ms, none later than that.
+    assert!((10..=12).contains(&times.len()), "{}", times.len());
+    for pair in times.windows(2) {
+        let gap = pair[1] - pair[0];
+        assert!(gap >= Duration::from_millis(100), "{gap:?}");
+        assert!(gap <= Duration::from_millis(110), "{gap:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_1_views_hold_whole_transactions() {
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    let writer = store.clone();
+    tokio::spawn(async move {
+        for i in 1..=250 {
+            let both = ["a", "b"].map(|name| Write::Put(key(name), pool(i).into_bytes()));
+            writer.write(both.to_vec());
+            match i {
+                100 => writer.cut_watches("for the test"),
+                150 => writer.compact(writer.revision()),
+                _ => {}
+            }
+            sleep(Duration::from_millis(37)).await;
+        }
+    });
+    let mut views = 0;
+    loop {
+        receiver.changed().await.unwrap();
+        let view = receiver.borrow_and_update().clone();
+        views += 1;
+        assert_eq!(third(&view, "a"), third(&view, "b"));
+        if third(&view, "a") == Some(250) {
+            break;
+        }
+    }
+    assert!(views > 50, "{views}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_2_compaction_is_listed_and_compared() {
+    let store = MemoryStore::new();
+    for name in ["a", "b", "gone"] {
+        put(&store, name, 1);
+    }
+    let mut receiver = started(&store).await;
+    let before = fresh(&mut receiver).await;
+    store.stall_watches(true);
+    sleep(Duration::from_secs(1)).await;
+    put(&store, "a", 2);
+    put(&store, "new", 1);
+    store.delete(key("gone"));
+    let revision = store.revision();
+    store.compact(revision);
+    store.stall_watches(false);
+    let mut lagged = false;
+    let after = loop {
+        receiver.changed().await.unwrap();
+        let view = receiver.borrow_and_update().clone();
+        assert!(view.snapshot.pools.len() >= 3, "{view:?}");
+        assert!(view.synced);
+        if view.is_current() {
+            break view;
+        }
+        lagged = true;
+        assert_eq!(view.freshness.as_str(), "lagging");
+        assert!(view.freshness.reason().unwrap().contains("was compacted"));
+    };
+    assert!(lagged);
+    assert_eq!(after.snapshot.revision, revision);
+    assert_eq!(third(&after, "a"), Some(2));
+    assert_eq!(third(&after, "new"), Some(1));
+    assert_eq!(third(&after, "gone"), None);
+    // What did not change is the same object, not an equal one.
+    let b = |view: &View| std::ptr::from_ref(&**view.snapshot.pools.get("b").unwrap());
+    assert_eq!(b(&before), b(&after));
+    assert_eq!(store.reads(), 2 * SYNC_READS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_3_a_half_open_stream_is_lagging_then_replaced() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let mut receiver = started(&store).await;
+    // Quiet is not silent.
+    sleep(Duration::from_secs(3600)).await;
+    assert!(receiver.borrow().is_current());
+    assert_eq!(store.reads(), SYNC_READS);
+
+    store.stall_watches(true);
+    let start = Instant::now();
+    put(&store, "a", 2);
+    let lagging = view(&mut receiver, "lagging", |v| !v.is_current()).await;
+    assert_eq!(lagging.freshness.as_str(), "lagging");
+    assert!(start.elapsed() >= Duration::from_secs(7) && start.elapsed() <= Duration::from_secs(8));
+    assert_eq!(third(&lagging, "a"), Some(1));
+    // The new list finds the change although the watch never told.
+    let found = view(&mut receiver, "a = 2", |v| third(v, "a") == Some(2)).await;
+    assert!(found.is_current());
+    assert!(
+        start.elapsed() <= Duration::from_secs(13),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(store.watches(), 1, "the dead stream was closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_becomes_stale_when_reconnecting_is_slow() {
+    let store = MemoryStore::new();
+    let options = WatchOptions {
+        reconnect_after: Duration::from_secs(60),
+        ..WatchOptions::default()
+    };
+    let mut receiver = spawn(store.clone(), options);
+    fresh(&mut receiver).await;
+    store.stall_watches(true);
+    let mut words = Vec::new();
+    for _ in 0..2 {
+        receiver.changed().await.unwrap();
+        words.push(receiver.borrow_and_update().freshness.as_str());
+    }
+    assert_eq!(words, ["lagging", "stale"]);
+    store.stall_watches(false);
+    fresh(&mut receiver).await;
+    assert_eq!(store.reads(), SYNC_READS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_keeps_the_view_and_heals_fast() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let mut receiver = started(&store).await;
+    store.set_unavailable(true);
+    let lost = view(&mut receiver, "stale", |v| !v.freshness.is_fresh()).await;
+    assert_eq!(lost.freshness.as_str(), "stale");
+    assert!(lost.freshness.reason().unwrap().contains("switched off"));
+    assert!(lost.synced);
+    assert_eq!(third(&lost, "a"), Some(1));
+    let since = lost.freshness.since().unwrap();
+
+    let reads = store.reads();
+    sleep(Duration::from_secs(600)).await;
+    let tries = store.reads() - reads;
+    assert!((300..=620).contains(&tries), "{tries} in 600 s");
+    let still = receiver.borrow().clone();
+    assert_eq!(
+        still.freshness.since(),
+        Some(since),
+        "since when it is stale does not move"
+    );
+    assert_eq!(third(&still, "a"), Some(1));
+
+    put(&store, "a", 2);
+    store.set_unavailable(false);
+    let start = Instant::now();
+    let healed = fresh(&mut receiver).await;
+    assert_eq!(third(&healed, "a"), Some(2));
+    assert!(
+        start.elapsed() <= Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_starts_while_the_datastore_is_down() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    store.set_unavailable(true);
+    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let down = view(&mut receiver, "a reason", |v| {
+        v.freshness
+            .reason()
+            .unwrap_or_default()
+            .contains("switched off")
+    })
+    .await;
+    assert!(!down.synced);
+    assert!(down.snapshot.pools.is_empty());
+    store.set_unavailable(false);
+    assert_eq!(third(&fresh(&mut receiver).await, "a"), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_halfway_changes_nothing() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let mut receiver = started(&store).await;
+    for nth in 1..=3 {
+        store.fail_read(nth * SYNC_READS, "cut in the middle");
+    }
+    put(&store, "a", 2);
+    store.cut_watches("for the test");
+    loop {
+        receiver.changed().await.unwrap();
+        let view = receiver.borrow_and_update().clone();
+        assert_eq!(view.snapshot.pools.len(), 1);
+        if view.is_current() && third(&view, "a") == Some(2) {
+            break;
+        }
+    }
+    assert_eq!(store.reads(), (1 + 3 + 1) * SYNC_READS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_4_a_restored_backup_counts_though_it_is_older() {
+    let log = Log::capture();
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let backup = store.backup();
+    put(&store, "a", 2);
+    put(&store, "b", 2);
+    let mut receiver = started(&store).await;
+    store.restore(&backup);
+    let mut unsure = false;
+    let restored = loop {
+        receiver.changed().await.unwrap();
+        let view = receiver.borrow_and_update().clone();
+        if view.is_current() {
+            break view;
+        }
+        unsure = true;
+        assert_eq!(third(&view, "b"), Some(2), "nothing is dropped on doubt");
+    };
+    assert!(unsure);
+    assert_eq!(restored.snapshot.revision, 2);
+    assert_eq!(third(&restored, "a"), Some(1));
+    assert_eq!(third(&restored, "b"), None);
+    assert_eq!(log.count("older revision than before"), 1);
+    // And it goes on from there.
+    put(&store, "c", 3);
+    let next = view(&mut receiver, "c", |v| third(v, "c") == Some(3)).await;
+    assert_eq!(next.snapshot.revision, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_4_the_same_revision_with_another_value_is_seen() {
+    let store = MemoryStore::new();
+    put(&store, "a", 1);
+    let backup = store.backup();
+    let before = put(&store, "a", 2);
+    let mut receiver = started(&store).await;
+    store.set_unavailable(true);
+    store.restore(&backup);
+    assert_eq!(put(&store, "a", 3), before);
+    store.set_unavailable(false);
+    view(&mut receiver, "a = 3", |v| {
+        v.is_current() && third(v, "a") == Some(3)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_4_a_restore_at_any_moment_of_a_sync_is_noticed() {
+    // Each call takes a second: the look at the revision, the watch, the list.
+    for millis in [500, 1500, 2500, 3500] {
+        // The restored datastore may stay behind the old revision or pass it.
+        for further in [0, 200] {
+            let store = MemoryStore::new();
+            put(&store, "a", 1);
+            let backup = store.backup();
+            for i in 2..100 {
+                put(&store, "a", i);
+            }
+            put(&store, "gone", 1);
+            store.set_latency(Duration::from_secs(1));
+            let mut receiver = spawn(store.clone(), WatchOptions::default());
+            sleep(Duration::from_millis(millis)).await;
+            store.restore(&backup);
+            for i in 0..further {
+                put(&store, "b", i);
+            }
+            let last = if further == 0 {
+                None
+            } else {
+                Some(further - 1)
+            };
+            let right = |v: &View| {
+                v.is_current()
+                    && third(v, "a") == Some(1)
+                    && third(v, "gone").is_none()
+                    && third(v, "b") == last
+            };
+            let start = Instant::now();
+            view(&mut receiver, "the restored data", right).await;
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{millis} {further}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_stays_behind_is_not_fresh() {
+    let store = MemoryStore::new();
+    let backup = store.backup();
+    put(&store, "a", 1);
+    let lagging = Behind {
+        inner: store.clone(),
+        behind: MemoryStore::new(),
+    };
+    lagging.behind.restore(&backup);
+    let mut receiver = spawn(lagging, WatchOptions::default());
+    fresh(&mut receiver).await;
+    let start = Instant::now();
+    let late = view(&mut receiver, "not fresh", |v| !v.is_current()).await;
+    assert_eq!(late.freshness.as_str(), "lagging");
+    assert_eq!(start.elapsed(), Duration::from_secs(8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_5_a_panic_makes_the_view_stale() {
+    let store = Fragile {
+        inner: MemoryStore::new(),
+        broken: Arc::default(),
+    };
+    put(&store.inner, "a", 1);
+    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    fresh(&mut receiver).await;
+    let log = Log::capture();
+    store.broken.store(true, Ordering::SeqCst);
+    store.inner.cut_watches("for the test");
+    while receiver.changed().await.is_ok() {}
+    let last = receiver.borrow().clone();
+    assert_eq!(last.freshness.as_str(), "stale");
+    assert!(last.freshness.reason().unwrap().contains("panic"));
+    assert_eq!(third(&last, "a"), Some(1));
+    assert_eq!(log.count("the watcher ended in a panic"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_ends_when_nobody_listens() {
+    let store = MemoryStore::new();
+    let receiver = started(&store).await;
+    assert_eq!(store.watches(), 1);
+    drop(receiver);
+    let gone = async {
+        while store.watches() > 0 {
+            advance(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), gone).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_6_invalid_values_are_logged_once_and_when_corrected() {
+    let log = Log::capture();
+    let store = MemoryStore::new();
+    put(&store, "good", 1);
+    store.put(key("bad"), "{nonsense");
+    let mut receiver = started(&store).await;
+    let first = fresh(&mut receiver).await;
+    assert!(first.snapshot.is_doubtful());
+    assert_eq!(log.count("ippools/bad"), 1);
+    assert_eq!(log.count("is ignored until it is corrected"), 1);
+    // The same list again says nothing new.
+    store.cut_watches("for the test");
+    view(&mut receiver, "stale", |v| !v.is_current()).await;
+    fresh(&mut receiver).await;
+    assert_eq!(log.count("ippools/bad"), 1);
+    // A good value that turns bad stays in use.
+    store.put(
+        key("good"),
+        r#"{"metadata":{"name":"good"},"spec":{"cidr":"10.0.0.0/99"}}"#,
+    );
+    let kept = view(&mut receiver, "two faults", |v| {
+        v.snapshot.invalid.len() == 2
+    })
+    .await;
+    assert_eq!(third(&kept, "good"), Some(1));
+    assert_eq!(log.count("WARN"), 2 + 1, "two values and the cut stream");
+    assert_eq!(log.count("last good value stays in use"), 1);
+    put(&store, "good", 2);
+    store.delete(key("bad"));
+    view(&mut receiver, "no faults", |v| {
+        v.snapshot.invalid.is_empty()
+    })
+    .await;
+    assert_eq!(log.count("the value was corrected"), 1);
+    assert_eq!(log.count("the invalid value was removed"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_logged_at_intervals_and_at_its_end() {
+    let log = Log::capture();
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    store.set_unavailable(true);
+    sleep(Duration::from_secs(300)).await;
+    let lines = log.count("cannot be followed");
+    assert!((9..=11).contains(&lines), "{lines} in 300 s");
+    store.set_unavailable(false);
+    fresh(&mut receiver).await;
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(log.count("is followed again"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handles_and_foreign_keys_make_no_views() {
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    sleep(Duration::from_secs(1)).await;
+    receiver.mark_unchanged();
+    for foreign in [
+        "/calico/ipam/v2/handle/k8s-pod-network.8f2c41",
+        "/calico/ipam/v2/host/node-a",
+        "/calico/resources/v3/projectcalico.org/networkpolicies/default/a",
+        "/calico/v1/Ready",
+        "/registry/pods/a",
+    ] {
+        store.put(foreign, "{}");
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert!(!receiver.has_changed().unwrap());
+    // The next view is at the revision of its own change.
+    let revision = put(&store, "a", 1);
+    let next = view(&mut receiver, "a", |v| third(v, "a") == Some(1)).await;
+    assert_eq!(next.snapshot.revision, revision);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_is_watched_is_listed() {
+    // Whatever a watch makes of the data, a later list makes the same of it.
+    let store = MemoryStore::new();
+    let live = started(&store).await;
+    put(&store, "a", 1);
+    for (path, value) in [
+        (
+            "resources/v3/projectcalico.org/nodes/n",
+            r#"{"metadata":{"name":"n"},"spec":{}}"#,
+        ),
+        (
+            "resources/v3/projectcalico.org/bgpconfigurations/default",
+            r#"{"metadata":{"name":"default"},"spec":{"asNumber":64513}}"#,
+        ),
+        (
+            "resources/v3/projectcalico.org/workloadendpoints/default/w",
+            r#"{"metadata":{"name":"w"},"spec":{"node":"n"}}"#,
+        ),
+        ("ipam/v2/assignment/ipv4/block/10.0.1.0-26", "{bad"),
+        ("ipam/v2/assignment/ipv6/block/fd00::-122", "{bad"),
+        (
+            "ipam/v2/host/n/ipv4/block/10.0.1.0-26",
+            r#"{"state":"confirmed"}"#,
+        ),
+        (
+            "ipam/v2/virtual/load-balancer/ipv4/block/10.0.1.64-26",
+            r#"{"state":"confirmed"}"#,
+        ),
+        (
+            "ipam/v2/config",
+            r#"{"strict_affinity":true,"auto_allocate_blocks":true}"#,
+        ),
+    ] {
+        store.put(format!("/calico/{path}"), value);
+    }
+    sleep(Duration::from_secs(1)).await;
+    let followed = live.borrow().snapshot.clone();
+    let listed = started(&store).await.borrow().snapshot.clone();
+    assert_eq!(*followed, *listed);
+    assert_eq!(listed.bgp_configurations.len(), 1);
+    assert_eq!(listed.affinities.len(), 2);
+    assert_eq!(listed.invalid.len(), 2, "{:?}", listed.invalid);
+    assert_eq!(listed.nodes.len(), 1);
+    assert_eq!(listed.workloads.len(), 1);
+    assert!(listed.ipam_config.is_some());
+}
+
+/// A store whose reads panic once it is broken.
+#[derive(Clone)]
+struct Fragile {
+    inner: MemoryStore,
+    broken: Arc<AtomicBool>,
+}
+
+impl Store for Fragile {
+    type Watch = MemoryWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
+        self.inner.read(ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
+        self.inner.watch(prefix, revision).await
+    }
+}
+
+/// A cluster whose reads come from one member and whose watches from another one that hears nothing new.
+#[derive(Clone)]
+struct Behind {
+    inner: MemoryStore,
+    behind: MemoryStore,
+}
+
+impl Store for Behind {
+    type Watch = MemoryWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        self.inner.read(ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
+        self.behind.watch(prefix, revision).await
+    }
+}
+
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The log lines of this thread. There is one subscriber for all tests, because what tracing remembers of
+/// each log statement is shared by all threads.
+struct Log;
+
+struct Sink;
+
+impl std::io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn capture() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_max_level(tracing::Level::INFO)
+                .with_writer(|| Sink)
+                .init();
+        });
+        LINES.with_borrow_mut(Vec::clear);
+        Self
+    }
+
+    #[allow(clippy::unused_self)]
+    fn count(&self, text: &str) -> usize {
+        LINES.with_borrow(|lines| {
+            let lines = String::from_utf8_lossy(lines);
+            lines.lines().filter(|line| line.contains(text)).count()
+        })
+    }
+}
+
+/// What may happen to a datastore.
+#[derive(Clone, Debug)]
+enum Event {
+    Put(u8, u8),
+    Delete(u8),
+    Wait(u16),
+    Cut,
+    Stall(bool),
+    Unavailable(bool),
+    FailRead(u8),
+    Compact,
+    Backup,
+    Restore,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..5_u8, 0..250_u8).prop_map(|(name, value)| Event::Put(name, value)),
+        2 => (0..5_u8).prop_map(Event::Delete),
+        4 => (0..3000_u16).prop_map(Event::Wait),
+        1 => Just(Event::Cut),
+        2 => any::<bool>().prop_map(Event::Stall),
+        2 => any::<bool>().prop_map(Event::Unavailable),
+        1 => (1..4_u8).prop_map(Event::FailRead),
+        1 => Just(Event::Compact),
+        1 => Just(Event::Backup),
+        1 => Just(Event::Restore),
+    ]
+}
+
+async fn happen(store: &MemoryStore, events: Vec<Event>) {
+    let mut backup = store.backup();
+    for event in events {
+        match event {
+            Event::Put(name, value) => {
+                put(store, &name.to_string(), value);
+            }
+            Event::Delete(name) => {
+                store.delete(key(&name.to_string()));
+            }
+            Event::Wait(millis) => sleep(Duration::from_millis(millis.into())).await,
+            Event::Cut => store.cut_watches("for the test"),
+            Event::Stall(on) => store.stall_watches(on),
+            Event::Unavailable(on) => store.set_unavailable(on),
+            Event::FailRead(nth) => store.fail_read(nth.into(), "for the test"),
+            Event::Compact => store.compact(store.revision()),
+            Event::Backup => backup = store.backup(),
+            Event::Restore => store.restore(&backup),
+        }
+    }
+    store.stall_watches(false);
+    store.set_unavailable(false);
+}
+
+proptest! {
+    /// WATCH-2, WATCH-3, WATCH-4: whatever happens, the view ends up equal to the datastore.
+    #[test]
+    fn any_history_ends_in_the_datastores_content(
+        events in proptest::collection::vec(event(), 0..60),
+        latency in 0..50_u64,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let store = MemoryStore::new();
+            store.set_latency(Duration::from_millis(latency));
+            let mut receiver = spawn(store.clone(), WatchOptions::default());
+            happen(&store, events).await;
+            let mut expected = Snapshot::default();
+            for kv in store.list("/calico/") {
+                expected.apply(&kv.key, Some(&kv.value), kv.mod_revision);
+            }
+            let equal = |v: &View| v.is_current() && v.snapshot.pools == expected.pools;
+            let healed = timeout(Duration::from_secs(60), receiver.wait_for(equal))
+                .await
+                .is_ok();
+            assert!(healed, "expected {:?}, seen {:?}", expected.pools, receiver.borrow());
+        });
+    }
+}

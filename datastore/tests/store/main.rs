@@ -6,6 +6,8 @@ mod contract;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "etcd")]
+mod follow;
+#[cfg(feature = "etcd")]
 mod proxy;
 
 use caracal_datastore::MemoryStore;
