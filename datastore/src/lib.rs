@@ -1,6 +1,6 @@
 //! All etcd I/O of Caracal. Nothing else in the workspace names etcd.
 //!
-//! * [`store`]: the [`Store`](store::Store) trait: consistent reads, transactions, watches.
+//! * [`store`]: the [`Store`] trait: consistent reads, transactions, watches.
 //! * `etcd` (feature `etcd`): the implementor over etcd v3.
 //! * [`watch`]: list and watch into a `Snapshot`, with fresh, lagging and stale.
 //! * [`memory`]: a datastore in memory with scriptable faults, for tests.

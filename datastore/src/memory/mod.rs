@@ -1,6 +1,6 @@
 //! [`MemoryStore`]: a datastore in memory with etcd's contract and faults on demand, for tests.
 //!
-//! It keeps the whole contract of [`Store`](crate::store::Store): revisions, atomic transactions, watches with
+//! It keeps the whole contract of [`Store`]: revisions, atomic transactions, watches with
 //! history, compaction. It also does what a real datastore does on a bad day, when told to: see [`fault`].
 //! It uses no clock but tokio's, so it runs under `tokio::time::pause`. It must never be used to hold
 //! data that matters: everything is gone with the last handle.

@@ -4,14 +4,11 @@
 //! `[dev-dependencies]`, and then:
 //!
 //! ```no_run
-//! # async fn test() {
 //! use caracal_datastore::testing::EtcdServer;
-//! use caracal_datastore::{EtcdConfig, EtcdStore};
 //!
 //! let Some(server) = EtcdServer::start() else { return };
-//! let store = EtcdStore::new(EtcdConfig::new([server.endpoint()])).unwrap();
-//! # drop(store);
-//! # }
+//! let endpoints = [server.endpoint()]; // for EtcdConfig::new
+//! # drop(endpoints);
 //! ```
 //!
 //! [`EtcdServer::start`] prints why and returns `None` where the program `etcd` is not installed, unless the

@@ -345,3 +345,18 @@ async fn user_and_password() {
     };
     assert!(matches!(error, StoreError::Refused(_)), "{error:?}");
 }
+
+#[test]
+fn a_test_that_panics_leaves_no_etcd_behind() {
+    let Some(server) = EtcdServer::start() else {
+        return;
+    };
+    let address = server.address();
+    assert!(std::net::TcpStream::connect(address).is_ok());
+    let panicked = std::thread::spawn(move || {
+        let _server = server;
+        panic!("on purpose");
+    });
+    assert!(panicked.join().is_err());
+    assert!(std::net::TcpStream::connect(address).is_err());
+}

@@ -1,0 +1,152 @@
+//! What the watcher's tests share.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use caracal_model::txn::{Range, Txn, TxnOutcome};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::memory::{MemoryStore, MemoryWatch};
+use crate::store::{ReadAnswer, Store, StoreError};
+use crate::watch::{View, WatchOptions, spawn};
+
+/// To be in sync takes a look at the revision and a list.
+pub(super) const SYNC_READS: u64 = 2;
+
+pub(super) type Receiver = watch::Receiver<View>;
+
+pub(super) fn key(name: &str) -> String {
+    format!("/calico/resources/v3/projectcalico.org/ippools/{name}")
+}
+
+pub(super) fn pool(third: u8) -> String {
+    format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"10.0.{third}.0/24"}}}}"#)
+}
+
+pub(super) fn put(store: &MemoryStore, name: &str, third: u8) -> i64 {
+    store.put(key(name), pool(third))
+}
+
+/// The third byte of a pool's CIDR.
+pub(super) fn third(view: &View, name: &str) -> Option<u8> {
+    let cidr = &view.snapshot.pools.get(name)?.spec.cidr;
+    cidr.split('.').nth(2)?.parse().ok()
+}
+
+/// A view that fulfils the condition, within an hour of virtual time.
+pub(super) async fn view(
+    receiver: &mut Receiver,
+    what: &str,
+    wanted: impl Fn(&View) -> bool,
+) -> View {
+    let last = receiver.clone();
+    let found = timeout(Duration::from_secs(3600), receiver.wait_for(|v| wanted(v))).await;
+    match found {
+        Ok(view) => view.unwrap().clone(),
+        Err(_) => panic!("no view with {what}; the last one: {:?}", last.borrow()),
+    }
+}
+
+pub(super) async fn fresh(receiver: &mut Receiver) -> View {
+    view(receiver, "fresh", View::is_current).await
+}
+
+pub(super) async fn started(store: &MemoryStore) -> Receiver {
+    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    fresh(&mut receiver).await;
+    receiver
+}
+
+/// A store whose reads panic once it is broken.
+#[derive(Clone)]
+pub(super) struct Fragile {
+    pub(super) inner: MemoryStore,
+    pub(super) broken: Arc<AtomicBool>,
+}
+
+impl Store for Fragile {
+    type Watch = MemoryWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
+        self.inner.read(ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
+        self.inner.watch(prefix, revision).await
+    }
+}
+
+/// A cluster whose reads come from one member and whose watches from another one that hears nothing new.
+#[derive(Clone)]
+pub(super) struct Behind {
+    pub(super) inner: MemoryStore,
+    pub(super) behind: MemoryStore,
+}
+
+impl Store for Behind {
+    type Watch = MemoryWatch;
+
+    async fn read(&self, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+        self.inner.read(ranges).await
+    }
+
+    async fn commit(&self, txn: &Txn) -> Result<TxnOutcome, StoreError> {
+        self.inner.commit(txn).await
+    }
+
+    async fn watch(&self, prefix: &str, revision: i64) -> Result<MemoryWatch, StoreError> {
+        self.behind.watch(prefix, revision).await
+    }
+}
+
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The log lines of this thread. There is one subscriber for all tests, because what tracing remembers of
+/// each log statement is shared by all threads.
+pub(super) struct Log;
+
+pub(super) struct Sink;
+
+impl std::io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LINES.with_borrow_mut(|lines| lines.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    pub(super) fn capture() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_max_level(tracing::Level::INFO)
+                .with_writer(|| Sink)
+                .init();
+        });
+        LINES.with_borrow_mut(Vec::clear);
+        Self
+    }
+
+    #[allow(clippy::unused_self)]
+    pub(super) fn count(&self, text: &str) -> usize {
+        LINES.with_borrow(|lines| {
+            let lines = String::from_utf8_lossy(lines);
+            lines.lines().filter(|line| line.contains(text)).count()
+        })
+    }
+}
