@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use caracal_lab::{Lab, wait};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, possible, up};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, binary, possible, up};
 
 /// Runs the body of a test here when this is the guest, else the test itself inside a guest.
 fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
@@ -29,9 +29,21 @@ fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
         println!("{test}: skipped: {reason}");
         return;
     }
+    // A clone or a target directory below /tmp is hidden from the guest unless it is named.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap();
+    let test_binary = std::env::current_exe().unwrap();
     let status = Command::new(&runner)
-        .args(["--mem", "2G", "--time-limit", "400", "--"])
-        .arg(std::env::current_exe().unwrap())
+        .args(["--mem", "2G", "--time-limit", "400", "--bind"])
+        .arg(root)
+        .arg("--bind")
+        .arg(binary().canonicalize().unwrap().parent().unwrap())
+        .arg("--bind")
+        .arg(test_binary.parent().unwrap())
+        .arg("--")
+        .arg(&test_binary)
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .status()
         .unwrap();
