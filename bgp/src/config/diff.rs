@@ -31,8 +31,10 @@ pub struct ConfigChange {
 /// How a peer differs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerChange {
-    /// Something was agreed in the OPEN messages or makes it another peer: a new session is needed.
+    /// Something was agreed in the OPEN messages: a new session is needed.
     pub reset: bool,
+    /// It is another peer, or we are another one to it: with the session, all routes go. Implies `reset`.
+    pub replaced: bool,
     /// Something that the session takes over while it runs: password, TTL, passive, description.
     pub session: bool,
     /// The rules for received routes differ: they are run again over the stored routes.
@@ -43,7 +45,7 @@ pub struct PeerChange {
 
 impl PeerChange {
     const fn is_empty(self) -> bool {
-        !(self.reset || self.session || self.import || self.export)
+        !(self.reset || self.replaced || self.session || self.import || self.export)
     }
 }
 
@@ -133,12 +135,14 @@ fn peer_change(
         kind,
     } = new;
     let own_as = local_as.unwrap_or(new_speaker.local_as);
+    let replaced = *address != old.address
+        || *remote_as != old.remote_as
+        || own_as != old.local_as.unwrap_or(old_speaker.local_as);
     let uses_changed = |names: &[String]| names.iter().any(|name| filters.contains(name));
     PeerChange {
-        reset: *address != old.address
+        replaced,
+        reset: replaced
             || *port != old.port
-            || *remote_as != old.remote_as
-            || own_as != old.local_as.unwrap_or(old_speaker.local_as)
             || new_speaker.router_id != old_speaker.router_id
             || *source != old.source
             || *hold_time != old.hold_time
@@ -194,9 +198,14 @@ mod tests {
 
     const RESET: PeerChange = PeerChange {
         reset: true,
+        replaced: false,
         session: false,
         import: false,
         export: false,
+    };
+    const REPLACED: PeerChange = PeerChange {
+        replaced: true,
+        ..RESET
     };
     const SESSION: PeerChange = PeerChange {
         reset: false,
@@ -223,10 +232,10 @@ mod tests {
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
         let table: [(Change, PeerChange); 18] = [
-            (|p| p.address = [10, 0, 0, 9].into(), RESET),
+            (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
-            (|p| p.remote_as = Asn(1), RESET),
-            (|p| p.local_as = Some(Asn(1)), RESET),
+            (|p| p.remote_as = Asn(1), REPLACED),
+            (|p| p.local_as = Some(Asn(1)), REPLACED),
             (|p| p.source = Some([10, 0, 0, 1].into()), RESET),
             (|p| p.hold_time = Duration::from_secs(3), RESET),
             (
@@ -354,9 +363,11 @@ mod tests {
         assert!(change.speaker);
         assert_eq!(
             change.peers,
-            BTreeMap::from([(PeerName::from("p2"), RESET)])
+            BTreeMap::from([(PeerName::from("p2"), REPLACED)])
         );
         new.router_id = RouterId([10, 0, 0, 9].into());
-        assert_eq!(diff(&old, &new).peers.len(), 2);
+        let change = diff(&old, &new);
+        assert_eq!(change.peers[&PeerName::from("p3")], RESET);
+        assert_eq!(change.peers.len(), 2);
     }
 }

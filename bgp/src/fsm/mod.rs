@@ -86,6 +86,10 @@ pub struct Settings {
     pub peer: PeerConfig,
     /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
     pub restarting_until: Option<Instant>,
+    /// This process has had a session with the peer before. Then forwarding has outlived a session for certain,
+    /// and our OPEN says so: without the Forwarding State bit a peer that has kept our routes would have to
+    /// drop them until we announce them again (RFC 4724 §4.2).
+    pub had_session: bool,
 }
 
 impl Settings {

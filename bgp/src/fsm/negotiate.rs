@@ -106,11 +106,12 @@ pub fn our_open(settings: &Settings, now: Instant) -> Open {
             restarting,
             notification: true,
             restart_time: time.min(MAX_RESTART_TIME),
-            // RFC 4724 §3: the Forwarding State bit is about the last restart. The kernel keeps our routes.
+            // RFC 4724 §3: the Forwarding State bit is about the last restart, be it of the process or of the session
+            // alone. The kernel keeps our routes over both.
             families: peer
                 .families
                 .iter()
-                .map(|family| ((*family).into(), restarting))
+                .map(|family| ((*family).into(), restarting || settings.had_session))
                 .collect(),
         }));
     }

@@ -108,7 +108,9 @@ impl Peer {
             }
             Input::Stop(stop) => self.stop(now, &stop),
             Input::Settings(settings) => {
+                let had_session = self.settings.had_session;
                 self.settings = *settings;
+                self.settings.had_session |= had_session;
                 // A person has changed something: no reason to wait on.
                 self.idle_hold = None;
                 self.connect_retry = None;

@@ -174,6 +174,7 @@ impl Peer {
         if let Some(other) = self.slot(conn.other()) {
             other.hold = Some(now + COLLISION_WINDOW);
         }
+        self.settings.had_session = true;
         self.outputs.push_back(Output::Up(conn, Box::new(up)));
     }
 }

@@ -46,6 +46,7 @@ fn settings(node: u8, other: u8) -> Settings {
         router_id: RouterId([10, 0, 0, node].into()),
         peer: PeerConfig::new(address(other), Asn(64512)),
         restarting_until: None,
+        had_session: false,
     }
 }
 

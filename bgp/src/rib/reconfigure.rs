@@ -79,23 +79,15 @@ impl Rib {
             let Some(config) = self.config.peers.get(&peer.name) else {
                 continue;
             };
-            let reset = change
-                .peers
-                .get(&peer.name)
-                .is_some_and(|change| change.reset);
-            let (kind, address) = (peer.kind(), peer.config.address);
+            let differs = change.peers.get(&peer.name).copied().unwrap_or_default();
             let rules = peer.configure(config, &self.config, &self.filters);
-            let same_peer = kind == peer.kind() && address == peer.config.address;
             if rules || reflection || change.speaker {
                 again.insert(id);
             }
-            if reset {
-                // Its routes stay in use until the new session has brought them again, if it is the same peer.
-                self.end_session(now, id, same_peer);
+            if differs.reset {
+                // The routes of the same peer stay in use until the new session has brought them again.
+                self.end_session(now, id, !differs.replaced);
                 self.startup.down(now, id);
-                if !same_peer {
-                    self.forget_routes(id);
-                }
             }
         }
         again

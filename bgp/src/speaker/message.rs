@@ -38,6 +38,8 @@ pub struct SessionStart {
     pub router_id: RouterId,
     /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
     pub restarting_until: Option<Instant>,
+    /// This process has had a session with the peer before.
+    pub had_session: bool,
     /// The way to the core.
     pub core: mpsc::Sender<ToCore>,
     /// The way from the core.
@@ -152,8 +154,8 @@ pub enum ToSession {
 /// How a session is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// We restart: close TCP without NOTIFICATION when graceful restart was negotiated (the peer then keeps
-    /// our routes), else as `Leave`.
+    /// We, or the session alone, will be back: close TCP without NOTIFICATION when graceful restart was negotiated
+    /// (the peer then keeps our routes), else Cease / Administrative Reset.
     Restart,
     /// We leave, or the peer is no longer configured: flush the feed, then Cease with this subcode (RFC 4486)
     /// and text (RFC 9003).

@@ -90,6 +90,7 @@ impl Session {
             local_as,
             router_id,
             restarting_until,
+            had_session,
             core,
             control,
         } = start;
@@ -98,6 +99,7 @@ impl Session {
             router_id,
             peer: config,
             restarting_until,
+            had_session,
         };
         // Keys of a RandomState differ from process to process: peers that start together spread out.
         let seed = RandomState::new().hash_one(name.as_str());

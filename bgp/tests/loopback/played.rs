@@ -72,6 +72,7 @@ impl Stage {
             local_as: Asn(64512),
             router_id: RouterId([10, 0, 0, 1].into()),
             restarting_until: None,
+            had_session: false,
             core: to_core,
             control: commands,
         };

@@ -221,6 +221,13 @@ async fn reconfiguration_touches_only_the_peer_that_changed() {
     })
     .await;
     nodes[0].holds(&[2, 3]).await;
+    for node in &nodes {
+        let fib = node.fib.lock().unwrap();
+        assert!(
+            fib.withdrawn.is_empty(),
+            "RFC 8538: a reset keeps forwarding: {fib:?}"
+        );
+    }
     let after = nodes[0].peer(3).await;
     assert_eq!(
         (before.since, before.established_count),

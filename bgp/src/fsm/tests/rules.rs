@@ -578,6 +578,13 @@ fn rfc4724_4_1_the_restarting_speaker_says_so_for_a_while() {
     assert_eq!(bits(&bench), Some((true, true, 120)));
     bench.now += 60 * SECOND;
     assert_eq!(bits(&bench), Some((false, false, 120)));
+    bench.peer.settings.had_session = true;
+    assert_eq!(
+        bits(&bench),
+        Some((false, true, 120)),
+        "the session alone was away"
+    );
+    bench.peer.settings.had_session = false;
     bench.peer.settings.peer.graceful_restart = Some(GracefulRestart {
         restart_time: Duration::from_secs(9999),
     });

@@ -39,6 +39,10 @@ impl Core {
             local_as: self.config.local_as,
             router_id: self.config.router_id,
             restarting_until: self.restarting_until,
+            had_session: self
+                .peers
+                .get(name)
+                .is_some_and(|peer| peer.established_count > 0),
             core: self.to_core.clone(),
             control,
         };
@@ -126,10 +130,16 @@ impl Core {
         }
     }
 
-    /// Ends the sessions that need other OPEN messages; each starts again when its task has ended.
+    /// Ends the sessions that need other OPEN messages; each starts again when its task has ended. Who stays
+    /// the same to us, and we to it, keeps forwarding over that as over a restart (RFC 4724).
     fn stop_changed(&mut self, change: &ConfigChange) {
-        for (name, _) in change.peers.iter().filter(|(_, change)| change.reset) {
-            self.stop_session(name, Shutdown::reconfigured());
+        for (name, differs) in change.peers.iter().filter(|(_, differs)| differs.reset) {
+            let how = if differs.replaced {
+                Shutdown::reconfigured()
+            } else {
+                Shutdown::Restart
+            };
+            self.stop_session(name, how);
         }
     }
 

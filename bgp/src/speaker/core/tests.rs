@@ -286,10 +286,7 @@ async fn a_change_of_one_peer_does_not_touch_the_other() {
     let mut old = sessions.remove(0);
     let told = old.start.control.recv().await.unwrap();
     assert!(
-        matches!(
-            told,
-            ToSession::Shutdown(Shutdown::Cease { subcode: 6, .. })
-        ),
+        matches!(told, ToSession::Shutdown(Shutdown::Restart)),
         "{told:?}"
     );
     // What the old session still says is not taken for words of the new one.
@@ -298,6 +295,7 @@ async fn a_change_of_one_peer_does_not_touch_the_other() {
     drop(old);
     let new = stage.session().await;
     assert_eq!(new.start.config.hold_time, Duration::from_secs(9));
+    assert!(new.start.had_session, "forwarding outlives the session");
     new.up().await;
     stage.established_peer(2).await;
     assert!(stage.speaker.routes().await.unwrap().is_empty());
@@ -307,6 +305,22 @@ async fn a_change_of_one_peer_does_not_touch_the_other() {
     );
     assert!(sessions[0].feed.is_empty());
     stage.established_peer(3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_becomes_another_one_is_told_to_drop_our_routes() {
+    let mut config = config(&[2]);
+    let (stage, mut sessions) = Stage::established(config.clone()).await;
+    stage
+        .reconfigure(&mut config, |config| {
+            config.peers.get_mut(&name(2)).unwrap().remote_as = Asn(1);
+        })
+        .await;
+    let told = sessions[0].start.control.recv().await.unwrap();
+    let ToSession::Shutdown(Shutdown::Cease { subcode, .. }) = told else {
+        panic!("{told:?}")
+    };
+    assert_eq!(subcode, 6, "Other Configuration Change");
 }
 
 #[tokio::test(start_paused = true)]
