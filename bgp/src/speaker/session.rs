@@ -6,6 +6,7 @@
 
 mod link;
 mod outgoing;
+mod waits;
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -27,11 +28,12 @@ use crate::types::{PeerName, SessionState};
 use crate::wire::notification::CeaseSubcode;
 use link::{Link, Read};
 use outgoing::Outgoing;
+use waits::{readable, ready, until, writable};
 
 /// Messages that may wait for a place in the core's channel before we stop reading.
 const QUEUE: usize = 64;
 /// How long the feed may take to empty before the last NOTIFICATION.
-const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time if that is
 /// more.
 const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
@@ -519,39 +521,6 @@ const fn link<'a>(out: &'a Option<Link>, inc: &'a Option<Link>, conn: Conn) -> O
     match conn {
         Conn::Out => out.as_ref(),
         Conn::In => inc.as_ref(),
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn readable(link: Option<&Link>) {
-    match link {
-        // An error shows itself when we read.
-        Some(link) if link.ended.is_none() => {
-            let _ = link.stream.readable().await;
-        }
-        Some(_) | None => std::future::pending().await,
-    }
-}
-
-async fn writable(link: Option<&Link>) {
-    match link.filter(|link| link.wants_write()) {
-        Some(link) => {
-            let _ = link.stream.writable().await;
-        }
-        None => std::future::pending().await,
-    }
-}
-
-async fn ready(outgoing: Option<&Outgoing>) {
-    match outgoing {
-        Some(outgoing) => outgoing.feed.ready().await,
-        None => std::future::pending().await,
     }
 }
 

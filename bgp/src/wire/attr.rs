@@ -1,17 +1,19 @@
 //! The attribute table: for each path attribute its code, flags, decoder, encoder, and what RFC 7606
 //! does when it is malformed. Whoever adds an attribute adds a row.
 
-use std::net::{IpAddr, Ipv4Addr};
+mod decode;
+mod encode;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::as_path;
 use super::error::{AttrFault, Fault, UpdateError, Verdict};
 use super::format::Format;
-use super::mp::{self, Reach, Unreach};
+use super::mp::{Reach, Unreach};
 use super::notification::UpdateSubcode;
-use crate::attrs::{Aggregator, AsPath, Origin, PathAttrs, UnknownAttr};
-use crate::types::{ClusterId, Community, LargeCommunity, RouterId};
+use crate::attrs::{Aggregator, AsPath, PathAttrs, UnknownAttr};
+use crate::types::Asn;
+pub(super) use decode::host;
 
 const OPTIONAL: u8 = 0x80;
 const TRANSITIVE: u8 = 0x40;
@@ -56,22 +58,22 @@ struct Row {
 
 #[rustfmt::skip]
 static TABLE: [Row; 16] = [
-    Row { code: ORIGIN, name: "ORIGIN", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: origin, encode: put_origin },
-    Row { code: AS_PATH, name: "AS_PATH", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: path, encode: put_path },
-    Row { code: NEXT_HOP, name: "NEXT_HOP", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: next_hop, encode: put_next_hop },
-    Row { code: 4, name: "MULTI_EXIT_DISC", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: med, encode: put_med },
-    Row { code: 5, name: "LOCAL_PREF", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: local_pref, encode: put_local_pref },
-    Row { code: 6, name: "ATOMIC_AGGREGATE", flags: WELL_KNOWN, on_fault: OnFault::Discard, decode: atomic, encode: put_atomic },
-    Row { code: 7, name: "AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: aggregator, encode: put_aggregator },
-    Row { code: 8, name: "COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: communities, encode: put_communities },
-    Row { code: 9, name: "ORIGINATOR_ID", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: originator, encode: put_originator },
-    Row { code: 10, name: "CLUSTER_LIST", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: cluster_list, encode: put_cluster_list },
-    Row { code: MP_REACH_NLRI, name: "MP_REACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: reach, encode: elsewhere },
-    Row { code: MP_UNREACH_NLRI, name: "MP_UNREACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: unreach, encode: elsewhere },
-    Row { code: 16, name: "EXTENDED COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: ext_communities, encode: put_ext_communities },
-    Row { code: 17, name: "AS4_PATH", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: as4_path, encode: put_as4_path },
-    Row { code: 18, name: "AS4_AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: as4_aggregator, encode: put_as4_aggregator },
-    Row { code: 32, name: "LARGE_COMMUNITY", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: large_communities, encode: put_large_communities },
+    Row { code: ORIGIN, name: "ORIGIN", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::origin, encode: encode::put_origin },
+    Row { code: AS_PATH, name: "AS_PATH", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::path, encode: encode::put_path },
+    Row { code: NEXT_HOP, name: "NEXT_HOP", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::next_hop, encode: encode::put_next_hop },
+    Row { code: 4, name: "MULTI_EXIT_DISC", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::med, encode: encode::put_med },
+    Row { code: 5, name: "LOCAL_PREF", flags: WELL_KNOWN, on_fault: OnFault::Withdraw, decode: decode::local_pref, encode: encode::put_local_pref },
+    Row { code: 6, name: "ATOMIC_AGGREGATE", flags: WELL_KNOWN, on_fault: OnFault::Discard, decode: decode::atomic, encode: encode::put_atomic },
+    Row { code: 7, name: "AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: decode::aggregator, encode: encode::put_aggregator },
+    Row { code: 8, name: "COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::communities, encode: encode::put_communities },
+    Row { code: 9, name: "ORIGINATOR_ID", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::originator, encode: encode::put_originator },
+    Row { code: 10, name: "CLUSTER_LIST", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::cluster_list, encode: encode::put_cluster_list },
+    Row { code: MP_REACH_NLRI, name: "MP_REACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: decode::reach, encode: encode::elsewhere },
+    Row { code: MP_UNREACH_NLRI, name: "MP_UNREACH_NLRI", flags: OPTIONAL_NON_TRANSITIVE, on_fault: OnFault::Reset, decode: decode::unreach, encode: encode::elsewhere },
+    Row { code: 16, name: "EXTENDED COMMUNITIES", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::ext_communities, encode: encode::put_ext_communities },
+    Row { code: 17, name: "AS4_PATH", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: decode::as4_path, encode: encode::put_as4_path },
+    Row { code: 18, name: "AS4_AGGREGATOR", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Discard, decode: decode::as4_aggregator, encode: encode::put_as4_aggregator },
+    Row { code: 32, name: "LARGE_COMMUNITY", flags: OPTIONAL_TRANSITIVE, on_fault: OnFault::Withdraw, decode: decode::large_communities, encode: encode::put_large_communities },
 ];
 
 /// The attribute's name in the standards.
@@ -145,7 +147,7 @@ impl Parsed<'_> {
     fn merge_four_octet(&mut self) {
         let as4_path = self.as4_path.take();
         if let Some(aggregator) = &mut self.attrs.aggregator {
-            if aggregator.asn != crate::types::Asn::TRANS && self.as4_aggregator.is_some() {
+            if aggregator.asn != Asn::TRANS && self.as4_aggregator.is_some() {
                 return;
             }
             if let Some(four) = self.as4_aggregator.take() {
@@ -314,307 +316,6 @@ pub(super) fn put_mp_header(code: u8, len: usize, out: &mut BytesMut) {
 
 /// Octets of [`put_mp_header`].
 pub(super) const MP_HEADER_LEN: usize = 4;
-
-// Decoders, in the order of the table.
-
-fn fixed<const N: usize>(value: &[u8], expected: &'static str) -> Result<[u8; N], Fault> {
-    <[u8; N]>::try_from(value).map_err(|_| Fault::Length {
-        len: value.len(),
-        expected,
-    })
-}
-
-/// A list of items of `N` octets each; never empty (RFC 7606 §7.8, §7.10, §7.14, RFC 8092 §5).
-fn list<const N: usize, T: Ord>(
-    value: &[u8],
-    expected: &'static str,
-    item: impl Fn([u8; N]) -> T,
-) -> Result<Vec<T>, Fault> {
-    let (chunks, rest) = value.as_chunks::<N>();
-    if chunks.is_empty() || !rest.is_empty() {
-        return Err(Fault::Length {
-            len: value.len(),
-            expected,
-        });
-    }
-    Ok(chunks.iter().map(|octets| item(*octets)).collect())
-}
-
-fn set<const N: usize, T: Ord>(
-    value: &[u8],
-    expected: &'static str,
-    item: impl Fn([u8; N]) -> T,
-) -> Result<Vec<T>, Fault> {
-    let mut items = list(value, expected, item)?;
-    items.sort_unstable();
-    items.dedup();
-    Ok(items)
-}
-
-fn origin(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    let [octet] = fixed(value, "1")?;
-    parsed.attrs.origin = match octet {
-        0 => Origin::Igp,
-        1 => Origin::Egp,
-        2 => Origin::Incomplete,
-        other => return Err(Fault::Origin(other)),
-    };
-    Ok(())
-}
-
-fn path(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    parsed.attrs.as_path = as_path::decode(value, format.four_octet_as)?;
-    Ok(())
-}
-
-fn next_hop(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    let address = Ipv4Addr::from(fixed::<4>(value, "4")?);
-    parsed.attrs.next_hop = Some(host(address.into())?);
-    Ok(())
-}
-
-/// A next hop must be a host address (RFC 4271 §6.3). Loopback addresses pass: speakers may share a host.
-pub(super) fn host(address: IpAddr) -> Result<IpAddr, Fault> {
-    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-    if address.is_unspecified() || address.is_multicast() || broadcast {
-        return Err(Fault::NextHop(address));
-    }
-    Ok(address)
-}
-
-fn med(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    parsed.attrs.med = Some(u32::from_be_bytes(fixed(value, "4")?));
-    Ok(())
-}
-
-fn local_pref(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    internal(format)?;
-    parsed.attrs.local_pref = Some(u32::from_be_bytes(fixed(value, "4")?));
-    Ok(())
-}
-
-fn internal(format: &Format) -> Result<(), Fault> {
-    if format.internal {
-        Ok(())
-    } else {
-        Err(Fault::External)
-    }
-}
-
-fn atomic(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    let [] = fixed(value, "0")?;
-    parsed.attrs.atomic_aggregate = true;
-    Ok(())
-}
-
-fn aggregator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    parsed.attrs.aggregator = Some(decode_aggregator(value, format.four_octet_as)?);
-    Ok(())
-}
-
-fn decode_aggregator(value: &[u8], four_octet: bool) -> Result<Aggregator, Fault> {
-    let (asn, router) = if four_octet {
-        let [asn @ .., a, b, c, d] = fixed::<8>(value, "8")?;
-        (as_path::asn(&asn), Ipv4Addr::new(a, b, c, d))
-    } else {
-        let [asn @ .., a, b, c, d] = fixed::<6>(value, "6")?;
-        (as_path::asn(&asn), Ipv4Addr::new(a, b, c, d))
-    };
-    if asn == crate::types::Asn(0) {
-        return Err(Fault::AsZero);
-    }
-    Ok(Aggregator { asn, router })
-}
-
-fn communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    parsed.attrs.communities = set(value, "a multiple of 4", |octets| {
-        Community(u32::from_be_bytes(octets))
-    })?;
-    Ok(())
-}
-
-fn originator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    internal(format)?;
-    parsed.attrs.originator_id = Some(RouterId(Ipv4Addr::from(fixed::<4>(value, "4")?)));
-    Ok(())
-}
-
-fn cluster_list(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    internal(format)?;
-    parsed.attrs.cluster_list = list(value, "a multiple of 4", |octets: [u8; 4]| {
-        ClusterId(Ipv4Addr::from(octets))
-    })?;
-    Ok(())
-}
-
-fn reach<'a>(parsed: &mut Parsed<'a>, value: &'a [u8], _: &Format) -> Result<(), Fault> {
-    parsed.reach = Some(mp::decode_reach(value)?);
-    Ok(())
-}
-
-fn unreach<'a>(parsed: &mut Parsed<'a>, value: &'a [u8], _: &Format) -> Result<(), Fault> {
-    parsed.unreach = Some(mp::decode_unreach(value)?);
-    Ok(())
-}
-
-fn ext_communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    parsed.attrs.ext_communities = set(value, "a multiple of 8", |octets: [u8; 8]| octets)?;
-    Ok(())
-}
-
-fn as4_path(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    if format.four_octet_as {
-        return Err(Fault::FourOctet);
-    }
-    parsed.as4_path = Some(as_path::decode(value, true)?);
-    Ok(())
-}
-
-fn as4_aggregator(parsed: &mut Parsed<'_>, value: &[u8], format: &Format) -> Result<(), Fault> {
-    if format.four_octet_as {
-        return Err(Fault::FourOctet);
-    }
-    parsed.as4_aggregator = Some(decode_aggregator(value, true)?);
-    Ok(())
-}
-
-fn large_communities(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Result<(), Fault> {
-    parsed.attrs.large_communities = set(value, "a multiple of 12", |octets: [u8; 12]| {
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = octets;
-        LargeCommunity(
-            u32::from_be_bytes([a, b, c, d]),
-            u32::from_be_bytes([e, f, g, h]),
-            u32::from_be_bytes([i, j, k, l]),
-        )
-    })?;
-    Ok(())
-}
-
-// Encoders, in the order of the table.
-
-fn put_origin(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    out.put_u8(match source.attrs.origin {
-        Origin::Igp => 0,
-        Origin::Egp => 1,
-        Origin::Incomplete => 2,
-    });
-    true
-}
-
-fn put_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    as_path::encode(&source.attrs.as_path, source.format.four_octet_as, out);
-    true
-}
-
-fn put_next_hop(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    match source.attrs.next_hop {
-        Some(IpAddr::V4(address)) if source.classic => {
-            out.put_slice(&address.octets());
-            true
-        }
-        _ => false,
-    }
-}
-
-fn put_u32(value: Option<u32>, out: &mut BytesMut) -> bool {
-    if let Some(value) = value {
-        out.put_u32(value);
-    }
-    value.is_some()
-}
-
-fn put_med(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    put_u32(source.attrs.med, out)
-}
-
-fn put_local_pref(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    // RFC 4271 §5.1.5: never on external sessions.
-    put_u32(
-        source.attrs.local_pref.filter(|_| source.format.internal),
-        out,
-    )
-}
-
-fn put_atomic(source: &Source<'_>, _: &mut BytesMut) -> bool {
-    source.attrs.atomic_aggregate
-}
-
-fn put_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    if let Some(aggregator) = source.attrs.aggregator {
-        as_path::put_asn(aggregator.asn, source.format.four_octet_as, out);
-        out.put_slice(&aggregator.router.octets());
-    }
-    source.attrs.aggregator.is_some()
-}
-
-fn put_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    for community in &source.attrs.communities {
-        out.put_u32(community.0);
-    }
-    !out.is_empty()
-}
-
-fn put_originator(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    // RFC 4456 §8: non-transitive, so it ends at the AS's border; the same holds for CLUSTER_LIST.
-    put_u32(
-        source
-            .attrs
-            .originator_id
-            .filter(|_| source.format.internal)
-            .map(RouterId::number),
-        out,
-    )
-}
-
-fn put_cluster_list(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    if source.format.internal {
-        for cluster in &source.attrs.cluster_list {
-            out.put_slice(&cluster.0.octets());
-        }
-    }
-    !out.is_empty()
-}
-
-/// The MP attributes carry prefixes; `update` writes them.
-fn elsewhere(_: &Source<'_>, _: &mut BytesMut) -> bool {
-    false
-}
-
-fn put_ext_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    for community in &source.attrs.ext_communities {
-        out.put_slice(community);
-    }
-    !out.is_empty()
-}
-
-fn put_as4_path(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    let path = &source.attrs.as_path;
-    if source.format.four_octet_as || !as_path::needs_four_octets(path) {
-        return false;
-    }
-    as_path::encode(path, true, out);
-    true
-}
-
-fn put_as4_aggregator(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    match source.attrs.aggregator {
-        Some(aggregator) if !source.format.four_octet_as && !aggregator.asn.is_two_octet() => {
-            out.put_u32(aggregator.asn.0);
-            out.put_slice(&aggregator.router.octets());
-            true
-        }
-        _ => false,
-    }
-}
-
-fn put_large_communities(source: &Source<'_>, out: &mut BytesMut) -> bool {
-    for community in &source.attrs.large_communities {
-        out.put_u32(community.0);
-        out.put_u32(community.1);
-        out.put_u32(community.2);
-    }
-    !out.is_empty()
-}
 
 #[cfg(test)]
 mod tests {

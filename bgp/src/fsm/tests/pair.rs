@@ -263,7 +263,7 @@ proptest! {
         }
         let mut choices = choices.into_iter().cycle();
         let took = pair.converge(&mut choices);
-        prop_assert!(took < Duration::from_secs(5), "took {took:?}");
+        prop_assert!(took.is_zero(), "took {took:?}");
         prop_assert!(pair.agree());
         // A flap at most, and then it holds.
         prop_assert!(pair.downs.iter().all(|downs| *downs <= 2), "{:?}", pair.downs);
