@@ -17,12 +17,14 @@ pub mod decision;
 mod import;
 mod intern;
 mod next_hops;
+mod paths;
 mod peers;
 mod query;
 mod reconfigure;
 mod restart;
 mod select;
 mod session;
+mod settle;
 mod startup;
 mod table;
 mod view;
@@ -49,12 +51,12 @@ use crate::attrs::PathAttrs;
 use crate::config::{Origination, SpeakerConfig};
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
-use adj_out::{ExportCache, ExportRoute, Group, PathSource};
+use adj_out::Group;
 use intern::Interner;
 use peers::{Filters, PeerState, Peers};
 use select::Selector;
 use startup::Startup;
-use table::{Dest, DestId, Path, Rank, Table};
+use table::{DestId, Table};
 
 /// LOCAL_PREF of a route that carries none: the field's common default.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
@@ -295,262 +297,6 @@ impl Rib {
         }
         changes
     }
-
-    // -- paths ----------------------------------------------------------------------------------------
-
-    /// Puts a destination on the list to decide.
-    fn mark(&mut self, id: DestId) {
-        let dest = self.table.get_mut(id);
-        if !std::mem::replace(&mut dest.dirty, true) {
-            self.dirty.push(id);
-        }
-    }
-
-    /// Takes routes from a peer into Adj-RIB-In and through import policy.
-    fn learn(&mut self, id: PeerId, mut attrs: PathAttrs, prefixes: &[Prefix]) {
-        let Some(peer) = self.peers.get(id) else {
-            return;
-        };
-        let Some(session) = &peer.session else { return };
-        let families = [Family::Ipv4, Family::Ipv6]
-            .map(|family| session.families.contains(&family).then_some(family));
-        import::correct(&mut attrs, peer.kind());
-        let received = self.interner.intern(attrs);
-        for prefix in prefixes
-            .iter()
-            .filter(|prefix| families.contains(&Some(prefix.family())))
-        {
-            let dest = self.table.find_or_insert(*prefix);
-            if let Some(path) = self.table.get_mut(dest).path_of(id)
-                && Arc::ptr_eq(&path.received, &received)
-            {
-                if std::mem::take(&mut path.stale) {
-                    self.touch(dest, id);
-                }
-                continue;
-            }
-            let Some(peer) = self.peers.get(id) else {
-                return;
-            };
-            let rules = peer.import_rules(self.config.router_id, &self.clusters);
-            let outcome = rules.import(*prefix, &received, &mut self.interner);
-            self.put_path(dest, id, received.clone(), outcome);
-        }
-    }
-
-    /// Stores or replaces the path of a peer.
-    fn put_path(
-        &mut self,
-        id: DestId,
-        peer: PeerId,
-        received: Arc<PathAttrs>,
-        outcome: Result<Arc<PathAttrs>, Refusal>,
-    ) {
-        let old = self.table.get_mut(id).remove(peer);
-        let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
-        let is_accepted = outcome.is_ok();
-        if let Some(state) = self.peers.get_mut(peer) {
-            state.received += usize::from(old.is_none());
-            state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
-        }
-        let refusal = outcome.as_ref().err().copied();
-        let dest = self.table.get_mut(id);
-        dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
-        dest.push(Path {
-            received,
-            accepted: outcome.ok(),
-            peer,
-            refusal,
-            stale: false,
-            rank: Rank::None,
-        });
-        if was_accepted || is_accepted {
-            self.mark(id);
-        }
-    }
-
-    /// Removes the path of a peer.
-    fn remove_path(&mut self, id: DestId, peer: PeerId) {
-        let dest = self.table.get_mut(id);
-        let Some(old) = dest.remove(peer) else { return };
-        dest.touched |= old.rank != Rank::None;
-        if let Some(state) = self.peers.get_mut(peer) {
-            state.received -= 1;
-            state.accepted -= usize::from(old.accepted.is_some());
-        }
-        // Also when it was not in use: the destination may be empty now and must be released.
-        self.mark(id);
-    }
-
-    /// A path changed in place.
-    fn touch(&mut self, id: DestId, peer: PeerId) {
-        let dest = self.table.get_mut(id);
-        let used = dest
-            .path_of(peer)
-            .is_some_and(|path| path.rank != Rank::None);
-        dest.touched |= used;
-        self.mark(id);
-    }
-
-    /// Removes the paths of a peer that `which` selects.
-    fn remove_paths(&mut self, peer: PeerId, which: impl Fn(&Dest, &Path) -> bool) {
-        let matches = |dest: &Dest| {
-            dest.paths()
-                .iter()
-                .any(|path| path.peer == peer && which(dest, path))
-        };
-        let found: Vec<DestId> = self
-            .table
-            .iter()
-            .filter(|(_, dest)| matches(dest))
-            .map(|(id, _)| id)
-            .collect();
-        for id in found {
-            self.remove_path(id, peer);
-        }
-    }
-
-    fn put_local(&mut self, prefix: Prefix, route: &Origination) {
-        let mut attrs = PathAttrs {
-            next_hop: route.next_hop,
-            local_pref: Some(route.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)),
-            med: route.med,
-            ..PathAttrs::default()
-        };
-        for community in &route.communities {
-            attrs.add_community(*community);
-        }
-        let attrs = self.interner.intern(attrs);
-        let id = self.table.find_or_insert(prefix);
-        self.put_path(id, PeerId::LOCAL, attrs.clone(), Ok(attrs));
-    }
-
-    fn remove_local(&mut self, prefix: Prefix) {
-        if let Some(id) = self.table.find(&prefix) {
-            self.remove_path(id, PeerId::LOCAL);
-        }
-    }
-
-    // -- selection and export ----------------------------------------------------------------------------
-
-    /// Decides every destination on the list and exports what changed.
-    fn settle(&mut self, changes: &mut Changes) {
-        let dirty = std::mem::take(&mut self.dirty);
-        if dirty.is_empty() {
-            return;
-        }
-        let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
-        updates.resize_with(self.groups.len(), Default::default);
-        for id in dirty {
-            let dest = self.table.get_mut(id);
-            dest.dirty = false;
-            let changed = self.selector.decide(dest, &self.peers, &self.next_hops);
-            if changed {
-                changes.prefixes.push(dest.prefix);
-                let dest = self.table.get(id);
-                let route = export_route(dest, &self.peers);
-                for (group, (cache, routes)) in self.groups.iter_mut().zip(&mut updates) {
-                    let Some(group) = group else { continue };
-                    let interner = &mut self.interner;
-                    routes.extend(group.update(id, dest.prefix, route, cache, interner));
-                }
-            }
-            if self.table.get(id).paths().is_empty() {
-                self.table.release(id);
-            }
-        }
-        for (group, (_, routes)) in self.groups.iter().zip(updates) {
-            if let Some(group) = group.as_ref().filter(|_| !routes.is_empty()) {
-                let members = group.members.clone();
-                changes
-                    .out
-                    .push(Outbound::Group(GroupUpdate { members, routes }));
-            }
-        }
-    }
-
-    /// The index of the group with the export rules of an established peer, made if necessary.
-    fn group_for(&mut self, peer: PeerId) -> Option<usize> {
-        let key = self.peers.get(peer)?.group_key()?;
-        let same = |group: &Option<Group>| group.as_ref().is_some_and(|group| group.key == key);
-        if let Some(index) = self.groups.iter().position(same) {
-            return Some(index);
-        }
-        let mut group = Group::new(key);
-        let mut cache = ExportCache::default();
-        for (id, dest) in self.table.iter() {
-            let route = export_route(dest, &self.peers);
-            group.update(id, dest.prefix, route, &mut cache, &mut self.interner);
-        }
-        let free = self.groups.iter().position(Option::is_none);
-        let index = free.unwrap_or(self.groups.len());
-        if free.is_none() {
-            self.groups.push(None);
-        }
-        self.groups[index] = Some(group);
-        Some(index)
-    }
-
-    /// Makes an established peer a member of its group.
-    fn enter_group(&mut self, peer: PeerId) {
-        let index = self.group_for(peer);
-        if let Some(group) = index.and_then(|index| self.groups[index].as_mut())
-            && let Some(state) = self.peers.get_mut(peer)
-            && let Some(session) = &state.session
-        {
-            group.join(peer, session.remote_address);
-            state.group = index;
-        }
-    }
-
-    fn leave_group(&mut self, peer: PeerId) {
-        let index = self
-            .peers
-            .get_mut(peer)
-            .and_then(|state| state.group.take());
-        if let Some(slot) = index.and_then(|index| self.groups.get_mut(index))
-            && let Some(group) = slot
-        {
-            group.leave(peer);
-            if group.members.is_empty() {
-                *slot = None;
-            }
-        }
-    }
-
-    /// The group of a peer and the peer as its member.
-    fn membership(&self, peer: PeerId) -> Option<(&Group, &Member)> {
-        let group = self.groups.get(self.peers.get(peer)?.group?)?.as_ref()?;
-        Some((group, group.member(peer)?))
-    }
-
-    /// Everything a peer is told.
-    fn routes_of_member(&self, peer: PeerId) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
-        let Some((group, member)) = self.membership(peer) else {
-            return Vec::new();
-        };
-        let told = |(id, dest): (DestId, &Dest)| {
-            group
-                .sent(id, member)
-                .map(|attrs| (dest.prefix, Some(attrs.clone())))
-        };
-        self.table.iter().filter_map(told).collect()
-    }
-}
-
-/// The best path of a destination with its source, for export.
-fn export_route<'a>(dest: &'a Dest, peers: &Peers) -> Option<ExportRoute<'a>> {
-    let best = dest.best()?;
-    let source = match best.peer {
-        PeerId::LOCAL => PathSource::Local,
-        peer => peers.get(peer)?.source()?,
-    };
-    Some(ExportRoute {
-        prefix: dest.prefix,
-        attrs: best.accepted.as_ref()?,
-        peer: best.peer,
-        source,
-    })
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@ use super::adj_out::{ExportCache, Withheld};
 use super::decision::{Candidate, Decision};
 use super::intern::Interner;
 use super::select::candidate;
+use super::settle::export_route;
 use super::table::{Dest, DestId, Path, Rank};
 use super::view::{
     AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PathStatus, PeerCounts,
     RibCounts, RouteInfo, communities,
 };
-use super::{DEFAULT_LOCAL_PREF, PeerId, PeerState, Rib, SessionInfo, export_route};
+use super::{DEFAULT_LOCAL_PREF, PeerId, PeerState, Rib, SessionInfo};
 use crate::policy::PeerKind;
 use crate::types::PeerName;
 

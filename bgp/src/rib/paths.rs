@@ -1,0 +1,145 @@
+//! Adj-RIB-In: paths come, change and go. Every change puts the destination on the list to decide.
+
+use std::sync::Arc;
+
+use caracal_model::net::{Family, Prefix};
+
+use super::table::{Dest, DestId, Path, Rank};
+use super::{DEFAULT_LOCAL_PREF, PeerId, Refusal, Rib, import};
+use crate::attrs::PathAttrs;
+use crate::config::Origination;
+
+impl Rib {
+    /// Puts a destination on the list to decide.
+    pub(super) fn mark(&mut self, id: DestId) {
+        let dest = self.table.get_mut(id);
+        if !std::mem::replace(&mut dest.dirty, true) {
+            self.dirty.push(id);
+        }
+    }
+
+    /// Takes routes from a peer into Adj-RIB-In and through import policy.
+    pub(super) fn learn(&mut self, id: PeerId, mut attrs: PathAttrs, prefixes: &[Prefix]) {
+        let Some(peer) = self.peers.get(id) else {
+            return;
+        };
+        let Some(session) = &peer.session else { return };
+        let families = [Family::Ipv4, Family::Ipv6]
+            .map(|family| session.families.contains(&family).then_some(family));
+        import::correct(&mut attrs, peer.kind());
+        let received = self.interner.intern(attrs);
+        for prefix in prefixes
+            .iter()
+            .filter(|prefix| families.contains(&Some(prefix.family())))
+        {
+            let dest = self.table.find_or_insert(*prefix);
+            if let Some(path) = self.table.get_mut(dest).path_of(id)
+                && Arc::ptr_eq(&path.received, &received)
+            {
+                if std::mem::take(&mut path.stale) {
+                    self.touch(dest, id);
+                }
+                continue;
+            }
+            let Some(peer) = self.peers.get(id) else {
+                return;
+            };
+            let rules = peer.import_rules(self.config.router_id, &self.clusters);
+            let outcome = rules.import(*prefix, &received, &mut self.interner);
+            self.put_path(dest, id, received.clone(), outcome);
+        }
+    }
+
+    /// Stores or replaces the path of a peer.
+    pub(super) fn put_path(
+        &mut self,
+        id: DestId,
+        peer: PeerId,
+        received: Arc<PathAttrs>,
+        outcome: Result<Arc<PathAttrs>, Refusal>,
+    ) {
+        let old = self.table.get_mut(id).remove(peer);
+        let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
+        let is_accepted = outcome.is_ok();
+        if let Some(state) = self.peers.get_mut(peer) {
+            state.received += usize::from(old.is_none());
+            state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
+        }
+        let refusal = outcome.as_ref().err().copied();
+        let dest = self.table.get_mut(id);
+        dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
+        dest.push(Path {
+            received,
+            accepted: outcome.ok(),
+            peer,
+            refusal,
+            stale: false,
+            rank: Rank::None,
+        });
+        if was_accepted || is_accepted {
+            self.mark(id);
+        }
+    }
+
+    /// Removes the path of a peer.
+    pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
+        let dest = self.table.get_mut(id);
+        let Some(old) = dest.remove(peer) else { return };
+        dest.touched |= old.rank != Rank::None;
+        if let Some(state) = self.peers.get_mut(peer) {
+            state.received -= 1;
+            state.accepted -= usize::from(old.accepted.is_some());
+        }
+        // Also when it was not in use: the destination may be empty now and must be released.
+        self.mark(id);
+    }
+
+    /// A path changed in place.
+    pub(super) fn touch(&mut self, id: DestId, peer: PeerId) {
+        let dest = self.table.get_mut(id);
+        let used = dest
+            .path_of(peer)
+            .is_some_and(|path| path.rank != Rank::None);
+        dest.touched |= used;
+        self.mark(id);
+    }
+
+    /// Removes the paths of a peer that `which` selects.
+    pub(super) fn remove_paths(&mut self, peer: PeerId, which: impl Fn(&Dest, &Path) -> bool) {
+        let matches = |dest: &Dest| {
+            dest.paths()
+                .iter()
+                .any(|path| path.peer == peer && which(dest, path))
+        };
+        let found: Vec<DestId> = self
+            .table
+            .iter()
+            .filter(|(_, dest)| matches(dest))
+            .map(|(id, _)| id)
+            .collect();
+        for id in found {
+            self.remove_path(id, peer);
+        }
+    }
+
+    pub(super) fn put_local(&mut self, prefix: Prefix, route: &Origination) {
+        let mut attrs = PathAttrs {
+            next_hop: route.next_hop,
+            local_pref: Some(route.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)),
+            med: route.med,
+            ..PathAttrs::default()
+        };
+        for community in &route.communities {
+            attrs.add_community(*community);
+        }
+        let attrs = self.interner.intern(attrs);
+        let id = self.table.find_or_insert(prefix);
+        self.put_path(id, PeerId::LOCAL, attrs.clone(), Ok(attrs));
+    }
+
+    pub(super) fn remove_local(&mut self, prefix: Prefix) {
+        if let Some(id) = self.table.find(&prefix) {
+            self.remove_path(id, PeerId::LOCAL);
+        }
+    }
+}

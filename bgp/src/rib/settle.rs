@@ -1,0 +1,134 @@
+//! From changed destinations to what update groups and their members are told.
+
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+
+use super::adj_out::{
+    ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
+};
+use super::peers::Peers;
+use super::table::{Dest, DestId};
+use super::{Changes, Outbound, PeerId, Rib};
+use crate::attrs::PathAttrs;
+
+impl Rib {
+    /// Decides every destination on the list and exports what changed.
+    pub(super) fn settle(&mut self, changes: &mut Changes) {
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
+        updates.resize_with(self.groups.len(), Default::default);
+        for id in dirty {
+            let dest = self.table.get_mut(id);
+            dest.dirty = false;
+            let changed = self.selector.decide(dest, &self.peers, &self.next_hops);
+            if changed {
+                changes.prefixes.push(dest.prefix);
+                let dest = self.table.get(id);
+                let route = export_route(dest, &self.peers);
+                for (group, (cache, routes)) in self.groups.iter_mut().zip(&mut updates) {
+                    let Some(group) = group else { continue };
+                    let interner = &mut self.interner;
+                    routes.extend(group.update(id, dest.prefix, route, cache, interner));
+                }
+            }
+            if self.table.get(id).paths().is_empty() {
+                self.table.release(id);
+            }
+        }
+        for (group, (_, routes)) in self.groups.iter().zip(updates) {
+            if let Some(group) = group.as_ref().filter(|_| !routes.is_empty()) {
+                let members = group.members.clone();
+                changes
+                    .out
+                    .push(Outbound::Group(GroupUpdate { members, routes }));
+            }
+        }
+    }
+
+    /// The index of the group with the export rules of an established peer, made if necessary.
+    pub(super) fn group_for(&mut self, peer: PeerId) -> Option<usize> {
+        let key = self.peers.get(peer)?.group_key()?;
+        let same = |group: &Option<Group>| group.as_ref().is_some_and(|group| group.key == key);
+        if let Some(index) = self.groups.iter().position(same) {
+            return Some(index);
+        }
+        let mut group = Group::new(key);
+        let mut cache = ExportCache::default();
+        for (id, dest) in self.table.iter() {
+            let route = export_route(dest, &self.peers);
+            group.update(id, dest.prefix, route, &mut cache, &mut self.interner);
+        }
+        let free = self.groups.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.groups.len());
+        if free.is_none() {
+            self.groups.push(None);
+        }
+        self.groups[index] = Some(group);
+        Some(index)
+    }
+
+    /// Makes an established peer a member of its group.
+    pub(super) fn enter_group(&mut self, peer: PeerId) {
+        let index = self.group_for(peer);
+        if let Some(group) = index.and_then(|index| self.groups[index].as_mut())
+            && let Some(state) = self.peers.get_mut(peer)
+            && let Some(session) = &state.session
+        {
+            group.join(peer, session.remote_address);
+            state.group = index;
+        }
+    }
+
+    pub(super) fn leave_group(&mut self, peer: PeerId) {
+        let index = self
+            .peers
+            .get_mut(peer)
+            .and_then(|state| state.group.take());
+        if let Some(slot) = index.and_then(|index| self.groups.get_mut(index))
+            && let Some(group) = slot
+        {
+            group.leave(peer);
+            if group.members.is_empty() {
+                *slot = None;
+            }
+        }
+    }
+
+    /// The group of a peer and the peer as its member.
+    pub(super) fn membership(&self, peer: PeerId) -> Option<(&Group, &Member)> {
+        let group = self.groups.get(self.peers.get(peer)?.group?)?.as_ref()?;
+        Some((group, group.member(peer)?))
+    }
+
+    /// Everything a peer is told.
+    pub(super) fn routes_of_member(&self, peer: PeerId) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
+        let Some((group, member)) = self.membership(peer) else {
+            return Vec::new();
+        };
+        let told = |(id, dest): (DestId, &Dest)| {
+            group
+                .sent(id, member)
+                .map(|attrs| (dest.prefix, Some(attrs.clone())))
+        };
+        self.table.iter().filter_map(told).collect()
+    }
+}
+
+/// The best path of a destination with its source, for export.
+pub(super) fn export_route<'a>(dest: &'a Dest, peers: &Peers) -> Option<ExportRoute<'a>> {
+    let best = dest.best()?;
+    let source = match best.peer {
+        PeerId::LOCAL => PathSource::Local,
+        peer => peers.get(peer)?.source()?,
+    };
+    Some(ExportRoute {
+        prefix: dest.prefix,
+        attrs: best.accepted.as_ref()?,
+        peer: best.peer,
+        source,
+    })
+}
