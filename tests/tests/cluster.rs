@@ -404,3 +404,96 @@ fn foreign_routes_stay_and_ours_come_back() {
         assert!(left.iter().any(|r| r.dst == dst), "{dst} is gone: {left:?}");
     }
 }
+
+#[test]
+fn traffic_that_leaves_the_pools_is_masqueraded() {
+    if !possible(
+        "traffic_that_leaves_the_pools_is_masqueraded",
+        &["tcpdump", "nft"],
+    ) {
+        return;
+    }
+    let lab = up("full-mesh", "e2e-nat");
+    await_settled(&lab);
+    let etcd = lab.layout().etcd[0].clone();
+    let ping = |to: &str| {
+        let mut ping = caracal_lab::program::command("ping").unwrap();
+        ping.args(["-n", "-c", "3", "-i", "0.2", "-W", "5", to]);
+        caracal_lab::program::call(
+            Some(&lab.netns("node1/p1").unwrap()),
+            &mut ping,
+            b"",
+            30 * SECOND,
+        )
+        .unwrap();
+    };
+    let outside = lab
+        .capture("etcd", &etcd.device, "icmp[icmptype] == icmp-echo")
+        .unwrap();
+    ping(&etcd.address.to_string());
+    outside.wait_for(3, 10 * SECOND).unwrap();
+    for packet in outside.stop().packets {
+        assert!(
+            packet.contains("10.0.0.1 >"),
+            "the node's address is the source: {packet}"
+        );
+    }
+    let pod = lab
+        .state()
+        .pods
+        .iter()
+        .find(|p| p.node == "node2")
+        .unwrap()
+        .clone();
+    let inside = lab
+        .capture("node2", "eth0", "icmp[icmptype] == icmp-echo")
+        .unwrap();
+    ping(&pod.address.unwrap().to_string());
+    inside.wait_for(3, 10 * SECOND).unwrap();
+    for packet in inside.stop().packets {
+        assert!(
+            packet.contains("10.244."),
+            "between pods the pod's address stays: {packet}"
+        );
+        assert!(!packet.contains("10.0.0.1 >"), "{packet}");
+    }
+}
+
+#[test]
+fn a_kernel_without_ipip_is_explained() {
+    if !possible("a_kernel_without_ipip_is_explained", &[]) {
+        return;
+    }
+    let lab = up("ipip-always", "e2e-noipip");
+    let looked = await_status(
+        &lab,
+        "node1",
+        30 * SECOND,
+        "a tunnel or the reason why there is none",
+        |s| {
+            let explained = s.problems.iter().any(|p| p.code == "agent.no_ipip");
+            if explained || s.kernel.tunnels.iter().any(|t| t == "tunl0") {
+                Ok(())
+            } else {
+                Err(format!("{s:?}"))
+            }
+        },
+    );
+    let Some(problem) = looked.problems.iter().find(|p| p.code == "agent.no_ipip") else {
+        println!("this kernel has IPIP: nothing to explain");
+        return;
+    };
+    println!("{}: {}", problem.subject, problem.reason);
+    for word in [
+        "default-ipv4-ippool",
+        "ipip",
+        "load the module or use VXLAN",
+    ] {
+        assert!(
+            problem.reason.contains(word),
+            "{word} is missing: {}",
+            problem.reason
+        );
+    }
+    assert!(lab.node_runs("node1"), "no crash loop");
+}
