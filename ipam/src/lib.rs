@@ -38,7 +38,8 @@
 //! * `IPAM-7`: a block without owner holds at least one address; else it is deleted.
 //! * `IPAM-8`: a release that names a handle or a sequence number never frees a newer allocation.
 //! * `IPAM-9`: reserved and cooling addresses are never handed out unasked.
-//! * `IPAM-10`: a crash at any step leaves at most an unconfirmed affinity behind, never an address.
+//! * `IPAM-10`: a crash at any step, or a lost race, leaves at most an unconfirmed affinity behind, never an
+//!   address. The host's next claim takes it over, or drops it when somebody else has the block.
 //! * `IPAM-11`: an assignment is all or nothing: a failed one holds no address.
 //! * `IPAM-12`: fields that this crate does not know survive (MODEL-1); a value that does not parse is
 //!   never overwritten and never counts as absent.

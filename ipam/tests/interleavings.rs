@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
+use caracal_ipam::check::{AffinityWord, Finding, check};
 use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::tunnel::EnsureTunnel;
@@ -278,6 +279,12 @@ impl Search {
                 let held = held_by(&branch.world, &client.handle);
                 assert_eq!(held, client.took, "{branch:?}");
             }
+        }
+        if branch.clients.iter().all(|client| !client.crashed) {
+            // A claim that a lost race made needless stays for the next one (IPAM-10).
+            let mut findings = check(&view(&branch.world), after(10_000));
+            findings.retain(|f| !matches!(f, Finding::Unconfirmed(_, _, AffinityWord::Pending)));
+            assert_eq!(findings, [], "{branch:?}");
         }
         let world = &mut branch.world;
         for host in 0..2 {
