@@ -7,10 +7,9 @@ mod world;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use serde_json::{Value, json};
-use world::{Pod, World, address, in_node, sh};
+use world::{Pod, World, address, in_node};
 
 /// An IPAM plugin that gives 10.91.0.7, and once only until a DEL, as `host-local` does.
 const FAKE: &str = r#"#!/bin/sh
@@ -153,46 +152,6 @@ fn caracal_ipam_serves_alone() {
         assert!(call(&world, "DEL").ok);
         world.assert_clean();
         assert_eq!(call(&world, "CHECK").json["code"], 105);
-    });
-}
-
-#[test]
-fn caracal_ipam_serves_the_bridge_plugin() {
-    let bridge = Path::new("/usr/lib/cni/bridge");
-    if !bridge.exists() {
-        eprintln!(
-            "skipped: {} is not installed (containernetworking-plugins)",
-            bridge.display()
-        );
-        return;
-    }
-    in_node(|mut world| {
-        fs::copy(bridge, world.plugins.join("bridge")).unwrap();
-        world.conf["cniVersion"] = json!("1.0.0");
-        world.conf["type"] = json!("bridge");
-        world.conf["bridge"] = json!("br0");
-        let (one, two) = (Pod::new("8f2c41d09c"), Pod::new("1234567890"));
-        for pod in [&one, &two] {
-            let answer = world.run(world.command("ADD", "bridge", Some(pod)));
-            assert!(answer.ok, "{answer:#?}");
-        }
-        assert_eq!(world.in_use(), 2);
-        let ip = two.sh("ip -o -4 addr show eth0");
-        let ip = ip
-            .split_whitespace()
-            .nth(3)
-            .unwrap()
-            .split('/')
-            .next()
-            .unwrap()
-            .to_owned();
-        one.sh(&format!("ping -c 1 -W 2 {ip}"));
-        for pod in [&one, &two] {
-            let answer = world.run(world.command("DEL", "bridge", Some(pod)));
-            assert!(answer.ok, "{answer:#?}");
-        }
-        world.assert_clean();
-        sh("ip link show br0");
     });
 }
 
