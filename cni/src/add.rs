@@ -1,6 +1,7 @@
 //! ADD: addresses, veth pair, the pod's side, the endpoint, and then the agent's route. The addresses and
-//! the pair are made at the same time. What this call made is undone when it fails (CNI-2); what an
-//! earlier call of the same attachment left is used (CNI-1).
+//! the pair are made at the same time. What an earlier call of the same attachment left is used (CNI-1).
+//! When the call fails, everything of the attachment is removed (CNI-2), unless an earlier call had
+//! completed it: a pod that works keeps working.
 
 use std::net::IpAddr;
 
@@ -24,16 +25,7 @@ use crate::kernel::veth::VethPair;
 use crate::settings;
 use crate::spec::outcome::Route;
 use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
-use crate::tombstones;
-
-/// What this call made so far.
-#[derive(Debug, Default)]
-struct Made {
-    addresses: bool,
-    delegated: bool,
-    pair: bool,
-    endpoint: bool,
-}
+use crate::tombstones::{self, Patience};
 
 /// Addresses for the pod.
 #[derive(Debug)]
@@ -45,20 +37,24 @@ struct Obtained {
 /// Attaches the container.
 ///
 /// # Errors
-/// [`CniError`]; everything that this call made is undone then.
+/// [`CniError`]; nothing of the attachment stays then, unless an earlier call had completed it.
 pub async fn add<S: Store>(
     call: &Call,
     store: &S,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let netns = Netns::open(call.netns()?)?;
-    tombstones::settle(store, &call.dirs.lib, &call.attachment).await?;
+    tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;
-    let mut made = Made::default();
-    let outcome = attach(call, store, &netns, known, &mut made, progress).await;
+    let complete = known.own_endpoint(&call.attachment).is_some();
+    let outcome = attach(call, store, &netns, known, progress).await;
     if let Err(error) = &outcome {
-        tracing::warn!(%error, "ADD failed; undoing what it made");
-        undo(call, store, &made).await;
+        if complete {
+            tracing::warn!(%error, "ADD failed; what an earlier ADD made stays");
+        } else {
+            tracing::warn!(%error, "ADD failed; removing what there is of the attachment");
+            undo(call, store).await;
+        }
     }
     outcome
 }
@@ -80,7 +76,6 @@ async fn attach<S: Store>(
     store: &S,
     netns: &Netns,
     known: Known,
-    made: &mut Made,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let wishes = Wishes::of(&call.env, &call.conf)?;
@@ -101,9 +96,9 @@ async fn attach<S: Store>(
         seconds => Some((RouteWait::subscribe()?, seconds)),
     };
     let (obtained, pair) = if call.has_own_addresses() {
-        with_own_addresses(&site, store, &known, made).await?
+        with_own_addresses(&site, store, &known).await?
     } else {
-        with_delegated_addresses(&site, &known, made).await?
+        with_delegated_addresses(&site, &known).await?
     };
     let plan = PodPlan {
         addresses: obtained.addresses,
@@ -113,7 +108,6 @@ async fn attach<S: Store>(
     progress(Milestone::PodConfigured);
 
     let mac = pair.pod.mac.unwrap_or(site.mac);
-    made.endpoint = true;
     endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
     progress(Milestone::EndpointWritten);
 
@@ -149,7 +143,6 @@ async fn with_own_addresses<S: Store>(
     site: &Site<'_>,
     store: &S,
     known: &Known,
-    made: &mut Made,
 ) -> Result<(Obtained, Pair), CniError> {
     let call = site.call;
     let addresses = async {
@@ -161,12 +154,7 @@ async fn with_own_addresses<S: Store>(
         held
     };
     let (held, pair) = tokio::join!(addresses, make_pair(site));
-    made.pair = matches!(&pair, Ok(pair) if pair.fresh);
-    made.addresses = match &held {
-        Ok((_, fresh)) => *fresh,
-        Err(error) => error.may_have_taken(),
-    };
-    let (held, pair) = (held?.0, pair?);
+    let (held, pair) = (held?, pair?);
     let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
     let obtained = Obtained {
         destinations: default_routes(call, &addresses),
@@ -180,11 +168,9 @@ async fn with_own_addresses<S: Store>(
 async fn with_delegated_addresses(
     site: &Site<'_>,
     known: &Known,
-    made: &mut Made,
 ) -> Result<(Obtained, Pair), CniError> {
     let call = site.call;
     let pair = make_pair(site).await?;
-    made.pair = pair.fresh;
     if let Some(endpoint) = known.own_endpoint(&call.attachment)
         && !pair.fresh
     {
@@ -195,7 +181,6 @@ async fn with_delegated_addresses(
         }
         return Ok((Obtained::new(addresses, destinations), pair));
     }
-    made.delegated = true;
     let obtained = ask_delegate(call)?;
     (site.progress)(Milestone::AddressesHeld);
     Ok((obtained, pair))
@@ -302,7 +287,7 @@ async fn make_room(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool, KernelE
 fn refuse_others(call: &Call, plan: &VethPair<'_>, host_link: &Link) -> Result<(), KernelError> {
     let owner = host_link.alias.as_deref().and_then(handle_of_alias);
     match (owner, &call.attachment.workload) {
-        (Some(owner), Workload::Container) if owner != call.attachment.handle() => {
+        (Some(owner), Workload::Container) if host_link.alias.as_ref() != Some(&plan.alias) => {
             Err(KernelError::Collision {
                 name: plan.host.to_owned(),
                 owner: owner.to_string(),
@@ -312,17 +297,11 @@ fn refuse_others(call: &Call, plan: &VethPair<'_>, host_link: &Link) -> Result<(
     }
 }
 
-async fn undo<S: Store>(call: &Call, store: &S, made: &Made) {
-    let interface = match made.pair {
-        true => del::delete_interface(call).await.map_err(CniError::from),
-        false => Ok(()),
-    };
-    let rest = match made.endpoint || made.addresses {
-        true => del::release_or_leave(call, store, &|_| {}).await,
-        false => Ok(()),
-    };
+async fn undo<S: Store>(call: &Call, store: &S) {
+    let interface = del::delete_interface(call).await.map_err(CniError::from);
+    let rest = del::release_or_leave(call, store, &|_| {}).await;
     let delegated = match call.delegate() {
-        Ok(Some(delegate)) if made.delegated => delegate.run(Command::Del).map(drop),
+        Ok(Some(delegate)) => delegate.run(Command::Del).map(drop),
         _ => Ok(()),
     };
     for error in [interface, rest, delegated.map_err(CniError::from)]

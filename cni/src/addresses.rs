@@ -60,45 +60,31 @@ impl AddressError {
             Self::Handle { source, .. } => source.is_transient(),
         }
     }
-
-    /// True when a write was under way and may have happened.
-    #[must_use]
-    pub const fn may_have_taken(&self) -> bool {
-        matches!(
-            self,
-            Self::Assign(ClientError::Store(_))
-                | Self::AssignIp {
-                    source: ClientError::Store(_),
-                    ..
-                }
-        )
-    }
 }
 
-/// Makes sure that the attachment holds what it wishes. The flag is true when this call took the
-/// addresses. `handle` is the stored handle, when an earlier call left one.
+/// Makes sure that the attachment holds what it wishes. `handle` is the stored handle, when an earlier
+/// call left one.
 ///
 /// # Errors
-/// [`AddressError`]; then the attachment may hold some of several wished addresses.
+/// [`AddressError`]; the attachment may hold addresses then, which are released by its handle.
 pub async fn hold<S: Store>(
     store: &S,
     attachment: &Attachment,
     wishes: &Wishes,
     handle: Option<&KeyValue>,
-) -> Result<(Vec<Held>, bool), AddressError> {
+) -> Result<Vec<Held>, AddressError> {
     if handle.is_some() {
         let held = held(store, &attachment.handle()).await?;
         if fits(&held, wishes) {
-            return Ok((held, false));
+            return Ok(held);
         }
         release(store, &attachment.handle()).await?;
     }
-    let taken = if wishes.addresses.is_empty() {
-        take(store, attachment, wishes).await?
+    if wishes.addresses.is_empty() {
+        take(store, attachment, wishes).await
     } else {
-        take_named(store, attachment, &wishes.addresses).await?
-    };
-    Ok((taken, true))
+        take_named(store, attachment, &wishes.addresses).await
+    }
 }
 
 /// True when what is held is what would be taken now.
@@ -204,21 +190,14 @@ async fn take_named<S: Store>(
             attributes: attachment.attributes(),
             usage: AllowedUse::Workload,
         };
-        match client.assign_ip(request).await {
-            Ok(taken) => held.push(Held {
-                address: taken.address,
-                block: taken.block,
-            }),
-            Err(source) => {
-                // All or nothing, as with addresses nobody named.
-                if !held.is_empty()
-                    && let Err(error) = release(store, &attachment.handle()).await
-                {
-                    tracing::warn!(%error, "addresses stay with the handle until DEL or GC");
-                }
-                return Err(AddressError::AssignIp { address, source });
-            }
-        }
+        let taken = client
+            .assign_ip(request)
+            .await
+            .map_err(|source| AddressError::AssignIp { address, source })?;
+        held.push(Held {
+            address: taken.address,
+            block: taken.block,
+        });
     }
     held.sort_unstable();
     Ok(held)

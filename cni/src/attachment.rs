@@ -121,7 +121,19 @@ impl Attachment {
     /// namespace and without datastore, and never another container's interface of the same name.
     #[must_use]
     pub fn alias(&self) -> String {
-        format!("{ALIAS_PREFIX}{}", self.handle())
+        format!("{ALIAS_PREFIX}{}", self.short_handle())
+    }
+
+    /// The handle, or a digest of it where it is too long for an alias (255 octets) or a file name.
+    #[must_use]
+    pub fn short_handle(&self) -> String {
+        const LIMIT: usize = 200;
+        let handle = self.handle();
+        if handle.as_str().len() <= LIMIT {
+            return handle.to_string();
+        }
+        let digest = Sha1::digest(handle.as_str());
+        digest.iter().map(|octet| format!("{octet:02x}")).collect()
     }
 
     /// The MAC of the pod's interface when nobody wishes one: the same for each try.

@@ -15,11 +15,11 @@ use crate::error::CniError;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::{Netns, NetnsError};
 use crate::spec::Command;
-use crate::tombstones::{self, Tombstone, TombstoneError};
+use crate::tombstones::{self, Patience, Tombstone, TombstoneError};
 
 /// How long a DEL waits for the datastore before it leaves a tombstone. A runtime that stops a pod waits
 /// for us; the node has all the time of the world.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Detaches the container.
 ///
@@ -45,11 +45,11 @@ pub(crate) async fn release_or_leave<S: Store>(
     store: &S,
     progress: Progress<'_>,
 ) -> Result<(), CniError> {
-    let released = tokio::time::timeout(PATIENCE, release(call, store, progress)).await;
+    let released = tokio::time::timeout(LIMIT, release(call, store, progress)).await;
     let reason = match released {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => chain(&error),
-        Err(_elapsed) => format!("the datastore did not answer in {} s", PATIENCE.as_secs()),
+        Err(_elapsed) => format!("the datastore did not answer in {} s", LIMIT.as_secs()),
     };
     let tombstone = tombstone(call);
     let path = tombstones::leave(&call.dirs.lib, &call.attachment, &tombstone)?;
@@ -88,7 +88,7 @@ async fn release<S: Store>(
     progress: Progress<'_>,
 ) -> Result<(), TombstoneError> {
     let attachment = &call.attachment;
-    tombstones::settle(store, &call.dirs.lib, attachment).await?;
+    tombstones::settle(store, &call.dirs.lib, attachment, Patience::None).await?;
     if call.role == Role::Main {
         endpoint::remove(store, &attachment.endpoint_key(), &attachment.container_id).await?;
         progress(Milestone::EndpointDeleted);
@@ -136,9 +136,15 @@ async fn seen_from_pod(call: &Call, host: &Links) -> Result<Option<Link>, Kernel
     let Some(index) = pod_link.peer else {
         return Ok(None);
     };
-    let host_link = host.by_index(index).await?;
-    Ok(host_link
-        .filter(|link| link.is_pair_with(&pod_link) && link.name.starts_with(INTERFACE_PREFIX)))
+    // Calico's plugin sets no alias. One of ours that names another attachment: the namespace was used
+    // again, and this DEL is late.
+    let alias = call.attachment.alias();
+    let is_ours = |link: &Link| {
+        link.is_pair_with(&pod_link)
+            && link.name.starts_with(INTERFACE_PREFIX)
+            && link.alias.as_ref().is_none_or(|other| *other == alias)
+    };
+    Ok(host.by_index(index).await?.filter(is_ours))
 }
 
 /// The host side by name, when its alias says that it is this attachment's.

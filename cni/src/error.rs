@@ -129,6 +129,7 @@ const fn kernel_code(error: &KernelError) -> Code {
 fn tombstone_code(error: &TombstoneError) -> Code {
     match error {
         TombstoneError::File { .. } | TombstoneError::Decode { .. } => Code::Io,
+        TombstoneError::Busy => Code::TryAgainLater,
         TombstoneError::Endpoint(error) => endpoint_code(error),
         TombstoneError::Addresses(error) if error.is_transient() => Code::TryAgainLater,
         TombstoneError::Addresses(_) => Code::Addresses,

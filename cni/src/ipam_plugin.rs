@@ -12,7 +12,7 @@ use crate::del;
 use crate::endpoint;
 use crate::error::CniError;
 use crate::spec::{IpConfig, Outcome, Wishes};
-use crate::tombstones;
+use crate::tombstones::{self, Patience};
 
 /// Assigns addresses; the same ones for a repeated call.
 ///
@@ -23,16 +23,14 @@ pub async fn add<S: Store>(
     store: &S,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
-    tombstones::settle(store, &call.dirs.lib, &call.attachment).await?;
+    tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
     let known = endpoint::read(store, &call.attachment).await?;
-    let held = addresses::hold(store, &call.attachment, &wishes, known.handle.as_ref()).await;
-    let (held, _) = match held {
+    let handle = known.handle.as_ref();
+    let held = match addresses::hold(store, &call.attachment, &wishes, handle).await {
         Ok(held) => held,
         Err(error) => {
-            if error.may_have_taken() {
-                del::release_or_leave(call, store, &|_| {}).await?;
-            }
+            del::release_or_leave(call, store, &|_| {}).await?;
             return Err(error.into());
         }
     };

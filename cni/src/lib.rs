@@ -12,8 +12,8 @@
 //!
 //! * `CNI-1`: all names follow from the call alone; a repeated ADD gives the same answer and makes nothing
 //!   twice.
-//! * `CNI-2`: an ADD that fails undoes what it made, and only that; an ADD that was killed is completed by
-//!   the next ADD or removed by the next DEL or GC.
+//! * `CNI-2`: of an ADD that fails nothing stays, but a repeated one never takes from an attachment that
+//!   works; an ADD that was killed is completed by the next ADD or removed by the next DEL or GC.
 //! * `CNI-3`: only the endpoint of the caller's own container is removed.
 //! * `CNI-4`: a DEL succeeds for what is gone and without the datastore; an address is never forgotten.
 //! * `CNI-5`: a tombstone's replay never releases what a later ADD of the same container holds.

@@ -169,3 +169,6 @@ pub fn fresh_uid() -> io::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(text.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,6 @@ use caracal_datastore::store::Store;
 use caracal_model::keys::Key;
 use caracal_model::names::HandleId;
 use serde::{Deserialize, Serialize};
-use sha1::{Digest, Sha1};
 
 use crate::addresses::{self, AddressError};
 use crate::attachment::Attachment;
@@ -61,6 +60,9 @@ pub enum TombstoneError {
         #[source]
         source: serde_json::Error,
     },
+    /// Another process is replaying.
+    #[error("another process is replaying the tombstones")]
+    Busy,
     /// The endpoint could not be removed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -89,16 +91,9 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Tombst
     }
 }
 
-/// The file of an attachment. Handles are file names already, but for their length.
 fn file_of(lib_dir: &Path, attachment: &Attachment) -> PathBuf {
-    let mut name = attachment.handle().to_string();
-    if name.len() > 200 {
-        name = Sha1::digest(name.as_bytes())
-            .iter()
-            .map(|octet| format!("{octet:02x}"))
-            .collect();
-    }
-    lib_dir.join(DIRECTORY).join(name + SUFFIX)
+    let name = attachment.short_handle() + SUFFIX;
+    lib_dir.join(DIRECTORY).join(name)
 }
 
 /// Leaves a tombstone; one that is there is overwritten.
@@ -170,6 +165,14 @@ fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), TombstoneError> {
     Ok((file, path))
 }
 
+fn try_lock(lock: &File, path: &Path) -> Result<bool, TombstoneError> {
+    match lock.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(failed("lock", path)(error)),
+    }
+}
+
 /// Replays all tombstones. For the node's process, whenever the datastore is fresh.
 ///
 /// # Errors
@@ -181,13 +184,9 @@ pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, Tom
         return Ok(replayed);
     }
     let (lock, path) = lock_file(lib_dir)?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            replayed.busy = true;
-            return Ok(replayed);
-        }
-        Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
+    if !try_lock(&lock, &path)? {
+        replayed.busy = true;
+        return Ok(replayed);
     }
     for path in files(lib_dir)? {
         match replay_one(store, &path).await {
@@ -198,8 +197,16 @@ pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, Tom
     Ok(replayed)
 }
 
-/// Replays the tombstone of one attachment, when there is one. Waits for a replay that is under way: its
-/// end is the moment from which on the attachment's name is free.
+/// What to do while another process replays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Wait for its end: only then is the attachment's name free.
+    Endless,
+    /// Fail with [`TombstoneError::Busy`].
+    None,
+}
+
+/// Replays the tombstone of one attachment, when there is one.
 ///
 /// # Errors
 /// [`TombstoneError`].
@@ -207,13 +214,18 @@ pub async fn settle<S: Store>(
     store: &S,
     lib_dir: &Path,
     attachment: &Attachment,
+    patience: Patience,
 ) -> Result<(), TombstoneError> {
     let path = file_of(lib_dir, attachment);
     if !path.exists() {
         return Ok(());
     }
     let (lock, lock_path) = lock_file(lib_dir)?;
-    lock.lock().map_err(failed("lock", &lock_path))?;
+    match patience {
+        Patience::Endless => lock.lock().map_err(failed("lock", &lock_path))?,
+        Patience::None if !try_lock(&lock, &lock_path)? => return Err(TombstoneError::Busy),
+        Patience::None => {}
+    }
     if path.exists() {
         replay_one(store, &path).await?;
     }
@@ -234,3 +246,6 @@ async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, Tombston
     tracing::info!(container = tombstone.container_id, "tombstone replayed");
     Ok(tombstone.container_id)
 }
+
+#[cfg(test)]
+mod tests;

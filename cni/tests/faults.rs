@@ -242,3 +242,38 @@ fn status_has_a_reason() {
         drop(socket);
     });
 }
+
+#[test]
+fn cni_2_a_repeated_add_that_fails_takes_nothing_from_a_pod_that_works() {
+    in_node(|mut world| {
+        let pod = Pod::new("8f2c41d09c");
+        let result = world.add(&pod);
+        world.conf["route_wait_seconds"] = json!(1);
+        let answer = world.call("ADD", &pod);
+        assert_eq!(answer.json["code"], 104, "{answer:#?}");
+        world.conf["route_wait_seconds"] = json!(0);
+        assert_eq!(world.endpoints().len(), 1);
+        assert_eq!(world.in_use(), 1);
+        assert_eq!(world.add(&pod), result);
+        world.del(&pod);
+        world.assert_clean();
+    });
+}
+
+#[test]
+fn cni_6_a_late_del_spares_the_namespaces_next_container() {
+    in_node(|world| {
+        let mut pod = Pod::new("8f2c41d09c");
+        world.add(&pod);
+        world.del(&pod);
+        pod.id = "1234567890".to_owned();
+        let result = world.add(&pod);
+        pod.id = "8f2c41d09c".to_owned();
+        world.del(&pod);
+        pod.id = "1234567890".to_owned();
+        assert_eq!(world.interfaces().len(), 1);
+        assert_eq!(world.add(&pod), result);
+        world.del(&pod);
+        world.assert_clean();
+    });
+}

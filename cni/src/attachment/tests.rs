@@ -87,6 +87,12 @@ fn the_alias_gives_the_handle_back() {
     let one = attachment("8f2c41", "eth0", None);
     assert_eq!(handle_of_alias(&one.alias()), Some(one.handle()));
     assert_eq!(handle_of_alias("uplink to rack 4"), None);
+    let long = attachment(&"a".repeat(300), "eth0", None);
+    assert!(long.alias().len() < 256);
+    assert_ne!(
+        long.alias(),
+        attachment(&"a".repeat(301), "eth0", None).alias()
+    );
 }
 
 #[test]

@@ -1,0 +1,110 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("caracal-settings-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn dirs(&self) -> Dirs {
+        Dirs {
+            lib: self.0.clone(),
+            run: self.0.clone(),
+        }
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn directories_come_from_configuration_then_environment_then_default() {
+    let mut conf = NetConf::default();
+    let none = |_: &str| None;
+    let some = |name: &str| (name == "CARACAL_LIB_DIR").then(|| "/env".to_owned());
+    assert_eq!(Dirs::of(&conf, none).lib, Path::new("/var/lib/calico"));
+    assert_eq!(
+        Dirs::of(&conf, none).admin_socket(),
+        Path::new("/var/run/caracal/caracal.sock")
+    );
+    assert_eq!(Dirs::of(&conf, some).lib, Path::new("/env"));
+    conf.lib_dir = "/conf".to_owned();
+    assert_eq!(Dirs::of(&conf, some).lib, Path::new("/conf"));
+}
+
+#[test]
+fn the_nodes_name_is_looked_for_in_order() {
+    let folder = Folder::new("name");
+    let dirs = folder.dirs();
+    let mut conf = NetConf {
+        hostname: "legacy".to_owned(),
+        ..NetConf::default()
+    };
+    let name = |conf: &NetConf| node_name(conf, &dirs).map(|name| name.to_string());
+    if !Path::new(CALICO_LIB_DIR).join("nodename").exists() {
+        assert_eq!(name(&conf).unwrap(), "legacy");
+    }
+    folder.write("nodename", "from-lib\n");
+    assert_eq!(name(&conf).unwrap(), "from-lib");
+    conf.nodename_file = folder.0.join("other").to_string_lossy().into_owned();
+    assert!(matches!(
+        name(&conf),
+        Err(SettingsError::File {
+            key: "nodename_file",
+            ..
+        })
+    ));
+    conf.nodename_file_optional = true;
+    assert_eq!(name(&conf).unwrap(), "from-lib");
+    folder.write("other", " from-file ");
+    assert_eq!(name(&conf).unwrap(), "from-file");
+    conf.nodename = "set".to_owned();
+    assert_eq!(name(&conf).unwrap(), "set");
+    conf.nodename = "a/b".to_owned();
+    assert!(
+        name(&conf)
+            .unwrap_err()
+            .to_string()
+            .contains("\"a/b\" is no name")
+    );
+}
+
+#[test]
+fn the_mtu_is_looked_for_in_order() {
+    let folder = Folder::new("mtu");
+    let dirs = folder.dirs();
+    let mut conf = NetConf::default();
+    let elsewhere = Path::new(CALICO_LIB_DIR).join("mtu").exists();
+    if !elsewhere {
+        assert_eq!(mtu(&conf, &dirs).unwrap(), 0);
+        conf.require_mtu_file = true;
+        assert!(matches!(
+            mtu(&conf, &dirs),
+            Err(SettingsError::NoMtu { .. })
+        ));
+    }
+    folder.write("mtu", "1430\n");
+    assert_eq!(mtu(&conf, &dirs).unwrap(), 1430);
+    folder.write("mtu", "14x");
+    assert!(
+        mtu(&conf, &dirs)
+            .unwrap_err()
+            .to_string()
+            .contains("\"14x\"")
+    );
+    conf.mtu = 1300;
+    assert_eq!(mtu(&conf, &dirs).unwrap(), 1300);
+}

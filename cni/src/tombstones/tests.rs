@@ -1,0 +1,140 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use caracal_datastore::MemoryStore;
+use serde_json::json;
+
+use super::*;
+use crate::attachment::Workload;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("caracal-tombstones-{}-{number}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn attachment(container_id: &str) -> Attachment {
+    Attachment {
+        network: "pods".to_owned(),
+        container_id: container_id.to_owned(),
+        ifname: "eth0".to_owned(),
+        workload: Workload::Container,
+        node: "node-a".into(),
+    }
+}
+
+fn tombstone(attachment: &Attachment) -> Tombstone {
+    Tombstone {
+        handle: Some(attachment.handle()),
+        container_id: attachment.container_id.clone(),
+        endpoint: Some(attachment.endpoint_key().to_path()),
+        left_at: "2026-01-05T10:11:12Z".to_owned(),
+    }
+}
+
+fn endpoint_of(container_id: &str) -> Vec<u8> {
+    json!({"spec": {"containerID": container_id}})
+        .to_string()
+        .into_bytes()
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+#[test]
+fn none_is_left_where_nothing_was_ever_left() {
+    let folder = Folder::new();
+    assert_eq!(list(&folder.0).unwrap(), []);
+    let replayed = block_on(replay(&MemoryStore::new(), &folder.0)).unwrap();
+    assert!(replayed.done.is_empty() && replayed.failed.is_empty() && !replayed.busy);
+    assert!(!folder.0.exists(), "looking makes no directory");
+}
+
+#[test]
+fn cni_4_a_replay_that_fails_keeps_the_note() {
+    let folder = Folder::new();
+    let store = MemoryStore::new();
+    let (one, two) = (attachment("aaaa"), attachment("bbbb"));
+    for attachment in [&one, &two] {
+        leave(&folder.0, attachment, &tombstone(attachment)).unwrap();
+        store.put(
+            attachment.endpoint_key().to_path(),
+            endpoint_of(&attachment.container_id),
+        );
+    }
+    assert_eq!(list(&folder.0).unwrap(), [tombstone(&one), tombstone(&two)]);
+    store.set_unavailable(true);
+    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    assert_eq!((replayed.done.len(), replayed.failed.len()), (0, 2));
+    assert_eq!(list(&folder.0).unwrap().len(), 2);
+    store.set_unavailable(false);
+    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    assert_eq!(replayed.done, ["aaaa", "bbbb"]);
+    assert_eq!(list(&folder.0).unwrap(), []);
+    assert_eq!(store.get(&one.endpoint_key().to_path()), None);
+}
+
+#[test]
+fn cni_3_a_replay_spares_the_endpoint_of_a_newer_container() {
+    let folder = Folder::new();
+    let store = MemoryStore::new();
+    let one = attachment("aaaa");
+    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    let key = one.endpoint_key().to_path();
+    store.put(key.clone(), endpoint_of("newer"));
+    assert_eq!(block_on(replay(&store, &folder.0)).unwrap().done, ["aaaa"]);
+    assert!(store.get(&key).is_some());
+}
+
+#[test]
+fn cni_5_one_replays_at_a_time() {
+    let folder = Folder::new();
+    let store = MemoryStore::new();
+    let one = attachment("aaaa");
+    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    let (lock, _) = lock_file(&folder.0).unwrap();
+    lock.lock().unwrap();
+    assert!(block_on(replay(&store, &folder.0)).unwrap().busy);
+    let settled = block_on(settle(&store, &folder.0, &one, Patience::None));
+    assert!(matches!(settled, Err(TombstoneError::Busy)), "{settled:?}");
+    assert_eq!(list(&folder.0).unwrap().len(), 1);
+    drop(lock);
+    block_on(settle(&store, &folder.0, &one, Patience::Endless)).unwrap();
+    assert_eq!(list(&folder.0).unwrap(), []);
+}
+
+#[test]
+fn a_broken_note_is_named_and_does_not_stop_the_others() {
+    let folder = Folder::new();
+    let store = MemoryStore::new();
+    let one = attachment("bbbb");
+    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    let broken = folder.0.join(DIRECTORY).join("pods.aaaa.json");
+    fs::write(&broken, "{").unwrap();
+    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    assert_eq!(replayed.done, ["bbbb"]);
+    assert!(
+        replayed.failed[0]
+            .to_string()
+            .contains("pods.aaaa.json\" is no tombstone")
+    );
+    assert!(broken.exists());
+}
