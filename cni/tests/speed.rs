@@ -1,5 +1,6 @@
 //! How long an ADD and a DEL take, beside Debian's `bridge` with `host-local`, interleaved. Prints; judges
-//! nothing. `cargo test --release -p caracal-cni -- --ignored --nocapture speed`.
+//! nothing. `cargo build --release -p caracal-cni --example plugin`, then with `CARACAL_TEST_PLUGIN` set to
+//! `target/release/examples/plugin`: `cargo test -p caracal-cni --test speed -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used)]
 

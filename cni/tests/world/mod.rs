@@ -274,7 +274,11 @@ impl Pod {
     }
 }
 
+/// The plugin: this crate's example, or what `CARACAL_TEST_PLUGIN` names.
 fn plugin() -> PathBuf {
+    if let Some(path) = std::env::var_os("CARACAL_TEST_PLUGIN") {
+        return path.into();
+    }
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(Path::parent).unwrap();
     let plugin = target.join("examples").join("plugin");
