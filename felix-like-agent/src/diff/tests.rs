@@ -466,7 +466,7 @@ fn settle(desired: &Desired, actual: &Actual) -> Actual {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn agent_2_and_3_apply_gives_what_is_desired_and_then_nothing_is_left_to_do(

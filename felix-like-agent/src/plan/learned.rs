@@ -37,7 +37,7 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
 /// True when a prefix is never taken from BGP; says why.
 fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
     let links = planner.inputs.links;
-    if let Some(subnet) = links.subnets().find(|s| s.covers(&prefix)) {
+    if let Some(subnet) = planner.subnets.iter().copied().find(|s| s.covers(&prefix)) {
         planner.skip(
             prefix,
             format!("{subnet} is a subnet of this node's own interface"),

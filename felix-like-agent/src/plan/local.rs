@@ -1,7 +1,6 @@
 //! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of local
 //! workloads, forwarding.
 
-use caracal_model::ipam::Owner;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::parse_mac;
 use caracal_model::resource::workload::WorkloadEndpointSpec;
@@ -27,10 +26,8 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
 fn own_blocks(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
     for block in inputs.snapshot.blocks.values() {
-        let Some(Owner::Host(owner)) = block.owner() else {
-            continue;
-        };
-        if owner != *inputs.me {
+        let owner = block.affinity.as_deref();
+        if owner.and_then(|o| o.strip_prefix("host:")) != Some(inputs.me.as_str()) {
             continue;
         }
         planner.own_blocks.push(block.cidr);

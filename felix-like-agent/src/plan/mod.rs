@@ -17,13 +17,15 @@ mod resolve;
 mod tests;
 mod tunnels;
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
+use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::{NodeName, Snapshot};
 
-use crate::desired::{Desired, PlannedRoute, Route, RouteKind, Target, problem};
+use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, problem};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
@@ -116,6 +118,10 @@ struct Planner<'a> {
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
     own_blocks: Vec<Prefix>,
+    /// Subnets of our interfaces.
+    subnets: Vec<Prefix>,
+    /// Next hops are few and routes are many.
+    resolved: RefCell<HashMap<IpAddr, Option<NextHop>>>,
 }
 
 /// This node in one family.
@@ -142,6 +148,8 @@ impl<'a> Planner<'a> {
             sources,
             own: BTreeMap::new(),
             own_blocks: Vec::new(),
+            subnets: inputs.links.subnets().collect(),
+            resolved: RefCell::default(),
         };
         for class in unclaimed {
             planner.problem(
@@ -215,6 +223,12 @@ impl<'a> Planner<'a> {
             target,
             mtu,
         }
+    }
+
+    /// Name and MTU of a planned tunnel device.
+    fn tunnel(&self, name: &str) -> Option<(IfName, u32)> {
+        let tunnel = self.desired.tunnels.get(name)?;
+        Some((tunnel.name.clone(), tunnel.mtu))
     }
 
     /// Adds a route, unless one of a preferred kind has the prefix (AGENT-1).

@@ -3,8 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::NodeName;
-use caracal_model::ipam::{Block, Owner};
+use caracal_model::ipam::Block;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
 
@@ -15,6 +14,7 @@ use crate::desired::{IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vx
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
+    let me = inputs.me.as_str();
     for block in inputs.snapshot.blocks.values() {
         if !planner.family(block.cidr.family()) {
             continue;
@@ -23,25 +23,30 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
             planner.skip(block.cidr, "no pool covers this block");
             continue;
         };
-        let owner = match block.owner() {
-            Some(Owner::Host(name)) => Some(name),
-            Some(Owner::Virtual(_)) => continue,
+        let owner = match block.affinity.as_deref().map(host) {
+            Some(None) => continue,
+            Some(Some(name)) => Some(name),
             None => None,
         };
-        if let Some(owner) = owner.as_ref().filter(|o| *o != inputs.me) {
+        if let Some(owner) = owner.filter(|o| *o != me) {
             to_node(planner, block.cidr, &pool, owner);
         }
-        for (address, node) in used_elsewhere(block, owner.as_ref()) {
-            if node != *inputs.me {
-                to_node(planner, Prefix::host(address), &pool, &node);
+        for (address, node) in used_elsewhere(block, owner) {
+            if node != me {
+                to_node(planner, Prefix::host(address), &pool, node);
             }
         }
     }
 }
 
+/// The node in `host:NODE`; blocks of virtual owners make no routes. As [`Block::owner`], without an allocation, for there
+/// may be tens of thousands.
+fn host(affinity: &str) -> Option<&str> {
+    affinity.strip_prefix("host:")
+}
+
 /// Addresses in use by another node than the block's owner.
-fn used_elsewhere(block: &Block, owner: Option<&NodeName>) -> Vec<(IpAddr, NodeName)> {
-    let owner = owner.map(NodeName::as_str);
+fn used_elsewhere<'a>(block: &'a Block, owner: Option<&str>) -> Vec<(IpAddr, &'a str)> {
     let elsewhere = |node: Option<&str>| node.is_some() && node != owner;
     // Nearly every block has none, and attributes are fewer than addresses.
     if !block.attributes.iter().any(|a| elsewhere(a.node())) {
@@ -50,11 +55,11 @@ fn used_elsewhere(block: &Block, owner: Option<&NodeName>) -> Vec<(IpAddr, NodeN
     block
         .allocated()
         .filter(|(_, _, attribute)| attribute.released_at.is_none() && elsewhere(attribute.node()))
-        .filter_map(|(_, address, attribute)| Some((address, attribute.node()?.into())))
+        .filter_map(|(_, address, attribute)| Some((address, attribute.node()?)))
         .collect()
 }
 
-fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &NodeName) {
+fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str) {
     let family = prefix.family();
     let remote = planner.inputs.snapshot.nodes.get(name);
     let Some((node, address)) = remote.and_then(|n| Some((n, n.spec.address(family)?))) else {
@@ -62,12 +67,9 @@ fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &NodeNa
             "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
             pool.name
         );
-        planner.complaints.add(
-            "agent.no_node_address",
-            &subject(pool),
-            sentence,
-            name.as_str(),
-        );
+        planner
+            .complaints
+            .add("agent.no_node_address", &subject(pool), sentence, name);
         return;
     };
     let same = planner.same_subnet(address);
@@ -81,7 +83,7 @@ fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &NodeNa
         // BGP's: see `learned`.
         Encap::None => {}
         Encap::Direct => direct(planner, prefix, pool, name, address),
-        Encap::Ipip => ipip(planner, prefix, pool, name.as_str(), address),
+        Encap::Ipip => ipip(planner, prefix, pool, name, address),
         Encap::Vxlan => vxlan(planner, prefix, pool, (name, node), address),
     }
 }
@@ -90,13 +92,7 @@ pub(super) fn subject(pool: &Pool) -> String {
     format!("pool {}", pool.name)
 }
 
-fn direct(
-    planner: &mut Planner<'_>,
-    prefix: Prefix,
-    pool: &Pool,
-    name: &NodeName,
-    address: IpAddr,
-) {
+fn direct(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str, address: IpAddr) {
     if let Some(hop) = planner.resolve(address) {
         add_direct(planner, prefix, vec![hop]);
     } else {
@@ -104,12 +100,9 @@ fn direct(
             "{{}} is neither on a link of this node nor behind a known route: unencapsulated routes of {} to it are not installed",
             pool.name
         );
-        planner.complaints.add(
-            "agent.next_hop_unreachable",
-            &subject(pool),
-            sentence,
-            name.as_str(),
-        );
+        planner
+            .complaints
+            .add("agent.next_hop_unreachable", &subject(pool), sentence, name);
     }
 }
 
@@ -146,8 +139,10 @@ pub(super) fn ipip(
         );
         return;
     }
-    let target = Target::via(Some(address), &IPIP_DEVICE.into(), true);
-    let mtu = planner.ipip_mtu();
+    let Some((link, mtu)) = planner.tunnel(IPIP_DEVICE) else {
+        return;
+    };
+    let target = Target::via(Some(address), &link, true);
     let metric = cluster_metric(prefix.family());
     let route = planner.route(prefix, metric, target, Some(mtu));
     planner.add(RouteKind::Ipip, route);
@@ -157,7 +152,7 @@ fn vxlan(
     planner: &mut Planner<'_>,
     prefix: Prefix,
     pool: &Pool,
-    (name, node): (&NodeName, &Node),
+    (name, node): (&str, &Node),
     address: IpAddr,
 ) {
     let family = prefix.family();
@@ -165,25 +160,23 @@ fn vxlan(
         let why = format!("this kernel has no vxlan module ({reason})");
         let how = "load the module or use another mode";
         let fault = ("agent.no_vxlan", why.as_str(), how);
-        fall_back(planner, prefix, pool, name.as_str(), address, fault);
+        fall_back(planner, prefix, pool, name, address, fault);
         return;
     }
     let Some(vtep) = node.spec.vxlan_address(family) else {
         let why = "the node has no VXLAN tunnel address in the datastore yet";
         let how = "it gets one when its own Caracal or Calico sees the pool";
         let fault = ("agent.no_vtep", why, how);
-        fall_back(planner, prefix, pool, name.as_str(), address, fault);
+        fall_back(planner, prefix, pool, name, address, fault);
         return;
     };
-    let link = vxlan_device(family).into();
-    if !planner.desired.tunnels.contains_key(&link) {
+    let Some((link, mtu)) = planner.tunnel(vxlan_device(family)) else {
         // The missing parent or address was named.
         return;
-    }
+    };
     // The VTEP itself is on the link: there is nothing to go through.
     let gateway = (prefix != Prefix::host(vtep)).then_some(vtep);
     let target = Target::via(gateway, &link, gateway.is_some());
-    let mtu = planner.vxlan_mtu(family);
     let route = planner.route(prefix, cluster_metric(family), target, Some(mtu));
     planner.add(RouteKind::Vxlan, route);
 }

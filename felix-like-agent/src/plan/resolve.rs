@@ -55,7 +55,12 @@ impl Planner<'_> {
     /// The way to an address of another machine: on a link, else through the underlay, else through a learned
     /// route whose own next hop is on a link.
     pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {
-        self.resolve_to(address, Depth::ThroughLearned)
+        let known = self.resolved.borrow().get(&address).cloned();
+        known.unwrap_or_else(|| {
+            let hop = self.resolve_to(address, Depth::ThroughLearned);
+            self.resolved.borrow_mut().insert(address, hop.clone());
+            hop
+        })
     }
 
     fn resolve_to(&self, address: IpAddr, depth: Depth) -> Option<NextHop> {

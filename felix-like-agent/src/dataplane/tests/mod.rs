@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ipip;
+mod ipv6;
 mod nat;
 mod routes;
 mod vxlan;
@@ -218,10 +219,9 @@ impl Node {
 
 fn path(kind: &str, name: &str) -> String {
     if kind == "block" {
-        format!(
-            "/calico/ipam/v2/assignment/ipv4/block/{}",
-            name.replace('/', "-")
-        )
+        let family = if name.contains(':') { "ipv6" } else { "ipv4" };
+        let name = name.replace('/', "-");
+        format!("/calico/ipam/v2/assignment/{family}/block/{name}")
     } else {
         format!("/calico/resources/v3/projectcalico.org/{kind}/{name}")
     }

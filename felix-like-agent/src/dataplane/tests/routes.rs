@@ -257,3 +257,30 @@ fn ten_thousand_routes_in_batches() {
         assert_eq!(sh("ip route show proto 80 metric 1024 | wc -l").trim(), "0");
     });
 }
+
+#[test]
+fn equal_cost_paths_are_written_once() {
+    in_namespace("routes::equal_cost_paths_are_written_once", || async {
+        let node = up().await;
+        let mut learned = BTreeMap::clone(&node.learned.borrow());
+        let hops = ["10.0.0.7", "10.0.0.3"]
+            .map(|h| h.parse().unwrap())
+            .to_vec();
+        learned.insert(
+            "192.0.2.0/24".parse().unwrap(),
+            Learned {
+                next_hops: hops,
+                internal: false,
+                stale: false,
+            },
+        );
+        node.learned.send_replace(Arc::new(learned));
+        let route = || sh("ip route show 192.0.2.0/24 | tr -s ' \\n\\t' ' '");
+        wait_for("both ways", LIMIT, route, |seen| {
+            seen.trim()
+                == "192.0.2.0/24 proto 80 metric 1024 nexthop via 10.0.0.3 dev eth0 weight 1 onlink nexthop via 10.0.0.7 dev eth0 weight 1 onlink"
+        })
+        .await;
+        node.assert_quiet().await;
+    });
+}
