@@ -1,5 +1,9 @@
 //! GC: the runtime lists the attachments that are alive; what this node holds of the network besides is
 //! released. Touches nothing of other nodes, of other networks, or of uncertain origin (CNI-6).
+//!
+//! An interface is ours by its alias. The kernel takes none while it makes a pair, so an ADD that was
+//! killed within that instant leaves an interface that is not seen here; ADD and DEL of the attachment see
+//! it from the pod's side, and it ends with the pod's namespace.
 
 use std::collections::BTreeSet;
 

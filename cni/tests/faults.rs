@@ -134,7 +134,7 @@ fn cni_6_gc_releases_what_the_runtime_no_longer_lists() {
         );
         let result = world.add(&kept);
         world.add(&dead);
-        killed(&world, "ADD", &half, Milestone::AddressesHeld);
+        killed(&world, "ADD", &half, Milestone::PodConfigured);
         // Another network, whose name begins like ours; and another node's pod.
         let ours = world.conf.clone();
         world.conf["name"] = json!("pods.b");
@@ -147,7 +147,7 @@ fn cni_6_gc_releases_what_the_runtime_no_longer_lists() {
         world.conf = ours.clone();
         world.conf["nodename"] = json!("node-b");
         let far = Pod::new("eeeeeeeeeeee");
-        killed(&world, "ADD", &far, Milestone::AddressesHeld);
+        killed(&world, "ADD", &far, Milestone::PodConfigured);
         world.conf = ours;
         world.conf["cni.dev/valid-attachments"] =
             json!([{"containerID": "aaaaaaaaaaaa", "ifname": "eth0"}]);
