@@ -497,3 +497,76 @@ fn a_kernel_without_ipip_is_explained() {
     }
     assert!(lab.node_runs("node1"), "no crash loop");
 }
+
+#[test]
+fn a_pod_deleted_while_etcd_is_down_leaks_no_address() {
+    if !possible("a_pod_deleted_while_etcd_is_down_leaks_no_address", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-tomb");
+    await_settled(&lab);
+    let pod = lab
+        .state()
+        .pods
+        .iter()
+        .find(|p| p.node == "node1")
+        .unwrap()
+        .clone();
+    let in_use = |lab: &Lab| {
+        let status = lab.node_status("node1").unwrap();
+        status.blocks.iter().map(|b| b.in_use).sum::<usize>()
+    };
+    let before = in_use(&lab);
+    lab.stop_etcd().unwrap();
+    lab.cni("DEL", &pod).expect("DEL succeeds without etcd");
+    lab.start_etcd().unwrap();
+    wait_for(
+        40 * SECOND,
+        "the address is free again",
+        || in_use(&lab),
+        |now| *now == before - 1,
+    )
+    .unwrap();
+    lab.cni("DEL", &pod).expect("DEL succeeds for what is gone");
+    await_settled(&lab);
+    let route = format!("{}", pod.address.unwrap());
+    assert!(
+        !lab.routes("node1").unwrap().iter().any(|r| r.dst == route),
+        "the pod's route is gone"
+    );
+}
+
+/// The demonstration as a user without rights runs it: in a user namespace, or with a clear refusal.
+#[test]
+fn without_root_the_lab_runs_or_says_what_is_missing() {
+    if !possible(
+        "without_root_the_lab_runs_or_says_what_is_missing",
+        &["setpriv"],
+    ) {
+        return;
+    }
+    // The build's folder may be closed to others.
+    let folder = std::env::temp_dir().join(format!("caracal-rootless-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("full-mesh.yaml");
+    std::fs::copy(caracal_tests::example("full-mesh"), &file).unwrap();
+    let binary = folder.join("caracal");
+    std::fs::copy(caracal_tests::binary(), &binary).unwrap();
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&binary, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&binary)
+        .args(["lab", "demo"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        assert!(said.contains("30 of 30 pings answered"), "{said}");
+    } else {
+        assert!(said.contains("needs root"), "{said}");
+    }
+}

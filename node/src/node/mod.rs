@@ -5,6 +5,7 @@ mod answers;
 mod learned;
 mod publish;
 mod startup;
+mod tombstones;
 mod tunnels;
 mod wiring;
 

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::answers::{Answers, Owners, Stage};
-use super::{learned, publish, startup, tunnels};
+use super::{learned, publish, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
 
@@ -131,6 +131,13 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         learned_rx,
     )?;
 
+    let (tombstone_problems, tombstone_problems_rx) = watch::channel(Vec::new());
+    tokio::spawn(tombstones::keep(
+        store.clone(),
+        config.lib_dir.clone(),
+        view.clone(),
+        tombstone_problems,
+    ));
     tokio::spawn(tunnels::keep(
         store,
         client,
@@ -143,7 +150,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view,
         speaker: speaker.clone(),
         kernel: reconciler.status(),
-        problems: vec![plan_problems_rx, tunnel_problems_rx],
+        problems: vec![plan_problems_rx, tunnel_problems_rx, tombstone_problems_rx],
     };
     let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
     Ok(Node {
