@@ -36,6 +36,8 @@ pub(crate) enum Request {
         /// The destination.
         prefix: Prefix,
     },
+    /// Read the file again, and move what differs. Standalone speakers only.
+    Reload,
 }
 
 /// An answer.
@@ -69,7 +71,7 @@ pub(crate) fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
         .with_context(|| format!("creating {}; set CARACAL_RUN_DIR", run_dir.display()))?;
     if StdUnixStream::connect(&path).is_ok() {
         anyhow::bail!(
-            "another caracal node answers on {}; stop it first",
+            "another caracal answers on {}; stop it first",
             path.display()
         );
     }
@@ -123,12 +125,12 @@ async fn converse(stream: UnixStream, answer: impl Answer) -> std::io::Result<()
     Ok(())
 }
 
-/// Asks the node of this run directory.
+/// Asks the node or speaker of this run directory.
 pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
     let path = socket_path(run_dir);
     let mut stream = StdUnixStream::connect(&path).with_context(|| {
         format!(
-            "no caracal node answers on {}: is it running, and is CARACAL_RUN_DIR the same?",
+            "no caracal answers on {}: is it running, and is CARACAL_RUN_DIR the same?",
             path.display()
         )
     })?;
@@ -139,8 +141,8 @@ pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
     let mut line = String::new();
     BufReader::new(stream)
         .read_line(&mut line)
-        .context("the node did not answer in 10 s")?;
-    match serde_json::from_str(&line).context("the node's answer is not valid")? {
+        .context("no answer in 10 s")?;
+    match serde_json::from_str(&line).context("the answer is not valid")? {
         Reply::Ok(value) => Ok(value),
         Reply::Error(reason) => anyhow::bail!("{reason}"),
     }
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(status.unwrap(), "fine");
         assert_eq!(received.unwrap_err(), "no peer x");
         assert_eq!(explain.unwrap()["prefix"], "10.0.0.0/26");
-        assert!(again.unwrap_err().contains("another caracal node answers"));
+        assert!(again.unwrap_err().contains("another caracal answers"));
         server.abort();
         std::fs::remove_dir_all(&dir).unwrap();
         let gone = ask(&dir, &Request::Status).unwrap_err().to_string();

@@ -24,6 +24,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node is.
     Node,
+    /// Runs a BGP speaker without a datastore from a bird-style file, such as a route reflector.
+    Speaker(SpeakerArgs),
     /// Shows this node: datastore, peers, blocks, kernel, problems.
     Status {
         /// Output form.
@@ -43,6 +45,32 @@ pub(crate) enum Command {
         /// What to do.
         #[command(subcommand)]
         command: LabCommand,
+    },
+}
+
+/// `caracal speaker`.
+#[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct SpeakerArgs {
+    /// What to do instead of running.
+    #[command(subcommand)]
+    pub(crate) command: Option<SpeakerCommand>,
+    /// Run with this file; docs/speaker.md describes its statements.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "check")]
+    pub(crate) config: Option<PathBuf>,
+    /// Read this file, say what is wrong with it, and exit: 0 when it is valid, 5 when not.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub(crate) check: Option<PathBuf>,
+}
+
+/// `caracal speaker COMMAND`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SpeakerCommand {
+    /// Makes the running speaker read its file again. Only peers that differ are touched.
+    Reload {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
     },
 }
 

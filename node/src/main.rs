@@ -7,6 +7,8 @@ mod config;
 mod detect;
 mod node;
 mod register;
+mod routes;
+mod speaker;
 mod telemetry;
 
 use std::path::Path;

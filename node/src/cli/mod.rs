@@ -3,6 +3,7 @@
 mod bgp;
 mod lab;
 mod render;
+mod speaker;
 mod status;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use crate::args::{Args, Command};
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Node => crate::node::run(),
+        Command::Speaker(args) => speaker::run(&args),
         Command::Status { output } => status::run(output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Render(args) => render::run(&args),

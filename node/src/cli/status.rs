@@ -18,7 +18,9 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
         Output::Json => print_json(&value),
         Output::Table => print(&status),
     }
-    let healthy = status.problems.is_empty() && status.datastore.state == "fresh";
+    // A standalone speaker has no datastore.
+    let healthy =
+        status.problems.is_empty() && matches!(status.datastore.state.as_str(), "fresh" | "none");
     Ok(if healthy {
         ExitCode::SUCCESS
     } else {

@@ -1,21 +1,21 @@
 //! Answers on the admin socket, put together from what the owners say.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::types::PeerName;
 use caracal_datastore::watch::View;
 use caracal_model::Family;
 use caracal_model::ipam::AffinityState;
 use caracal_model::snapshot::Problem;
-use caracal_model::status::{BlockStatus, DatastoreStatus, PeerStatus, Status};
+use caracal_model::status::{BlockStatus, DatastoreStatus, Status};
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::admin::{Answer, Request};
 use crate::config::Config;
+use crate::routes::{self, text, to_value};
 
 /// Where the node is on its way up.
 #[derive(Clone)]
@@ -54,43 +54,16 @@ impl Answer for Answers {
         let speaker = &owners.speaker;
         match request {
             Request::Status => to_value(&self.status(&owners).await?),
-            Request::Routes => to_value(&speaker.routes().await.map_err(text)?),
-            Request::Received { peer } => {
-                let name = find_peer(speaker, &peer).await?;
-                let routes = speaker.received(name).await.map_err(text)?;
-                to_value(&routes.ok_or_else(|| no_peer(&peer))?)
-            }
-            Request::Advertised { peer } => {
-                let name = find_peer(speaker, &peer).await?;
-                let routes = speaker.advertised(name).await.map_err(text)?;
-                to_value(&routes.ok_or_else(|| no_peer(&peer))?)
-            }
-            Request::Explain { prefix } => to_value(&speaker.explain(prefix).await.map_err(text)?),
+            Request::Routes => routes::all(speaker).await,
+            Request::Received { peer } => routes::received(speaker, &peer).await,
+            Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
+            Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Reload => Err(
+                "a node follows the datastore by itself; reload is for `caracal speaker`"
+                    .to_owned(),
+            ),
         }
     }
-}
-
-fn text(error: impl std::error::Error) -> String {
-    error.to_string()
-}
-
-fn to_value(value: &impl serde::Serialize) -> Result<Value, String> {
-    serde_json::to_value(value).map_err(text)
-}
-
-fn no_peer(peer: &str) -> String {
-    format!("no peer {peer}; `caracal bgp peers` lists names and addresses")
-}
-
-/// A peer by name or address.
-async fn find_peer(speaker: &SpeakerHandle, wanted: &str) -> Result<PeerName, String> {
-    let status = speaker.status().await.map_err(text)?;
-    status
-        .peers
-        .into_iter()
-        .find(|p| p.name.as_str() == wanted || p.address.to_string() == wanted)
-        .map(|p| p.name)
-        .ok_or_else(|| no_peer(wanted))
 }
 
 impl Answers {
@@ -132,15 +105,7 @@ impl Answers {
             revision: snapshot.revision,
             reason: view.freshness.reason().map(ToString::to_string),
         };
-        let now = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
-        status.peers = bgp
-            .peers
-            .into_iter()
-            .map(|peer| peer_status(peer, now))
-            .collect();
+        status.peers = routes::peers(bgp.peers);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
         let mut problems = snapshot.problems();
@@ -157,22 +122,6 @@ impl Answers {
         problems.dedup();
         status.problems = problems;
         Ok(status)
-    }
-}
-
-fn peer_status(peer: caracal_bgp::speaker::status::PeerStatus, now: u64) -> PeerStatus {
-    PeerStatus {
-        name: peer.name.to_string(),
-        address: Some(peer.address),
-        asn: peer.remote_as.0,
-        kind: peer.kind,
-        state: peer.state.to_string(),
-        since_seconds: now.saturating_sub(peer.since),
-        reason: peer.reason,
-        received: peer.routes.received,
-        accepted: peer.routes.accepted,
-        advertised: peer.routes.advertised,
-        stale: peer.routes.stale,
     }
 }
 

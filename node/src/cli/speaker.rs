@@ -1,0 +1,59 @@
+//! `caracal speaker`: runs the standalone speaker, checks its file, makes it read the file again.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{print_json, run_dir};
+use crate::admin::{Request, ask};
+use crate::args::{Output, SpeakerArgs, SpeakerCommand};
+use crate::speaker::change::Change;
+use crate::speaker::file::{self, FileError};
+
+/// Exit code when the file is not valid, so that a script tells it from a file that cannot be read.
+const INVALID: u8 = 5;
+
+pub(super) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
+    match (&args.command, &args.check, &args.config) {
+        (Some(SpeakerCommand::Reload { output }), ..) => reload(output.output),
+        (None, Some(file), _) => check(file),
+        (None, None, Some(file)) => match file::read(file) {
+            Err(FileError::Invalid(report)) => Ok(invalid(&report)),
+            Err(error) => Err(error.into()),
+            Ok(config) => crate::speaker::run(&run_dir(), file, config),
+        },
+        (None, None, None) => anyhow::bail!("-c FILE or --check FILE is missing"),
+    }
+}
+
+fn invalid(report: &str) -> ExitCode {
+    eprint!("{report}");
+    ExitCode::from(INVALID)
+}
+
+fn check(file: &Path) -> anyhow::Result<ExitCode> {
+    match file::read(file) {
+        Ok(config) => {
+            println!(
+                "{}: AS {}, router id {}, {} peers, {} routes, {} filters",
+                file.display(),
+                config.local_as,
+                config.router_id,
+                config.peers.len(),
+                config.originate.len(),
+                config.filters.len()
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(FileError::Invalid(report)) => Ok(invalid(&report)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn reload(output: Output) -> anyhow::Result<ExitCode> {
+    let value = ask(&run_dir(), &Request::Reload)?;
+    match output {
+        Output::Json => print_json(&value),
+        Output::Table => print!("{}", serde_json::from_value::<Change>(value)?),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,87 @@
+//! Answers that only the speaker is needed for: the same words from a node and from a standalone speaker.
+
+use std::time::SystemTime;
+
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status as bgp;
+use caracal_bgp::types::PeerName;
+use caracal_model::Prefix;
+use caracal_model::status::PeerStatus;
+use serde_json::Value;
+
+/// `caracal bgp routes`.
+pub(crate) async fn all(speaker: &SpeakerHandle) -> Result<Value, String> {
+    to_value(&speaker.routes().await.map_err(text)?)
+}
+
+/// `caracal bgp received PEER`.
+pub(crate) async fn received(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+    let name = find_peer(speaker, peer).await?;
+    let routes = speaker.received(name).await.map_err(text)?;
+    to_value(&routes.ok_or_else(|| no_peer(peer))?)
+}
+
+/// `caracal bgp advertised PEER`.
+pub(crate) async fn advertised(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+    let name = find_peer(speaker, peer).await?;
+    let routes = speaker.advertised(name).await.map_err(text)?;
+    to_value(&routes.ok_or_else(|| no_peer(peer))?)
+}
+
+/// `caracal bgp explain PREFIX`.
+pub(crate) async fn explain(speaker: &SpeakerHandle, prefix: Prefix) -> Result<Value, String> {
+    to_value(&speaker.explain(prefix).await.map_err(text)?)
+}
+
+/// The peers, for `caracal bgp peers`.
+pub(crate) fn peers(peers: Vec<bgp::PeerStatus>) -> Vec<PeerStatus> {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    peers
+        .into_iter()
+        .map(|peer| peer_status(peer, now))
+        .collect()
+}
+
+fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
+    PeerStatus {
+        name: peer.name.to_string(),
+        address: Some(peer.address),
+        asn: peer.remote_as.0,
+        kind: peer.kind,
+        state: peer.state.to_string(),
+        since_seconds: now.saturating_sub(peer.since),
+        reason: peer.reason,
+        received: peer.routes.received,
+        accepted: peer.routes.accepted,
+        advertised: peer.routes.advertised,
+        stale: peer.routes.stale,
+    }
+}
+
+/// An error as the answer.
+pub(crate) fn text(error: impl std::error::Error) -> String {
+    error.to_string()
+}
+
+/// A value as the answer.
+pub(crate) fn to_value(value: &impl serde::Serialize) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(text)
+}
+
+fn no_peer(peer: &str) -> String {
+    format!("no peer {peer}; `caracal bgp peers` lists names and addresses")
+}
+
+/// A peer by name or address.
+async fn find_peer(speaker: &SpeakerHandle, wanted: &str) -> Result<PeerName, String> {
+    let status = speaker.status().await.map_err(text)?;
+    status
+        .peers
+        .into_iter()
+        .find(|p| p.name.as_str() == wanted || p.address.to_string() == wanted)
+        .map(|p| p.name)
+        .ok_or_else(|| no_peer(wanted))
+}

@@ -1,0 +1,77 @@
+//! Answers of a standalone speaker on the admin socket.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_model::snapshot::Problem;
+use caracal_model::status::{DatastoreStatus, KernelStatus, Status};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Reload;
+use crate::admin::{Answer, Request};
+use crate::routes::{self, text, to_value};
+
+/// State of parts that a standalone speaker does not have.
+const NONE: &str = "none";
+
+/// Answers for a standalone speaker.
+#[derive(Clone)]
+pub(super) struct Answers {
+    pub(super) started: Instant,
+    pub(super) file: PathBuf,
+    pub(super) speaker: SpeakerHandle,
+    pub(super) reload: mpsc::Sender<Reload>,
+}
+
+impl Answer for Answers {
+    async fn answer(&self, request: Request) -> Result<Value, String> {
+        let speaker = &self.speaker;
+        match request {
+            Request::Status => to_value(&self.status().await?),
+            Request::Routes => routes::all(speaker).await,
+            Request::Received { peer } => routes::received(speaker, &peer).await,
+            Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
+            Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Reload => self.reload().await,
+        }
+    }
+}
+
+impl Answers {
+    async fn reload(&self) -> Result<Value, String> {
+        let (answer, wait) = oneshot::channel();
+        self.reload.send(answer).await.map_err(text)?;
+        to_value(&wait.await.map_err(text)??)
+    }
+
+    async fn status(&self) -> Result<Status, String> {
+        let bgp = self.speaker.status().await.map_err(text)?;
+        let listen = bgp.listen_error.map(|reason| Problem {
+            code: "bgp.listen".to_owned(),
+            subject: "listening socket".to_owned(),
+            reason,
+        });
+        Ok(Status {
+            node: self.file.display().to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            addresses: bgp.listen.iter().map(ToString::to_string).collect(),
+            asn: bgp.local_as.0,
+            router_id: bgp.router_id.to_string(),
+            datastore: DatastoreStatus {
+                state: NONE.to_owned(),
+                ..DatastoreStatus::default()
+            },
+            kernel: KernelStatus {
+                phase: NONE.to_owned(),
+                nat: NONE.to_owned(),
+                ..KernelStatus::default()
+            },
+            peers: routes::peers(bgp.peers),
+            problems: listen.into_iter().collect(),
+            ..Status::default()
+        })
+    }
+}

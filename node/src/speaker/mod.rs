@@ -1,0 +1,155 @@
+//! `caracal speaker`: BGP alone, from a file, without datastore and without kernel routes.
+//!
+//! One task owns the configuration in force: signals and the admin socket ask it to read the file again. A file
+//! that does not parse changes nothing.
+
+mod answers;
+pub(crate) mod change;
+pub(crate) mod file;
+mod mark;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use caracal_bgp::config::{SpeakerConfig, diff};
+use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::admin;
+use answers::Answers;
+use change::Change;
+use mark::Mark;
+
+/// Longest time for closing sessions at the end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// Reloads that wait for their turn; more wait at the socket.
+const RELOADS: usize = 4;
+
+/// Asks for a reload; the answer says what changed, or why nothing did.
+type Reload = oneshot::Sender<Result<Change, String>>;
+
+/// Runs a speaker until SIGTERM (a restart is expected) or SIGINT (it leaves for good).
+pub(crate) fn run(run_dir: &Path, file: &Path, config: SpeakerConfig) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime")?;
+    runtime.block_on(serve(run_dir, file.to_owned(), config))
+}
+
+async fn serve(run_dir: &Path, file: PathBuf, config: SpeakerConfig) -> anyhow::Result<ExitCode> {
+    let listener = admin::listen(run_dir)?;
+    let (mark, restarting) = Mark::begin(run_dir)
+        .with_context(|| format!("marking the run in {}", run_dir.display()))?;
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+
+    tracing::info!(
+        file = %file.display(), asn = %config.local_as, router_id = %config.router_id,
+        peers = config.peers.len(), originated = config.originate.len(), restarting, "speaker starts"
+    );
+    let options = SpeakerOptions {
+        restarting,
+        ..SpeakerOptions::default()
+    };
+    let speaker = Speaker::spawn(config.clone(), options);
+    let (reload, mut reloads) = mpsc::channel::<Reload>(RELOADS);
+    let answers = Answers {
+        started: Instant::now(),
+        file: file.clone(),
+        speaker: speaker.clone(),
+        reload,
+    };
+    tokio::spawn(admin::serve(listener, answers));
+
+    let mut current = Current {
+        file,
+        config,
+        speaker: speaker.clone(),
+    };
+    let restart = loop {
+        tokio::select! {
+            _ = terminate.recv() => break true,
+            _ = interrupt.recv() => break false,
+            _ = hangup.recv() => drop(current.reload().await),
+            Some(answer) = reloads.recv() => {
+                let change = current.reload().await;
+                // Whoever asked may have hung up; the change is in force all the same.
+                let _gone = answer.send(change);
+            }
+        }
+    };
+    stop(&speaker, &mark, restart).await;
+    let _removed = std::fs::remove_file(admin::socket_path(run_dir));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn stop(speaker: &SpeakerHandle, mark: &Mark, restart: bool) {
+    let marked = if restart {
+        tracing::info!(
+            "SIGTERM: a restart is expected; peers keep our routes where they agreed to"
+        );
+        mark.expect_restart()
+    } else {
+        tracing::info!("SIGINT: leaving; peers are told to drop our routes");
+        mark.end()
+    };
+    if let Err(error) = marked {
+        tracing::warn!(%error, "the mark of this run could not be written");
+    }
+    let closed = tokio::time::timeout(SHUTDOWN, speaker.shutdown(restart)).await;
+    if closed.is_err() {
+        tracing::warn!("sessions did not close in {} s", SHUTDOWN.as_secs());
+    }
+}
+
+/// The configuration in force.
+struct Current {
+    file: PathBuf,
+    config: SpeakerConfig,
+    speaker: SpeakerHandle,
+}
+
+impl Current {
+    /// Goes over to what the file says now. When it does not parse, nothing changes.
+    async fn reload(&mut self) -> Result<Change, String> {
+        let config = match file::read(&self.file) {
+            Ok(config) => config,
+            Err(error) => {
+                let reason = error_chain(&error);
+                tracing::error!("the configuration in force stays: {reason}");
+                return Err(format!("the configuration in force stays: {reason}"));
+            }
+        };
+        let change = diff(&self.config, &config);
+        let nothing = change.is_empty();
+        let change = Change::from(change);
+        // Equal configurations are not told: a reload of the same file touches nobody.
+        if !nothing {
+            self.speaker
+                .reconfigure(config.clone())
+                .await
+                .map_err(|error| error.to_string())?;
+            self.config = config;
+        }
+        tracing::info!(
+            added = change.added.len(),
+            removed = change.removed.len(),
+            changed = change.changed.len(),
+            originated = change.originated.len(),
+            withdrawn = change.withdrawn.len(),
+            "configuration read again"
+        );
+        Ok(change)
+    }
+}
+
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,430 @@
+//! `caracal speaker` with two real BIRD 2 daemons as reflector clients, on loopback addresses: no namespace, no root,
+//! no kernel route.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use caracal_lab::program;
+use caracal_lab::wait_until;
+use caracal_tests::{SECOND, binary};
+use serde_json::Value;
+
+const US: Ipv4Addr = Ipv4Addr::new(127, 93, 0, 1);
+const A: Ipv4Addr = Ipv4Addr::new(127, 93, 0, 2);
+const B: Ipv4Addr = Ipv4Addr::new(127, 93, 0, 3);
+
+/// Whether the scenario can run here.
+fn possible(scenario: &str) -> bool {
+    let reason = if binary().is_file() {
+        program::require(&["bird", "birdc"])
+            .err()
+            .map(|missing| missing.to_string())
+    } else {
+        Some("the binary is not built; cargo build -p caracal".to_owned())
+    };
+    let Some(reason) = reason else { return true };
+    let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
+    assert!(!required, "{scenario}: cannot run: {reason}");
+    println!("{scenario}: skipped: {reason}");
+    false
+}
+
+/// A port that is free on all three addresses.
+fn free_port() -> u16 {
+    loop {
+        let first = TcpListener::bind((US, 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        if [A, B]
+            .iter()
+            .all(|address| TcpListener::bind((*address, port)).is_ok())
+        {
+            return port;
+        }
+    }
+}
+
+/// A folder with everything, and the processes in it; all of it ends with the test.
+struct Site {
+    folder: PathBuf,
+    port: u16,
+    children: Vec<(&'static str, Child)>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.children {
+            let _gone = child.kill();
+            let _status = child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+        let _removed = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Site {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self {
+            folder,
+            port: free_port(),
+            children: Vec::new(),
+        }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.join("speaker.conf")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("caracal.log")).unwrap_or_default()
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(self.config(), text).unwrap();
+    }
+
+    fn start(&mut self, name: &'static str, command: &mut Command) {
+        let log = self.folder.join(format!("{name}.log"));
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        self.children.push((name, command.spawn().unwrap()));
+    }
+
+    fn caracal(&self) -> Command {
+        let mut command = Command::new(binary());
+        command.env("CARACAL_RUN_DIR", &self.folder);
+        command
+    }
+
+    fn start_speaker(&mut self) {
+        let mut command = self.caracal();
+        command.args(["speaker", "-c"]).arg(self.config());
+        self.start("caracal", &mut command);
+    }
+
+    /// Starts BIRD, a client in our AS that announces one prefix.
+    fn start_bird(&mut self, name: &'static str, address: Ipv4Addr, prefix: &str) {
+        let port = self.port;
+        let text = format!(
+            "log stderr all;
+             router id {address};
+             protocol device {{ scan time 60; }}
+             protocol static own {{ ipv4; route {prefix} blackhole; }}
+             protocol bgp caracal {{
+               local {address} port {port} as 64512;
+               neighbor {US} port {port} as 64512;
+               multihop; strict bind; graceful restart;
+               connect delay time 1; connect retry time 1; error wait time 1, 2;
+               ipv4 {{ import all; export all; }};
+             }}"
+        );
+        let file = self.folder.join(format!("{name}.conf"));
+        std::fs::write(&file, text).unwrap();
+        let mut command = program::command("bird").unwrap();
+        command
+            .current_dir(&self.folder)
+            .args(["-f", "-c"])
+            .arg(file);
+        command.args(["-s", &format!("{name}.ctl"), "-P", &format!("{name}.pid")]);
+        self.start(name, &mut command);
+    }
+
+    fn birdc(&self, name: &str, question: &[&str]) -> String {
+        let mut command = program::command("birdc").unwrap();
+        command.current_dir(&self.folder);
+        command.args(["-s", &format!("{name}.ctl")]).args(question);
+        let output = command.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// BIRD's line about its session: it has the time of the last change of state in it.
+    fn session(&self, name: &str) -> String {
+        let shown = self.birdc(name, &["show", "protocols"]);
+        let line = shown.lines().find(|line| line.starts_with("caracal "));
+        line.unwrap_or_default().to_owned()
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        self.caracal().args(arguments).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Result<Value, String> {
+        let output = self.ask(&[arguments, &["-o", "json"]].concat());
+        if output.status.success() {
+            serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    fn signal(&self, name: &str, signal: &str) {
+        let (_, child) = self
+            .children
+            .iter()
+            .rfind(|(n, _)| *n == name)
+            .expect("started");
+        let status = Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// Signals the speaker and waits for its end.
+    fn end_speaker(&mut self, signal: &str) {
+        self.signal("caracal", signal);
+        let at = self
+            .children
+            .iter()
+            .rposition(|(n, _)| *n == "caracal")
+            .unwrap();
+        let (_, mut child) = self.children.remove(at);
+        wait_until(15 * SECOND, "the speaker has ended", || {
+            match child.try_wait().unwrap() {
+                Some(status) if status.success() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .unwrap();
+    }
+
+    fn await_route(&self, name: &str, prefix: &str, what: &str, holds: impl Fn(&str) -> bool) {
+        wait_until(40 * SECOND, what, || {
+            let shown = self.birdc(name, &["show", "route", "all", prefix]);
+            if holds(&shown) {
+                Ok(())
+            } else {
+                Err(format!("{shown}\n{}", self.session(name)))
+            }
+        })
+        .unwrap();
+    }
+
+    fn await_sessions(&self) {
+        wait_until(40 * SECOND, "both sessions", || {
+            let peers = self.json(&["bgp", "peers"])?;
+            let up = |p: &&Value| p["state"] == "Established";
+            if peers.as_array().unwrap().iter().filter(up).count() == 2 {
+                Ok(())
+            } else {
+                Err(format!("{peers:#}"))
+            }
+        })
+        .unwrap();
+    }
+}
+
+/// The speaker's file; `hold` is the hold time of B, `own` what we announce, `out` a term of B's export filter.
+fn config(port: u16, hold: u16, own: &str, out: &str) -> String {
+    let peer = |name: &str, address: Ipv4Addr, hold: u16, export: &str| {
+        format!(
+            "protocol bgp {name} from client {{
+               neighbor {address} port {port} as 64512;
+               hold time {hold};
+               ipv4 {{ import all; export {export}; }};
+             }}\n"
+        )
+    };
+    format!(
+        "# A reflector.
+         router id 127.93.0.1;
+         #: listen {US} port {port}
+         filter to_b {{ {out} accept; }}
+         protocol static {{ ipv4; route {own} blackhole {{ bgp_next_hop = {US}; }}; }}
+         template bgp client {{
+           local {US} as 64512;
+           rr client; rr cluster id 1.1.1.1;
+           graceful restart on;
+         }}
+         {}{}",
+        peer("a", A, 90, "all"),
+        peer("b", B, hold, "filter to_b"),
+    )
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_reflector_between_two_birds() {
+    if !possible("a_reflector_between_two_birds") {
+        return;
+    }
+    let mut site = Site::new("speaker");
+    let port = site.port;
+    site.write(&config(port, 90, "10.93.9.0/24", ""));
+    site.start_speaker();
+    site.start_bird("a", A, "10.93.1.0/24");
+    site.start_bird("b", B, "10.93.2.0/24");
+    site.await_sessions();
+
+    // RFC 4456: next hop kept, originator and cluster list added.
+    site.await_route("b", "10.93.1.0/24", "A's route at B", |shown| {
+        shown.contains("BGP.next_hop: 127.93.0.2")
+            && shown.contains("BGP.originator_id: 127.93.0.2")
+            && shown.contains("BGP.cluster_list: 1.1.1.1")
+    });
+    site.await_route("a", "10.93.2.0/24", "B's route at A", |shown| {
+        shown.contains("BGP.originator_id: 127.93.0.3")
+    });
+    for name in ["a", "b"] {
+        site.await_route(name, "10.93.9.0/24", "our own route", |shown| {
+            shown.contains("BGP.next_hop: 127.93.0.1")
+        });
+    }
+    questions_are_answered(&site);
+    a_broken_file_changes_nothing(&site);
+    a_reload_touches_only_what_differs(&site);
+    a_restart_keeps_the_routes(&mut site);
+
+    // SIGINT is leaving: the routes go.
+    site.end_speaker("-INT");
+    site.await_route("b", "10.93.1.0/24", "no route of A at B", |shown| {
+        !shown.contains("BGP.next_hop")
+    });
+}
+
+fn questions_are_answered(site: &Site) {
+    let received = site.json(&["bgp", "received", "a"]).unwrap();
+    assert_eq!(received[0]["prefix"], "10.93.1.0/24", "{received:#}");
+    let by_address = site.json(&["bgp", "received", "127.93.0.2"]).unwrap();
+    assert_eq!(by_address, received);
+    let advertised = site.json(&["bgp", "advertised", "b"]).unwrap();
+    assert_eq!(advertised.as_array().unwrap().len(), 2, "{advertised:#}");
+    let explained = site.ask(&["bgp", "explain", "10.93.1.0/24"]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(explained.contains("from a via 127.93.0.2"), "{explained}");
+    assert!(explained.contains("sent to b"), "{explained}");
+    assert_eq!(
+        site.ask(&["bgp", "explain", "192.0.2.0/24"]).status.code(),
+        Some(3)
+    );
+    let status = site.ask(&["status"]);
+    assert!(status.status.success(), "{}", stderr(&status));
+}
+
+fn a_broken_file_changes_nothing(site: &Site) {
+    let good = std::fs::read_to_string(site.config()).unwrap();
+    let broken = good.replace("rr client;", "rr klient;");
+    site.write(&broken);
+    let before = (site.session("a"), site.session("b"));
+    let check = site
+        .caracal()
+        .args(["speaker", "--check"])
+        .arg(site.config())
+        .output()
+        .unwrap();
+    assert_eq!(check.status.code(), Some(5));
+    let report = stderr(&check);
+    assert!(report.contains("speaker.conf:8:"), "{report}");
+    assert!(
+        report.contains("expected \"client\" or \"cluster\", found \"klient\""),
+        "{report}"
+    );
+    let reload = site.ask(&["speaker", "reload"]);
+    assert_eq!(reload.status.code(), Some(1));
+    assert!(
+        stderr(&reload).contains("\"klient\""),
+        "{}",
+        stderr(&reload)
+    );
+    site.write(&good);
+    let check = site
+        .caracal()
+        .args(["speaker", "--check"])
+        .arg(site.config())
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", stderr(&check));
+    let reload = site.ask(&["speaker", "reload"]);
+    assert_eq!(
+        String::from_utf8_lossy(&reload.stdout),
+        "nothing has changed\n"
+    );
+    assert_eq!((site.session("a"), site.session("b")), before);
+}
+
+fn a_reload_touches_only_what_differs(site: &Site) {
+    let (a, b) = (site.session("a"), site.session("b"));
+    assert!(a.contains("Established"), "{a}");
+    // An export filter: the routes go, both sessions stay.
+    let term = "if (net ~ [ 10.93.1.0/24 ]) then reject;";
+    site.write(&config(site.port, 90, "10.93.9.0/24", term));
+    let change = site.json(&["speaker", "reload"]).unwrap();
+    assert_eq!(
+        change["changed"],
+        serde_json::json!({"b": ["export-rerun"]})
+    );
+    site.await_route("b", "10.93.1.0/24", "A's route withdrawn at B", |shown| {
+        !shown.contains("BGP.next_hop")
+    });
+    assert_eq!(
+        (site.session("a"), site.session("b")),
+        (a.clone(), b.clone())
+    );
+
+    // By SIGHUP: another hold time needs a new session with B; another own route reaches A over the old one.
+    site.write(&config(site.port, 60, "10.93.8.0/24", ""));
+    site.signal("caracal", "-HUP");
+    site.await_route("a", "10.93.8.0/24", "the new route at A", |shown| {
+        shown.contains("BGP.next_hop: 127.93.0.1")
+    });
+    site.await_route("a", "10.93.9.0/24", "the old route gone at A", |shown| {
+        !shown.contains("BGP.next_hop")
+    });
+    wait_until(40 * SECOND, "another session of B", || {
+        let now = site.session("b");
+        if now != b && now.contains("Established") {
+            Ok(())
+        } else {
+            Err(now)
+        }
+    })
+    .unwrap();
+    site.await_route("b", "10.93.1.0/24", "A's route back at B", |shown| {
+        shown.contains("BGP.next_hop")
+    });
+    assert_eq!(site.session("a"), a, "A's session was touched");
+}
+
+fn a_restart_keeps_the_routes(site: &mut Site) {
+    let has_route = |shown: &str| shown.contains("BGP.next_hop: 127.93.0.2");
+    site.end_speaker("-TERM");
+    // RFC 4724 §4.2: B keeps A's route although nobody is there.
+    site.await_route("b", "10.93.1.0/24", "A's route kept at B", has_route);
+    wait_until(20 * SECOND, "B has noticed", || {
+        let line = site.session("b");
+        if line.contains("Established") {
+            Err(line)
+        } else {
+            Ok(())
+        }
+    })
+    .unwrap();
+    assert!(has_route(
+        &site.birdc("b", &["show", "route", "all", "10.93.1.0/24"])
+    ));
+    assert!(!Path::new(&site.folder.join("caracal.sock")).exists());
+    site.start_speaker();
+    site.await_sessions();
+    site.await_route(
+        "b",
+        "10.93.1.0/24",
+        "A's route after the restart",
+        has_route,
+    );
+    assert!(site.log().contains("restarting=true"), "{}", site.log());
+}
