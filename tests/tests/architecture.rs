@@ -280,3 +280,47 @@ fn unsafe_code_stands_where_it_is_explained() {
         }
     }
 }
+
+#[test]
+fn every_file_and_test_in_the_standards_exists() {
+    let table = std::fs::read_to_string(root().join("docs/standards.md")).expect("readable");
+    let sources: Vec<_> = ["bgp", "tests/tests", "model", "node/src"]
+        .into_iter()
+        .flat_map(sources)
+        .collect();
+    let mut tests = 0;
+    for row in table.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [standard, state, files, names] = cells[..] else {
+            panic!("a row has four cells: {row}");
+        };
+        let quoted = |cell: &str| -> Vec<String> {
+            let parts = cell.split('`').skip(1).step_by(2);
+            parts.map(str::to_owned).collect()
+        };
+        for file in quoted(files) {
+            assert!(
+                root().join(&file).is_file(),
+                "{standard}: there is no {file}"
+            );
+        }
+        for name in quoted(names) {
+            tests += 1;
+            let definition = format!("fn {name}(");
+            let exists = |(_, text): &(String, String)| text.contains(&definition);
+            assert!(
+                sources.iter().any(exists),
+                "{standard}: there is no test {name}"
+            );
+        }
+        let is_done = state.starts_with("done");
+        assert!(
+            !is_done || !quoted(names).is_empty(),
+            "{standard}: done without a test"
+        );
+    }
+    assert!(
+        tests > 80,
+        "only {tests} tests are named: is the table read?"
+    );
+}
