@@ -8,7 +8,7 @@
 //! Invariants, cited by tests:
 //!
 //! * `MODEL-1`: `serialise(parse(value))` keeps every field this crate does not know.
-//! * `MODEL-2`: a [`Prefix`](net::Prefix) never has host bits set.
+//! * `MODEL-2`: a [`Prefix`] never has host bits set.
 //! * `MODEL-3`: `Key::parse(key.to_path()) == key` for every key of Calico's layout that is modelled.
 //! * `MODEL-4`: a value that does not parse never changes a snapshot's good data; it becomes a
 //!   [`Problem`](snapshot::Problem) with key and reason, and the last good value stays.

@@ -91,7 +91,8 @@ fn one_crate_names_etcd_and_two_open_netlink() {
             .collect()
     };
     assert_eq!(importers("etcd-client"), ["caracal-datastore"]);
-    assert_eq!(importers("rtnetlink"), ["caracal-agent", "caracal-cni"]);
+    assert_eq!(importers("rtnetlink"), ["caracal-cni"]);
+    assert_eq!(importers("netlink-proto"), ["caracal-agent"]);
     assert_eq!(importers("handlebars"), ["caracal-templates"]);
 }
 

@@ -570,3 +570,36 @@ fn without_root_the_lab_runs_or_says_what_is_missing() {
         assert!(said.contains("needs root"), "{said}");
     }
 }
+
+/// A pod's packets fit the tunnel: the plan's MTU reaches the plugin.
+#[test]
+fn pods_get_the_mtu_of_the_tunnel() {
+    if !possible("pods_get_the_mtu_of_the_tunnel", &[]) {
+        return;
+    }
+    let lab = up("cross-subnet", "e2e-mtu");
+    await_settled(&lab);
+    let file = lab.folder().lib("node1").join("mtu");
+    wait_until(
+        20 * SECOND,
+        "the mtu file",
+        || match std::fs::read_to_string(&file) {
+            Ok(text) if text == "1450" => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .unwrap();
+    let pod = lab
+        .state()
+        .pods
+        .iter()
+        .find(|p| p.node == "node1")
+        .unwrap()
+        .clone();
+    lab.cni("DEL", &pod).unwrap();
+    lab.cni("ADD", &pod).unwrap();
+    let mut ip = caracal_lab::program::command("ip").unwrap();
+    ip.args(["link", "show", "eth0"]);
+    let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 10 * SECOND).unwrap();
+    assert!(link.contains(" mtu 1450 "), "{link}");
+}

@@ -3,6 +3,7 @@
 mod address;
 mod answers;
 mod learned;
+mod mtu;
 mod publish;
 mod startup;
 mod tombstones;

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::answers::{Answers, Owners, Stage};
-use super::{learned, publish, startup, tombstones, tunnels};
+use super::{learned, mtu, publish, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
 
@@ -145,6 +145,8 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view.clone(),
         tunnel_problems,
     ));
+
+    tokio::spawn(mtu::keep(config.lib_dir.clone(), reconciler.status()));
 
     let owners = Owners {
         view,
