@@ -2,6 +2,7 @@
 //! environment and a configuration on standard input.
 
 use std::net::IpAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub enum CniError {
     /// The plugin did not start, or did not end.
     #[error("CNI {verb} for pod {pod}")]
     Program {
-        /// `ADD`, `DEL` or `CHECK`.
+        /// `ADD`, `DEL`, `CHECK` or `GC`.
         verb: &'static str,
         /// `NODE/POD`.
         pod: String,
@@ -36,7 +37,7 @@ pub enum CniError {
     /// The plugin said no.
     #[error("CNI {verb} for pod {pod} was refused (code {code}): {message}")]
     Refused {
-        /// `ADD`, `DEL` or `CHECK`.
+        /// `ADD`, `DEL`, `CHECK` or `GC`.
         verb: &'static str,
         /// `NODE/POD`.
         pod: String,
@@ -80,7 +81,8 @@ pub struct Attachment {
 }
 
 /// A container ID such as runtimes make: 64 hexadecimal digits.
-pub(crate) fn container_id() -> String {
+#[must_use]
+pub fn container_id() -> String {
     format!("{}{}", random_uuid(), random_uuid()).replace('-', "")
 }
 
@@ -109,13 +111,25 @@ impl Lab {
     /// # Errors
     /// [`CniError`].
     pub fn cni(&self, verb: &'static str, pod: &PodState) -> Result<String, CniError> {
+        self.cni_within(verb, pod, CALL)
+    }
+
+    /// Calls the CNI plugin for a pod and kills it with SIGKILL when it is not done in time.
+    ///
+    /// # Errors
+    /// [`CniError`]; with [`ProgramError::Hung`] inside when it was killed.
+    pub fn cni_within(
+        &self,
+        verb: &'static str,
+        pod: &PodState,
+        limit: Duration,
+    ) -> Result<String, CniError> {
         let label = pod.label();
         let node = self
             .layout
             .node(&pod.node)
             .ok_or_else(|| CniError::Unknown { pod: label.clone() })?;
-        let bin = self.folder.bin();
-        let mut command = self.clean_command(&bin.join("caracal-cni"));
+        let mut command = self.plugin(node, verb);
         let arguments = [
             "IgnoreUnknown=1".to_owned(),
             "K8S_POD_NAMESPACE=default".to_owned(),
@@ -123,31 +137,42 @@ impl Lab {
             format!("K8S_POD_INFRA_CONTAINER_ID={}", pod.container),
         ];
         command
-            .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", &pod.container)
             .env("CNI_NETNS", netns::path(&pod.netns))
             .env("CNI_IFNAME", INTERFACE)
+            .env("CNI_ARGS", arguments.join(";"));
+        call(node, command, verb, label, &network_config(node), limit)
+    }
+
+    /// CNI GC on a node: of the network only the attachments of `alive` stay.
+    ///
+    /// # Errors
+    /// [`CniError`].
+    pub fn cni_gc(&self, node: &str, alive: &[PodState]) -> Result<String, CniError> {
+        let layout = self.layout.node(node).ok_or_else(|| CniError::Unknown {
+            pod: node.to_owned(),
+        })?;
+        let mut config = network_config(layout);
+        // The first version that has GC.
+        config["cniVersion"] = json!("1.1.0");
+        let alive = alive.iter().filter(|pod| pod.node == node);
+        config["cni.dev/valid-attachments"] = alive
+            .map(|pod| json!({ "containerID": pod.container, "ifname": INTERFACE }))
+            .collect();
+        let command = self.plugin(layout, "GC");
+        call(layout, command, "GC", format!("{node}/*"), &config, CALL)
+    }
+
+    /// The plugin with what is the same for all pods of a node.
+    fn plugin(&self, node: &NodeLayout, verb: &str) -> Command {
+        let bin = self.folder.bin();
+        let mut command = self.clean_command(&bin.join("caracal-cni"));
+        command
+            .env("CNI_COMMAND", verb)
             .env("CNI_PATH", &bin)
-            .env("CNI_ARGS", arguments.join(";"))
             .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
-        let config = network_config(node).to_string();
-        let output = program::output(Some(&node.netns), &mut command, config.as_bytes(), CALL)
-            .map_err(|source| CniError::Program {
-                verb,
-                pod: label.clone(),
-                source,
-            })?;
-        if output.status.success() {
-            return Ok(output.stdout);
-        }
-        let (code, message) = refusal(&output);
-        Err(CniError::Refused {
-            verb,
-            pod: label,
-            code,
-            message,
-        })
+        command
     }
 
     /// CNI ADD. On a foreign node, where no agent does it, the pod is also routed.
@@ -221,6 +246,31 @@ impl Lab {
     }
 }
 
+fn call(
+    node: &NodeLayout,
+    mut command: Command,
+    verb: &'static str,
+    pod: String,
+    config: &Value,
+    limit: Duration,
+) -> Result<String, CniError> {
+    let config = config.to_string();
+    let output = match program::output(Some(&node.netns), &mut command, config.as_bytes(), limit) {
+        Ok(output) => output,
+        Err(source) => return Err(CniError::Program { verb, pod, source }),
+    };
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let (code, message) = refusal(&output);
+    Err(CniError::Refused {
+        verb,
+        pod,
+        code,
+        message,
+    })
+}
+
 /// The node's side of a pod's cable, as the agent would make it.
 fn route_by_hand(node: &NodeLayout, device: &str, pod: IpAddr) -> Result<(), ProgramError> {
     for (key, value) in [
@@ -263,7 +313,8 @@ fn refusal(output: &program::Output) -> (u64, String) {
 }
 
 /// The first address and the interface outside the sandbox of a CNI result.
-fn parse_result(answer: &str) -> Option<Attachment> {
+#[must_use]
+pub fn parse_result(answer: &str) -> Option<Attachment> {
     let result: Value = serde_json::from_str(answer).ok()?;
     let address = result["ips"][0]["address"]
         .as_str()?

@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_ipam::Client;
 use caracal_lab::plan::LabName;
 use caracal_lab::{Lab, Options, Topology, UpError, error_chain, netns, program, wait_until};
 use caracal_model::status::Status;
@@ -206,6 +208,26 @@ pub fn assert_full_matrix(lab: &Lab) {
         matrix.pairs(),
         matrix.pairs()
     );
+}
+
+/// Asks IPAM on the lab's etcd, from inside etcd's namespace.
+///
+/// # Panics
+/// When the namespace cannot be entered.
+pub fn with_ipam<T: Send>(
+    lab: &Lab,
+    work: impl AsyncFnOnce(Client<EtcdStore>, EtcdStore) -> T + Send,
+) -> T {
+    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::plan::ETCD_PORT);
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let store = EtcdStore::new(EtcdConfig::new([endpoint])).expect("a valid endpoint");
+        runtime.block_on(work(Client::new(store.clone()), store))
+    };
+    netns::run(&lab.layout().etcd_netns(), inside).expect("etcd's namespace")
 }
 
 /// Nothing of a lab is left.
