@@ -185,6 +185,8 @@ pub struct NoAddress {
     pub blocks: usize,
     /// Why there is no further block.
     pub growth: Growth,
+    /// Most blocks that the node may hold.
+    pub limit: u32,
     /// Strict affinity is on, so nothing is borrowed.
     pub strict: bool,
 }
@@ -226,7 +228,10 @@ impl NoAddress {
         };
         let pools = format!("{noun} {}", pools.join(", "));
         match self.growth {
-            Growth::Full => format!("{pools} {has} no free block"),
+            Growth::Full => {
+                let limit = self.limit;
+                format!("{pools} {has} no free block (a node may hold at most {limit})")
+            }
             Growth::Limit(_, limit) => {
                 let s = if limit == 1 { "" } else { "s" };
                 format!(

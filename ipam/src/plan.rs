@@ -235,6 +235,7 @@ impl<'a> Planner<'a> {
             pools: pools.collect(),
             blocks: self.held(),
             growth,
+            limit: self.need.limit,
             strict: config.strict_affinity,
         }
     }

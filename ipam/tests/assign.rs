@@ -256,8 +256,8 @@ fn borrowing_and_strict_affinity() {
     world.put(config(|c| c.strict_affinity = true));
     assert_eq!(
         assign(&mut world, request("node-a", "c", 1)).unwrap_err(),
-        "no IPv4 address for node-a: it holds no block, pool p (10.0.0.0/28) has no free block, and borrowing \
-         is off (strict affinity); add a pool, release leaked addresses (`caracal ipam check`), or turn \
+        "no IPv4 address for node-a: it holds no block, pool p (10.0.0.0/28) has no free block (a node \
+         may hold at most 20), and borrowing is off (strict affinity); add a pool, release leaked addresses (`caracal ipam check`), or turn \
          strict affinity off"
     );
     world.put(config(|c| c.auto_allocate_blocks = false));

@@ -1,0 +1,206 @@
+//! Pools that are too small: nodes without a block of their own borrow addresses and are reached all the same,
+//! and when nothing is left the CNI error says what, where, and what would help.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use caracal_lab::cni::{self, CniError};
+use caracal_lab::state::PodState;
+use caracal_lab::{Lab, error_chain, ip, wait_until};
+use caracal_model::ipam::Owner;
+use caracal_model::net::Prefix;
+use caracal_tests::{
+    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, possible, up_text,
+    with_ipam,
+};
+
+/// Two blocks of eight addresses, three nodes.
+fn topology(vxlan: &str) -> String {
+    format!(
+        "
+name: borrow
+description: three nodes, two blocks
+pool:
+  cidr: 10.244.0.0/28
+  blockSize: 29
+  vxlanMode: {vxlan}
+segments:
+  - name: lan
+    cidr: 10.0.0.0/24
+nodes:
+  - {{name: node1, segment: lan, pods: 2}}
+  - {{name: node2, segment: lan, pods: 2}}
+  - {{name: node3, segment: lan, pods: 2}}
+"
+    )
+}
+
+/// The nodes with a block, with it.
+fn owners(lab: &Lab) -> Vec<(String, Prefix)> {
+    let view = with_ipam(lab, async |client, _| client.view().await.unwrap());
+    let owned = view.blocks.values().map(|block| match block.value.owner() {
+        Some(Owner::Host(node)) => (node.to_string(), block.value.cidr),
+        other => panic!("block {} is owned by {other:?}", block.value.cidr),
+    });
+    owned.collect()
+}
+
+/// The addresses of pods that lie in a block of another node, with the node that borrowed them.
+fn borrowed(lab: &Lab, owners: &[(String, Prefix)]) -> Vec<(String, IpAddr)> {
+    let pods = lab.state().pods.iter();
+    let addresses = pods.filter_map(|pod| Some((pod.node.clone(), pod.address?)));
+    let foreign = |(node, address): &(String, IpAddr)| {
+        owners
+            .iter()
+            .any(|(owner, block)| block.contains(*address) && owner != node)
+    };
+    addresses.filter(foreign).collect()
+}
+
+/// Every other node, and above all the block's owner, whose blackhole covers the address, has a host route.
+fn assert_routed_everywhere(lab: &Lab, borrowed: &[(String, IpAddr)], device: &str) {
+    for (borrower, address) in borrowed {
+        for node in caracals(lab).iter().filter(|node| *node != borrower) {
+            let look = || {
+                let routes = lab.routes(node).unwrap();
+                let found = routes.iter().find(|r| r.dst == address.to_string());
+                match found {
+                    Some(route) if route.dev.as_deref() == Some(device) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            };
+            wait_until(10 * SECOND, "the host route", look)
+                .unwrap_or_else(|e| panic!("{node}: {address}: {e}\n{}", logs(lab.name())));
+        }
+    }
+}
+
+fn borrowing(name: &str, vxlan: &str, device: &str) -> Lab {
+    let lab = up_text(&topology(vxlan), "borrow", name);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let owners = owners(&lab);
+    assert_eq!(owners.len(), 2, "{owners:?}");
+    let borrowed = borrowed(&lab, &owners);
+    let borrowers: BTreeSet<_> = borrowed.iter().map(|(node, _)| node).collect();
+    assert_eq!(
+        borrowers.len(),
+        1,
+        "two have a block: {owners:?}, {borrowed:?}"
+    );
+    assert_eq!(borrowed.len(), 2);
+    assert_routed_everywhere(&lab, &borrowed, device);
+    println!("blocks {owners:?}, borrowed {borrowed:?}, each a host route on {device} elsewhere");
+    lab
+}
+
+fn extra_pods(lab: &Lab, node: &str, count: usize) -> Vec<PodState> {
+    let pods: Vec<_> = (0..count)
+        .map(|n| PodState {
+            node: node.to_owned(),
+            name: format!("more{n}"),
+            netns: lab.name().netns(&format!("more{n}")),
+            container: cni::container_id(),
+            address: None,
+            host_interface: None,
+        })
+        .collect();
+    let lines: Vec<_> = pods
+        .iter()
+        .map(|p| format!("netns add {}", p.netns))
+        .collect();
+    ip::batch(None, &lines).unwrap();
+    pods
+}
+
+fn refusal(lab: &Lab, pod: &PodState) -> (u64, String) {
+    match lab.cni("ADD", pod) {
+        Err(CniError::Refused { code, message, .. }) => (code, message),
+        other => panic!("an ADD into a full pool: {other:?}"),
+    }
+}
+
+fn configure(lab: &Lab, config: &str) {
+    lab.etcdctl(&["put", "/calico/ipam/v2/config"], config.as_bytes())
+        .unwrap();
+}
+
+#[test]
+fn borrowed_addresses_are_reached_and_exhaustion_is_explained() {
+    if !possible(
+        "borrowed_addresses_are_reached_and_exhaustion_is_explained",
+        &[],
+    ) {
+        return;
+    }
+    let lab = borrowing("e2e-borrow", "Never", "eth0");
+    let blocks = owners(&lab);
+    let poor = caracals(&lab)
+        .into_iter()
+        .find(|node| blocks.iter().all(|(owner, _)| owner != node))
+        .unwrap();
+    // Sixteen addresses, six in use: ten more fit.
+    let pods = extra_pods(&lab, &poor, 11);
+    let (last, fit) = pods.split_last().unwrap();
+    for pod in fit {
+        lab.cni("ADD", pod)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    }
+    let (code, full) = refusal(&lab, last);
+    println!("code {code}: {full}");
+    for word in [
+        poor.as_str(),
+        "10.244.0.0/28",
+        "it holds no block",
+        "no free block",
+        "at most 20",
+        "add a pool",
+    ] {
+        assert!(full.contains(word), "{word:?} is not in {full:?}");
+    }
+    configure(
+        &lab,
+        r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":1}"#,
+    );
+    let (_, strict) = refusal(&lab, last);
+    println!("strict: {strict}");
+    assert!(strict.contains("strict affinity off"), "{strict}");
+    // The owner of a full block: its limit of one block is what holds it back.
+    let rich = PodState {
+        node: blocks[0].0.clone(),
+        ..last.clone()
+    };
+    let (_, limit) = refusal(&lab, &rich);
+    println!("limit: {limit}");
+    assert!(limit.contains("the limit of 1 block per node"), "{limit}");
+    assert!(limit.contains("raise maxBlocksPerHost"), "{limit}");
+    // What was refused has left nothing, and one DEL makes room for one ADD.
+    configure(
+        &lab,
+        r#"{"strict_affinity":false,"auto_allocate_blocks":true}"#,
+    );
+    lab.cni("DEL", &fit[0]).unwrap();
+    lab.cni("ADD", last)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    for pod in &pods {
+        lab.cni("DEL", pod).unwrap();
+    }
+    let findings = with_ipam(&lab, async |client, _| client.check().await.unwrap());
+    assert_eq!(findings, []);
+    let name = lab.name().clone();
+    lab.down().unwrap();
+    assert_gone(&name);
+}
+
+/// With VXLAN the tunnel addresses come from the same blocks, so the third node's is borrowed as well.
+#[test]
+fn borrowed_addresses_are_reached_through_vxlan() {
+    if !possible("borrowed_addresses_are_reached_through_vxlan", &[]) {
+        return;
+    }
+    let lab = borrowing("e2e-borrow-vx", "Always", "vxlan.calico");
+    let name = lab.name().clone();
+    lab.down().unwrap();
+    assert_gone(&name);
+}
