@@ -316,6 +316,10 @@ pub struct Desired {
     pub revision: i64,
     /// Routes, one a prefix (AGENT-1).
     pub routes: BTreeMap<Prefix, PlannedRoute>,
+    /// Prefixes whose far end (its address is the value) does not say yet that it can receive what the pool's mode
+    /// sends: a route of ours that leads there already stays as it is; the planned one, if any, is written only
+    /// where there is none.
+    pub held: BTreeMap<Prefix, IpAddr>,
     /// Tunnel devices by name.
     pub tunnels: BTreeMap<IfName, Tunnel>,
     /// Permanent neighbours.

@@ -1,6 +1,7 @@
 //! `diff(desired, actual, phase) -> [Op]`: what has to happen, in dependency order: links, addresses,
 //! neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
+mod held;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, Route, RouteKind, Tunnel, TunnelKind, problem};
+use crate::desired::{Desired, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
@@ -51,9 +52,16 @@ pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
         .filter(|t| tunnel_state(t, &actual.links) == TunnelState::Foreign)
         .map(|t| &t.name)
         .collect();
+    let kept = held::kept(desired, actual);
     let mut ops = Ops {
         desired,
         blocked,
+        in_use: kept
+            .values()
+            .flat_map(|r| r.next_hops())
+            .map(|h| h.link.clone())
+            .collect(),
+        kept: kept.keys().copied().collect(),
         puts: Vec::new(),
         deletes: Vec::new(),
     };
@@ -64,6 +72,9 @@ pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
     ops.routes(&actual);
     ops.sysctls(&actual);
     ops.nat(&actual);
+    let in_use = ops.in_use;
+    ops.deletes
+        .retain(|op| !is_on_device(op, |name| in_use.contains(name)));
     let mut puts = ops.puts;
     if phase == Phase::Synced {
         ops.deletes.sort_by_key(deletion_rank);
@@ -120,6 +131,16 @@ pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// True when an op takes away a tunnel device of such a name, or what stands on it.
+pub(crate) fn is_on_device(op: &Op, mut wanted: impl FnMut(&IfName) -> bool) -> bool {
+    match op {
+        Op::DeleteTunnel(name) | Op::DeleteAddress(name, _) => wanted(name),
+        Op::DeleteNeighbour(key) => wanted(&key.link),
+        Op::DeleteFdb(key, _) => wanted(&key.link),
+        _ => false,
+    }
 }
 
 const fn deletion_rank(op: &Op) -> u8 {
@@ -224,6 +245,10 @@ struct Ops<'a> {
     desired: &'a Desired,
     /// Devices whose names somebody else holds.
     blocked: BTreeSet<&'a IfName>,
+    /// Routes that stay although another one is planned.
+    kept: BTreeSet<RouteKey>,
+    /// Devices of such routes.
+    in_use: BTreeSet<IfName>,
     puts: Vec<Op>,
     deletes: Vec<Op>,
 }
@@ -325,6 +350,11 @@ impl Ops<'_> {
             if route.target.links().any(|link| self.blocked.contains(link)) {
                 continue;
             }
+            if self.desired.held.contains_key(&route.prefix)
+                && self.kept.iter().any(|key| key.prefix == route.prefix)
+            {
+                continue;
+            }
             match route_state(self.desired, route, actual) {
                 RouteState::Missing => self.puts.push(Op::AddRoute(route.clone())),
                 RouteState::Wrong => self.puts.push(Op::ReplaceRoute(route.clone())),
@@ -339,6 +369,9 @@ impl Ops<'_> {
     /// Routes of one key, in the kernel's order.
     fn sweep(&mut self, routes: &[ActualRoute]) {
         let Some(first) = routes.first() else { return };
+        if self.kept.contains(&first.key()) {
+            return;
+        }
         let planned = self.desired.routes.get(&first.prefix);
         let wanted = planned.filter(|p| p.route.metric == first.metric);
         let exact = wanted.and_then(|p| routes.iter().position(|r| is_right(&p.route, r)));

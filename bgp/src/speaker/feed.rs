@@ -269,9 +269,14 @@ impl<V> KeyedFeed<V> {
     /// Waits for changes and takes all of them, in the order in which the prefixes first changed. `None`: the
     /// speaker has ended, which says nothing about the routes. Cancel-safe.
     pub async fn changed(&self) -> Option<Vec<(Prefix, V)>> {
-        if !self.feed.ready().await {
-            return None;
-        }
+        self.feed.ready().await.then(|| self.take())
+    }
+
+    /// Takes what is pending now, without waiting. What the speaker says elsewhere
+    /// ([`Convergence`](super::status::Convergence), for one) it says after it has put the routes in here, so
+    /// whoever hears of it and then takes has these routes.
+    #[must_use]
+    pub fn take(&self) -> Vec<(Prefix, V)> {
         let mut pending = self.feed.lock();
         let order = std::mem::take(&mut pending.order);
         let mut values = std::mem::take(&mut pending.values);
@@ -280,7 +285,7 @@ impl<V> KeyedFeed<V> {
             Item::Value(prefix) => values.remove(prefix).map(|value| (*prefix, value)),
             Item::EndOfRib(_) => None,
         };
-        Some(order.iter().filter_map(take).collect())
+        order.iter().filter_map(take).collect()
     }
 }
 

@@ -19,8 +19,9 @@ use super::retry::Retries;
 use super::{chain, probe, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::{Desired, IPIP_DEVICE, problem};
-use crate::diff::{Phase, conflicts, diff};
+use crate::diff::{Phase, conflicts, diff, is_on_device};
 use crate::learned::Learned;
+use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::{Ownership, is_tunnel_device};
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
@@ -305,8 +306,9 @@ impl Reconciler {
 
     /// One pass. Answers with the time for the next one, when there is one to come by itself.
     async fn pass(&mut self, now: Instant) -> Result<Option<Instant>, NetlinkError> {
-        let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+        // The gate first: who opens it has handed on before what it was opened for.
         let gate = self.gate.borrow_and_update().clone();
+        let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         let learned = Arc::clone(&self.learned.borrow_and_update());
         if snapshot.revision == 0 {
             // An empty snapshot is no knowledge.
@@ -341,13 +343,13 @@ impl Reconciler {
         };
         let ops = self.hold_back(diff(&desired, &actual, phase), &desired, now);
         let ops = self.retries.due(ops, now);
-        let failures = self.apply(ops, &actual, desired.revision).await?;
+        let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         let report = Report {
             phase,
             reason,
             failures,
         };
-        self.publish(desired, &actual, report);
+        self.publish(desired, &actual, &links, report);
         Ok(self.next_due())
     }
 
@@ -375,16 +377,19 @@ impl Reconciler {
         self.nat_seen.clone().flatten()
     }
 
-    /// Takes out deletions of devices that were in use a moment ago.
+    /// Takes out deletions of tunnel devices, and of what stands on them, that were in use a moment ago.
     fn hold_back(&mut self, mut ops: Vec<Op>, desired: &Desired, now: Instant) -> Vec<Op> {
         let mut unwanted = HashMap::new();
-        ops.retain(|op| match op {
-            Op::DeleteTunnel(name) if !desired.tunnels.contains_key(name) => {
+        let linger = self.options.tunnel_linger;
+        ops.retain(|op| {
+            !is_on_device(op, |name| {
+                if !is_tunnel_device(name.as_str()) || desired.tunnels.contains_key(name) {
+                    return false;
+                }
                 let since = self.unwanted.get(name).copied().unwrap_or(now);
                 unwanted.insert(name.clone(), since);
-                now >= since + self.options.tunnel_linger
-            }
-            _ => true,
+                now < since + linger
+            })
         });
         self.unwanted = unwanted;
         ops
@@ -396,15 +401,15 @@ impl Reconciler {
         lingering.chain(self.retries.next_due()).min()
     }
 
-    /// Does ops in order and remembers what failed; answers with the number of failures.
+    /// Does ops in order and remembers what failed; answers with the number of failures and the devices then.
     async fn apply(
         &mut self,
         ops: Vec<Op>,
         actual: &Actual,
         revision: i64,
-    ) -> Result<usize, NetlinkError> {
+    ) -> Result<(usize, Links), NetlinkError> {
         if ops.is_empty() {
-            return Ok(0);
+            return Ok((0, actual.links.clone()));
         }
         let total = ops.len();
         let mut failures = 0;
@@ -443,7 +448,7 @@ impl Reconciler {
                 "kernel state changed"
             );
         }
-        Ok(failures)
+        Ok((failures, links))
     }
 
     /// A device that is unwanted goes last; one that is made anew goes first.
@@ -454,7 +459,7 @@ impl Reconciler {
     async fn flush(
         &mut self,
         batch: &mut Vec<Op>,
-        links: &crate::links::Links,
+        links: &Links,
         total: usize,
         revision: i64,
     ) -> Result<usize, NetlinkError> {
@@ -470,7 +475,7 @@ impl Reconciler {
     async fn send(
         &self,
         ops: &[Op],
-        links: &crate::links::Links,
+        links: &Links,
     ) -> Result<Vec<Result<(), String>>, NetlinkError> {
         let mut requests = Vec::with_capacity(ops.len());
         let mut results: Vec<Option<Result<(), String>>> = Vec::with_capacity(ops.len());
@@ -541,7 +546,7 @@ impl Reconciler {
         failures
     }
 
-    fn publish(&self, desired: Desired, actual: &Actual, report: Report) {
+    fn publish(&self, desired: Desired, actual: &Actual, links: &Links, report: Report) {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
         problems.extend(conflicts(&desired, actual));
         problems.extend(self.retries.problems());
@@ -561,7 +566,7 @@ impl Reconciler {
                 .into_iter()
                 .map(|(kind, count)| (kind.to_owned(), count))
                 .collect(),
-            tunnels: tunnels_up(&desired, actual),
+            tunnels: tunnels_up(&desired, links),
             nat: self
                 .nat
                 .backend
@@ -584,21 +589,16 @@ struct Report {
     failures: usize,
 }
 
-/// The devices that are up, those of this pass included.
-fn tunnels_up(desired: &Desired, actual: &Actual) -> Vec<String> {
-    let there = actual
-        .links
-        .iter()
-        .filter(|l| l.up && is_tunnel_device(l.name.as_str()))
-        .map(|l| l.name.to_string());
+/// The devices of ours that are up.
+fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
     // The fallback device is there, and may be up, without being ours.
-    let wanted = |name: &String| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
-    let mut names: Vec<String> = there
-        .filter(wanted)
-        .chain(desired.tunnels.keys().map(ToString::to_string))
+    let wanted = |name: &str| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
+    let mut names: Vec<String> = links
+        .iter()
+        .filter(|l| l.up && desired.ownership.tunnel(l) && wanted(l.name.as_str()))
+        .map(|l| l.name.to_string())
         .collect();
     names.sort();
-    names.dedup();
     names
 }
 

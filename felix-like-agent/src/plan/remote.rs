@@ -83,7 +83,13 @@ fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str) {
         // BGP's: see `learned`.
         Encap::None => {}
         Encap::Direct => direct(planner, prefix, pool, name, address),
-        Encap::Ipip => ipip(planner, prefix, pool, name, address),
+        Encap::Ipip => {
+            // A node names its tunnel address once its tunnel is up. Until then nothing that works is given up.
+            if node.spec.ipip_address().is_none() {
+                planner.desired.held.insert(prefix, address);
+            }
+            ipip(planner, prefix, pool, name, address);
+        }
         Encap::Vxlan => vxlan(planner, prefix, pool, (name, node), address),
     }
 }
@@ -167,6 +173,7 @@ fn vxlan(
         let why = "the node has no VXLAN tunnel address in the datastore yet";
         let how = "it gets one when its own Caracal or Calico sees the pool";
         let fault = ("agent.no_vtep", why, how);
+        planner.desired.held.insert(prefix, address);
         fall_back(planner, prefix, pool, name, address, fault);
         return;
     };

@@ -1,11 +1,17 @@
 //! Addresses of this node's tunnel devices: claimed from IPAM under Calico's handles, written into the Node.
 //!
+//! An address in the Node is the word that the device receives: other nodes send through a tunnel to whoever names
+//! one. So the first address is written only once the kernel has the device up (receive before send).
+//!
 //! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again. An address goes
 //! into the Node only once IPAM holds it for us; an old one is released only after the Node names another.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use caracal_agent::dataplane::AgentStatus;
+use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
 use caracal_ipam::client::Client;
@@ -42,20 +48,40 @@ impl Inputs {
     }
 }
 
+/// What the addresses depend on.
+pub(super) struct Heard {
+    /// Pools and our Node.
+    pub(super) view: watch::Receiver<View>,
+    /// The devices that are up.
+    pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
+}
+
+/// How a look at one kind of tunnel ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The Node names what it has to.
+    Right,
+    /// The Node was changed.
+    Written,
+    /// There is an address, but no device yet that receives.
+    NoDevice,
+}
+
 /// Keeps the addresses right for ever. What fails is told as problems and tried again.
 pub(super) async fn keep<S: Store>(
     store: S,
     client: Client<S>,
     me: NodeName,
-    mut view: watch::Receiver<View>,
+    mut heard: Heard,
     problems: watch::Sender<Vec<Problem>>,
 ) {
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
     loop {
-        let inputs = Inputs::of(&view.borrow_and_update().snapshot, &me);
+        let inputs = Inputs::of(&heard.view.borrow_and_update().snapshot, &me);
+        let up = heard.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {
-            let found = ensure(&store, &client, &me).await;
+            let (found, waiting) = ensure(&store, &client, &me, &up).await;
             let failed = !found.is_empty();
             problems.send_if_modified(|old| {
                 let changed = *old != found;
@@ -68,23 +94,37 @@ pub(super) async fn keep<S: Store>(
                 continue;
             }
             pause = RETRY.0;
-            done = Some(inputs);
+            done = (!waiting).then_some(inputs);
         }
-        if view.changed().await.is_err() {
+        let changed = tokio::select! {
+            changed = heard.view.changed() => changed,
+            changed = heard.kernel.changed(), if done.is_none() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }
 }
 
-/// Looks at each kind of tunnel once; says what failed.
-pub(super) async fn ensure<S: Store>(store: &S, client: &Client<S>, me: &NodeName) -> Vec<Problem> {
+/// Looks at each kind of tunnel once; says what failed, and whether a device is waited for.
+async fn ensure<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    up: &[String],
+) -> (Vec<Problem>, bool) {
     let mut problems = Vec::new();
+    let mut waiting = false;
     for kind in TunnelKind::ALL {
         // The second call releases what the Node named before the first one.
         for _ in 0..2 {
-            match ensure_one(store, client, me, kind).await {
-                Ok(true) => {}
-                Ok(false) => break,
+            match ensure_one(store, client, me, kind, up).await {
+                Ok(Outcome::Written) => {}
+                Ok(Outcome::Right) => break,
+                Ok(Outcome::NoDevice) => {
+                    waiting = true;
+                    break;
+                }
                 Err(error) => {
                     let reason = format!("{error:#}");
                     tracing::warn!(?kind, "no tunnel address: {reason}");
@@ -98,26 +138,37 @@ pub(super) async fn ensure<S: Store>(store: &S, client: &Client<S>, me: &NodeNam
             }
         }
     }
-    problems
+    (problems, waiting)
 }
 
-/// True when the Node was changed.
+/// The device of a kind of tunnel.
+const fn device(kind: TunnelKind) -> &'static str {
+    match kind {
+        TunnelKind::Ipip => IPIP_DEVICE,
+        TunnelKind::Vxlan | TunnelKind::VxlanV6 => vxlan_device(kind.family()),
+    }
+}
+
 async fn ensure_one<S: Store>(
     store: &S,
     client: &Client<S>,
     me: &NodeName,
     kind: TunnelKind,
-) -> anyhow::Result<bool> {
+    up: &[String],
+) -> anyhow::Result<Outcome> {
     let wanted = client.ensure_tunnel_address(kind, me).await?;
     let stored = crate::register::read_node(store, me).await?;
     let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
     if has == wanted {
-        return Ok(false);
+        return Ok(Outcome::Right);
+    }
+    if has.is_none() && !up.iter().any(|name| name == device(kind)) {
+        return Ok(Outcome::NoDevice);
     }
     let now = Timestamp::from(SystemTime::now());
     update_node(store, me, now, |node| set(node, kind, wanted)).await?;
     tracing::info!(?kind, address = ?wanted, before = ?has, "tunnel address");
-    Ok(true)
+    Ok(Outcome::Written)
 }
 
 /// Writes the address into the field of its kind.

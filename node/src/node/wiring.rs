@@ -86,11 +86,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     let store = EtcdStore::new(EtcdConfig::from_env()?)?;
     startup::register(&store, config, startup::interfaces, tell).await?;
 
-    tell("claiming tunnel addresses".to_owned());
-    let client = Client::new(store.clone());
-    let (tunnel_problems, tunnel_problems_rx) =
-        watch::channel(tunnels::ensure(&store, &client, &config.node).await);
-
+    let (tunnel_problems, tunnel_problems_rx) = watch::channel(Vec::new());
     tell("reading the datastore".to_owned());
     let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
     view.wait_for(|view| view.synced)
@@ -117,16 +113,23 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     ));
 
     let (learned_tx, learned_rx) = watch::channel(Arc::default());
-    tokio::spawn(learned::follow(speaker.fib().await?, learned_tx));
+    let (converged_tx, converged_rx) = watch::channel(Convergence::default());
+    tokio::spawn(learned::follow(
+        speaker.fib().await?,
+        speaker.convergence(),
+        learned_tx,
+        converged_tx,
+    ));
 
     let (gate, gate_rx) = watch::channel(Gate::default());
-    tokio::spawn(keep_gate(view.clone(), speaker.convergence(), gate));
+    let (snapshots, snapshots_rx) = watch::channel(view.borrow().snapshot.clone());
+    tokio::spawn(keep_gate(view.clone(), converged_rx, snapshots, gate));
     let reconciler = Reconciler::spawn(
         ReconcilerOptions {
             overrides: config.felix.clone(),
             ..ReconcilerOptions::new(config.node.clone())
         },
-        snapshots(view.clone()),
+        snapshots_rx,
         gate_rx,
         learned_rx,
     )?;
@@ -139,10 +142,13 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         tombstone_problems,
     ));
     tokio::spawn(tunnels::keep(
-        store,
-        client,
+        store.clone(),
+        Client::new(store),
         config.node.clone(),
-        view.clone(),
+        tunnels::Heard {
+            view: view.clone(),
+            kernel: reconciler.status(),
+        },
         tunnel_problems,
     ));
 
@@ -195,15 +201,23 @@ async fn publish_changes(
     }
 }
 
-/// Deletion needs a fresh datastore and converged peers; this keeps the answer current.
+/// Deletion needs a fresh datastore and converged peers; this keeps the answer current, and hands on the snapshots
+/// of the views. The snapshot goes first: a gate that opens is never about a snapshot still to come.
 async fn keep_gate(
     mut view: watch::Receiver<View>,
     mut convergence: watch::Receiver<Convergence>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
     gate: watch::Sender<Gate>,
 ) {
     loop {
+        let heard = view.borrow_and_update().clone();
+        snapshots.send_if_modified(|old| {
+            let changed = !Arc::ptr_eq(old, &heard.snapshot);
+            *old = heard.snapshot.clone();
+            changed
+        });
         let next = Gate {
-            datastore: match view.borrow_and_update().freshness.reason() {
+            datastore: match heard.freshness.reason() {
                 None => Ok(()),
                 Some(reason) => Err(format!("the datastore is not fresh: {reason}")),
             },
@@ -231,20 +245,4 @@ fn awaited(convergence: &Convergence) -> Result<(), String> {
         .map(|name| name.as_str())
         .collect();
     Err(format!("waiting for End-of-RIB from {}", names.join(", ")))
-}
-
-/// Only the snapshots of the views, and only when they differ.
-fn snapshots(mut view: watch::Receiver<View>) -> watch::Receiver<Arc<Snapshot>> {
-    let (sender, receiver) = watch::channel(view.borrow_and_update().snapshot.clone());
-    tokio::spawn(async move {
-        while view.changed().await.is_ok() {
-            let next = view.borrow_and_update().snapshot.clone();
-            sender.send_if_modified(|old| {
-                let changed = !Arc::ptr_eq(old, &next);
-                *old = next;
-                changed
-            });
-        }
-    });
-    receiver
 }
