@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use caracal_model::status::Status;
+use rustix::process::Signal;
 
 use crate::lab::{Lab, UnknownTarget};
 use crate::netns;
@@ -261,6 +262,30 @@ impl Lab {
     pub fn restart_node(&mut self, node: &str) -> Result<(), NodeError> {
         self.start_node(node)?;
         self.await_node(node)
+    }
+
+    /// Stops the process of a node with SIGSTOP: it lives, keeps its sockets, and does nothing.
+    ///
+    /// # Errors
+    /// [`UnknownTarget`].
+    pub fn pause_node(&self, node: &str) -> Result<(), UnknownTarget> {
+        self.signal_node(node, Signal::STOP)
+    }
+
+    /// Ends [`Lab::pause_node`].
+    ///
+    /// # Errors
+    /// [`UnknownTarget`].
+    pub fn resume_node(&self, node: &str) -> Result<(), UnknownTarget> {
+        self.signal_node(node, Signal::CONT)
+    }
+
+    fn signal_node(&self, node: &str, signal: Signal) -> Result<(), UnknownTarget> {
+        self.node_layout(node)?;
+        if let Some(running) = self.running.get(node) {
+            running.identity.signal(signal);
+        }
+        Ok(())
     }
 
     /// Kills the process of a node with SIGKILL and waits for its end.

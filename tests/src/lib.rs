@@ -4,6 +4,8 @@
 //! A scenario needs root, a few Debian packages and the built binary; without one of them it says so and passes.
 //! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
+pub mod loss;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -187,6 +189,26 @@ pub fn await_settled(lab: &Lab) {
             "sessions up and kernel in step",
             settled,
         );
+    }
+}
+
+/// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not told otherwise.
+///
+/// # Panics
+/// When etcd does not take it.
+pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
+    const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
+    let etcdctl = |arguments: &[&str], stdin: &[u8]| {
+        lab.etcdctl(arguments, stdin)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+    };
+    let keys = etcdctl(&["get", POOLS, "--prefix", "--keys-only"], b"");
+    for key in keys.lines().filter(|l| !l.is_empty()) {
+        let text = etcdctl(&["get", key, "--print-value-only"], b"");
+        let mut pool: serde_json::Value = serde_json::from_str(&text).expect("a pool is JSON");
+        pool["spec"]["ipipMode"] = ipip.into();
+        pool["spec"]["vxlanMode"] = vxlan.into();
+        let _answer = etcdctl(&["put", key], pool.to_string().as_bytes());
     }
 }
 

@@ -2,45 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::ip::{Route, RouteKind};
-use caracal_lab::probe::Probe;
 use caracal_lab::witness::VXLAN;
 use caracal_lab::{Lab, wait_for, wait_until};
 use caracal_model::snapshot::Problem;
+use caracal_tests::loss::{after, count, kinds};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
     settled, up,
 };
-
-/// Routes of a node by kind, as the kernel has them: an independent witness, not what the node says.
-fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
-    let underlay: Vec<_> = lab
-        .topology()
-        .segments
-        .iter()
-        .map(|s| s.cidr.value)
-        .collect();
-    let routes = lab.routes(node).unwrap();
-    routes
-        .into_iter()
-        .map(|r| (r.classify(&underlay), r))
-        .collect()
-}
-
-fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
-    kinds(lab, node).iter().filter(|(k, _)| *k == kind).count()
-}
-
-/// Waits until a probe has sent so many more datagrams: time measured in packets.
-fn after(probe: &Probe, datagrams: u64) {
-    let target = probe.sent() + datagrams;
-    wait_for(
-        120 * SECOND,
-        "datagrams sent",
-        || probe.sent(),
-        |sent| *sent >= target,
-    )
-    .unwrap();
-}
 
 #[test]
 fn full_mesh_routes_directly() {

@@ -5,8 +5,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use caracal_lab::{Lab, wait};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, binary, possible, up};
+use caracal_lab::{Lab, wait, wait_for};
+use caracal_tests::loss::{Probes, count};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, binary, caracals, example, possible, set_pool_modes,
+    up, up_text,
+};
 
 /// Runs the body of a test here when this is the guest, else the test itself inside a guest.
 fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
@@ -129,4 +133,49 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
             }
         },
     );
+}
+
+/// Every mode after the other under traffic, and each packet arrives. The first change finds node2 asleep, without
+/// a `tunl0` that is up: nobody sends it what it cannot receive.
+#[test]
+fn ipip_pool_changes_its_mode_under_traffic() {
+    in_ipip_kernel("ipip_pool_changes_its_mode_under_traffic", || {
+        use caracal_lab::ip::RouteKind::{Direct, Ipip, Vxlan};
+        let text = std::fs::read_to_string(example("ipip-always")).unwrap();
+        let text = text.replace("ipipMode: Always", "ipipMode: Never");
+        let lab = up_text(&text, "ipip-always", "e2e-ipipm");
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        let nodes = caracals(&lab);
+        let remote = nodes.len() - 1;
+        let await_routes = |what: &str, wanted: [usize; 3]| {
+            for node in &nodes {
+                let seen = || [Ipip, Vxlan, Direct].map(|k| count(&lab, node, k));
+                wait_for(30 * SECOND, what, seen, |n| *n == wanted)
+                    .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
+            }
+            println!("{what}: all kernels have switched");
+        };
+        // One stream: the guest has one CPU, and a thousand datagrams a second take half of it.
+        let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
+        lab.pause_node("node2").unwrap();
+        set_pool_modes(&lab, "Always", "Never");
+        let seen = || [Ipip, Direct].map(|k| count(&lab, "node1", k));
+        let awake = [remote - 1, 1];
+        wait_for(30 * SECOND, "IPIP to the awake", seen, |n| *n == awake).unwrap();
+        probes.after(1000);
+        lab.resume_node("node2").unwrap();
+        await_routes("ipipMode Always", [remote, 0, 0]);
+        probes.after(500);
+        for (ipip, vxlan, wanted) in [
+            ("CrossSubnet", "Never", [0, 0, remote]),
+            ("Never", "Always", [0, remote, 0]),
+            ("Never", "Never", [0, 0, remote]),
+        ] {
+            set_pool_modes(&lab, ipip, vxlan);
+            await_routes(&format!("ipipMode {ipip}, vxlanMode {vxlan}"), wanted);
+            probes.after(500);
+        }
+        probes.assert_none_lost("none → IPIP Always → CrossSubnet → VXLAN → none");
+    });
 }

@@ -1,0 +1,198 @@
+//! Measurements under load: probes between pods, time measured in packets, and every route the kernel deletes.
+//! It measures; it never tolerates: a scenario asserts zero.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use caracal_lab::ip::{Route, RouteKind};
+use caracal_lab::probe::{Loss, Probe};
+use caracal_lab::{Lab, error_chain, ip, netns, program, wait_for, wait_until};
+
+use crate::SECOND;
+
+/// Datagrams per second of each probe.
+pub const RATE: u32 = 1000;
+/// A route of nobody's that shows that a monitor listens (RFC 5737: never a real destination).
+const MARKER: &str = "192.0.2.255";
+
+/// Routes of a node by kind, as the kernel has them: an independent witness, not what the node says.
+///
+/// # Panics
+/// When `ip` fails.
+#[must_use]
+pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
+    let segments = lab.topology().segments.iter();
+    let underlay: Vec<_> = segments.map(|s| s.cidr.value).collect();
+    let routes = lab
+        .routes(node)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let classify = |r: Route| (r.classify(&underlay), r);
+    routes.into_iter().map(classify).collect()
+}
+
+/// Routes of one kind.
+#[must_use]
+pub fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
+    kinds(lab, node).iter().filter(|(k, _)| *k == kind).count()
+}
+
+/// True when a node has a network device of this name.
+///
+/// # Panics
+/// When the namespace cannot be entered.
+#[must_use]
+pub fn has_device(lab: &Lab, node: &str, device: &str) -> bool {
+    let netns = lab.netns(node).expect("a node of the lab");
+    let table = netns::run(&netns, || {
+        std::fs::read_to_string("/proc/thread-self/net/dev")
+    });
+    let table = table
+        .expect("the namespace is there")
+        .expect("procfs is there");
+    let name = |line: &str| Some(line.split_once(':')?.0.trim() == device);
+    table.lines().filter_map(name).any(|same| same)
+}
+
+/// Waits until a probe has sent so many more datagrams.
+///
+/// # Panics
+/// When it does not.
+pub fn after(probe: &Probe, datagrams: u64) {
+    let target = probe.sent() + datagrams;
+    let sent = || probe.sent();
+    wait_for(120 * SECOND, "datagrams sent", sent, |n| *n >= target).expect("a probe that sends");
+}
+
+/// Probes that run side by side.
+pub struct Probes(Vec<(String, Probe)>);
+
+impl Probes {
+    /// Starts one probe for each pair of pods (`NODE/POD`), each at [`RATE`].
+    ///
+    /// # Panics
+    /// When one does not start.
+    #[must_use]
+    pub fn start(lab: &Lab, pairs: &[(&str, &str)]) -> Self {
+        let start = |(from, to): &(&str, &str)| {
+            let probe = lab
+                .probe(from, to, RATE)
+                .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+            (format!("{from} → {to}"), probe)
+        };
+        Self(pairs.iter().map(start).collect())
+    }
+
+    /// Waits until the first probe has sent so many more datagrams: time measured in packets.
+    pub fn after(&self, datagrams: u64) {
+        after(&self.0[0].1, datagrams);
+    }
+
+    /// Stops all probes and prints the counts.
+    ///
+    /// # Panics
+    /// When a single datagram is missing.
+    pub fn assert_none_lost(self, what: &str) {
+        let stopped: Vec<(String, Loss)> = self.0.into_iter().map(|(n, p)| (n, p.stop())).collect();
+        for (pair, loss) in &stopped {
+            println!("{what}: {pair}: {loss}");
+        }
+        let lossy: Vec<_> = stopped.iter().filter(|(_, l)| l.lost > 0).collect();
+        assert!(lossy.is_empty(), "{what}: datagrams lost: {lossy:#?}");
+    }
+}
+
+/// What `ip monitor route` says in the namespace of a node: the kernel's own account of changes.
+pub struct RouteMonitor {
+    node: String,
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl RouteMonitor {
+    /// Starts to listen, and returns once it has heard something.
+    ///
+    /// # Panics
+    /// When `ip` does not start or hears nothing.
+    #[must_use]
+    pub fn start(lab: &Lab, node: &str) -> Self {
+        let netns = lab.netns(node).expect("a node of the lab");
+        let mut command = program::command("ip").expect("ip is installed");
+        command
+            .args(["-o", "monitor", "route"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = netns::spawn(&netns, &mut command).expect("ip starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                heard
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
+            }
+        });
+        let monitor = Self {
+            node: node.to_owned(),
+            child,
+            lines,
+            reader: Some(reader),
+        };
+        wait_until(10 * SECOND, "ip monitor to hear a marker route", || {
+            for verb in ["add", "del"] {
+                let line = format!("route {verb} blackhole {MARKER}/32 proto static");
+                ip::batch(Some(&netns), &[line]).map_err(|e| error_chain(&e))?;
+            }
+            let heard = monitor.lines().iter().any(|l| l.contains(MARKER));
+            if heard {
+                Ok(())
+            } else {
+                Err("silence".to_owned())
+            }
+        })
+        .unwrap_or_else(|e| panic!("{node}: {e}"));
+        monitor
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Routes with Caracal's protocol that were deleted so far.
+    #[must_use]
+    pub fn deleted(&self) -> Vec<String> {
+        let ours = |l: &String| l.starts_with("Deleted ") && l.contains(" proto 80");
+        self.lines().into_iter().filter(ours).collect()
+    }
+
+    /// Nothing of ours was deleted.
+    ///
+    /// # Panics
+    /// With what was.
+    pub fn assert_nothing_deleted(&self, what: &str) {
+        assert_eq!(
+            self.deleted(),
+            Vec::<String>::new(),
+            "{what}: routes deleted on {}",
+            self.node
+        );
+    }
+}
+
+impl Drop for RouteMonitor {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            let _joined = reader.join();
+        }
+    }
+}

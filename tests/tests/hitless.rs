@@ -1,0 +1,318 @@
+//! What must not lose a packet: changes of mode, restarts of every process in turn and at once, and a datastore
+//! that forgets. Datagrams are counted by number, a thousand a second between each pair of pods.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::Path;
+
+use caracal_lab::ip::RouteKind;
+use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, set_pool_modes, up,
+};
+
+/// All kernels of the lab have exactly so many routes of a kind.
+fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
+    for node in caracals(lab) {
+        wait_until(40 * SECOND, what, || {
+            let seen: Vec<_> = wanted
+                .iter()
+                .map(|(k, _)| (*k, count(lab, &node, *k)))
+                .collect();
+            if seen == wanted {
+                Ok(())
+            } else {
+                Err(format!("{node}: {seen:?}"))
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(&node, 60)));
+    }
+}
+
+fn await_no_device(lab: &Lab, device: &str) {
+    for node in caracals(lab) {
+        let there = || has_device(lab, &node, device);
+        wait_for(90 * SECOND, &format!("{device} gone"), there, |there| {
+            !there
+        })
+        .unwrap();
+    }
+}
+
+const RING: [(&str, &str); 3] = [
+    ("node1/p1", "node2/p1"),
+    ("node2/p1", "node3/p1"),
+    ("node3/p1", "node1/p1"),
+];
+
+#[test]
+fn a_pool_changes_its_mode_under_traffic() {
+    if !possible("a_pool_changes_its_mode_under_traffic", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "hit-mode");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let probes = Probes::start(&lab, &RING);
+    probes.after(1000);
+    let (direct, vxlan) = (RouteKind::Direct, RouteKind::Vxlan);
+    for (mode, routes) in [
+        ("Always", [(direct, 0), (vxlan, 2)]),
+        ("CrossSubnet", [(direct, 2), (vxlan, 0)]),
+        ("Always", [(direct, 0), (vxlan, 2)]),
+        ("Never", [(direct, 2), (vxlan, 0)]),
+    ] {
+        set_pool_modes(&lab, "Never", mode);
+        await_kinds(&lab, &format!("vxlanMode {mode}"), &routes);
+        probes.after(1500);
+        println!("vxlanMode {mode}: all kernels have switched");
+    }
+    // The device outlives the last sender, and its end is no event either.
+    await_no_device(&lab, "vxlan.calico");
+    probes.after(1000);
+    probes.assert_none_lost("host-gw → VXLAN → CrossSubnet → VXLAN → host-gw");
+}
+
+/// Nobody sends through a tunnel to a node that does not have it yet, however long that takes: node2 sleeps
+/// through the change.
+#[test]
+fn a_node_that_is_late_is_waited_for() {
+    if !possible("a_node_that_is_late_is_waited_for", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "hit-late");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let probes = Probes::start(&lab, &RING);
+    lab.pause_node("node2").unwrap();
+    set_pool_modes(&lab, "Never", "Always");
+    for node in ["node1", "node3"] {
+        let status = await_status(
+            &lab,
+            node,
+            20 * SECOND,
+            "the reason why node2 waits",
+            |s| match s.problems.iter().find(|p| p.code == "agent.no_vtep") {
+                Some(_) => Ok(()),
+                None => Err(format!("{:?}", s.problems)),
+            },
+        );
+        println!("{node}: {:?}", status.problems);
+    }
+    probes.after(2000);
+    for node in ["node1", "node3"] {
+        let seen = [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
+        assert_eq!(seen, [1, 1], "{node}: {:?}", kinds(&lab, node));
+    }
+    lab.resume_node("node2").unwrap();
+    let vxlan = [(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)];
+    await_kinds(&lab, "VXLAN everywhere", &vxlan);
+    // And back, with another one asleep: it still sends through the tunnel, and is heard.
+    lab.pause_node("node3").unwrap();
+    set_pool_modes(&lab, "Never", "Never");
+    for node in ["node1", "node2"] {
+        let direct = || count(&lab, node, RouteKind::Direct);
+        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2).unwrap();
+    }
+    probes.after(2000);
+    lab.resume_node("node3").unwrap();
+    let direct = [(RouteKind::Direct, 2), (RouteKind::Vxlan, 0)];
+    await_kinds(&lab, "no tunnel anywhere", &direct);
+    probes.after(500);
+    probes.assert_none_lost("a change of mode that one node sleeps through");
+}
+
+/// Ends every node in turn, twice: by SIGTERM, and by kill -9.
+fn rolling_restart(lab: &mut Lab, probes: &Probes) {
+    for kill9 in [false, true] {
+        for node in caracals(lab) {
+            if kill9 {
+                lab.kill9_node(&node).unwrap();
+            } else {
+                lab.stop_node(&node).unwrap();
+            }
+            probes.after(500);
+            lab.restart_node(&node).unwrap();
+            await_settled(lab);
+        }
+    }
+    probes.after(1000);
+}
+
+#[test]
+fn all_nodes_of_a_mesh_restart_in_turn() {
+    if !possible("all_nodes_of_a_mesh_restart_in_turn", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "hit-roll");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let monitors: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| RouteMonitor::start(&lab, n))
+        .collect();
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    rolling_restart(&mut lab, &probes);
+    probes.assert_none_lost("rolling restart of a mesh, SIGTERM then kill -9");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("rolling restart of a mesh");
+    }
+}
+
+#[test]
+fn all_nodes_and_both_reflectors_restart_in_turn() {
+    if !possible("all_nodes_and_both_reflectors_restart_in_turn", &[]) {
+        return;
+    }
+    let mut lab = up("rr-pair", "hit-rr");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let monitors: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| RouteMonitor::start(&lab, n))
+        .collect();
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    rolling_restart(&mut lab, &probes);
+    probes.assert_none_lost("rolling restart, two reflectors included, SIGTERM then kill -9");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("rolling restart with reflectors");
+    }
+}
+
+#[test]
+fn two_nodes_killed_three_seconds_apart() {
+    if !possible("two_nodes_killed_three_seconds_apart", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "hit-two");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    // As a supervisor does: started again at once, the second killed while the first learns.
+    lab.kill9_node("node1").unwrap();
+    lab.start_node("node1").unwrap();
+    probes.after(3000);
+    lab.kill9_node("node2").unwrap();
+    lab.start_node("node2").unwrap();
+    lab.await_node("node1").unwrap();
+    lab.await_node("node2").unwrap();
+    await_settled(&lab);
+    // Both down at a time.
+    lab.kill9_node("node1").unwrap();
+    probes.after(3000);
+    lab.kill9_node("node2").unwrap();
+    probes.after(3000);
+    lab.start_node("node2").unwrap();
+    lab.start_node("node1").unwrap();
+    lab.await_node("node1").unwrap();
+    lab.await_node("node2").unwrap();
+    await_settled(&lab);
+    probes.after(1000);
+    probes.assert_none_lost("two nodes killed with kill -9, 3 s apart");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn revision(lab: &Lab) -> i64 {
+    let text = lab
+        .etcdctl(&["get", "/", "--limit=1", "-w", "json"], b"")
+        .unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["header"]["revision"].as_i64().unwrap()
+}
+
+fn noise(lab: &Lab, times: usize) {
+    for n in 0..times {
+        let value = n.to_string();
+        lab.etcdctl(&["put", "/calico/noise", &value], b"").unwrap();
+    }
+}
+
+#[test]
+fn etcd_compacted_and_restored_from_an_older_backup() {
+    if !possible("etcd_compacted_and_restored_from_an_older_backup", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "hit-etcd");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let nodes = caracals(&lab);
+    let monitors: Vec<_> = nodes.iter().map(|n| RouteMonitor::start(&lab, n)).collect();
+    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let probes = Probes::start(&lab, &RING);
+
+    let data = lab.folder().etcd();
+    let backup = lab.folder().path().join("etcd-backup");
+    lab.stop_etcd().unwrap();
+    copy(&data, &backup);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+
+    // While nobody hears it, etcd goes on and forgets what it said: the watches' revision is compacted.
+    let seen = revision(&lab);
+    lab.isolate("etcd").unwrap();
+    noise(&lab, 30);
+    let head = revision(&lab);
+    lab.etcdctl(&["compact", &head.to_string()], b"").unwrap();
+    for node in &nodes {
+        await_status(&lab, node, 40 * SECOND, "not fresh", |s| {
+            if s.datastore.state == "fresh" {
+                Err(format!("{:?}", s.datastore))
+            } else {
+                Ok(())
+            }
+        });
+    }
+    lab.rejoin("etcd").unwrap();
+    await_settled(&lab);
+    println!("watches at revision {seen} or later, compacted at {head}, listed again");
+    noise(&lab, 30);
+
+    lab.stop_etcd().unwrap();
+    fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    lab.start_etcd().unwrap();
+    let restored = revision(&lab);
+    assert!(restored < head, "restored {restored}, was {head}");
+    println!("restored at revision {restored}, was beyond {head}");
+    for node in &nodes {
+        await_status(&lab, node, 60 * SECOND, "the restored revision", |s| {
+            if s.datastore.state == "fresh" && s.datastore.revision < head {
+                Ok(())
+            } else {
+                Err(format!("{:?}", s.datastore))
+            }
+        });
+    }
+    await_settled(&lab);
+    probes.after(1000);
+    let afterwards: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(afterwards, before);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("etcd compacted and restored");
+    }
+    // The nodes follow the restored datastore: a change takes effect.
+    set_pool_modes(&lab, "Never", "Always");
+    await_kinds(
+        &lab,
+        "a change after the restore",
+        &[(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)],
+    );
+    probes.after(500);
+    probes.assert_none_lost("etcd compacted, restored from an older backup, then a change of mode");
+}
