@@ -1,6 +1,6 @@
 //! [`Client`]: drives machines against a [`Store`]. The only place with a real clock and with retries: a lost
-//! race is tried again at most [`ATTEMPTS`] times, after a pause that grows and is drawn at random, so that
-//! those who collided do not collide again.
+//! race is tried again at most [`ATTEMPTS`] times, after a pause that is drawn at random and grows with the
+//! races lost and with the time a try takes, so that those who collided do not collide again.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -13,6 +13,7 @@ use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::TxnOutcome;
+use tokio::time::Instant;
 
 use crate::affinity::{AffinityOutcome, ReleaseAffinity};
 use crate::assign::Assign;
@@ -30,11 +31,15 @@ use crate::view::{self, View};
 /// Lost races before giving up, as in Calico.
 pub const ATTEMPTS: u32 = 100;
 
-/// The first pause is at most this long: about one round trip to etcd.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// A try is taken to last at least this long: about one round trip to an idle etcd.
+const SHORTEST_TRY: Duration = Duration::from_millis(2);
 
-/// No pause is longer: with the number of attempts, this bounds a request to a few seconds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// The first pause is up to one try long, the next up to two, and so on up to two to this power: then fifty
+/// clients on one key leave each other room.
+const MOST_DOUBLINGS: u32 = 5;
+
+/// No pause is longer, however slow etcd is.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a call failed. `E` is the operation's own, final reason.
 #[derive(Debug, thiserror::Error)]
@@ -222,6 +227,7 @@ impl<S: Store> Client<S> {
     {
         let mut lost = 0;
         let mut seen = Seen::Start;
+        let mut start = Instant::now();
         loop {
             seen = match machine.step(seen) {
                 Step::Done(output) => return Ok(output),
@@ -241,7 +247,8 @@ impl<S: Store> Client<S> {
                 if lost >= ATTEMPTS {
                     return Err(ClientError::Contended { attempts: lost });
                 }
-                tokio::time::sleep(pause(lost)).await;
+                tokio::time::sleep(pause(lost, start.elapsed())).await;
+                start = Instant::now();
             }
         }
     }
@@ -258,14 +265,16 @@ fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Half to all of a ceiling that doubles each time up to a limit.
-fn pause(lost: u32) -> Duration {
-    let ceiling = FIRST_PAUSE
-        .saturating_mul(1 << (lost - 1).min(16))
+/// Anything up to a ceiling ("full jitter"): of those who wait, some come early and the rest stay out of
+/// their way.
+fn pause(lost: u32, one_try: Duration) -> Duration {
+    let ceiling = one_try
+        .max(SHORTEST_TRY)
+        .saturating_mul(1 << (lost - 1).min(MOST_DOUBLINGS))
         .min(LONGEST_PAUSE);
     // The keys of a RandomState are random: that is all the randomness needed here.
     let random = u32::try_from(RandomState::new().hash_one(lost) >> 32).unwrap_or_default();
-    ceiling / 2 + (ceiling / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+    ceiling.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -273,15 +282,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_a_limit_and_differ() {
-        for (lost, most) in [(1, 2), (2, 4), (6, 64), (99, 64)] {
-            let most = Duration::from_millis(most);
-            for _ in 0..50 {
-                let pause = pause(lost);
-                assert!(most / 2 <= pause && pause <= most, "{lost}: {pause:?}");
-            }
+    fn pauses_grow_with_races_and_tries_up_to_a_limit_and_differ() {
+        for (lost, one_try, most) in [
+            (1, 0, 2),
+            (2, 0, 4),
+            (6, 1, 64),
+            (99, 1, 64),
+            (1, 30, 30),
+            (3, 30, 120),
+            (99, 30, 960),
+            (6, 500, 1000),
+        ] {
+            let (one_try, most) = (Duration::from_millis(one_try), Duration::from_millis(most));
+            let pauses: Vec<_> = (0..50).map(|_| pause(lost, one_try)).collect();
+            assert!(pauses.iter().all(|p| *p <= most), "{lost}: {pauses:?}");
+            assert!(pauses.iter().any(|p| *p > most / 2), "{lost}: {pauses:?}");
+            assert!(pauses.iter().any(|p| *p < most / 2), "{lost}: {pauses:?}");
         }
-        let pauses: std::collections::BTreeSet<_> = (0..20).map(|_| pause(6)).collect();
-        assert!(pauses.len() > 10);
     }
 }
