@@ -104,7 +104,7 @@ async fn attach<S: Store>(
         addresses: obtained.addresses,
         destinations: obtained.destinations,
     };
-    pod::configure(&site.inside, &pair.pod, &plan).await?;
+    configure(&site, &pair, &plan).await?;
     progress(Milestone::PodConfigured);
 
     let mac = pair.pod.mac.unwrap_or(site.mac);
@@ -118,6 +118,18 @@ async fn attach<S: Store>(
         progress(Milestone::RouteSeen);
     }
     outcome(call, &plan, &pair, &mac)
+}
+
+async fn configure(site: &Site<'_>, pair: &Pair, plan: &PodPlan) -> Result<(), KernelError> {
+    let wait = match plan.families().contains(&Family::Ipv6) {
+        true => Some(RouteWait::inside(site.netns)?),
+        false => None,
+    };
+    pod::configure(&site.inside, &pair.pod, plan).await?;
+    match wait {
+        Some(wait) => wait.wait_for_addresses(&pair.pod, &plan.addresses).await,
+        None => Ok(()),
+    }
 }
 
 /// The families to prepare for. A delegated plugin tells only afterwards.

@@ -103,7 +103,10 @@ fn both_families_are_reached_without_delay() {
         world.conf["ipam"]["assign_ipv6"] = json!("true");
         sh("ip -6 addr add 2001:db8::1/128 dev lo nodad");
         let pod = Pod::new("8f2c41d09c");
-        let result = world.add(&pod);
+        let answer = world.call("ADD", &pod);
+        assert!(answer.ok, "{answer:#?}");
+        assert!(!answer.stderr.contains("slow to come up"), "{answer:#?}");
+        let result = answer.json;
         let ips = result["ips"].as_array().unwrap();
         assert_eq!(ips.len(), 2, "{result:#}");
         let v6 = ips[1]["address"].as_str().unwrap();

@@ -1,5 +1,10 @@
-//! Waiting until the host's kernel sends a pod's packets to its interface. The route is the agent's work;
-//! here it is only looked for: a subscription says "look again", the kernel's own lookup says whether.
+//! Waiting for routes, never making them: a subscription says "look again", the kernel's own lookup says
+//! whether.
+//!
+//! On the host: until packets for the pod go to its interface. That route is the agent's work. In the pod:
+//! until the kernel's own route to an IPv6 address is there. The kernel adds it, and joins the address's
+//! solicited-node group (RFC 4291 §2.7.1), some time after it has acknowledged the address, and the first
+//! packet in between would cost a second.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,15 +13,17 @@ use caracal_model::net::{Family, Prefix};
 use futures_util::StreamExt;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::route::RouteFlags;
+use netlink_packet_route::route::{RouteFlags, RouteType};
 use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 
 use super::link::{KernelError, Link, Links};
+use super::netns::Netns;
 use super::pod::Seen;
 
 type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>;
 
-/// A subscription to the host's routes. Opened before the endpoint is written, so that nothing is missed.
+/// A subscription to a namespace's routes. Opened before that which brings the route, so that nothing is
+/// missed.
 pub struct RouteWait {
     links: Links,
     messages: Messages,
@@ -62,6 +69,40 @@ impl RouteWait {
         })
     }
 
+    /// Subscribes in a pod's namespace.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn inside(netns: &Netns) -> Result<Self, KernelError> {
+        let runtime = tokio::runtime::Handle::current();
+        netns.run(move || {
+            let _guard = runtime.enter();
+            Self::subscribe()
+        })?
+    }
+
+    /// Waits until the pod's kernel takes packets for its own IPv6 addresses on the link. Gives up after a
+    /// while: the address is there, only the first packet may be slow.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub async fn wait_for_addresses(
+        mut self,
+        link: &Link,
+        addresses: &[Prefix],
+    ) -> Result<(), KernelError> {
+        const LIMIT: Duration = Duration::from_secs(2);
+        let mut missing = addresses.to_vec();
+        missing.retain(|address| address.family() == Family::Ipv6);
+        match tokio::time::timeout(LIMIT, self.look(RouteType::Local, link, &mut missing)).await {
+            Ok(result) => result,
+            Err(_elapsed) => {
+                tracing::warn!(?missing, link = link.name, "the address is slow to come up");
+                Ok(())
+            }
+        }
+    }
+
     /// Waits until the kernel routes all `prefixes` to the link, at most `seconds`.
     ///
     /// # Errors
@@ -75,7 +116,8 @@ impl RouteWait {
     ) -> Result<(), RouteWaitError> {
         let mut missing = prefixes.to_vec();
         let limit = Duration::from_secs(u64::from(seconds));
-        let waited = tokio::time::timeout(limit, self.look(link, &mut missing)).await;
+        let waited =
+            tokio::time::timeout(limit, self.look(RouteType::Unicast, link, &mut missing)).await;
         match waited {
             Ok(result) => Ok(result?),
             Err(_elapsed) => Err(RouteWaitError::Missing {
@@ -87,11 +129,16 @@ impl RouteWait {
         }
     }
 
-    async fn look(&mut self, link: &Link, missing: &mut Vec<Prefix>) -> Result<(), KernelError> {
+    async fn look(
+        &mut self,
+        kind: RouteType,
+        link: &Link,
+        missing: &mut Vec<Prefix>,
+    ) -> Result<(), KernelError> {
         loop {
             let mut rest = Vec::new();
             for prefix in missing.iter() {
-                if !is_routed(&self.links, link, prefix).await? {
+                if !has_route(&self.links, kind, link, prefix).await? {
                     rest.push(*prefix);
                 }
             }
@@ -125,17 +172,26 @@ fn concerns(message: &NetlinkMessage<RouteNetlinkMessage>, missing: &[Prefix]) -
     }
 }
 
-/// True when the kernel's best route to the prefix is exactly the prefix, to the link.
+/// True when the kernel sends packets for exactly the prefix to the link.
 ///
 /// # Errors
 /// [`KernelError::Refused`].
 pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<bool, KernelError> {
+    has_route(host, RouteType::Unicast, link, prefix).await
+}
+
+async fn has_route(
+    links: &Links,
+    kind: RouteType,
+    link: &Link,
+    prefix: &Prefix,
+) -> Result<bool, KernelError> {
     let mut question = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(prefix.address(), prefix.len())
         .expect("MODEL-2: the length fits the family")
         .build();
     question.header.flags = RouteFlags::FibMatch;
-    let mut answer = Box::pin(host.handle.route().get(question).execute());
+    let mut answer = Box::pin(links.handle.route().get(question).execute());
     match answer.next().await {
         None => Ok(false),
         // "Unreachable", "prohibited", "invalid": a route of another kind or none at all.
@@ -146,9 +202,7 @@ pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<boo
             seen.read(&route);
             let exact = route.header.destination_prefix_length == prefix.len()
                 && seen.destination == Some(prefix.address());
-            Ok(exact
-                && seen.oif == Some(link.index)
-                && Family::of(prefix.address()) == prefix.family())
+            Ok(exact && route.header.kind == kind && seen.oif == Some(link.index))
         }
     }
 }
