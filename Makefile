@@ -10,7 +10,7 @@ CARGO ?= cargo
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
-TEST_PACKAGES := bird2 gobgpd tcpdump iptables openssl user-mode-linux kmod
+TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod
 
 .PHONY: demo test lint unit e2e ipip release clean packages-build packages-demo packages-test
 
