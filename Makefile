@@ -31,7 +31,7 @@ unit: packages-test
 	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
 	$(CARGO) build -p caracal
 	$(CARGO) test --workspace --exclude caracal-tests
-	$(CARGO) test -p caracal-tests --test architecture
+	$(CARGO) test -p caracal-tests --test architecture --test fuzz
 
 # Clusters in network namespaces on this kernel.
 e2e: packages-test

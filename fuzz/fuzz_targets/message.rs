@@ -1,0 +1,4 @@
+//! See `caracal_fuzz::message`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| caracal_fuzz::message(data));

@@ -1,0 +1,127 @@
+//! A bounded, deterministic run of the fuzz targets on stable: every file of the corpus as it is, and mutations of it
+//! from a seeded generator. `fuzz/` runs the same functions without a bound.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+
+#[path = "../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "public in the crate that cargo-fuzz builds")]
+mod targets;
+
+/// Mutations of each target.
+const ROUNDS: usize = 20_000;
+
+/// xorshift64*: small, seeded, the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        let end = u64::try_from(end.max(1)).unwrap();
+        usize::try_from(self.next() % end).unwrap()
+    }
+
+    fn octet(&mut self) -> u8 {
+        // Lengths and flags live at the edges.
+        const EDGES: [u8; 8] = [0, 1, 2, 4, 0x40, 0x7f, 0x80, 0xff];
+        let pick = self.next();
+        if pick.is_multiple_of(3) {
+            EDGES[self.below(EDGES.len())]
+        } else {
+            pick.to_le_bytes()[7]
+        }
+    }
+}
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(target);
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("a corpus")
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{target} has no corpus");
+    files
+        .iter()
+        .map(|file| std::fs::read(file).unwrap())
+        .collect()
+}
+
+fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let mut data = seeds[random.below(seeds.len())].clone();
+    for _ in 0..=random.below(4) {
+        let at = random.below(data.len());
+        match random.below(6) {
+            0 if !data.is_empty() => data[at] = random.octet(),
+            1 if !data.is_empty() => data[at] ^= 1 << random.below(8),
+            2 => data.insert(at.min(data.len()), random.octet()),
+            3 if !data.is_empty() => drop(data.remove(at)),
+            4 => data.truncate(at),
+            // A piece of another seed, in place of what was here.
+            _ => {
+                let other = &seeds[random.below(seeds.len())];
+                let from = random.below(other.len());
+                let to = from + random.below(other.len() - from + 1);
+                let end = (at + random.below(16)).min(data.len());
+                data.splice(at.min(end)..end, other[from..to].iter().copied());
+            }
+        }
+    }
+    data
+}
+
+fn run(target: &str, entry: fn(&[u8]), rounds: usize) {
+    let seeds = corpus(target);
+    for seed in &seeds {
+        entry(seed);
+    }
+    let mut random = Random(0x00ca_7aca_1000_0001);
+    for round in 0..rounds {
+        let data = mutate(&mut random, &seeds);
+        let outcome = std::panic::catch_unwind(|| entry(&data));
+        assert!(
+            outcome.is_ok(),
+            "{target}, round {round}: {}",
+            data.escape_ascii()
+        );
+    }
+}
+
+#[test]
+fn message() {
+    run("message", targets::message, ROUNDS);
+}
+
+#[test]
+fn update() {
+    run("update", targets::update, ROUNDS);
+}
+
+#[test]
+fn open() {
+    run("open", targets::open, ROUNDS);
+}
+
+#[test]
+fn attributes() {
+    run("attributes", targets::attributes, ROUNDS);
+}
+
+#[test]
+fn grammar() {
+    // A text takes longer to read than a message.
+    run("grammar", targets::grammar, ROUNDS / 4);
+}
+
+#[test]
+fn selector() {
+    run("selector", targets::selector, ROUNDS);
+}
