@@ -62,7 +62,15 @@ fn crates_import_only_what_the_design_allows() {
             &["caracal-model", "caracal-ipam", "caracal-datastore"],
         ),
         ("caracal-lab", &["caracal-model"]),
-        ("caracal-tests", &["caracal-model", "caracal-lab"]),
+        (
+            "caracal-tests",
+            &[
+                "caracal-model",
+                "caracal-lab",
+                "caracal-datastore",
+                "caracal-ipam",
+            ],
+        ),
     ];
     let dependencies = dependencies();
     for (name, deps) in &dependencies {
