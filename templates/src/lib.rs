@@ -12,6 +12,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`context`] | what a template sees: documented, stable |
+//! | [`Templates`] | the sets of templates, what users put over them, and where a template is wrong |
 //! | [`symbols`] | names as BIRD can write them |
 //! | [`grammar`] | the subset of BIRD's language that is read back |
 //! | [`error`] | where a text does not parse, and how that is shown |
@@ -22,16 +23,17 @@ pub mod context;
 pub mod error;
 pub mod grammar;
 mod pieces;
+mod set;
 pub mod symbols;
 
 use std::sync::LazyLock;
 
 use caracal_bgp::config::SpeakerConfig;
 use caracal_model::net::Prefix;
-use handlebars::Handlebars;
 
 pub use error::ParseError;
 pub use grammar::parse;
+pub use set::{Rendered, Set, TemplateError, Templates};
 
 /// What to render.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,38 +95,10 @@ pub enum RenderError {
     },
     /// A template is at fault.
     #[error("a template could not be rendered")]
-    Template(#[source] Box<handlebars::RenderError>),
+    Template(#[source] Box<TemplateError>),
 }
 
-/// Name and text of each shipped template.
-const BIRD2: [(&str, &str); 7] = [
-    ("bird.cfg", include_str!("../bird2/bird.cfg.hbs")),
-    ("filters", include_str!("../bird2/filters.hbs")),
-    ("condition", include_str!("../bird2/condition.hbs")),
-    ("actions", include_str!("../bird2/actions.hbs")),
-    ("announce", include_str!("../bird2/announce.hbs")),
-    ("kernel", include_str!("../bird2/kernel.hbs")),
-    ("peers", include_str!("../bird2/peers.hbs")),
-];
-
-static SHIPPED: LazyLock<Handlebars<'static>> = LazyLock::new(|| {
-    let mut registry = Handlebars::new();
-    // A name that the context lacks is an error, not an empty text.
-    registry.set_strict_mode(true);
-    registry.register_escape_fn(handlebars::no_escape);
-    for (name, text) in BIRD2 {
-        // A condition stands inside a line; all other files are whole lines.
-        let text = if name == "condition" {
-            text.trim_end()
-        } else {
-            text
-        };
-        registry
-            .register_template_string(name, text)
-            .expect("shipped templates compile, a test sees to it");
-    }
-    registry
-});
+static SHIPPED: LazyLock<Templates> = LazyLock::new(|| Templates::shipped(Set::Bird2));
 
 /// Renders a configuration.
 ///

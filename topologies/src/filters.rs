@@ -71,7 +71,7 @@ pub(crate) fn attach(
     filters
 }
 
-fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFilterRule] {
+pub(crate) fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFilterRule] {
     match (direction, family) {
         (Direction::Import, Family::Ipv4) => &spec.import_v4,
         (Direction::Import, Family::Ipv6) => &spec.import_v6,
@@ -104,7 +104,7 @@ pub fn function_name(filter: &str, direction: Direction, family: Family) -> Stri
     format!("bgp_{name}_{direction}Filter{family}")
 }
 
-fn translate(
+pub(crate) fn translate(
     name: &str,
     rules: &[BgpFilterRule],
     direction: Direction,

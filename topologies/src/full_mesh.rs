@@ -64,7 +64,9 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
                 );
                 continue;
             }
-            sessions.insert(name, Session::new(peer, subject.clone()));
+            let mut session = Session::new(peer, subject.clone());
+            session.restart_time = view.settings.mesh_restart_time;
+            sessions.insert(name, session);
         }
     }
     sessions

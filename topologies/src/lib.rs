@@ -9,6 +9,9 @@
 //! | [`full_mesh`] | sessions between all nodes |
 //! | [`peers`] | sessions that BGPPeer resources ask for |
 //! | [`route_reflector`] | which peers are reflector clients (RFC 4456) |
+//! | [`calico`] | the same for Calico's fork of BIRD, as the context of its six files |
+//! | [`services`] | addresses of Kubernetes services |
+//! | [`router`] | the other side: what a router needs in order to peer with the nodes |
 //! | [`announce`] | what this node originates, and the export policy |
 //! | [`filters`] | BGPFilter resources as route policy |
 //! | [`router_id`] | the BGP Identifier |
@@ -23,13 +26,16 @@
 //! * `TOPO-4` A session that shall have a password is never configured without it.
 
 pub mod announce;
+pub mod calico;
 pub mod filters;
 pub mod full_mesh;
 pub mod go_duration;
 pub mod peers;
 pub mod resources;
 pub mod route_reflector;
+pub mod router;
 pub mod router_id;
+pub mod services;
 mod session;
 pub mod settings;
 pub mod tunnels;
@@ -38,6 +44,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::config::{Password, SpeakerConfig};
+use caracal_bgp::types::PeerName;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::{Problem, Snapshot};
 
@@ -52,6 +59,8 @@ pub struct PlanOptions {
     /// Passwords that BGPPeer and BGPConfiguration refer to. A reference without an entry leaves its peers
     /// out (TOPO-4).
     pub secrets: BTreeMap<SecretName, Password>,
+    /// Contexts of templates may hold passwords. The speaker's configuration has them always.
+    pub show_passwords: bool,
 }
 
 /// Name of a secret and the key inside it.
@@ -78,13 +87,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     let mut problems = Problems::default();
     let view = View::new(snapshot, node, options, &mut problems);
 
-    let mut sessions = full_mesh::sessions(&view, &mut problems);
-    let explicit = peers::sessions(&view, &mut problems);
-    // A BGPPeer says more than the mesh does; two sessions to one place would fight over one connection.
-    let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).collect();
-    sessions.retain(|_, mesh| !taken.contains(&(mesh.address, mesh.port)));
-    sessions.extend(explicit);
-
+    let mut sessions = sessions(&view, &mut problems);
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);
     filters.insert(
         announce::EXPORT_FILTER.to_owned(),
@@ -105,6 +108,20 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         config,
         problems: problems.into_vec(),
     }
+}
+
+/// The sessions of a node, their filters still to be looked up.
+pub(crate) fn sessions(
+    view: &View<'_>,
+    problems: &mut Problems,
+) -> BTreeMap<PeerName, session::Session> {
+    let mut sessions = full_mesh::sessions(view, problems);
+    let explicit = peers::sessions(view, problems);
+    // A BGPPeer says more than the mesh does; two sessions to one place would fight over one connection.
+    let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).collect();
+    sessions.retain(|_, mesh| !taken.contains(&(mesh.address, mesh.port)));
+    sessions.extend(explicit);
+    sessions
 }
 
 /// Collects problems, sorted and without repetition.

@@ -291,6 +291,17 @@ fn add(
     timers(&mut session, spec, problems);
     next_hop(view, &mut session, spec);
     if !spec.reachable_by.is_empty() {
+        match spec.reachable_by.parse::<IpAddr>() {
+            Ok(gateway) if Family::of(gateway) == family => session.reachable_by = Some(gateway),
+            _ => problems.note(
+                "bgp.gateway",
+                session.subject.clone(),
+                format!(
+                    "spec.reachableBy {:?} is no {family} address; there is no static route to {}",
+                    spec.reachable_by, remote.address
+                ),
+            ),
+        }
         problems.note(
             "bgp.reachable_by",
             session.subject.clone(),
@@ -369,6 +380,7 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
     let text = spec.max_restart_time.as_deref();
     if let Some(time) = restart_time(text, "spec.maxRestartTime", &session.subject, problems) {
         session.peer.graceful_restart = Some(GracefulRestart { restart_time: time });
+        session.restart_time = Some(time);
     }
     let Some(text) = spec.keepalive_time.as_deref().filter(|t| !t.is_empty()) else {
         return;
@@ -377,6 +389,7 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
         // A keepalive is sent three times within the hold time (RFC 4271 §4.4), so this is the way to ask
         // for an interval; the hold time is 0 or at least 3 s and fits 16 bits.
         Ok(interval) if interval >= Duration::from_secs(1) => {
+            session.keepalive = Some(interval);
             session.peer.hold_time = (interval * 3).min(Duration::from_secs(65_535));
         }
         Ok(_) => problems.note(

@@ -13,10 +13,14 @@ use caracal_model::snapshot::{Applied, Problem, Snapshot};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
+use crate::services::{Services, is_service_document};
+
 /// Resources of one file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     entries: Vec<Entry>,
+    /// Services of Kubernetes and their endpoints.
+    pub services: Services,
     /// Documents that are no resource Caracal reads, each with line and reason.
     pub unknown: Vec<Problem>,
 }
@@ -112,6 +116,14 @@ impl Resources {
             return items.into_iter().try_for_each(|item| self.read(line, item));
         }
         let version = document.get("apiVersion").and_then(Value::as_str);
+        if is_service_document(version, kind) {
+            let mut problems = self.services.add(&document);
+            for problem in &mut problems {
+                problem.reason = format!("line {line}: {}", problem.reason);
+            }
+            self.unknown.append(&mut problems);
+            return Ok(());
+        }
         let known = Kind::ALL.into_iter().find(|k| k.as_str() == kind);
         let (Some(known), None | Some(API_VERSION)) = (known, version) else {
             self.unknown.push(Problem {
@@ -204,7 +216,7 @@ kind: List
 apiVersion: v1
 items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 0}}]
 ---
-{\"apiVersion\": \"v1\", \"kind\": \"Service\", \"metadata\": {\"name\": \"s\"}}
+{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"s\"}}
 ";
 
     #[test]
@@ -222,7 +234,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
         assert_eq!(
             codes,
             [
-                ("resources.unknown_kind", "v1/Service"),
+                ("resources.unknown_kind", "v1/ConfigMap"),
                 (
                     "resources.invalid",
                     "/calico/resources/v3/projectcalico.org/bgppeers/x"

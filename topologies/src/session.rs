@@ -1,6 +1,7 @@
 //! A session while it is being planned: the speaker's peer plus what is still to be looked up.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use caracal_bgp::config::{Password, PeerConfig};
 use caracal_bgp::types::{Asn, PeerName};
@@ -17,6 +18,12 @@ pub(crate) struct Session {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) peer: PeerConfig,
+    /// Graceful restart time, when a resource asks for one.
+    pub(crate) restart_time: Option<Duration>,
+    /// Keepalive interval, when a resource asks for one.
+    pub(crate) keepalive: Option<Duration>,
+    /// Gateway to the peer (`reachableBy`), of the peer's family.
+    pub(crate) reachable_by: Option<IpAddr>,
     /// Names of BGPFilters, in order.
     pub(crate) filters: Vec<String>,
     /// Path of the resource that asks for the session.
@@ -29,6 +36,9 @@ impl Session {
             address: peer.address,
             port: peer.port,
             peer,
+            restart_time: None,
+            keepalive: None,
+            reachable_by: None,
             filters: Vec::new(),
             subject,
         }

@@ -255,7 +255,7 @@ fn report_services(spec: &BgpConfigurationSpec, subject: &str, problems: &mut Pr
     for (field, list) in lists {
         if list.iter().any(|entry| !entry.cidr.is_empty()) {
             problems.note(
-                "bgp.services",
+                "bgp.services_unused",
                 subject,
                 format!("spec.{field}: service addresses are not announced by this node; it has no source of Service data"),
             );

@@ -1,0 +1,184 @@
+//! BGPFilters and communities as BIRD 1.6 writes them.
+
+use caracal_bgp::policy::{
+    Action, Condition, PeerKind, PrefixPattern, Source, Term, Verdict,
+};
+use caracal_bgp::types::AnyCommunity;
+use caracal_model::net::Family;
+
+use super::{Community, Filter, FilterCall, Function, Rule};
+use crate::Problems;
+use crate::filters::{Direction, function_name, rules, translate};
+use crate::view::View;
+
+const DIRECTIONS: [Direction; 2] = [Direction::Import, Direction::Export];
+
+/// All BGPFilters that have rules for the family.
+pub(super) fn filters(view: &View<'_>, family: Family, problems: &mut Problems) -> Vec<Filter> {
+    let mut filters = Vec::new();
+    for (name, resource) in &view.snapshot.bgp_filters {
+        let mut functions = Vec::new();
+        for direction in DIRECTIONS {
+            let rules = rules(&resource.spec, direction, family);
+            if rules.is_empty() {
+                continue;
+            }
+            let filter = translate(name, rules, direction, family, problems);
+            functions.push(Function {
+                symbol: symbol(name, direction, family),
+                takes_same_as: rules.iter().any(|rule| !rule.peer_type.is_empty()),
+                rules: filter.terms.iter().map(rule).collect(),
+            });
+        }
+        if !functions.is_empty() {
+            let name = name.clone();
+            filters.push(Filter { name, functions });
+        }
+    }
+    filters
+}
+
+/// How a peer calls a filter; `None` when the filter does not exist or has nothing to say.
+pub(super) fn call(
+    view: &View<'_>,
+    name: &str,
+    direction: Direction,
+    family: Family,
+    same_as: bool,
+) -> Option<FilterCall> {
+    let resource = view.snapshot.bgp_filters.get(name)?;
+    let rules = rules(&resource.spec, direction, family);
+    let takes = rules.iter().any(|rule| !rule.peer_type.is_empty());
+    (!rules.is_empty()).then(|| FilterCall {
+        symbol: symbol(name, direction, family),
+        argument: match (takes, same_as) {
+            (false, _) => "",
+            (true, true) => "true",
+            (true, false) => "false",
+        },
+    })
+}
+
+fn symbol(name: &str, direction: Direction, family: Family) -> String {
+    format!("'{}'", function_name(name, direction, family))
+}
+
+fn rule(term: &Term) -> Rule {
+    let peer = term.conditions.iter().find_map(|c| match c {
+        Condition::PeerKind(PeerKind::Internal) => Some("is_same_as"),
+        Condition::PeerKind(PeerKind::External) => Some("!is_same_as"),
+        _ => None,
+    });
+    let conditions: Vec<_> = term.conditions.iter().filter_map(condition).collect();
+    let mut statements: Vec<String> = term.actions.iter().flat_map(statements).collect();
+    statements.extend(term.verdict.map(|verdict| {
+        match verdict {
+            Verdict::Accept => "accept;",
+            Verdict::Reject => "reject;",
+        }
+        .to_owned()
+    }));
+    Rule {
+        peer,
+        condition: (!conditions.is_empty()).then(|| conditions.join(" && ")),
+        statements,
+    }
+}
+
+/// `None` for the kind of peer, which stands around the rule.
+fn condition(condition: &Condition) -> Option<String> {
+    Some(match condition {
+        Condition::PeerKind(_) => return None,
+        Condition::Prefix { patterns, negated } => {
+            let texts: Vec<_> = patterns.iter().map(|p| range(p, *negated)).collect();
+            texts.join(if *negated { " && " } else { " || " })
+        }
+        Condition::Source(source) => {
+            let source = match source {
+                Source::Bgp => "RTS_BGP",
+                Source::Static => "RTS_STATIC",
+            };
+            format!("((defined(source)) && (source ~ [ {source} ]))")
+        }
+        Condition::Interface(pattern) => {
+            // BIRD's strings have no escapes; a pattern with a quotation mark names no interface.
+            let pattern = pattern.replace(['"', '\n'], "?");
+            format!("((defined(ifname)) && (ifname ~ \"{pattern}\"))")
+        }
+        Condition::Community(community) => {
+            format!("({} ~ {})", tuple(community), list(community))
+        }
+        Condition::AsPathPrefix(asns) => {
+            let asns: Vec<_> = asns.iter().map(|asn| asn.0.to_string()).collect();
+            format!("(bgp_path ~ [= {} * =])", asns.join(" "))
+        }
+        Condition::LocalPref(value) => {
+            format!("(defined(bgp_local_pref) && (bgp_local_pref = {value}))")
+        }
+        Condition::NextHop(prefix) => {
+            format!("(defined(bgp_next_hop) && (bgp_next_hop ~ {prefix}))")
+        }
+    })
+}
+
+fn range(pattern: &PrefixPattern, negated: bool) -> String {
+    let prefix = pattern.prefix;
+    let not = if negated { "!" } else { "" };
+    match (pattern.min, pattern.max) {
+        (min, max) if min == prefix.len() && max == min => {
+            format!("(net {} {prefix})", if negated { "!=" } else { "=" })
+        }
+        (min, max) if min == prefix.len() && max == prefix.family().bits() => {
+            format!("(net {not}~ {prefix})")
+        }
+        (min, max) => format!("(net {not}~ [ {prefix}{{{min},{max}}} ])"),
+    }
+}
+
+fn statements(action: &Action) -> Vec<String> {
+    match action {
+        Action::AddCommunity(c) => vec![add(c)],
+        Action::RemoveCommunity(c) => vec![format!("{}.delete({});", list(c), tuple(c))],
+        Action::SetLocalPref(value) => vec![format!("bgp_local_pref = {value};")],
+        Action::SetMed(value) => vec![format!("bgp_med = {value};")],
+        Action::PrependAsPath(asns) => asns
+            .iter()
+            .rev()
+            .map(|asn| format!("bgp_path.prepend({});", asn.0))
+            .collect(),
+    }
+}
+
+fn add(community: &AnyCommunity) -> String {
+    format!("{}.add({});", list(community), tuple(community))
+}
+
+const fn list(community: &AnyCommunity) -> &'static str {
+    match community {
+        AnyCommunity::Standard(_) => "bgp_community",
+        AnyCommunity::Large(_) => "bgp_large_community",
+    }
+}
+
+fn tuple(community: &AnyCommunity) -> String {
+    match community {
+        AnyCommunity::Standard(c) => {
+            let (asn, value) = c.parts();
+            format!("({asn}, {value})")
+        }
+        AnyCommunity::Large(c) => format!("({}, {}, {})", c.0, c.1, c.2),
+    }
+}
+
+/// The communities of `prefixAdvertisements`.
+pub(super) fn communities(view: &View<'_>, family: Family) -> Vec<Community> {
+    view.settings
+        .advertisements
+        .iter()
+        .filter(|(range, _)| range.family() == family)
+        .map(|(range, values)| Community {
+            cidr: range.to_string(),
+            statements: values.iter().map(add).collect(),
+        })
+        .collect()
+}

@@ -1,0 +1,72 @@
+//! The plan's sessions of one family, in the words of BIRD 1.6.
+
+use caracal_bgp::config::NextHopMode;
+use caracal_bgp::types::PeerName;
+use caracal_model::net::{Family, Prefix};
+
+use super::{FilterCall, Peer, Reach, policy};
+use crate::Problems;
+use crate::filters::Direction;
+use crate::session::Session;
+use crate::view::{BGP_PORT, View};
+
+pub(super) fn of(
+    view: &View<'_>,
+    family: Family,
+    problems: &mut Problems,
+) -> (Vec<Peer>, Vec<Reach>) {
+    let sessions = crate::sessions(view, problems);
+    let of_family = sessions
+        .iter()
+        .filter(|(_, session)| Family::of(session.address) == family);
+    let mut peers = Vec::new();
+    let mut reach = std::collections::BTreeSet::new();
+    for (name, session) in of_family {
+        if let Some(via) = session.reachable_by {
+            reach.insert(Reach {
+                prefix: Prefix::host(session.address).to_string(),
+                via: via.to_string(),
+            });
+        }
+        peers.push(peer(view, name, session, family));
+    }
+    (peers, reach.into_iter().collect())
+}
+
+fn peer(view: &View<'_>, name: &PeerName, session: &Session, family: Family) -> Peer {
+    let config = &session.peer;
+    let same_as = session.own_as(view) == config.remote_as;
+    let calls = |direction| -> Vec<FilterCall> {
+        session
+            .filters
+            .iter()
+            .filter_map(|name| policy::call(view, name, direction, family, same_as))
+            .collect()
+    };
+    let password = config.password.as_ref().map(|password| password.0.clone());
+    Peer {
+        name: name.to_string(),
+        resource: session.subject.clone(),
+        address: config.address.to_string(),
+        port: Some(config.port).filter(|port| *port != BGP_PORT),
+        remote_as: config.remote_as.0,
+        local_as: config.local_as.map(|asn| asn.0),
+        same_as,
+        source: config.source.map(|source| source.to_string()),
+        ttl_security: config.ttl_security,
+        passive: config.passive,
+        cluster: config.client_of.map(|cluster| cluster.to_string()),
+        password_hidden: password.is_some() && !view.options.show_passwords,
+        password: password.filter(|_| view.options.show_passwords),
+        restart_time: session.restart_time.map(|time| time.as_secs()),
+        keepalive: session.keepalive.map(|time| time.as_secs()),
+        next_hop: match config.next_hop {
+            NextHopMode::Auto => None,
+            NextHopMode::Own => Some("self"),
+            NextHopMode::Keep => Some("keep"),
+        },
+        allow_own_as: Some(config.allow_own_as).filter(|count| *count > 0),
+        import: calls(Direction::Import),
+        export: calls(Direction::Export),
+    }
+}

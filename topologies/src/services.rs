@@ -1,0 +1,267 @@
+//! Addresses of Kubernetes services that a node announces: ClusterIP, ExternalIP and LoadBalancer, with
+//! `externalTrafficPolicy: Local`.
+//!
+//! Services and their endpoints are not part of Calico's data in etcd; they come as documents of the
+//! Kubernetes API, in resource files. Nothing here asks an API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::names::NodeName;
+use caracal_model::net::Prefix;
+use caracal_model::resource::bgp::CidrEntry;
+use caracal_model::snapshot::{Problem, Snapshot};
+use serde_json::Value;
+
+/// Label of nodes that announce no service addresses.
+pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// Namespace and name.
+type Name = (String, String);
+
+/// Services and their endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    services: BTreeMap<Name, Service>,
+    endpoints: BTreeMap<Name, Endpoints>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Service {
+    local: bool,
+    cluster: BTreeSet<IpAddr>,
+    external: BTreeSet<IpAddr>,
+    load_balancer: BTreeSet<IpAddr>,
+}
+
+/// Ready endpoints of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Endpoints {
+    any: bool,
+    nodes: BTreeSet<String>,
+}
+
+/// What a node announces of services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceRoutes {
+    /// Ranges and single addresses that are announced.
+    pub announced: BTreeSet<Prefix>,
+    /// What never goes to the kernel, where kube-proxy serves it.
+    pub rejected: BTreeSet<Prefix>,
+}
+
+/// True for documents that [`Services::add`] reads: Service and Endpoints of `v1`, EndpointSlice of
+/// `discovery.k8s.io/v1`.
+#[must_use]
+pub fn is_service_document(api_version: Option<&str>, kind: &str) -> bool {
+    matches!(
+        (api_version, kind),
+        (Some("v1"), "Service" | "Endpoints") | (Some("discovery.k8s.io/v1"), "EndpointSlice")
+    )
+}
+
+impl Services {
+    /// Adds a document. Returns what is wrong with it: an address that is none is passed over.
+    pub fn add(&mut self, document: &Value) -> Vec<Problem> {
+        let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
+        let namespace = text("/metadata/namespace").unwrap_or("default").to_owned();
+        let name = text("/metadata/name").unwrap_or_default().to_owned();
+        match text("/kind") {
+            Some("Service") => {
+                let mut faults = Vec::new();
+                let service = service(document, &mut faults);
+                let subject = format!("Service {namespace}/{name}");
+                self.services.extend(service.map(|s| ((namespace, name), s)));
+                let problem = |reason| Problem {
+                    code: "services.address".to_owned(),
+                    subject: subject.clone(),
+                    reason,
+                };
+                faults.into_iter().map(problem).collect()
+            }
+            Some("Endpoints") => {
+                let endpoints = self.endpoints.entry((namespace, name)).or_default();
+                for subset in list(document, "/subsets") {
+                    for address in list(subset, "/addresses") {
+                        endpoints.add(address.get("nodeName"));
+                    }
+                }
+                Vec::new()
+            }
+            Some("EndpointSlice") => {
+                let service = document.pointer("/metadata/labels/kubernetes.io~1service-name");
+                let Some(service) = service.and_then(Value::as_str) else {
+                    return Vec::new();
+                };
+                let key = (namespace, service.to_owned());
+                let endpoints = self.endpoints.entry(key).or_default();
+                for endpoint in list(document, "/endpoints") {
+                    // Readiness that is not said counts as ready, as the API has it.
+                    if endpoint.pointer("/conditions/ready") != Some(&Value::Bool(false)) {
+                        endpoints.add(endpoint.get("nodeName"));
+                    }
+                }
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What a node announces.
+    #[must_use]
+    pub fn routes(&self, snapshot: &Snapshot, node: &NodeName) -> ServiceRoutes {
+        let Some(configuration) = snapshot.bgp_default() else {
+            return ServiceRoutes::default();
+        };
+        let spec = &configuration.spec;
+        let aggregated = spec.extra.get("serviceLoadBalancerAggregation")
+            != Some(&Value::String("Disabled".to_owned()));
+        let cluster = Ranges::of(&spec.service_cluster_ips);
+        let external = Ranges::of(&spec.service_external_ips);
+        let balanced = Ranges::of(&spec.service_load_balancer_ips);
+        let mut routes = ServiceRoutes::default();
+        for (ranges, announced) in [(&cluster, true), (&external, true), (&balanced, aggregated)] {
+            routes.rejected.extend(&ranges.wide);
+            if announced {
+                routes.announced.extend(&ranges.wide);
+            }
+        }
+        let known = orchestrators_name(snapshot, node);
+        for (name, service) in &self.services {
+            let endpoints = self.endpoints.get(name);
+            let here = endpoints.is_some_and(|e| e.nodes.contains(&known));
+            let anywhere = endpoints.is_some_and(|e| e.any);
+            let mut announce = |address: &IpAddr| {
+                routes.announced.insert(Prefix::host(*address));
+            };
+            let by_policy = service.local && here;
+            for address in &service.cluster {
+                if cluster.any() && by_policy || !service.local && cluster.is_single(*address) {
+                    announce(address);
+                }
+            }
+            for address in &service.external {
+                if external.covers(*address) && by_policy
+                    || !service.local && external.is_single(*address)
+                {
+                    announce(address);
+                }
+            }
+            for address in &service.load_balancer {
+                let wanted = if service.local {
+                    here && balanced.covers(*address)
+                } else if aggregated {
+                    balanced.is_single(*address)
+                } else {
+                    anywhere && balanced.covers(*address) || balanced.is_single(*address)
+                };
+                if wanted {
+                    announce(address);
+                }
+            }
+        }
+        routes.rejected.extend(&routes.announced);
+        let excluded = snapshot.nodes.get(node).is_some_and(|node| {
+            node.metadata.labels.get(EXCLUDE_LABEL).map(String::as_str) == Some("true")
+        });
+        if excluded {
+            routes.announced.clear();
+        }
+        routes
+    }
+
+}
+
+/// The orchestrator's name for a node, which endpoints carry.
+fn orchestrators_name(snapshot: &Snapshot, node: &NodeName) -> String {
+    let references = snapshot.nodes.get(node).map(|n| &n.spec.orch_refs);
+    references
+        .into_iter()
+        .flatten()
+        .find(|r| r.orchestrator == "k8s" && !r.node_name.is_empty())
+        .map_or_else(|| node.to_string(), |r| r.node_name.clone())
+}
+
+impl Endpoints {
+    fn add(&mut self, node: Option<&Value>) {
+        self.any = true;
+        self.nodes
+            .extend(node.and_then(Value::as_str).map(str::to_owned));
+    }
+}
+
+fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    let array = value.pointer(pointer).and_then(Value::as_array);
+    array.map_or(&[][..], |items| items)
+}
+
+/// `None` for a service that has no address to announce (ExternalName).
+fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
+    let kind = text("/spec/type").unwrap_or("ClusterIP");
+    if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
+        return None;
+    }
+    let mut addresses = |field: &str, found: &mut dyn Iterator<Item = &Value>| {
+        let mut set = BTreeSet::new();
+        for text in found.filter_map(Value::as_str) {
+            match text.parse::<IpAddr>() {
+                Ok(address) => {
+                    set.insert(address);
+                }
+                Err(_) if text.is_empty() || text == "None" => {}
+                Err(_) => faults.push(format!("{field}: {text:?} is no address; it is passed over")),
+            }
+        }
+        set
+    };
+    let cluster = document.pointer("/spec/clusterIP");
+    Some(Service {
+        local: text("/spec/externalTrafficPolicy") == Some("Local"),
+        cluster: addresses(
+            "spec.clusterIPs",
+            &mut list(document, "/spec/clusterIPs").iter().chain(cluster),
+        ),
+        external: addresses(
+            "spec.externalIPs",
+            &mut list(document, "/spec/externalIPs").iter(),
+        ),
+        load_balancer: addresses(
+            "status.loadBalancer.ingress",
+            &mut list(document, "/status/loadBalancer/ingress")
+                .iter()
+                .filter_map(|ingress| ingress.get("ip")),
+        ),
+    })
+}
+
+/// A list of ranges, those of one address apart.
+struct Ranges {
+    wide: BTreeSet<Prefix>,
+    single: BTreeSet<Prefix>,
+}
+
+impl Ranges {
+    /// Entries that are no range were reported with the settings.
+    fn of(entries: &[CidrEntry]) -> Self {
+        let ranges = entries.iter().filter_map(|e| e.cidr.parse::<Prefix>().ok());
+        let (single, wide) = ranges.partition(|range| range.len() == range.family().bits());
+        Self { wide, single }
+    }
+
+    fn any(&self) -> bool {
+        !self.wide.is_empty() || !self.single.is_empty()
+    }
+
+    fn is_single(&self, address: IpAddr) -> bool {
+        self.single.contains(&Prefix::host(address))
+    }
+
+    fn covers(&self, address: IpAddr) -> bool {
+        let host = Prefix::host(address);
+        self.wide
+            .iter()
+            .chain(&self.single)
+            .any(|r| r.covers(&host))
+    }
+}
