@@ -136,10 +136,14 @@ pub(crate) enum BgpCommand {
 /// `caracal render`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RenderArgs {
-    /// The node whose configuration is rendered.
+    /// The node whose configuration is rendered; not used by the styles frr and bird2-tor.
     #[arg(long, env = "NODENAME")]
-    pub(crate) node: String,
-    /// Files with resources as calicoctl takes them, instead of the datastore. May be repeated.
+    pub(crate) node: Option<String>,
+    /// The router that is to peer with the cluster, for the styles frr and bird2-tor.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) peer: Option<std::net::IpAddr>,
+    /// Files with resources as calicoctl takes them, and Kubernetes Services, Endpoints, EndpointSlices and
+    /// Secrets, instead of the datastore. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
     /// A block of the node, with --input, where IPAM data is missing. May be repeated.
@@ -151,6 +155,18 @@ pub(crate) struct RenderArgs {
     /// Write files into this directory instead of standard output.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Templates (NAME.hbs) that replace shipped ones of the same name, or are added.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) templates: Option<PathBuf>,
+    /// Render again whenever something changes.
+    #[arg(long, requires = "out")]
+    pub(crate) watch: bool,
+    /// Run before new files replace the old ones, with their folder as {dir}; when it fails, the old ones stay.
+    #[arg(long, value_name = "COMMAND", requires = "out")]
+    pub(crate) check_cmd: Option<String>,
+    /// Run after files were replaced.
+    #[arg(long, value_name = "COMMAND", requires = "out")]
+    pub(crate) reload_cmd: Option<String>,
     /// Show passwords instead of masking them (always shown with --out).
     #[arg(long)]
     pub(crate) show_passwords: bool,
@@ -162,6 +178,12 @@ pub(crate) enum Style {
     /// For an unpatched BIRD 2 daemon that also programs the kernel.
     #[default]
     Bird2,
+    /// Six files for Calico's fork of BIRD 1.6, as confd makes them.
+    Calico,
+    /// frr.conf of a router that peers with the cluster.
+    Frr,
+    /// bird.conf of a BIRD 2 router that peers with the cluster.
+    Bird2Tor,
     /// The speaker's configuration alone, as a standalone speaker reads it.
     View,
 }

@@ -234,7 +234,7 @@ impl Templates {
     /// # Errors
     /// [`TemplateError`] says where the template is wrong.
     pub fn render(&self, name: &str, context: &impl Serialize) -> Result<String, TemplateError> {
-        self.registry.render(name, context).map_err(|e| {
+        let mut text = self.registry.render(name, context).map_err(|e| {
             let (line, column) = (e.line_no.unwrap_or(1), e.column_no.unwrap_or(1));
             let name = e.template_name.as_deref().or(Some(name));
             let reason = match e.reason() {
@@ -247,7 +247,12 @@ impl Templates {
                 other => other.to_string(),
             };
             self.error(name, line, column, reason)
-        })
+        })?;
+        // A template that ends with a block leaves its last line open.
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        Ok(text)
     }
 
     fn error(

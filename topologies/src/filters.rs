@@ -71,7 +71,11 @@ pub(crate) fn attach(
     filters
 }
 
-pub(crate) fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFilterRule] {
+pub(crate) fn rules(
+    spec: &BgpFilterSpec,
+    direction: Direction,
+    family: Family,
+) -> &[BgpFilterRule] {
     match (direction, family) {
         (Direction::Import, Family::Ipv4) => &spec.import_v4,
         (Direction::Import, Family::Ipv6) => &spec.import_v6,

@@ -4,6 +4,9 @@
 //! through [`Snapshot::apply`], so a file and a live cluster with the same content give the same plan. What
 //! only IPAM knows, which blocks a node has, comes from [`claim`].
 
+use std::collections::BTreeMap;
+
+use caracal_bgp::config::Password;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
@@ -13,6 +16,7 @@ use caracal_model::snapshot::{Applied, Problem, Snapshot};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
+use crate::SecretName;
 use crate::services::{Services, is_service_document};
 
 /// Resources of one file, in the order of the file.
@@ -21,6 +25,8 @@ pub struct Resources {
     entries: Vec<Entry>,
     /// Services of Kubernetes and their endpoints.
     pub services: Services,
+    /// Passwords from Secrets of Kubernetes.
+    pub secrets: BTreeMap<SecretName, Password>,
     /// Documents that are no resource Caracal reads, each with line and reason.
     pub unknown: Vec<Problem>,
 }
@@ -95,6 +101,39 @@ impl Resources {
         problems
     }
 
+    /// `stringData` as it is, `data` in base64 (RFC 4648 §4). The namespace does not count: references name none.
+    fn read_secret(&mut self, line: u64, document: &Value) {
+        let name = document.pointer("/metadata/name").and_then(Value::as_str);
+        let Some(name) = name else { return };
+        let map = |field: &str| {
+            document
+                .get(field)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+        };
+        let decoded = map("data").map(|(key, value)| (key, value.as_str().and_then(base64)));
+        let plain = map("stringData").map(|(key, value)| (key, value.as_str().map(str::to_owned)));
+        for (key, text) in decoded.chain(plain) {
+            match text {
+                Some(text) => {
+                    let secret = SecretName {
+                        name: name.to_owned(),
+                        key: key.clone(),
+                    };
+                    self.secrets.insert(secret, Password(text));
+                }
+                None => self.unknown.push(Problem {
+                    code: "resources.secret".to_owned(),
+                    subject: format!("Secret {name}"),
+                    reason: format!(
+                        "line {line}: key {key:?} is not text in base64; it is passed over"
+                    ),
+                }),
+            }
+        }
+    }
+
     fn read(&mut self, line: u64, document: Value) -> Result<(), ResourcesError> {
         let shape = |reason: String| ResourcesError::Shape { line, reason };
         if !document.is_object() {
@@ -122,6 +161,10 @@ impl Resources {
                 problem.reason = format!("line {line}: {}", problem.reason);
             }
             self.unknown.append(&mut problems);
+            return Ok(());
+        }
+        if (version, kind) == (Some("v1"), "Secret") {
+            self.read_secret(line, &document);
             return Ok(());
         }
         let known = Kind::ALL.into_iter().find(|k| k.as_str() == kind);
@@ -163,6 +206,24 @@ impl Resources {
         });
         Ok(())
     }
+}
+
+/// Decodes base64 that holds UTF-8. Padding is optional.
+fn base64(text: &str) -> Option<String> {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text.trim().trim_end_matches('=').bytes();
+    let (mut out, mut bits, mut held) = (Vec::new(), 0_u32, 0_u32);
+    for digit in digits {
+        let value = ALPHABET.iter().position(|d| *d == digit)?;
+        held = held << 6 | u32::try_from(value).ok()?;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            out.push(u8::try_from(held >> bits & 0xff).ok()?);
+        }
+        held &= (1 << bits) - 1;
+    }
+    (held == 0 && bits < 6).then(|| String::from_utf8(out).ok())?
 }
 
 const fn kind_of(value: &Value) -> &'static str {

@@ -93,7 +93,9 @@ pub struct Accepted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouterError {
     /// No node peers with it.
-    #[error("no node of the cluster peers with {address}; known peers outside the cluster: {known}")]
+    #[error(
+        "no node of the cluster peers with {address}; known peers outside the cluster: {known}"
+    )]
     Unknown {
         /// The address.
         address: IpAddr,
@@ -101,7 +103,9 @@ pub enum RouterError {
         known: String,
     },
     /// The nodes disagree about its AS.
-    #[error("node {node} takes {address} for AS {other}, node {first} for AS {asn}; a router has one AS")]
+    #[error(
+        "node {node} takes {address} for AS {other}, node {first} for AS {asn}; a router has one AS"
+    )]
     TwoNumbers {
         /// The address.
         address: IpAddr,
@@ -184,7 +188,11 @@ pub fn router(
 
 fn is_node(snapshot: &Snapshot, address: IpAddr) -> bool {
     let mut nodes = snapshot.nodes.values();
-    nodes.any(|node| FAMILIES.iter().any(|f| node.spec.address(*f) == Some(address)))
+    nodes.any(|node| {
+        FAMILIES
+            .iter()
+            .any(|f| node.spec.address(*f) == Some(address))
+    })
 }
 
 fn own_address(snapshot: &Snapshot, name: &NodeName, peer: IpAddr) -> Option<IpAddr> {

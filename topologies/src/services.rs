@@ -71,7 +71,8 @@ impl Services {
                 let mut faults = Vec::new();
                 let service = service(document, &mut faults);
                 let subject = format!("Service {namespace}/{name}");
-                self.services.extend(service.map(|s| ((namespace, name), s)));
+                self.services
+                    .extend(service.map(|s| ((namespace, name), s)));
                 let problem = |reason| Problem {
                     code: "services.address".to_owned(),
                     subject: subject.clone(),
@@ -104,6 +105,16 @@ impl Services {
                 Vec::new()
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// Adds what another file holds.
+    pub fn merge(&mut self, other: Self) {
+        self.services.extend(other.services);
+        for (name, endpoints) in other.endpoints {
+            let known = self.endpoints.entry(name).or_default();
+            known.any |= endpoints.any;
+            known.nodes.extend(endpoints.nodes);
         }
     }
 
@@ -169,7 +180,6 @@ impl Services {
         }
         routes
     }
-
 }
 
 /// The orchestrator's name for a node, which endpoints carry.
@@ -210,7 +220,9 @@ fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
                     set.insert(address);
                 }
                 Err(_) if text.is_empty() || text == "None" => {}
-                Err(_) => faults.push(format!("{field}: {text:?} is no address; it is passed over")),
+                Err(_) => faults.push(format!(
+                    "{field}: {text:?} is no address; it is passed over"
+                )),
             }
         }
         set

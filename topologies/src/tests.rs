@@ -18,3 +18,4 @@ mod cluster;
 mod filter;
 mod order;
 mod peering;
+mod services;

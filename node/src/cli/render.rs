@@ -1,58 +1,197 @@
-//! `caracal render`: a node's speaker configuration as text, from the datastore or from files.
+//! `caracal render`: configuration files for routing daemons, from the datastore or from files, once or
+//! whenever something changes.
 
-use std::path::Path;
+mod input;
+mod install;
+mod programs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdConfig, EtcdStore, Store};
-use caracal_model::txn::Range;
-use caracal_model::{NodeName, Snapshot, keys};
-use caracal_templates::{Options, Role, Tunnelled};
+use caracal_model::{NodeName, Snapshot};
+use caracal_templates::{Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled};
 use caracal_topologies::tunnels::tunnelled_pools;
-use caracal_topologies::{PlanOptions, plan, resources};
+use caracal_topologies::{PlanOptions, calico, plan, router};
 
+use self::input::{Data, Source};
+use self::install::Installer;
 use crate::args::{RenderArgs, Style};
 
-/// Name of the file that `--out` writes.
-const FILE: &str = "bird.conf";
+/// How often files are read again with `--watch`. The datastore tells of changes itself.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {
-    let node = NodeName::from(args.node.as_str());
-    let mut snapshot = if args.input.is_empty() {
-        from_datastore()?
-    } else {
-        from_files(&args.input)?
-    };
-    for block in &args.affinity {
-        resources::claim(&mut snapshot, &node, *block);
+    let mut source = Source::open(args)?;
+    if args.watch {
+        return watch(args, &mut source);
     }
-    for problem in snapshot.problems() {
+    let files = files(args, &source.read()?)?;
+    let Some(folder) = &args.out else {
+        print(&files);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut installer = Installer::new(folder, args);
+    for path in installer.install(&files)? {
+        eprintln!("{}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Goes on until it is killed. What cannot be rendered or is refused by the check is reported once and leaves
+/// the last good files as they are.
+fn watch(args: &RenderArgs, source: &mut Source) -> anyhow::Result<ExitCode> {
+    let folder = args.out.as_ref().context("--watch needs --out DIR")?;
+    let mut installer = Installer::new(folder, args);
+    let mut last_fault = String::new();
+    loop {
+        let result = source
+            .read()
+            .and_then(|data| files(args, &data))
+            .and_then(|files| installer.install(&files));
+        match result {
+            Ok(changed) => {
+                last_fault.clear();
+                for path in changed {
+                    eprintln!("{}", path.display());
+                }
+            }
+            Err(e) => {
+                let fault = format!("{e:#}");
+                if fault != last_fault {
+                    eprintln!("caracal: {fault}; the last good files stay in place");
+                }
+                last_fault = fault;
+            }
+        }
+        source.wait(INTERVAL);
+    }
+}
+
+/// Standard output: one file as it is, several under their names.
+fn print(files: &[Rendered]) {
+    for file in files {
+        if files.len() > 1 {
+            println!("==> {} <==", file.file);
+        }
+        print!("{}", file.text);
+    }
+}
+
+fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
+    let Data {
+        snapshot, services, ..
+    } = data;
+    let options = PlanOptions {
+        show_passwords: args.show_passwords || args.out.is_some(),
+        secrets: data.secrets.clone(),
+        ..PlanOptions::default()
+    };
+    match args.style {
+        Style::Frr | Style::Bird2Tor => {
+            let set = if args.style == Style::Frr {
+                Set::Frr
+            } else {
+                Set::Bird2Tor
+            };
+            let address = args.peer.context(
+                "this style is for a router outside the cluster: give its address with --peer",
+            )?;
+            let context = router::router(snapshot, address, &options)?;
+            render(args, set, &context)
+        }
+        Style::Calico => {
+            let node = node(args, snapshot)?;
+            let planned = calico::plan(snapshot, &node, &options, services);
+            report(&planned.problems);
+            render(args, Set::Calico, &planned.context)
+        }
+        Style::Bird2 | Style::View => {
+            let node = node(args, snapshot)?;
+            let planned = plan(snapshot, &node, &options);
+            report(&planned.problems);
+            let role = if args.style == Style::Bird2 {
+                let tunnelled = tunnelled(snapshot, &node);
+                Role::Daemon { tunnelled }
+            } else {
+                Role::View
+            };
+            let options = Options {
+                role,
+                show_passwords: options.show_passwords,
+                ..Options::default()
+            };
+            let context = caracal_templates::context::Context::new(&planned.config, &options)?;
+            render(args, Set::Bird2, &context)
+        }
+    }
+}
+
+/// Problems that were shown already are not shown again by `--watch`: the text is the same.
+fn report(problems: &[caracal_model::snapshot::Problem]) {
+    use std::sync::{LazyLock, Mutex};
+    static SHOWN: LazyLock<Mutex<Vec<caracal_model::snapshot::Problem>>> =
+        LazyLock::new(Mutex::default);
+    let Ok(mut shown) = SHOWN.lock() else { return };
+    if *shown == problems {
+        return;
+    }
+    for problem in problems {
         eprintln!("{}: {}", problem.subject, problem.reason);
     }
+    problems.clone_into(&mut shown);
+}
+
+fn node(args: &RenderArgs, snapshot: &Snapshot) -> anyhow::Result<NodeName> {
+    let name = args
+        .node
+        .as_deref()
+        .context("which node? give --node NAME or set NODENAME")?;
+    let node = NodeName::from(name);
     if !snapshot.nodes.contains_key(&node) {
         let known: Vec<&str> = snapshot.nodes.keys().map(NodeName::as_str).collect();
         anyhow::bail!("there is no Node {node}; known: {}", known.join(", "));
     }
-    let planned = plan(&snapshot, &node, &PlanOptions::default());
-    for problem in &planned.problems {
-        eprintln!("{}: {}", problem.subject, problem.reason);
+    Ok(node)
+}
+
+fn render(
+    args: &RenderArgs,
+    set: Set,
+    context: &impl serde::Serialize,
+) -> anyhow::Result<Vec<Rendered>> {
+    let mut templates = Templates::shipped(set);
+    for (path, text) in user_templates(args.templates.as_deref())? {
+        templates
+            .add(&path.display().to_string(), &text)
+            .map_err(|e| fault(&e))?;
     }
-    let options = Options {
-        role: match args.style {
-            Style::Bird2 => Role::Daemon {
-                tunnelled: tunnelled(&snapshot, &node),
-            },
-            Style::View => Role::View,
-        },
-        show_passwords: args.show_passwords || args.out.is_some(),
-        ..Options::default()
+    templates.files(context).map_err(|e| fault(&e))
+}
+
+fn fault(error: &TemplateError) -> anyhow::Error {
+    anyhow::anyhow!("{}", error.report())
+}
+
+/// The templates of a folder, by path.
+fn user_templates(folder: Option<&Path>) -> anyhow::Result<BTreeMap<PathBuf, String>> {
+    let mut texts = BTreeMap::new();
+    let Some(folder) = folder else {
+        return Ok(texts);
     };
-    let text = caracal_templates::render(&planned.config, &options)?;
-    match &args.out {
-        None => print!("{text}"),
-        Some(folder) => write(folder, &text)?,
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "hbs") {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("reading {}", path.display()))?;
+            texts.insert(path, text);
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(texts)
 }
 
 /// Pools whose routes a BIRD daemon cannot program.
@@ -65,54 +204,4 @@ fn tunnelled(snapshot: &Snapshot, node: &NodeName) -> Vec<Tunnelled> {
             direct_within: pool.direct_within,
         })
         .collect()
-}
-
-/// Writes atomically: a reader sees the old file or the new one.
-fn write(folder: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
-    let path = folder.join(FILE);
-    let draft = folder.join(format!(".{FILE}.new"));
-    std::fs::write(&draft, text)
-        .and_then(|()| std::fs::rename(&draft, &path))
-        .with_context(|| format!("writing {}", path.display()))?;
-    eprintln!("{}", path.display());
-    Ok(())
-}
-
-fn from_files(files: &[std::path::PathBuf]) -> anyhow::Result<Snapshot> {
-    let mut snapshot = Snapshot::default();
-    for path in files {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let resources = resources::from_yaml(&text).with_context(|| path.display().to_string())?;
-        for problem in resources.apply(&mut snapshot) {
-            eprintln!(
-                "{}: {}: {}",
-                path.display(),
-                problem.subject,
-                problem.reason
-            );
-        }
-    }
-    Ok(snapshot)
-}
-
-fn from_datastore() -> anyhow::Result<Snapshot> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let store = EtcdStore::new(EtcdConfig::from_env()?)?;
-        let ranges = [
-            Range::Prefix(keys::resources_prefix()),
-            Range::Prefix(keys::ipam_prefix()),
-        ];
-        let answer = store.read(&ranges).await?;
-        let mut snapshot = Snapshot::default();
-        for entry in answer.ranges.iter().flatten() {
-            snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
-        }
-        snapshot.revision = answer.revision;
-        Ok(snapshot)
-    })
 }

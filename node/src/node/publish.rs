@@ -19,6 +19,7 @@ pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config) -> Planned {
             RouterIdSetting::Literal(id) => RouterIdChoice::Literal(id),
         },
         secrets: BTreeMap::new(),
+        show_passwords: false,
     };
     let mut planned = plan(snapshot, &config.node, &options);
     if config.backend != Backend::Bird {

@@ -72,7 +72,10 @@ fn daemon(
     let empty = BgpConfigurationSpec::default();
     let global = view.snapshot.bgp_default().map_or(&empty, |c| &c.spec);
     let priority = PRIORITY_BASE - view.settings.local_pref(family);
-    let explicit_port = view.snapshot.bgp_default().is_some_and(|c| has_port(&c.spec))
+    let explicit_port = view
+        .snapshot
+        .bgp_default()
+        .is_some_and(|c| has_port(&c.spec))
         || own(view).is_some_and(has_port);
     let debug = own(view)
         .and_then(|c| c.log_severity_screen.as_deref())
@@ -166,7 +169,9 @@ fn ignored_interfaces(global: &BgpConfigurationSpec, problems: &mut Problems) ->
             _ => problems.note(
                 "bgp.ignored_interfaces",
                 path(Kind::BgpConfiguration, "default"),
-                format!("spec.ignoredInterfaces: {pattern} is no interface pattern; it is passed over"),
+                format!(
+                    "spec.ignoredInterfaces: {pattern} is no interface pattern; it is passed over"
+                ),
             ),
         }
     }
@@ -180,6 +185,3 @@ fn sorted_as_text(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts.dedup();
     texts
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,6 @@
 //! BGPFilters and communities as BIRD 1.6 writes them.
 
-use caracal_bgp::policy::{
-    Action, Condition, PeerKind, PrefixPattern, Source, Term, Verdict,
-};
+use caracal_bgp::policy::{Action, Condition, PeerKind, PrefixPattern, Source, Term, Verdict};
 use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::Family;
 

@@ -34,9 +34,7 @@ pub(super) fn blocks(view: &View<'_>, family: Family) -> Vec<Block> {
         .snapshot
         .affinities_of(view.name)
         .filter(|(cidr, affinity)| {
-            cidr.family() == family
-                && affinity.state != AffinityState::Pending
-                && !affinity.deleted
+            cidr.family() == family && affinity.state != AffinityState::Pending && !affinity.deleted
         })
         .map(|(cidr, affinity)| Block {
             cidr: cidr.to_string(),

@@ -28,6 +28,15 @@ pub(super) fn of(
                 via: via.to_string(),
             });
         }
+        for filter in &session.filters {
+            if !view.snapshot.bgp_filters.contains_key(filter) {
+                problems.note(
+                    "bgp.filter_missing",
+                    session.subject.clone(),
+                    format!("spec.filters names BGPFilter {filter:?}, which does not exist; it is passed over"),
+                );
+            }
+        }
         peers.push(peer(view, name, session, family));
     }
     (peers, reach.into_iter().collect())

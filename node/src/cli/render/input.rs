@@ -1,0 +1,148 @@
+//! Where the data comes from: resource files, or the datastore and its changes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use caracal_bgp::config::Password;
+use caracal_datastore::watch::{View, WatchOptions};
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_model::net::Prefix;
+use caracal_model::{NodeName, Snapshot};
+use caracal_topologies::services::Services;
+use caracal_topologies::{SecretName, resources};
+use tokio::runtime::Runtime;
+use tokio::sync::watch::Receiver;
+
+use crate::args::RenderArgs;
+
+/// How long the first list of the datastore may take.
+const FIRST_LIST: Duration = Duration::from_secs(30);
+
+/// What there is to render from.
+#[derive(Default)]
+pub(in crate::cli) struct Data {
+    pub(in crate::cli) snapshot: Snapshot,
+    /// From files only: the datastore holds none.
+    pub(in crate::cli) services: Services,
+    /// From files only.
+    pub(in crate::cli) secrets: BTreeMap<SecretName, Password>,
+}
+
+/// A source of snapshots.
+pub(super) struct Source {
+    node: Option<NodeName>,
+    affinities: Vec<Prefix>,
+    kind: Kind,
+    /// Problems that were reported last; the same ones are not reported again.
+    shown: Vec<String>,
+}
+
+enum Kind {
+    Files(Vec<PathBuf>),
+    Datastore {
+        runtime: Runtime,
+        view: Receiver<View>,
+    },
+}
+
+impl Source {
+    /// Opens what the command line names; connects to the datastore when no file is named.
+    pub(super) fn open(args: &RenderArgs) -> anyhow::Result<Self> {
+        let kind = if args.input.is_empty() {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()?;
+            let view = runtime.block_on(async {
+                let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+                let mut view = caracal_datastore::watch::spawn(store, WatchOptions::default());
+                tokio::time::timeout(FIRST_LIST, view.wait_for(|view| view.synced))
+                    .await
+                    .context("the datastore does not answer; check ETCD_ENDPOINTS")?
+                    .context("the watcher has ended")?;
+                anyhow::Ok(view)
+            })?;
+            Kind::Datastore { runtime, view }
+        } else {
+            Kind::Files(args.input.clone())
+        };
+        Ok(Self {
+            node: args.node.as_deref().map(NodeName::from),
+            affinities: args.affinity.clone(),
+            kind,
+            shown: Vec::new(),
+        })
+    }
+
+    /// The data as it is now.
+    pub(super) fn read(&mut self) -> anyhow::Result<Data> {
+        let mut problems = Vec::new();
+        let mut data = match &mut self.kind {
+            Kind::Files(files) => from_files(files, &mut problems)?,
+            Kind::Datastore { view, .. } => {
+                let snapshot = view.borrow_and_update().snapshot.clone();
+                let problem =
+                    |p: caracal_model::snapshot::Problem| format!("{}: {}", p.subject, p.reason);
+                problems.extend(snapshot.problems().into_iter().map(problem));
+                Data {
+                    snapshot: Snapshot::clone(&snapshot),
+                    ..Data::default()
+                }
+            }
+        };
+        if let Some(node) = &self.node {
+            for block in &self.affinities {
+                resources::claim(&mut data.snapshot, node, *block);
+            }
+        }
+        if problems != self.shown {
+            for problem in &problems {
+                eprintln!("{problem}");
+            }
+            self.shown = problems;
+        }
+        Ok(data)
+    }
+
+    /// Waits for a change of the datastore, at most for `interval`: files are read again then.
+    pub(super) fn wait(&mut self, interval: Duration) {
+        match &mut self.kind {
+            Kind::Files(_) => std::thread::sleep(interval),
+            Kind::Datastore { runtime, view } => {
+                // An ended watcher shows in the next read as data that does not change any more; the daemon
+                // keeps running with it, so there is nothing to do but to go on.
+                let changed = async { tokio::time::timeout(interval, view.changed()).await };
+                if matches!(runtime.block_on(changed), Ok(Err(_))) {
+                    std::thread::sleep(interval);
+                }
+            }
+        }
+    }
+}
+
+/// Reads resource files into one snapshot, later files over earlier ones.
+pub(in crate::cli) fn from_files(
+    files: &[PathBuf],
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Data> {
+    let mut data = Data::default();
+    for path in files {
+        let text = read(path)?;
+        let resources = resources::from_yaml(&text).with_context(|| path.display().to_string())?;
+        let refused = resources.apply(&mut data.snapshot);
+        problems.extend(
+            refused
+                .iter()
+                .map(|p| format!("{}: {}: {}", path.display(), p.subject, p.reason)),
+        );
+        data.services.merge(resources.services);
+        data.secrets.extend(resources.secrets);
+    }
+    Ok(data)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}

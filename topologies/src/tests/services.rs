@@ -1,0 +1,129 @@
+//! Service addresses: whose, where, and under which policy.
+
+use super::cluster::{THREE, snapshot};
+use super::*;
+use crate::services::{EXCLUDE_LABEL, Services};
+
+const RANGES: &str = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec:
+  serviceClusterIPs: [{cidr: 10.96.0.0/12}]
+  serviceExternalIPs: [{cidr: 192.0.2.0/24}, {cidr: 203.0.113.7/32}]
+  serviceLoadBalancerIPs: [{cidr: 198.51.100.0/24}]
+";
+
+const SERVICES: &str = "
+{apiVersion: v1, kind: Service, metadata: {name: local, namespace: n}, spec: {type: LoadBalancer,
+  clusterIPs: [10.96.0.1, 'fd00::9'], externalIPs: [192.0.2.1, 172.16.0.1], externalTrafficPolicy: Local},
+  status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {hostname: x}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: wide, namespace: n}, spec: {type: LoadBalancer,
+  clusterIP: 10.96.0.2, externalIPs: [192.0.2.2, 203.0.113.7]}, status: {loadBalancer: {ingress: [{ip: 198.51.100.2}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: idle, namespace: n}, spec: {type: LoadBalancer, clusterIP: None},
+  status: {loadBalancer: {ingress: [{ip: 198.51.100.3}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: alias, namespace: n}, spec: {type: ExternalName, externalIPs: [203.0.113.7]}}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: wide, namespace: n}, subsets: [{addresses: [{ip: 10.244.0.1, nodeName: b}]}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: local}},
+  endpoints: [{nodeName: a, conditions: {ready: true}}, {nodeName: b, conditions: {ready: false}}, {nodeName: c}]}
+";
+
+fn routes(node: &str, texts: &[&str]) -> (Vec<String>, Vec<String>) {
+    let snapshot = snapshot(&[&[THREE, RANGES][..], texts].concat());
+    let services: Services = from_yaml(SERVICES).unwrap().services;
+    let routes = services.routes(&snapshot, &node.into());
+    let text = |set: &BTreeSet<Prefix>| set.iter().map(ToString::to_string).collect();
+    (text(&routes.announced), text(&routes.rejected))
+}
+
+#[test]
+fn ranges_and_what_the_local_policy_adds() {
+    let ranges = [
+        "10.96.0.0/12",
+        "192.0.2.0/24",
+        "198.51.100.0/24",
+        "203.0.113.7/32",
+    ];
+    // Node b runs no ready endpoint of the service with the local policy.
+    let (announced, rejected) = routes("b", &[]);
+    assert_eq!(announced, ranges);
+    assert_eq!(rejected, ranges);
+    for node in ["a", "c"] {
+        let (announced, _) = routes(node, &[]);
+        let more: Vec<_> = announced
+            .iter()
+            .filter(|r| !ranges.contains(&r.as_str()))
+            .collect();
+        // Cluster addresses are not held against the ranges; external ones are.
+        assert_eq!(
+            more,
+            [
+                "10.96.0.1/32",
+                "192.0.2.1/32",
+                "198.51.100.1/32",
+                "fd00::9/128"
+            ]
+        );
+    }
+}
+
+#[test]
+fn without_aggregation_a_load_balancer_goes_where_endpoints_are() {
+    let spec = RANGES.to_owned() + "  serviceLoadBalancerAggregation: Disabled\n";
+    let (announced, rejected) = routes("b", &[&spec]);
+    assert!(announced.contains(&"198.51.100.2/32".to_owned()));
+    for absent in ["198.51.100.0/24", "198.51.100.1/32", "198.51.100.3/32"] {
+        assert!(!announced.contains(&absent.to_owned()), "{absent}");
+    }
+    assert!(rejected.contains(&"198.51.100.0/24".to_owned()));
+    assert!(
+        routes("a", &[&spec])
+            .0
+            .contains(&"198.51.100.1/32".to_owned())
+    );
+}
+
+#[test]
+fn a_node_that_is_excluded_announces_nothing_and_still_rejects() {
+    let node = format!(
+        "{{kind: Node, metadata: {{name: a, labels: {{{EXCLUDE_LABEL}: 'true'}}}}, spec: {{bgp: {{ipv4Address: 10.0.0.9/24}}}}}}"
+    );
+    let (announced, rejected) = routes("a", &[&node]);
+    assert!(announced.is_empty());
+    assert!(rejected.contains(&"10.96.0.0/12".to_owned()));
+}
+
+#[test]
+fn endpoints_carry_the_orchestrators_name() {
+    let node = "{kind: Node, metadata: {name: x}, spec: {bgp: {ipv4Address: 10.0.0.77/24}, orchRefs: [{nodeName: a, orchestrator: k8s}]}}";
+    assert!(routes("x", &[node]).0.contains(&"192.0.2.1/32".to_owned()));
+}
+
+#[test]
+fn what_is_no_address_is_reported() {
+    let text = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {externalIPs: [1.2.3]}}";
+    let resources = from_yaml(text).unwrap();
+    assert_eq!(resources.unknown[0].subject, "Service default/s");
+    assert!(
+        resources.unknown[0]
+            .reason
+            .contains("\"1.2.3\" is no address")
+    );
+}
+
+#[test]
+fn secrets() {
+    let text = "{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {a: aHVudGVyMg==, b: '!', c: YQ}, stringData: {d: plain}}";
+    let resources = from_yaml(text).unwrap();
+    let all: Vec<_> = resources
+        .secrets
+        .iter()
+        .map(|(n, p)| (n.key.as_str(), p.0.as_str()))
+        .collect();
+    assert_eq!(all, [("a", "hunter2"), ("c", "a"), ("d", "plain")]);
+    assert_eq!(resources.unknown.len(), 1);
+}
