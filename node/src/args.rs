@@ -40,6 +40,12 @@ pub(crate) enum Command {
     },
     /// Prints a node's speaker configuration as bird-style text.
     Render(RenderArgs),
+    /// Shows what a change of the topology would do.
+    Topology {
+        /// What to do.
+        #[command(subcommand)]
+        command: TopologyCommand,
+    },
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.
@@ -186,6 +192,36 @@ pub(crate) enum Style {
     Bird2Tor,
     /// The speaker's configuration alone, as a standalone speaker reads it.
     View,
+}
+
+/// `caracal topology`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TopologyCommand {
+    /// Prints the sessions before and after a change. Exit code 5 when a node would be left without a path.
+    Plan(TopologyPlanArgs),
+}
+
+/// `caracal topology plan`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopologyPlanArgs {
+    /// Files with resources, instead of the datastore. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Vec<PathBuf>,
+    /// A file with the resources that are to change. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) change: Vec<PathBuf>,
+    /// The change is to switch automatic reflectors on, as the annotation caracal.io/topology=auto does.
+    #[arg(long)]
+    pub(crate) auto: bool,
+    /// With --auto: the number of nodes up to which there is a mesh.
+    #[arg(long, value_name = "NODES", requires = "auto")]
+    pub(crate) limit: Option<usize>,
+    /// With --auto: reflectors of a zone, besides the standby.
+    #[arg(long, value_name = "NUMBER", requires = "auto")]
+    pub(crate) reflectors: Option<usize>,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// `caracal lab`.

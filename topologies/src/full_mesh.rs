@@ -1,6 +1,7 @@
 //! The full mesh: every node a peer of every other, one session for each address family that both have.
 //!
-//! Nodes with a cluster id are reflectors and take no part.
+//! Nodes with a cluster id are reflectors and take no part. With automatic reflection ([`crate::auto`]) the mesh is
+//! thinned out: a node keeps its sessions with the reflectors of its zone.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
 
 use crate::Problems;
+use crate::auto::Choice;
 use crate::session::{Session, password, peer_name, waits_for};
 use crate::view::{BGP_PORT, FAMILIES, View, path};
 
@@ -18,9 +20,14 @@ pub const KIND: &str = "mesh";
 
 pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
     let mut sessions = BTreeMap::new();
-    if view.node.is_none() || view.cluster_id().is_some() || !view.settings.mesh {
+    let wanted = match view.auto {
+        Choice::Off => view.settings.mesh,
+        Choice::Mesh | Choice::Reflectors(_) => true,
+    };
+    if view.node.is_none() || view.operators_cluster_id().is_some() || !wanted {
         return sessions;
     }
+    let elected = view.auto.peers_of(view.name);
     let subject = path(Kind::BgpConfiguration, "default");
     let reference = view.settings.mesh_password.as_ref();
     let Ok(password) = password(view, reference, &subject, problems) else {
@@ -46,6 +53,9 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
                 );
                 continue;
             }
+            if elected.as_ref().is_some_and(|e| !e.contains(node_name)) {
+                continue;
+            }
             let mut peer = PeerConfig::new(address, View::asn_set_by(node).unwrap_or(view.asn));
             peer.port = view.listen_port_of(node_name);
             peer.source = Some(own);
@@ -53,6 +63,10 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
             peer.families = vec![family];
             peer.password.clone_from(&password);
             peer.graceful_restart = restart(view);
+            // Reflectors are plain peers of each other, in whatever zone.
+            peer.client_of = view
+                .cluster_id()
+                .filter(|_| view.auto.cluster_of(node_name).is_none());
             peer.kind = KIND.to_owned();
             // The port is no part of a mesh peer's name.
             let name = peer_name("Mesh", address, BGP_PORT);

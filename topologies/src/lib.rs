@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`settings`] | BGPConfiguration `default` and `node.NAME` as one set of values |
 //! | [`full_mesh`] | sessions between all nodes |
+//! | [`auto`] | reflectors that the cluster elects when a mesh would be too large |
+//! | [`paths`] | whether every node learns of every other |
 //! | [`peers`] | sessions that BGPPeer resources ask for |
 //! | [`route_reflector`] | which peers are reflector clients (RFC 4456) |
 //! | [`calico`] | the same for Calico's fork of BIRD, as the context of its six files |
@@ -26,10 +28,12 @@
 //! * `TOPO-4` A session that shall have a password is never configured without it.
 
 pub mod announce;
+pub mod auto;
 pub mod calico;
 pub mod filters;
 pub mod full_mesh;
 pub mod go_duration;
+pub mod paths;
 pub mod peers;
 pub mod resources;
 pub mod route_reflector;

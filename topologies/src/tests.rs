@@ -18,4 +18,5 @@ mod cluster;
 mod filter;
 mod order;
 mod peering;
+mod reflection;
 mod services;

@@ -11,6 +11,7 @@ use caracal_model::net::Family;
 use caracal_model::resource::{Kind, Node};
 use caracal_model::snapshot::Snapshot;
 
+use crate::auto::{self, Choice};
 use crate::settings::Settings;
 use crate::{PlanOptions, Problems};
 
@@ -29,6 +30,8 @@ pub(crate) struct View<'a> {
     pub(crate) asn: Asn,
     pub(crate) settings: Settings,
     pub(crate) options: &'a PlanOptions,
+    /// Automatic reflection.
+    pub(crate) auto: Choice,
 }
 
 impl<'a> View<'a> {
@@ -70,7 +73,15 @@ impl<'a> View<'a> {
                 );
             }
         }
+        if let Err(reason) = auto::tuning(snapshot) {
+            problems.note(
+                "bgp.topology",
+                path(Kind::BgpConfiguration, "default"),
+                format!("{reason}; there is no automatic reflection"),
+            );
+        }
         Self {
+            auto: auto::choose(snapshot),
             snapshot,
             name,
             node,
@@ -85,8 +96,14 @@ impl<'a> View<'a> {
         self.node?.spec.address(family)
     }
 
-    /// Our own cluster id, which makes us a reflector.
+    /// Our own cluster id, which makes us a reflector: the operator's, else the election's.
     pub(crate) fn cluster_id(&self) -> Option<ClusterId> {
+        let elected = || self.auto.cluster_of(self.name);
+        self.operators_cluster_id().or_else(elected)
+    }
+
+    /// The cluster id that the operator gave us.
+    pub(crate) fn operators_cluster_id(&self) -> Option<ClusterId> {
         self.node?.spec.cluster_id().map(ClusterId)
     }
 

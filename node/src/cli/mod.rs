@@ -5,6 +5,7 @@ mod lab;
 mod render;
 mod speaker;
 mod status;
+mod topology;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Status { output } => status::run(output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Render(args) => render::run(&args),
+        Command::Topology { command } => topology::run(command),
         Command::Lab { command } => lab::run(command),
     }
 }

@@ -1,7 +1,7 @@
 //! `caracal render`: configuration files for routing daemons, from the datastore or from files, once or
 //! whenever something changes.
 
-mod input;
+pub(super) mod input;
 mod install;
 mod programs;
 
@@ -24,7 +24,7 @@ use crate::args::{RenderArgs, Style};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {
-    let mut source = Source::open(args)?;
+    let mut source = Source::open(&args.input, args.node.as_deref(), &args.affinity)?;
     if args.watch {
         return watch(args, &mut source);
     }

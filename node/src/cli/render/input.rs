@@ -15,8 +15,6 @@ use caracal_topologies::{SecretName, resources};
 use tokio::runtime::Runtime;
 use tokio::sync::watch::Receiver;
 
-use crate::args::RenderArgs;
-
 /// How long the first list of the datastore may take.
 const FIRST_LIST: Duration = Duration::from_secs(30);
 
@@ -31,7 +29,7 @@ pub(in crate::cli) struct Data {
 }
 
 /// A source of snapshots.
-pub(super) struct Source {
+pub(in crate::cli) struct Source {
     node: Option<NodeName>,
     affinities: Vec<Prefix>,
     kind: Kind,
@@ -49,8 +47,12 @@ enum Kind {
 
 impl Source {
     /// Opens what the command line names; connects to the datastore when no file is named.
-    pub(super) fn open(args: &RenderArgs) -> anyhow::Result<Self> {
-        let kind = if args.input.is_empty() {
+    pub(in crate::cli) fn open(
+        input: &[PathBuf],
+        node: Option<&str>,
+        affinities: &[Prefix],
+    ) -> anyhow::Result<Self> {
+        let kind = if input.is_empty() {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
                 .enable_all()
@@ -66,18 +68,18 @@ impl Source {
             })?;
             Kind::Datastore { runtime, view }
         } else {
-            Kind::Files(args.input.clone())
+            Kind::Files(input.to_vec())
         };
         Ok(Self {
-            node: args.node.as_deref().map(NodeName::from),
-            affinities: args.affinity.clone(),
+            node: node.map(NodeName::from),
+            affinities: affinities.to_vec(),
             kind,
             shown: Vec::new(),
         })
     }
 
     /// The data as it is now.
-    pub(super) fn read(&mut self) -> anyhow::Result<Data> {
+    pub(in crate::cli) fn read(&mut self) -> anyhow::Result<Data> {
         let mut problems = Vec::new();
         let mut data = match &mut self.kind {
             Kind::Files(files) => from_files(files, &mut problems)?,
@@ -123,10 +125,7 @@ impl Source {
 }
 
 /// Reads resource files into one snapshot, later files over earlier ones.
-pub(in crate::cli) fn from_files(
-    files: &[PathBuf],
-    problems: &mut Vec<String>,
-) -> anyhow::Result<Data> {
+fn from_files(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<Data> {
     let mut data = Data::default();
     for path in files {
         let text = read(path)?;

@@ -1,0 +1,230 @@
+//! `caracal topology plan`: what a change of the topology does to the sessions, before anybody makes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_bgp::config::Password;
+use caracal_model::keys::Key;
+use caracal_model::resource::{BgpConfiguration, Kind, Resource};
+use caracal_model::snapshot::{Applied, Snapshot};
+use caracal_model::{NodeName, Prefix};
+use caracal_topologies::auto::{self, Choice};
+use caracal_topologies::paths::{self, Missing, Sessions};
+use caracal_topologies::{PlanOptions, SecretName};
+use serde_json::json;
+
+use super::render::input::Source;
+use super::{print_json, table};
+use crate::args::{Output, TopologyCommand, TopologyPlanArgs};
+
+/// Exit code of a plan that would leave a node without a path.
+const REFUSED: u8 = 5;
+
+/// So many of a long list are shown.
+const SHOWN: usize = 10;
+
+pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
+    let TopologyCommand::Plan(args) = command;
+    let no_blocks: [Prefix; 0] = [];
+    let before = Source::open(&args.input, None, &no_blocks)?.read()?;
+    let mut after = before.snapshot.clone();
+    let mut secrets = before.secrets;
+    for path in &args.change {
+        let mut faults = Vec::new();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let resources = caracal_topologies::resources::from_yaml(&text)
+            .with_context(|| path.display().to_string())?;
+        for problem in resources.apply(&mut after) {
+            faults.push(format!("{}: {}", problem.subject, problem.reason));
+        }
+        anyhow::ensure!(
+            faults.is_empty(),
+            "{}: {}",
+            path.display(),
+            faults.join("; ")
+        );
+        secrets.extend(resources.secrets);
+    }
+    if args.auto {
+        switch_on(&mut after, &args)?;
+    }
+    if let Err(reason) = auto::tuning(&after) {
+        anyhow::bail!("BGPConfiguration default: {reason}");
+    }
+    Ok(compare(
+        &before.snapshot,
+        &after,
+        &secrets,
+        args.output.output,
+    ))
+}
+
+/// Sets the annotations in the snapshot, as the user would in the BGPConfiguration.
+fn switch_on(snapshot: &mut Snapshot, args: &TopologyPlanArgs) -> anyhow::Result<()> {
+    let mut configuration: BgpConfiguration = snapshot.bgp_default().map_or_else(
+        || Resource::new("default", Default::default()),
+        |c| (**c).clone(),
+    );
+    let annotations = &mut configuration.metadata.annotations;
+    annotations.insert(auto::TOPOLOGY.to_owned(), "auto".to_owned());
+    for (name, value) in [
+        (auto::LIMIT, args.limit),
+        (auto::REFLECTORS, args.reflectors),
+    ] {
+        if let Some(value) = value {
+            annotations.insert(name.to_owned(), value.to_string());
+        }
+    }
+    let path = Key::resource(Kind::BgpConfiguration, "default").to_path();
+    let revision = snapshot.revision + 1;
+    match snapshot.apply(&path, Some(&configuration.to_json()), revision) {
+        Applied::Invalid(reason) => anyhow::bail!("{path}: {reason}"),
+        Applied::Changed | Applied::Ignored => Ok(()),
+    }
+}
+
+fn compare(
+    before: &Snapshot,
+    after: &Snapshot,
+    secrets: &BTreeMap<SecretName, Password>,
+    output: Output,
+) -> ExitCode {
+    let options = PlanOptions {
+        secrets: secrets.clone(),
+        ..PlanOptions::default()
+    };
+    let (old, new) = (
+        paths::sessions(before, &options),
+        paths::sessions(after, &options),
+    );
+    let missing = new.missing(after);
+    // What was cut off already is shown as well: the change does not mend it.
+    let known: BTreeSet<Missing> = old.missing(before).into_iter().collect();
+    match output {
+        Output::Json => print_json(&as_json(after, &old, &new, &missing)),
+        Output::Table => show(after, &old, &new),
+    }
+    if missing.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    let also = missing.iter().filter(|m| known.contains(m)).count();
+    eprintln!(
+        "refused: {} pair(s) of nodes would have no path ({also} of them have none now):",
+        missing.len()
+    );
+    for Missing { node, of, family } in missing.iter().take(SHOWN) {
+        eprintln!("  {node} does not learn {of}'s {family} routes");
+    }
+    if missing.len() > SHOWN {
+        eprintln!("  and {} more", missing.len() - SHOWN);
+    }
+    ExitCode::from(REFUSED)
+}
+
+/// Peers of a node by name, with the node at the other end where there is one.
+fn names(sessions: &Sessions, node: &NodeName) -> BTreeSet<String> {
+    let peers = sessions.nodes.get(node).into_iter().flatten();
+    peers
+        .map(|(address, session)| match &session.node {
+            Some(peer) => peer.to_string(),
+            None => address.to_string(),
+        })
+        .collect()
+}
+
+fn count(sessions: &Sessions, node: &NodeName) -> usize {
+    sessions.nodes.get(node).map_or(0, BTreeMap::len)
+}
+
+fn role(choice: &Choice, node: &NodeName) -> String {
+    let Choice::Reflectors(zones) = choice else {
+        return String::new();
+    };
+    for (zone, elected) in zones {
+        let zone = if zone.is_empty() { "-" } else { zone };
+        if let Some(place) = elected.reflectors.iter().position(|name| name == node) {
+            let kind = if place > 0 && place + 1 == elected.reflectors.len() {
+                "standby reflector"
+            } else {
+                "reflector"
+            };
+            return format!("{kind} of zone {zone}");
+        }
+        if elected.clients.contains(node) {
+            return format!("client in zone {zone}");
+        }
+    }
+    "outside the election".to_owned()
+}
+
+fn show(after: &Snapshot, old: &Sessions, new: &Sessions) {
+    let choice = auto::choose(after);
+    let mut shown = table(&["NODE", "BEFORE", "AFTER", "NEW", "GONE", "ROLE"]);
+    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
+    for node in all {
+        let (was, is) = (names(old, node), names(new, node));
+        shown.add_row([
+            node.to_string(),
+            count(old, node).to_string(),
+            count(new, node).to_string(),
+            some_of(is.difference(&was)),
+            some_of(was.difference(&is)),
+            role(&choice, node),
+        ]);
+    }
+    println!("{shown}");
+    let most = |s: &Sessions| s.nodes.values().map(BTreeMap::len).max().unwrap_or(0);
+    println!(
+        "\nSessions: {} before (at most {} at a node), {} after (at most {} at a node)",
+        old.count(),
+        most(old),
+        new.count(),
+        most(new)
+    );
+    if matches!(choice, Choice::Mesh) {
+        println!("Automatic reflection is on; the nodes are few enough for a mesh.");
+    }
+}
+
+fn some_of<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    const FEW: usize = 3;
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    match names.len() {
+        0 => "-".to_owned(),
+        1..=FEW => names.join(", "),
+        more => format!("{} and {} more", names[..FEW].join(", "), more - FEW),
+    }
+}
+
+fn as_json(
+    after: &Snapshot,
+    old: &Sessions,
+    new: &Sessions,
+    missing: &[Missing],
+) -> serde_json::Value {
+    let choice = auto::choose(after);
+    let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
+    let nodes: BTreeMap<String, serde_json::Value> = all
+        .into_iter()
+        .map(|node| {
+            let value = json!({
+                "before": names(old, node),
+                "after": names(new, node),
+                "role": role(&choice, node),
+            });
+            (node.to_string(), value)
+        })
+        .collect();
+    let missing: Vec<_> = missing
+        .iter()
+        .map(|m| json!({"node": m.node, "of": m.of, "family": m.family.as_str()}))
+        .collect();
+    json!({
+        "sessionsBefore": old.count(),
+        "sessionsAfter": new.count(),
+        "nodes": nodes,
+        "missing": missing,
+    })
+}
