@@ -188,7 +188,7 @@ fn iron_rules_of_ibgp() {
         []
     );
     // All nodes peer with one router outside, which is taken to pass on.
-    let tor = "{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.5.5, asNumber: 65000}}\n---\n{kind: BGPPeer, metadata: {name: y}, spec: {peerIP: 'fd00::55', asNumber: 65000}}";
+    let tor = "{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.5.5, asNumber: 65000}}\n---\n{kind: BGPPeer, metadata: {name: tor6}, spec: {peerIP: 'fd00::55', asNumber: 65000}}";
     let outside = snapshot(&[off, &cluster(3), tor]);
     assert_eq!(paths::sessions(&outside, &options).missing(&outside), []);
 }
