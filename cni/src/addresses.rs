@@ -2,6 +2,7 @@
 //! ones are taken, and all go by the handle.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use caracal_datastore::store::Store;
 use caracal_ipam::client::{Client, ClientError};
@@ -14,6 +15,7 @@ use caracal_model::txn::KeyValue;
 
 use crate::attachment::Attachment;
 use crate::spec::Wishes;
+use crate::turn::Turn;
 
 /// An address of the attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,13 +64,14 @@ impl AddressError {
     }
 }
 
-/// Makes sure that the attachment holds what it wishes. `handle` is the stored handle, when an earlier
-/// call left one.
+/// Makes sure that the attachment holds what it wishes, when it is this plugin's turn. `handle` is the stored
+/// handle, when an earlier call left one.
 ///
 /// # Errors
 /// [`AddressError`]; the attachment may hold addresses then, which are released by its handle.
 pub async fn hold<S: Store>(
     store: &S,
+    run_dir: &Path,
     attachment: &Attachment,
     wishes: &Wishes,
     handle: Option<&KeyValue>,
@@ -78,13 +81,15 @@ pub async fn hold<S: Store>(
         if fits(&held, wishes) {
             return Ok(held);
         }
-        release(store, &attachment.handle()).await?;
+        release(store, &attachment.handle(), &[]).await?;
     }
-    if wishes.addresses.is_empty() {
-        take(store, attachment, wishes).await
-    } else {
-        take_named(store, attachment, &wishes.addresses).await
+    if !wishes.addresses.is_empty() {
+        return take_named(store, attachment, &wishes.addresses).await;
     }
+    let mut turn = Turn::wait(run_dir).await;
+    let held = take(store, attachment, wishes, turn.likely()).await?;
+    turn.remember(held.iter().map(|h| h.block));
+    Ok(held)
 }
 
 /// True when what is held is what would be taken now.
@@ -154,6 +159,7 @@ async fn take<S: Store>(
     store: &S,
     attachment: &Attachment,
     wishes: &Wishes,
+    likely: &[Prefix],
 ) -> Result<Vec<Held>, AddressError> {
     let families = wishes.wanted_families();
     let count = |family| usize::from(families.contains(&family));
@@ -161,6 +167,7 @@ async fn take<S: Store>(
     request.num_v4 = count(Family::Ipv4);
     request.num_v6 = count(Family::Ipv6);
     request.attributes = attachment.attributes();
+    request.likely_blocks = likely.to_vec();
     request.pools_v4.clone_from(&wishes.ipv4_pools);
     request.pools_v6.clone_from(&wishes.ipv6_pools);
     let client = Client::new(store.clone());
@@ -203,14 +210,31 @@ async fn take_named<S: Store>(
     Ok(held)
 }
 
-/// Releases all addresses of a handle and says which.
+/// Releases all addresses of an attachment, when it is this plugin's turn.
 ///
 /// # Errors
 /// [`AddressError::Handle`].
-pub async fn release<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<IpAddr>, AddressError> {
+pub async fn let_go<S: Store>(
+    store: &S,
+    run_dir: &Path,
+    attachment: &Attachment,
+) -> Result<Vec<IpAddr>, AddressError> {
+    let turn = Turn::wait(run_dir).await;
+    release(store, &attachment.handle(), turn.likely()).await
+}
+
+/// Releases all addresses of a handle and says which. A right guess of the blocks saves a read.
+///
+/// # Errors
+/// [`AddressError::Handle`].
+pub async fn release<S: Store>(
+    store: &S,
+    handle: &HandleId,
+    likely: &[Prefix],
+) -> Result<Vec<IpAddr>, AddressError> {
     let client = Client::new(store.clone());
     let released = client
-        .release_by_handle(handle, &[])
+        .release_by_handle(handle, likely)
         .await
         .map_err(|source| AddressError::Handle {
             handle: handle.clone(),

@@ -94,7 +94,7 @@ async fn release<S: Store>(
         progress(Milestone::EndpointDeleted);
     }
     if call.has_own_addresses() {
-        addresses::release(store, &attachment.handle()).await?;
+        addresses::let_go(store, &call.dirs.run, attachment).await?;
     }
     progress(Milestone::AddressesReleased);
     Ok(())

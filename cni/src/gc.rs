@@ -36,7 +36,7 @@ pub async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
         remove_endpoints(call, store, &dead).await?;
     }
     for handle in &dead {
-        let addresses = addresses::release(store, handle).await?;
+        let addresses = addresses::release(store, handle, &[]).await?;
         tracing::info!(%handle, ?addresses, "released: the runtime knows no such attachment");
     }
     if let Some(delegate) = call.delegate()? {

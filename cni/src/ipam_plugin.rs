@@ -27,7 +27,8 @@ pub async fn add<S: Store>(
     let wishes = Wishes::of(&call.env, &call.conf)?;
     let known = endpoint::read(store, &call.attachment).await?;
     let handle = known.handle.as_ref();
-    let held = match addresses::hold(store, &call.attachment, &wishes, handle).await {
+    let held = match addresses::hold(store, &call.dirs.run, &call.attachment, &wishes, handle).await
+    {
         Ok(held) => held,
         Err(error) => {
             del::release_or_leave(call, store, &|_| {}).await?;

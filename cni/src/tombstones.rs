@@ -240,7 +240,7 @@ async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, Tombston
         endpoint::remove(store, &key, &tombstone.container_id).await?;
     }
     if let Some(handle) = &tombstone.handle {
-        addresses::release(store, handle).await?;
+        addresses::release(store, handle, &[]).await?;
     }
     fs::remove_file(path).map_err(failed("remove", path))?;
     tracing::info!(container = tombstone.container_id, "tombstone replayed");

@@ -1,0 +1,175 @@
+//! A host's plugins take turns at IPAM: a lock on a file, which also remembers the blocks of the last
+//! assignments. Twenty pods that start at once change one block; without turns all but one of them lose the
+//! race each time. The lock is a courtesy: who does not get it in time goes on without it, for it is the
+//! datastore's transactions that keep the data right. What is remembered saves a read and may be wrong.
+//!
+//! A process that dies gives its lock back; its memory is overwritten by the next.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use caracal_model::net::Prefix;
+
+const FILE: &str = "ipam.lock";
+/// Patience for the others: much more than the turns of a hundred plugins, and less than a DEL may take.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Pause between two looks at the lock; a turn takes a few times as long. Waiting in the kernel instead would
+/// hold up everything else that the plugin does meanwhile.
+const LOOK: Duration = Duration::from_millis(1);
+/// Blocks to remember: one or two of each family are in use at a time.
+const REMEMBERED: usize = 4;
+
+/// A turn; it ends when the value goes.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    file: Option<File>,
+    likely: Vec<Prefix>,
+}
+
+impl Turn {
+    /// Waits for a turn; a while at most.
+    pub(crate) async fn wait(run_dir: &Path) -> Self {
+        let file = match open(run_dir) {
+            Ok(file) => file,
+            Err(error) => {
+                tracing::debug!(?run_dir, %error, "no file to take turns with");
+                return Self::without();
+            }
+        };
+        match tokio::time::timeout(LIMIT, lock(&file)).await {
+            Ok(Ok(())) => Self {
+                likely: read(&file).unwrap_or_default(),
+                file: Some(file),
+            },
+            Ok(Err(error)) => {
+                tracing::debug!(?run_dir, %error, "cannot lock {FILE}");
+                Self::without()
+            }
+            Err(_elapsed) => {
+                tracing::debug!("others take long; going on without a turn");
+                Self::without()
+            }
+        }
+    }
+
+    const fn without() -> Self {
+        Self {
+            file: None,
+            likely: Vec::new(),
+        }
+    }
+
+    /// The blocks that the last assignments were from.
+    pub(crate) fn likely(&self) -> &[Prefix] {
+        &self.likely
+    }
+
+    /// Remembers the blocks of an assignment, before those of earlier ones.
+    pub(crate) fn remember(&mut self, blocks: impl IntoIterator<Item = Prefix>) {
+        let before = self.likely.clone();
+        let mut likely: Vec<Prefix> = Vec::new();
+        for block in blocks.into_iter().chain(self.likely.drain(..)) {
+            if likely.len() < REMEMBERED && !likely.contains(&block) {
+                likely.push(block);
+            }
+        }
+        self.likely = likely;
+        if self.likely != before
+            && let Some(file) = &self.file
+            && let Err(error) = write(file, &self.likely)
+        {
+            tracing::debug!(%error, "cannot write {FILE}");
+        }
+    }
+}
+
+fn open(run_dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(run_dir)?;
+    File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(run_dir.join(FILE))
+}
+
+async fn lock(file: &File) -> io::Result<()> {
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOOK).await,
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// One block a line; what is no block is left out.
+fn read(mut file: &File) -> io::Result<Vec<Prefix>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let blocks = text.lines().filter_map(|line| line.parse().ok());
+    Ok(blocks.take(REMEMBERED).collect())
+}
+
+fn write(mut file: &File, blocks: &[Prefix]) -> io::Result<()> {
+    let text: String = blocks.iter().map(|block| format!("{block}\n")).collect();
+    file.rewind()?;
+    file.set_len(0)?;
+    file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn directory(name: &str) -> std::path::PathBuf {
+        let name = format!("caracal-turn-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_and_the_impatient_go_on() {
+        let run = directory("order");
+        let first = Turn::wait(&run).await;
+        assert!(first.file.is_some());
+        let start = tokio::time::Instant::now();
+        let second = Turn::wait(&run).await;
+        assert!(second.file.is_none());
+        assert!(start.elapsed() >= LIMIT);
+        drop(first);
+        assert!(Turn::wait(&run).await.file.is_some());
+        fs::remove_dir_all(run).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_latest_blocks_are_remembered_and_nonsense_is_not() {
+        let run = directory("memory");
+        let blocks = |texts: &[&str]| -> Vec<Prefix> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        Turn::wait(&run)
+            .await
+            .remember(blocks(&["10.0.0.0/26", "fd00::/122"]));
+        Turn::wait(&run)
+            .await
+            .remember(blocks(&["10.0.0.64/26", "fd00::/122"]));
+        let turn = Turn::wait(&run).await;
+        let latest = blocks(&["10.0.0.64/26", "fd00::/122", "10.0.0.0/26"]);
+        assert_eq!(turn.likely(), latest);
+        drop(turn);
+        fs::write(run.join(FILE), "what\n10.0.0.0/26\n\u{0}").unwrap();
+        let turn = Turn::wait(&run).await;
+        assert_eq!(turn.likely(), blocks(&["10.0.0.0/26"]));
+        fs::remove_dir_all(run).unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_directory_there_are_no_turns() {
+        let turn = Turn::wait(Path::new("/proc/none")).await;
+        assert!(turn.file.is_none() && turn.likely().is_empty());
+    }
+}
