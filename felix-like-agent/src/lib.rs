@@ -21,6 +21,7 @@ pub mod actual;
 pub mod dataplane;
 pub mod desired;
 pub mod diff;
+pub mod forecast;
 pub mod learned;
 pub mod links;
 pub mod nat;

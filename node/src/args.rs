@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use caracal_model::net::Prefix;
+use caracal_model::resource::EncapMode;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::telemetry::LogFormat;
@@ -46,12 +47,79 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: TopologyCommand,
     },
+    /// Changes how a pool's traffic travels.
+    Mode {
+        /// What to do.
+        #[command(subcommand)]
+        command: ModeCommand,
+    },
+    /// Takes away what the agent made in this machine's kernel. The node must not run.
+    Uninstall(UninstallArgs),
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.
         #[command(subcommand)]
         command: LabCommand,
     },
+}
+
+/// `caracal mode`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModeCommand {
+    /// Says for each node what would change. Exit code 5 when a node would be cut off.
+    Plan {
+        /// The change.
+        #[command(flatten)]
+        args: ModeArgs,
+    },
+    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect, and takes it back
+    /// when it is not.
+    Apply {
+        /// The change.
+        #[command(flatten)]
+        args: ModeArgs,
+        /// Seconds until it has to be in effect.
+        #[arg(long, default_value_t = 60)]
+        timeout: u64,
+        /// Run directories of more nodes whose admin sockets can be reached from here. May be repeated.
+        #[arg(long = "run-dir", value_name = "DIR")]
+        run_dirs: Vec<PathBuf>,
+    },
+}
+
+/// A change of modes.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ModeArgs {
+    /// The pool.
+    pub(crate) pool: String,
+    /// ipipMode: Never, Always or CrossSubnet. Stays as it is when absent.
+    #[arg(long, value_parser = encap_mode)]
+    pub(crate) ipip: Option<EncapMode>,
+    /// vxlanMode: Never, Always or CrossSubnet. Stays as it is when absent.
+    #[arg(long, value_parser = encap_mode)]
+    pub(crate) vxlan: Option<EncapMode>,
+    /// MTU of the nodes' interfaces in octets; this machine's when absent.
+    #[arg(long)]
+    pub(crate) mtu: Option<u32>,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+fn encap_mode(text: &str) -> Result<EncapMode, String> {
+    EncapMode::from_text(text)
+        .ok_or_else(|| format!("{text:?} is no mode; use Never, Always or CrossSubnet"))
+}
+
+/// `caracal uninstall`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UninstallArgs {
+    /// Routes, tunnel devices, neighbours, FDB entries and NAT rules of this node.
+    #[arg(long, required = true)]
+    pub(crate) node: bool,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// `caracal speaker`.

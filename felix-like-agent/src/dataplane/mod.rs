@@ -12,6 +12,7 @@ mod read;
 mod reconciler;
 mod retry;
 mod sysctl;
+mod uninstall;
 mod write;
 
 #[cfg(test)]
@@ -22,9 +23,11 @@ pub use netlink::{NetlinkError, Refusal};
 pub use reconciler::{
     AgentStatus, Freezing, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions,
 };
+pub use uninstall::{Removal, Uninstall};
 pub use write::EncodeError;
 
 use crate::links::Links;
+use crate::plan::KernelSupport;
 use crate::settings::ROUTE_PROTOCOL;
 
 /// Reads the interfaces of the calling thread's network namespace.
@@ -33,6 +36,18 @@ use crate::settings::ROUTE_PROTOCOL;
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn links() -> Result<Links, NetlinkError> {
     read::links(&netlink::Netlink::open()?).await
+}
+
+/// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to make devices.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport, NetlinkError> {
+    let netlink = netlink::Netlink::open()?;
+    let links = read::links(&netlink).await?;
+    let mut known = KernelSupport::default();
+    probe::support(&netlink, &links, wanted, &mut known).await?;
+    Ok(known)
 }
 
 /// True when the kernel holds routes of an earlier run of ours: forwarding has survived a restart.

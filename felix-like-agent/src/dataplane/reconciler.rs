@@ -603,7 +603,7 @@ fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
 }
 
 /// An object that is gone needs no deletion, and a device that has come needs no creation.
-fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
+pub(super) fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
     match answer {
         Some(Ok(())) => Ok(()),
         Some(Err(Refusal(code))) => {

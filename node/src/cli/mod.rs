@@ -2,10 +2,12 @@
 
 mod bgp;
 mod lab;
+mod mode;
 mod render;
 mod speaker;
 mod status;
 mod topology;
+mod uninstall;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +23,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Bgp { command } => bgp::run(command),
         Command::Render(args) => render::run(&args),
         Command::Topology { command } => topology::run(command),
+        Command::Mode { command } => mode::run(&command),
+        Command::Uninstall(args) => uninstall::run(&args),
         Command::Lab { command } => lab::run(command),
     }
 }

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::config::Config;
+pub(crate) use tunnels::set as set_tunnel_address;
 
 /// Runs the node until SIGTERM or SIGINT.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {

@@ -172,7 +172,7 @@ async fn ensure_one<S: Store>(
 }
 
 /// Writes the address into the field of its kind.
-fn set(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
+pub(crate) fn set(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
     let v4 = match address {
         Some(IpAddr::V4(v4)) => Some(v4),
         _ => None,

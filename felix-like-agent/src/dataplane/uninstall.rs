@@ -1,0 +1,118 @@
+//! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network namespace, and
+//! nothing else. Sysctls stay: nobody knows what they were before, and others may count on them by now.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
+
+use super::nat::NatWriter;
+use super::netlink::{Netlink, NetlinkError, Request};
+use super::reconciler::judge;
+use super::{chain, read, write};
+use crate::actual::Actual;
+use crate::desired::IPIP_DEVICE;
+use crate::diff::removal;
+use crate::op::Op;
+use crate::ownership::Ownership;
+
+/// One thing to remove, in the order in which it is removed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Removal {
+    /// An operation of the agent's.
+    Op(Op),
+    /// The kernel's own IPIP device cannot be deleted; it is set down, as it was before anybody used it.
+    LowerIpip,
+}
+
+impl std::fmt::Display for Removal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Op(op) => op.fmt(f),
+            Self::LowerIpip => write!(f, "set device {IPIP_DEVICE} down"),
+        }
+    }
+}
+
+/// A look at this machine, and the power to remove what was seen.
+pub struct Uninstall {
+    netlink: Netlink,
+    nat: NatWriter,
+    actual: Actual,
+    removals: Vec<Removal>,
+}
+
+impl Uninstall {
+    /// Looks at the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] when the kernel cannot be asked.
+    pub async fn look(ownership: &Ownership) -> Result<Self, NetlinkError> {
+        let netlink = Netlink::open()?;
+        let mut nat = NatWriter::default();
+        let mut actual = read::actual(&netlink).await?;
+        actual.nat = nat.read(None).await;
+        let removals = removals(&actual, ownership);
+        Ok(Self {
+            netlink,
+            nat,
+            actual,
+            removals,
+        })
+    }
+
+    /// What is ours.
+    #[must_use]
+    pub fn removals(&self) -> &[Removal] {
+        &self.removals
+    }
+
+    /// Removes it; each removal with the kernel's reason when it refuses.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] when the kernel cannot be asked any more.
+    pub async fn remove(mut self) -> Result<Vec<(Removal, Result<(), String>)>, NetlinkError> {
+        let mut done = Vec::with_capacity(self.removals.len());
+        for removal in std::mem::take(&mut self.removals) {
+            let result = self.one(&removal).await?;
+            done.push((removal, result));
+        }
+        Ok(done)
+    }
+
+    async fn one(&mut self, removal: &Removal) -> Result<Result<(), String>, NetlinkError> {
+        let op = match removal {
+            Removal::LowerIpip => {
+                let index = self.actual.links.by_name(IPIP_DEVICE).map(|l| l.index);
+                let request = lower(index.unwrap_or_default());
+                let answer = self.netlink.send(request).await?;
+                return Ok(answer.map_err(|refusal| refusal.to_string()));
+            }
+            Removal::Op(Op::DeleteNat) => {
+                return Ok(self.nat.remove().await.map_err(|error| chain(&error)));
+            }
+            Removal::Op(op) => op,
+        };
+        match write::request(op, &self.actual.links) {
+            Some(Ok(request)) => Ok(judge(op, Some(self.netlink.send(request).await?))),
+            Some(Err(error)) => Ok(Err(error.to_string())),
+            None => Ok(Ok(())),
+        }
+    }
+}
+
+fn removals(actual: &Actual, ownership: &Ownership) -> Vec<Removal> {
+    let ops = removal(actual, ownership);
+    // An address on it was ours: without one nobody of us has used it.
+    let used = |op: &Op| matches!(op, Op::DeleteAddress(name, _) if name.as_str() == IPIP_DEVICE);
+    let lower = ops.iter().any(used).then_some(Removal::LowerIpip);
+    ops.into_iter().map(Removal::Op).chain(lower).collect()
+}
+
+fn lower(index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.change_mask = LinkFlags::Up;
+    Request {
+        message: RouteNetlinkMessage::SetLink(message),
+        flags: 0,
+    }
+}

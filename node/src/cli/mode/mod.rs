@@ -1,0 +1,105 @@
+//! `caracal mode plan` and `caracal mode apply`: a pool's encapsulation, changed with open eyes. Exit code 5 when a
+//! node would be stranded; nothing is written then.
+
+mod apply;
+mod plan;
+
+use std::process::ExitCode;
+
+use caracal_agent::dataplane;
+use caracal_agent::forecast::Assumed;
+use caracal_agent::plan::{WantedTunnels, mtu};
+use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_model::resource::EncapMode;
+use caracal_model::txn::Range;
+use caracal_model::{Snapshot, keys};
+
+use super::print_json;
+use crate::args::{ModeArgs, ModeCommand, Output};
+use plan::{ModeError, ModePlan, Modes};
+
+/// Exit code of a refusal.
+const REFUSED: u8 = 5;
+
+pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
+    // One thread: netlink sockets belong to the network namespace of the thread that opens them.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+        let (args, apply) = match command {
+            ModeCommand::Plan { args } => (args, None),
+            ModeCommand::Apply {
+                args,
+                timeout,
+                run_dirs,
+            } => (args, Some((*timeout, run_dirs))),
+        };
+        let snapshot = read(&store).await?;
+        let plan = match planned(&snapshot, args).await {
+            Ok(plan) => plan,
+            Err(error) => {
+                eprintln!("{error}");
+                return Ok(ExitCode::from(REFUSED));
+            }
+        };
+        match args.output.output {
+            Output::Json => print_json(&plan.json()),
+            Output::Table => print!("{plan}"),
+        }
+        let stranded = plan.stranded();
+        for (node, reason) in &stranded {
+            eprintln!("refused: {node}: {reason}");
+        }
+        if !stranded.is_empty() {
+            return Ok(ExitCode::from(REFUSED));
+        }
+        match apply {
+            None => Ok(ExitCode::SUCCESS),
+            Some((timeout, run_dirs)) => {
+                apply::run(&store, &snapshot, &plan, timeout, run_dirs).await
+            }
+        }
+    })
+}
+
+/// Resources and IPAM at one revision.
+async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
+    let ranges = [
+        Range::Prefix(keys::resources_prefix()),
+        Range::Prefix(keys::ipam_prefix()),
+    ];
+    let answer = store.read(&ranges).await?;
+    let mut snapshot = Snapshot::default();
+    for entry in answer.ranges.iter().flatten() {
+        snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
+    }
+    snapshot.revision = answer.revision;
+    Ok(snapshot)
+}
+
+/// The plan. Every kernel is taken to be able to do what this machine's can.
+async fn planned(snapshot: &Snapshot, args: &ModeArgs) -> Result<ModePlan, ModeError> {
+    let modes = Modes {
+        ipip: args.ipip,
+        vxlan: args.vxlan,
+    };
+    let wants = |mode: Option<EncapMode>| mode.is_some_and(|mode| mode != EncapMode::Never);
+    let wanted = WantedTunnels {
+        ipip: wants(modes.ipip),
+        vxlan: wants(modes.vxlan),
+    };
+    let kernel = dataplane::support(wanted).await.unwrap_or_else(|error| {
+        eprintln!(
+            "this kernel cannot be asked what it can do ({error}); taken to be able to do all"
+        );
+        Default::default()
+    });
+    let mtu = match (args.mtu, dataplane::links().await) {
+        (Some(mtu), _) => mtu,
+        (None, Ok(links)) => mtu::host_mtu(&links, None),
+        (None, Err(_)) => mtu::FALLBACK_MTU,
+    };
+    ModePlan::of(snapshot, &args.pool, modes, &Assumed { mtu, kernel })
+}

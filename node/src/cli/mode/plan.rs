@@ -1,0 +1,257 @@
+//! What a change of a pool's mode would do to each node, computed by the agent's own plan over a snapshot that
+//! is not written yet.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use caracal_agent::Learned;
+use caracal_agent::desired::RouteKind;
+use caracal_agent::forecast::{self, Assumed, Change};
+use caracal_ipam::tunnel::TunnelKind;
+use caracal_model::resource::{EncapMode, IpPool, Kind};
+use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use caracal_topologies::PlanOptions;
+use serde_json::{Value, json};
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ModeError {
+    /// No such pool.
+    #[error("there is no pool {pool}; the pools are: {known}")]
+    NoPool {
+        /// As asked for.
+        pool: String,
+        /// What there is.
+        known: String,
+    },
+    /// The pool would not be valid.
+    #[error("pool {pool} cannot have these modes: {reason}")]
+    Invalid {
+        /// The pool.
+        pool: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The modes that are asked for; what is `None` stays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Modes {
+    pub(super) ipip: Option<EncapMode>,
+    pub(super) vxlan: Option<EncapMode>,
+}
+
+/// The plan of a whole cluster.
+pub(super) struct ModePlan {
+    /// The key of the pool.
+    pub(super) key: String,
+    /// The revision of the pool that was read.
+    pub(super) revision: i64,
+    /// The pool as it would be written.
+    pub(super) value: Vec<u8>,
+    /// From what to what, in words.
+    pub(super) summary: String,
+    /// Nodes with what changes on them.
+    pub(super) nodes: BTreeMap<NodeName, Change>,
+}
+
+impl ModePlan {
+    /// Plans a change.
+    pub(super) fn of(
+        snapshot: &Snapshot,
+        pool: &str,
+        modes: Modes,
+        assumed: &Assumed,
+    ) -> Result<Self, ModeError> {
+        let no_pool = || ModeError::NoPool {
+            pool: pool.to_owned(),
+            known: snapshot
+                .pools
+                .keys()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let found = snapshot
+            .pools
+            .iter()
+            .find(|(name, _)| name.as_str() == pool);
+        let (_, before) = found.ok_or_else(no_pool)?;
+        let mut after = IpPool::clone(before);
+        after.spec.ipip_mode = modes.ipip.unwrap_or(after.spec.ipip_mode);
+        after.spec.vxlan_mode = modes.vxlan.unwrap_or(after.spec.vxlan_mode);
+        let value = after.to_json();
+        IpPool::from_json(&value).map_err(|reason| ModeError::Invalid {
+            pool: pool.to_owned(),
+            reason: reason.to_string(),
+        })?;
+        let key = Key::resource(Kind::IpPool, pool).to_path();
+        let mut changed = snapshot.clone();
+        changed.apply(&key, Some(&value), snapshot.revision + 1);
+        promise_addresses(&mut changed);
+        let mut announced = Announced::of(snapshot);
+        let nodes = snapshot
+            .nodes
+            .keys()
+            .map(|me| {
+                let learned = announced.to(me);
+                let plan = |of: &Snapshot| forecast::desired(of, me, learned, assumed);
+                (
+                    me.clone(),
+                    forecast::compare(&plan(snapshot), &plan(&changed)),
+                )
+            })
+            .collect();
+        Ok(Self {
+            key,
+            revision: before.revision,
+            summary: format!(
+                "pool {pool}: ipipMode {} → {}, vxlanMode {} → {}",
+                before.spec.ipip_mode,
+                after.spec.ipip_mode,
+                before.spec.vxlan_mode,
+                after.spec.vxlan_mode
+            ),
+            value,
+            nodes,
+        })
+    }
+
+    /// Nodes that would be stranded, with the reason.
+    pub(super) fn stranded(&self) -> Vec<(&NodeName, &str)> {
+        let each = |(node, change): (_, &'_ Change)| -> Vec<_> {
+            let reasons = &change.stranded;
+            (0..reasons.len()).map(|n| (node, n)).collect()
+        };
+        let all = self.nodes.iter().flat_map(each);
+        all.map(|(node, n)| (node, self.nodes[node].stranded[n].as_str()))
+            .collect()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let node = |(name, change): (&NodeName, &Change)| {
+            let routes: Vec<Value> = change
+                .routes
+                .iter()
+                .map(|((from, to), count)| {
+                    json!({"from": from.map(RouteKind::as_str), "to": to.map(RouteKind::as_str), "count": count})
+                })
+                .collect();
+            let value = json!({
+                "devicesCome": change.devices_come.iter().map(|(name, mtu)| json!({"name": name, "mtu": mtu})).collect::<Vec<_>>(),
+                "devicesGo": change.devices_go,
+                "routes": routes,
+                "workloadMtu": {"before": change.workload_mtu.0, "after": change.workload_mtu.1},
+                "stranded": change.stranded,
+            });
+            (name.to_string(), value)
+        };
+        let nodes: serde_json::Map<String, Value> = self.nodes.iter().map(node).collect();
+        json!({"change": self.summary, "revision": self.revision, "nodes": nodes})
+    }
+}
+
+impl fmt::Display for ModePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.summary)?;
+        for (node, change) in &self.nodes {
+            writeln!(f, "{node}: {}", sentence(change))?;
+        }
+        Ok(())
+    }
+}
+
+fn sentence(change: &Change) -> String {
+    let mut parts = Vec::new();
+    let come = change.devices_come.iter();
+    parts.extend(come.map(|(name, mtu)| format!("device {name} (mtu {mtu}) comes")));
+    let kind = |kind: &Option<RouteKind>| kind.map_or("none", RouteKind::as_str);
+    for ((from, to), count) in &change.routes {
+        parts.push(format!("{count} routes {} → {}", kind(from), kind(to)));
+    }
+    let go = change.devices_go.iter();
+    parts.extend(go.map(|name| format!("device {name} goes")));
+    let (before, after) = change.workload_mtu;
+    if before != after {
+        let note = if after < before {
+            "; running pods keep theirs until they are made anew"
+        } else {
+            ""
+        };
+        parts.push(format!("MTU of new pods {before} → {after}{note}"));
+    }
+    if parts.is_empty() {
+        return "nothing changes".to_owned();
+    }
+    parts.join(", ")
+}
+
+/// Gives each node the tunnel addresses that it will take from IPAM, where a pool would lend it one. The
+/// addresses are those of benchmarks (RFC 2544, RFC 5180): only that there is one matters here.
+fn promise_addresses(snapshot: &mut Snapshot) {
+    let names: Vec<NodeName> = snapshot.nodes.keys().cloned().collect();
+    for (n, name) in names.iter().enumerate() {
+        let mut node = caracal_model::resource::Node::clone(&snapshot.nodes[name]);
+        let low = u16::try_from(n % 0x1_0000).unwrap_or_default();
+        for kind in TunnelKind::ALL {
+            let qualifies = snapshot
+                .pools
+                .values()
+                .any(|pool| kind.qualifies(pool, &node.metadata.labels));
+            if !qualifies || kind.current(&node).is_some() {
+                continue;
+            }
+            let address: IpAddr = match kind {
+                TunnelKind::VxlanV6 => Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, low).into(),
+                _ => {
+                    let [high, low] = low.to_be_bytes();
+                    Ipv4Addr::new(198, 18, high, low).into()
+                }
+            };
+            crate::node::set_tunnel_address(&mut node, kind, Some(address));
+        }
+        let revision = snapshot.revision;
+        snapshot.apply(&Key::node(name).to_path(), Some(&node.to_json()), revision);
+    }
+}
+
+/// Which node announces what, when BGP works.
+struct Announced {
+    by: BTreeMap<Prefix, (NodeName, Learned)>,
+    /// Nodes with at least one peer.
+    speaking: std::collections::BTreeSet<NodeName>,
+    view: BTreeMap<Prefix, Learned>,
+}
+
+impl Announced {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut announced = Self {
+            by: BTreeMap::new(),
+            speaking: std::collections::BTreeSet::new(),
+            view: BTreeMap::new(),
+        };
+        for name in snapshot.nodes.keys() {
+            let config = caracal_topologies::plan(snapshot, name, &PlanOptions::default()).config;
+            if config.peers.is_empty() {
+                continue;
+            }
+            announced.speaking.insert(name.clone());
+            for (prefix, origination) in config.originate {
+                if let Some(hop) = origination.next_hop {
+                    let learned = (name.clone(), Learned::internal(hop));
+                    announced.by.insert(prefix, learned);
+                }
+            }
+        }
+        announced
+    }
+
+    /// What a node learns: everything that others announce, when it has a peer at all.
+    fn to(&mut self, me: &NodeName) -> &BTreeMap<Prefix, Learned> {
+        let heard = self.speaking.contains(me);
+        let others = self.by.iter().filter(|(_, (by, _))| heard && by != me);
+        self.view = others.map(|(p, (_, l))| (*p, l.clone())).collect();
+        &self.view
+    }
+}

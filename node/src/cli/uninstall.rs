@@ -1,0 +1,55 @@
+//! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and nothing else.
+
+use std::process::ExitCode;
+
+use caracal_agent::dataplane::Uninstall;
+use caracal_agent::ownership::Ownership;
+
+use super::run_dir;
+use crate::admin::{Request, ask};
+use crate::args::UninstallArgs;
+
+/// Values that the agent turns on and that stay: others may count on them by now.
+const SYSCTLS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+
+pub(super) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
+    if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
+        anyhow::bail!(
+            "a caracal node runs here and would put everything back; stop it first, or look with --dry-run"
+        );
+    }
+    // One thread: netlink sockets belong to the network namespace of the thread that opens them.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(uninstall(args.dry_run))
+}
+
+async fn uninstall(dry_run: bool) -> anyhow::Result<ExitCode> {
+    let found = Uninstall::look(&Ownership::default()).await?;
+    let mut failures = 0;
+    if dry_run {
+        for removal in found.removals() {
+            println!("would {removal}");
+        }
+    } else {
+        for (removal, result) in found.remove().await? {
+            match result {
+                Ok(()) => println!("{removal}"),
+                Err(reason) => {
+                    failures += 1;
+                    eprintln!("cannot {removal}: {reason}");
+                }
+            }
+        }
+    }
+    eprintln!(
+        "not changed: {}, routes and interfaces of workloads that the CNI plugin made, and the node's data in the datastore",
+        SYSCTLS.join(", ")
+    );
+    Ok(if failures == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
