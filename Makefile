@@ -1,7 +1,8 @@
 # make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
+# make bench  the same BGP work for caracal, BIRD 2 and FRR, interleaved; tables go to docs/performance.md
 #
-# Both install the Debian packages they miss (as root, or through sudo).
+# All install the Debian packages they miss (as root, or through sudo).
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -12,7 +13,7 @@ LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linu
 # Real peers, packet captures, certificates, and the kernel with IPIP.
 TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod
 
-.PHONY: demo test lint unit e2e ipip release clean packages-build packages-demo packages-test
+.PHONY: demo test lint unit e2e ipip bench release clean packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal
@@ -45,6 +46,11 @@ ipip: packages-test
 	$(CARGO) test -p caracal-tests --test ipip --no-run
 	lab/with-ipip-kernel --check
 	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test ipip -- --test-threads=1 --nocapture
+
+# Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr).
+bench: packages-test
+	$(CARGO) build --release -p caracal-bench
+	target/release/caracal-bench run --write docs/performance.md
 
 release: packages-build
 	$(CARGO) build --release -p caracal

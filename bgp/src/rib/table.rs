@@ -139,10 +139,30 @@ impl Dest {
     }
 }
 
+/// An entry of the index. With the hash beside the handle, growing the index and passing over other prefixes do
+/// not touch the destinations, which are seldom in a cache.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u32,
+    id: DestId,
+}
+
+impl Slot {
+    /// The upper half of a hash, which is what is kept.
+    const fn half(hash: u64) -> u32 {
+        (hash >> 32) as u32
+    }
+
+    /// The hash as the index takes it: it looks at the lowest and at the highest bits.
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash) << 32 | u64::from(hash)
+    }
+}
+
 /// All destinations.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    index: HashTable<DestId>,
+    index: HashTable<Slot>,
     hasher: foldhash::fast::RandomState,
     chunks: Vec<Vec<Dest>>,
     free: Vec<DestId>,
@@ -167,17 +187,26 @@ impl Table {
         self.chunks[index / CHUNK][index % CHUNK].prefix
     }
 
+    fn hash(&self, prefix: &Prefix) -> u32 {
+        Slot::half(self.hasher.hash_one(prefix))
+    }
+
     /// The handle of a prefix.
     pub(super) fn find(&self, prefix: &Prefix) -> Option<DestId> {
-        let hash = self.hasher.hash_one(prefix);
+        self.find_hashed(self.hash(prefix), prefix)
+    }
+
+    fn find_hashed(&self, hash: u32, prefix: &Prefix) -> Option<DestId> {
+        let same = |slot: &Slot| slot.hash == hash && self.get(slot.id).prefix == *prefix;
         self.index
-            .find(hash, |id| self.get(*id).prefix == *prefix)
-            .copied()
+            .find(Slot::spread(hash), same)
+            .map(|slot| slot.id)
     }
 
     /// The handle of a prefix, made if necessary.
     pub(super) fn find_or_insert(&mut self, prefix: Prefix) -> DestId {
-        if let Some(id) = self.find(&prefix) {
+        let hash = self.hash(&prefix);
+        if let Some(id) = self.find_hashed(hash, &prefix) {
             return id;
         }
         let dest = Dest {
@@ -187,15 +216,10 @@ impl Table {
             paths: Paths::Empty,
         };
         let id = self.place(dest);
-        let Self {
-            index,
-            hasher,
-            chunks,
-            ..
-        } = self;
-        let prefix_of = |id: &DestId| &chunks[id.index() / CHUNK][id.index() % CHUNK].prefix;
-        let hash = hasher.hash_one(prefix);
-        index.insert_unique(hash, id, |id| hasher.hash_one(prefix_of(id)));
+        self.index
+            .insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| {
+                Slot::spread(slot.hash)
+            });
         id
     }
 
@@ -215,8 +239,8 @@ impl Table {
     /// Gives a destination without paths back.
     pub(super) fn release(&mut self, id: DestId) {
         let prefix = self.get(id).prefix;
-        let hash = self.hasher.hash_one(prefix);
-        if let Ok(entry) = self.index.find_entry(hash, |other| *other == id) {
+        let hash = Slot::spread(self.hash(&prefix));
+        if let Ok(entry) = self.index.find_entry(hash, |slot| slot.id == id) {
             entry.remove();
             self.free.push(id);
         }
@@ -224,12 +248,12 @@ impl Table {
 
     /// All destinations, in no particular order.
     pub(super) fn ids(&self) -> Vec<DestId> {
-        self.index.iter().copied().collect()
+        self.index.iter().map(|slot| slot.id).collect()
     }
 
     /// All destinations, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (DestId, &Dest)> {
-        self.index.iter().map(|id| (*id, self.get(*id)))
+        self.index.iter().map(|slot| (slot.id, self.get(slot.id)))
     }
 }
 

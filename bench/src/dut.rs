@@ -1,0 +1,267 @@
+//! The speakers under test: their configuration, their process, what it cost.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use caracal_bgp::config::{Listen, PeerConfig, SpeakerConfig};
+use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
+
+use crate::lab::{CLIENTS, DUT, LINK};
+use crate::scenario::{DUT_AS, Scenario};
+
+/// A speaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Speaker {
+    /// This project's.
+    Caracal,
+    /// BIRD 2.
+    Bird2,
+    /// FRR's bgpd.
+    Frr,
+    /// GoBGP.
+    Gobgp,
+}
+
+/// Where FRR keeps its daemons.
+const BGPD: &str = "/usr/lib/frr/bgpd";
+
+impl Speaker {
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Caracal => "caracal",
+            Self::Bird2 => "bird2",
+            Self::Frr => "frr",
+            Self::Gobgp => "gobgp",
+        }
+    }
+
+    /// What the program says of its version; `None` when it is not installed.
+    pub fn version(self) -> Option<String> {
+        let program = match self {
+            Self::Caracal => return Some(format!("caracal {}", env!("CARGO_PKG_VERSION"))),
+            Self::Bird2 => "bird",
+            Self::Frr => BGPD,
+            Self::Gobgp => "gobgpd",
+        };
+        let output = Command::new(program).arg("--version").output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().next().map(str::to_owned)
+    }
+
+    /// How long the speaker takes after its sessions are up until it announces without further delay.
+    pub const fn warm_up(self) -> Duration {
+        match self {
+            // FRR coalesces for seconds after a session came up; that delay is not its speed.
+            Self::Frr => Duration::from_secs(10),
+            Self::Caracal | Self::Bird2 | Self::Gobgp => Duration::from_millis(500),
+        }
+    }
+
+    /// Starts the speaker in a namespace, configured for a scenario.
+    pub fn start(self, scenario: &Scenario, namespace: &str, dir: &Path) -> Result<Process> {
+        let file = dir.join(format!("{}.conf", self.name()));
+        let text = match self {
+            Self::Caracal => caracal(scenario)?,
+            Self::Bird2 => bird(scenario),
+            Self::Frr => frr(scenario),
+            Self::Gobgp => gobgp(scenario),
+        };
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]);
+        match self {
+            Self::Caracal => command.arg(std::env::current_exe()?).arg("speaker").arg(&file),
+            Self::Bird2 => {
+                command.args(["bird", "-f", "-c"]).arg(&file);
+                command.arg("-s").arg(dir.join("bird.ctl"))
+            }
+            Self::Frr => {
+                let own = |name: &str| dir.join(name);
+                command.args([BGPD, "-Z", "-S", "-P", "0", "-u", "root", "-g", "root"]);
+                command.arg("-f").arg(&file).arg("-i").arg(own("bgpd.pid"));
+                command.arg("--vty_socket").arg(dir)
+            }
+            Self::Gobgp => {
+                command.args(["gobgpd", "-t", "toml", "-l", "error", "-p", "-f"]);
+                command.arg(&file).args(["--api-hosts", "127.0.0.1:50051"])
+            }
+        };
+        let log = dir.join(format!("{}.log", self.name()));
+        let out = std::fs::File::create(&log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.name()))?;
+        Ok(Process { child, log })
+    }
+}
+
+/// A running speaker; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error when the process has ended.
+    pub fn check(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(());
+        };
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let tail = log.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
+        bail!("the speaker has ended ({status}): {tail}")
+    }
+
+    /// CPU time of all threads so far, user and system.
+    pub fn cpu(&self) -> Result<Duration> {
+        let tasks = format!("/proc/{}/task", self.id());
+        let mut nanos = 0;
+        for task in std::fs::read_dir(&tasks)? {
+            // A thread may end while we look.
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
+                continue;
+            };
+            let first = text.split_whitespace().next();
+            nanos += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Peak resident memory in KiB.
+    pub fn peak_kib(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        number.context("/proc says nothing of the peak memory")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn caracal(scenario: &Scenario) -> Result<String> {
+    let mut config = SpeakerConfig {
+        local_as: Asn(DUT_AS),
+        router_id: RouterId(DUT),
+        listen: Some(Listen {
+            address: Some(IpAddr::V4(DUT)),
+            port: 179,
+        }),
+        peers: std::collections::BTreeMap::new(),
+        originate: std::collections::BTreeMap::new(),
+        filters: std::collections::BTreeMap::new(),
+    };
+    for role in &scenario.roles {
+        let mut peer = PeerConfig::new(IpAddr::V4(role.address), Asn(role.asn));
+        peer.passive = true;
+        peer.source = Some(IpAddr::V4(DUT));
+        peer.hold_time = Duration::from_secs(u64::from(scenario.hold));
+        peer.client_of = (role.asn == DUT_AS).then_some(ClusterId(DUT));
+        let name = PeerName::from(role.address.to_string());
+        config.peers.insert(name, peer);
+    }
+    Ok(serde_json::to_string_pretty(&config)?)
+}
+
+fn bird(scenario: &Scenario) -> String {
+    let hold = scenario.hold;
+    let mut text = format!(
+        "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
+         protocol static {{ ipv4; route {CLIENTS}/20 via {LINK}; }}\n\
+         template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
+         ipv4 {{ import all; export where source = RTS_BGP; }};\n}}\n"
+    );
+    for (index, role) in scenario.roles.iter().enumerate() {
+        let kind = if role.asn == DUT_AS {
+            format!("multihop; rr client; rr cluster id {DUT};")
+        } else {
+            "direct;".to_owned()
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "protocol bgp p{index} from neighbour {{ neighbor {} as {}; {kind} }}",
+            role.address, role.asn
+        );
+    }
+    text
+}
+
+fn frr(scenario: &Scenario) -> String {
+    let (hold, keepalive) = (scenario.hold, scenario.hold / 3);
+    let mut text = format!(
+        "frr defaults traditional\nrouter bgp {DUT_AS} view bench\n bgp router-id {DUT}\n \
+         bgp cluster-id {DUT}\n no bgp ebgp-requires-policy\n no bgp network import-check\n \
+         bgp bestpath compare-routerid\n timers bgp {keepalive} {hold}\n"
+    );
+    let mut clients = String::new();
+    for role in &scenario.roles {
+        let address = role.address;
+        let _ = writeln!(text, " neighbor {address} remote-as {}", role.asn);
+        let _ = writeln!(text, " neighbor {address} passive");
+        let _ = writeln!(text, " neighbor {address} timers connect 1");
+        let _ = writeln!(text, " neighbor {address} advertisement-interval 0");
+        if role.asn == DUT_AS {
+            let _ = writeln!(clients, "  neighbor {address} route-reflector-client");
+        } else {
+            let _ = writeln!(text, " neighbor {address} disable-connected-check");
+        }
+    }
+    let _ = writeln!(
+        text,
+        " address-family ipv4 unicast\n{clients} exit-address-family\nexit"
+    );
+    text
+}
+
+fn gobgp(scenario: &Scenario) -> String {
+    let hold = scenario.hold;
+    let mut text = format!(
+        "[global.config]\nas = {DUT_AS}\nrouter-id = \"{DUT}\"\nport = 179\n\
+         local-address-list = [\"{DUT}\"]\n\
+         [global.route-selection-options.config]\nexternal-compare-router-id = true\n"
+    );
+    for role in &scenario.roles {
+        let _ = writeln!(
+            text,
+            "[[neighbors]]\n[neighbors.config]\nneighbor-address = \"{}\"\npeer-as = {}\n\
+             [neighbors.transport.config]\npassive-mode = true\nlocal-address = \"{DUT}\"\n\
+             [neighbors.timers.config]\nhold-time = {hold}\nkeepalive-interval = {}",
+            role.address,
+            role.asn,
+            hold / 3
+        );
+        if role.asn == DUT_AS {
+            let _ = writeln!(
+                text,
+                "[neighbors.route-reflector.config]\nroute-reflector-client = true\n\
+                 route-reflector-cluster-id = \"{DUT}\""
+            );
+        }
+        let _ = writeln!(
+            text,
+            "[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"ipv4-unicast\""
+        );
+    }
+    text
+}

@@ -1,0 +1,78 @@
+//! Two network namespaces joined by a veth pair: the generator lives in one, the speaker under test in the other.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The speaker's address.
+pub const DUT: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
+/// The generator's end of the link.
+pub const LINK: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 2);
+/// Addresses of external neighbours begin here; they are on the link.
+pub const NEIGHBOURS: Ipv4Addr = Ipv4Addr::new(10, 64, 1, 0);
+/// Addresses of reflector clients begin here; they are behind the link's other end.
+pub const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 64, 16, 0);
+
+/// The namespaces; deleted when dropped.
+#[derive(Debug)]
+pub struct Lab {
+    prefix: String,
+}
+
+fn ip(args: &str) -> Result<()> {
+    let output = Command::new("ip")
+        .args(args.split_whitespace())
+        .output()
+        .context("cannot run ip (package iproute2)")?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("ip {args}: {}", text.trim());
+    }
+    Ok(())
+}
+
+impl Lab {
+    /// Makes the namespaces.
+    pub fn new() -> Result<Self> {
+        let lab = Self {
+            prefix: format!("cbench{}", std::process::id()),
+        };
+        let (dut, generator) = (lab.dut(), lab.generator());
+        ip(&format!("netns add {dut}"))?;
+        ip(&format!("netns add {generator}"))?;
+        ip(&format!(
+            "-n {generator} link add gen type veth peer name dut netns {dut}"
+        ))?;
+        for (namespace, device, address) in [(&dut, "dut", DUT), (&generator, "gen", LINK)] {
+            ip(&format!("-n {namespace} link set lo up"))?;
+            ip(&format!("-n {namespace} link set {device} up"))?;
+            ip(&format!("-n {namespace} addr add {address}/20 dev {device}"))?;
+        }
+        // Whole ranges are local to the generator: an address for each peer without configuring each.
+        ip(&format!("-n {generator} route add local 10.64.1.0/24 dev lo"))?;
+        ip(&format!("-n {generator} route add local {CLIENTS}/20 dev lo"))?;
+        ip(&format!("-n {dut} route add {CLIENTS}/20 via {LINK}"))?;
+        Ok(lab)
+    }
+
+    /// The namespace of the speaker under test.
+    pub fn dut(&self) -> String {
+        format!("{}-dut", self.prefix)
+    }
+
+    /// The namespace of the generator.
+    pub fn generator(&self) -> String {
+        format!("{}-gen", self.prefix)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [self.dut(), self.generator()] {
+            if let Err(error) = ip(&format!("netns del {namespace}")) {
+                eprintln!("{error:#}");
+            }
+        }
+    }
+}

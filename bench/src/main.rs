@@ -1,0 +1,169 @@
+//! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other in turn, with
+//! checked results. `caracal-bench speaker FILE`: the speaker under test, from a configuration in JSON.
+//!
+//! It makes two network namespaces of its own and needs root for them. It must never touch the namespace it was
+//! started in.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "counts of peers and prefixes of scenarios that are constants of this program"
+)]
+#![allow(unreachable_pub, reason = "a program has no public interface")]
+
+mod dut;
+mod generator;
+mod lab;
+mod report;
+mod routes;
+mod run;
+mod scenario;
+mod wire;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::speaker::SpeakerOptions;
+use dut::Speaker;
+use lab::Lab;
+use report::Runs;
+use scenario::Scenario;
+
+#[derive(Debug, Parser)]
+#[command(about = "Compares BGP speakers under the same work")]
+struct Args {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Compares speakers.
+    Run(RunArgs),
+    /// The same, already inside the generator's namespace.
+    #[command(hide = true)]
+    Inside {
+        /// The namespace of the speaker under test.
+        #[arg(long)]
+        dut: String,
+        #[command(flatten)]
+        args: RunArgs,
+    },
+    /// The speaker under test.
+    Speaker {
+        /// Its configuration: a `SpeakerConfig` as JSON.
+        config: PathBuf,
+    },
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct RunArgs {
+    /// A-N, B-N, C, D, E-N; N as in 100k or 1M.
+    #[arg(default_values = ["A-100k", "A-1M", "B-100", "B-300", "B-1000", "C", "D", "E-300"])]
+    scenarios: Vec<String>,
+    /// Speakers; those that are not installed are left out.
+    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "frr"])]
+    speakers: Vec<Speaker>,
+    /// Runs of each speaker; speakers take turns.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Writes the tables into this Markdown file, too.
+    #[arg(long)]
+    write: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Action::Run(args) => outside(&args),
+        Action::Inside { dut, args } => inside(&dut, &args),
+        Action::Speaker { config } => speak(&config),
+    }
+}
+
+/// Makes the namespaces and goes on inside.
+fn outside(args: &RunArgs) -> Result<()> {
+    for name in &args.scenarios {
+        Scenario::new(name)?;
+    }
+    let lab = Lab::new()?;
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &lab.generator(), "sh", "-c"])
+        .arg("ulimit -n 16384; exec \"$0\" \"$@\"")
+        .arg(std::env::current_exe()?)
+        .args(["inside", "--dut", &lab.dut()]);
+    let speakers: Vec<&str> = args.speakers.iter().map(|s| s.name()).collect();
+    command.args(["--speakers", &speakers.join(",")]);
+    command.args(["--runs", &args.runs.to_string()]);
+    if let Some(file) = &args.write {
+        command.arg("--write").arg(file);
+    }
+    let status = command.args(&args.scenarios).status()?;
+    ensure!(status.success(), "the comparison failed ({status})");
+    Ok(())
+}
+
+fn inside(dut: &str, args: &RunArgs) -> Result<()> {
+    let mut speakers = Vec::new();
+    for speaker in &args.speakers {
+        match speaker.version() {
+            Some(version) => {
+                println!("{}: {version}", speaker.name());
+                speakers.push(*speaker);
+            }
+            None => println!("{}: not installed", speaker.name()),
+        }
+    }
+    let dir = std::env::temp_dir().join(dut);
+    std::fs::create_dir_all(&dir)?;
+    let result = compare(dut, args, &speakers, &dir);
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Result<()> {
+    for name in &args.scenarios {
+        let mut scenario = Scenario::new(name)?;
+        let mut all: Vec<Runs> = speakers
+            .iter()
+            .map(|speaker| Runs {
+                speaker: *speaker,
+                outcomes: Vec::new(),
+                failures: Vec::new(),
+            })
+            .collect();
+        for _ in 0..args.runs {
+            for runs in &mut all {
+                match run::run(runs.speaker, &mut scenario, dut, dir) {
+                    Ok(outcome) => runs.outcomes.push(outcome),
+                    Err(error) => runs.failures.push(format!("{error:#}")),
+                }
+            }
+        }
+        let table = report::table(&all);
+        println!("\n### {}\n\n{table}", scenario.name);
+        if let Some(file) = &args.write {
+            report::write(file, &scenario.name, &table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs until it is killed.
+fn speak(file: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    let config: SpeakerConfig = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no configuration", file.display()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let _speaker = caracal_bgp::speaker::Speaker::spawn(config, SpeakerOptions::default());
+        std::future::pending::<()>().await;
+    });
+    Ok(())
+}

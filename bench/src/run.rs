@@ -1,0 +1,188 @@
+//! One run: a speaker, a scenario, a stopwatch.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::dut::{Process, Speaker};
+use crate::generator::{Counters, Generator};
+use crate::lab::DUT;
+use crate::scenario::{Kind, Scenario};
+
+/// How long a phase may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long the idle scenario looks on.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What a phase cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Until the last receiver held what it must.
+    pub wall: Duration,
+    /// CPU time of the speaker, until it had come to rest.
+    pub cpu: Duration,
+}
+
+/// What a run brought.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Phases in order; repeated ones are averaged.
+    pub phases: Vec<(&'static str, Cost)>,
+    /// Peak resident memory in KiB.
+    pub peak_kib: u64,
+    /// Counters of the receivers.
+    pub counters: Counters,
+}
+
+struct Run<'a> {
+    process: Process,
+    generator: Generator,
+    scenario: &'a mut Scenario,
+}
+
+/// Runs a scenario against a speaker.
+pub fn run(
+    speaker: Speaker,
+    scenario: &mut Scenario,
+    namespace: &str,
+    dir: &Path,
+) -> Result<Outcome> {
+    scenario.reset();
+    let mut process = speaker.start(scenario, namespace, dir)?;
+    let generator = Generator::connect(
+        DUT,
+        scenario.roles.clone(),
+        scenario.universe.clone(),
+        scenario.hold,
+        scenario,
+        || process.check(),
+    )?;
+    let mut run = Run {
+        process,
+        generator,
+        scenario,
+    };
+    run.generator.expect(run.scenario);
+    run.generator.idle(speaker.warm_up(), run.scenario)?;
+    run.rest()?;
+    let phases = run.phases()?;
+    let counters = run.generator.counters;
+    ensure!(
+        counters.bad == 0,
+        "{} of {} UPDATEs are wrong: {}",
+        counters.bad,
+        counters.checked,
+        run.generator.first_bad().unwrap_or_default()
+    );
+    run.process.check()?;
+    Ok(Outcome {
+        phases,
+        peak_kib: run.process.peak_kib()?,
+        counters,
+    })
+}
+
+impl Run<'_> {
+    fn phases(&mut self) -> Result<Vec<(&'static str, Cost)>> {
+        match self.scenario.kind {
+            Kind::Load | Kind::Choose => Ok(vec![("load", self.load()?)]),
+            Kind::Flap => {
+                let load = self.load()?;
+                let zero = Cost {
+                    wall: Duration::ZERO,
+                    cpu: Duration::ZERO,
+                };
+                let (mut down, mut up) = (zero, zero);
+                for _ in 0..5 {
+                    let withdrawn = self.scenario.withdraw();
+                    let cost = self.send(withdrawn)?;
+                    down.wall += cost.wall / 5;
+                    down.cpu += cost.cpu / 5;
+                    let cost = self.load()?;
+                    up.wall += cost.wall / 5;
+                    up.cpu += cost.cpu / 5;
+                }
+                Ok(vec![("load", load), ("withdraw", down), ("announce", up)])
+            }
+            Kind::Reflect => {
+                let announced = self.scenario.clients_announce();
+                let announce = self.send(announced)?;
+                let moved = self.scenario.clients_move();
+                let churn = self.send(moved)?;
+                let kill = self.kill()?;
+                Ok(vec![
+                    ("announce", announce),
+                    ("churn", churn),
+                    ("kill-half", kill),
+                ])
+            }
+            Kind::Idle => {
+                let (start, cpu) = (Instant::now(), self.process.cpu()?);
+                self.generator.idle(IDLE, self.scenario)?;
+                let cost = Cost {
+                    wall: start.elapsed(),
+                    cpu: self.process.cpu()?.saturating_sub(cpu),
+                };
+                Ok(vec![("idle", cost)])
+            }
+        }
+    }
+
+    fn load(&mut self) -> Result<Cost> {
+        let announced = self.scenario.announce();
+        self.send(announced)
+    }
+
+    fn send(&mut self, what: Vec<(usize, Vec<u8>)>) -> Result<Cost> {
+        self.generator.expect(self.scenario);
+        self.measure(|generator| {
+            for (index, octets) in what {
+                generator.send(index, octets);
+            }
+        })
+    }
+
+    fn kill(&mut self) -> Result<Cost> {
+        let leaving = self.scenario.clients_leave();
+        self.measure_after(|run| {
+            for index in leaving {
+                run.generator.cut(index);
+            }
+            run.generator.expect(run.scenario);
+        })
+    }
+
+    fn measure(&mut self, act: impl FnOnce(&mut Generator)) -> Result<Cost> {
+        self.measure_after(|run| act(&mut run.generator))
+    }
+
+    fn measure_after(&mut self, act: impl FnOnce(&mut Self)) -> Result<Cost> {
+        let cpu = self.process.cpu()?;
+        let start = Instant::now();
+        act(self);
+        self.generator.converge(self.scenario, LIMIT)?;
+        let wall = start.elapsed();
+        self.rest()?;
+        Ok(Cost {
+            wall,
+            cpu: self.process.cpu()?.saturating_sub(cpu),
+        })
+    }
+
+    /// Waits until the speaker uses next to no CPU time.
+    fn rest(&mut self) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut quiet = 0;
+        let mut before = self.process.cpu()?;
+        while quiet < 3 && Instant::now() < until {
+            self.generator
+                .idle(Duration::from_millis(50), self.scenario)?;
+            let now = self.process.cpu()?;
+            let busy = now.saturating_sub(before) > Duration::from_micros(500);
+            quiet = if busy { 0 } else { quiet + 1 };
+            before = now;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,318 @@
+//! The work: who announces what to whom, in which phases.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Result, bail};
+
+use crate::generator::{Expectation, Role};
+use crate::lab::{CLIENTS, DUT, NEIGHBOURS};
+use crate::routes::{Random, Universe, external};
+use crate::wire::{self, Attrs};
+
+/// The speaker's AS.
+pub const DUT_AS: u32 = 64512;
+/// AS of the first external sender.
+const SENDER_AS: u32 = 65001;
+/// AS of the first external receiver.
+const RECEIVER_AS: u32 = 65101;
+/// Blocks that a client announces at first.
+const BLOCKS: usize = 4;
+
+/// What kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One sender, one receiver.
+    Load,
+    /// A reflector and its clients.
+    Reflect,
+    /// Ten senders with the same prefixes, ten receivers.
+    Choose,
+    /// Load, then withdraw and announce, five times.
+    Flap,
+    /// Sessions that say nothing.
+    Idle,
+}
+
+/// A scenario with its tables.
+pub struct Scenario {
+    /// `A-1M`.
+    pub name: String,
+    /// What kind.
+    pub kind: Kind,
+    /// The generator's sessions.
+    pub roles: Vec<Role>,
+    /// All prefixes.
+    pub universe: Universe,
+    /// Hold time in seconds.
+    pub hold: u16,
+    /// For each prefix the attribute set it is announced with.
+    set_of: Vec<u32>,
+    sets: u32,
+    /// For each prefix the mark of the path that is to be seen; 0 = none.
+    wanted: Vec<u8>,
+}
+
+/// `100k`, `1M`, `300`.
+fn number(text: &str) -> Result<usize> {
+    let (digits, unit) = match text.strip_suffix('k') {
+        Some(digits) => (digits, 1000),
+        None => match text.strip_suffix('M') {
+            Some(digits) => (digits, 1_000_000),
+            None => (text, 1),
+        },
+    };
+    Ok(digits.parse::<usize>()? * unit)
+}
+
+fn nth(base: Ipv4Addr, n: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(base) + n as u32)
+}
+
+impl Scenario {
+    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`; sizes may be chosen.
+    pub fn new(name: &str) -> Result<Self> {
+        let (letter, size) = name.split_once('-').unwrap_or((name, ""));
+        let size = |default: usize| {
+            if size.is_empty() {
+                Ok(default)
+            } else {
+                number(size)
+            }
+        };
+        let client = |n: usize| Role {
+            address: nth(CLIENTS, n + 1),
+            asn: DUT_AS,
+            receives: true,
+        };
+        let neighbour = |n: usize, asn: u32, receives: bool| Role {
+            address: nth(NEIGHBOURS, n + 1),
+            asn: asn + n as u32,
+            receives,
+        };
+        let one_each = || vec![neighbour(0, SENDER_AS, false), neighbour(1, RECEIVER_AS, true)];
+        let (kind, roles, universe) = match letter {
+            "A" => (Kind::Load, one_each(), Universe::internet(size(1_000_000)?)),
+            "D" => (Kind::Flap, one_each(), Universe::internet(size(100_000)?)),
+            "B" => {
+                let clients = size(300)?;
+                let blocks = Universe::blocks(clients * (BLOCKS + 1));
+                (Kind::Reflect, (0..clients).map(client).collect(), blocks)
+            }
+            "C" => {
+                let senders = (0..10).map(|n| neighbour(n, SENDER_AS, false));
+                let receivers = (10..20).map(|n| neighbour(n, RECEIVER_AS, true));
+                let universe = Universe::internet(size(50_000)?);
+                (Kind::Choose, senders.chain(receivers).collect(), universe)
+            }
+            "E" => {
+                let clients = (0..size(300)?).map(client).collect();
+                (Kind::Idle, clients, Universe::blocks(0))
+            }
+            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D or E-N"),
+        };
+        let sets = (universe.len() * 6 / 100).max(1) as u32;
+        let mut random = Random::new(2);
+        let set_of = (0..universe.len()).map(|_| random.below(sets)).collect();
+        Ok(Self {
+            name: name.to_owned(),
+            kind,
+            hold: if kind == Kind::Idle { 60 } else { 240 },
+            wanted: vec![0; universe.len()],
+            set_of,
+            sets,
+            roles,
+            universe,
+        })
+    }
+
+    /// Nothing is announced.
+    pub fn reset(&mut self) {
+        self.wanted.fill(0);
+    }
+
+    /// Every external sender announces everything; returns what to send.
+    pub fn announce(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut members: Vec<Vec<wire::Net>> = vec![Vec::new(); self.sets as usize];
+        for (net, set) in self.universe.nets.iter().zip(&self.set_of) {
+            members[*set as usize].push(*net);
+        }
+        let senders: Vec<(usize, Role)> = self.senders();
+        let mut out = Vec::new();
+        for (index, role) in &senders {
+            let mut octets = Vec::new();
+            for (set, nets) in members.iter().enumerate() {
+                // As many as fit beside the attributes.
+                for nets in nets.chunks(900) {
+                    let attrs = external(role.asn, set as u32, role.address);
+                    wire::update(&[], Some(&attrs), nets, &mut octets);
+                }
+            }
+            out.push((*index, octets));
+        }
+        // The shortest path wins, then the lowest BGP Identifier, which is the sender's address.
+        let best: Vec<u8> = (0..self.sets)
+            .map(|set| {
+                let length = |role: &Role| external(role.asn, set, role.address).as_path.len();
+                let best = senders
+                    .iter()
+                    .min_by_key(|(index, role)| (length(role), *index));
+                best.map_or(0, |(index, _)| *index as u8 + 1)
+            })
+            .collect();
+        for (wanted, set) in self.wanted.iter_mut().zip(&self.set_of) {
+            *wanted = best[*set as usize];
+        }
+        out
+    }
+
+    /// Every external sender withdraws everything.
+    pub fn withdraw(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut octets = Vec::new();
+        for nets in self.universe.nets.chunks(800) {
+            wire::update(nets, None, &[], &mut octets);
+        }
+        self.wanted.fill(0);
+        let senders = self.senders().into_iter();
+        senders.map(|(index, _)| (index, octets.clone())).collect()
+    }
+
+    fn senders(&self) -> Vec<(usize, Role)> {
+        let all = self.roles.iter().copied().enumerate();
+        all.filter(|(_, role)| !role.receives).collect()
+    }
+
+    fn client_attrs(&self, client: usize) -> Attrs {
+        Attrs {
+            next_hop: Some(self.roles[client].address),
+            local_pref: Some(100),
+            ..Attrs::default()
+        }
+    }
+
+    /// Each client announces its first blocks.
+    pub fn clients_announce(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut out = Vec::new();
+        for client in 0..self.roles.len() {
+            let first = client * (BLOCKS + 1);
+            let mut octets = Vec::new();
+            let nets = &self.universe.nets[first..first + BLOCKS];
+            wire::update(&[], Some(&self.client_attrs(client)), nets, &mut octets);
+            self.wanted[first..first + BLOCKS].fill(1);
+            out.push((client, octets));
+        }
+        out
+    }
+
+    /// Each client withdraws a block and announces another one.
+    pub fn clients_move(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut out = Vec::new();
+        for client in 0..self.roles.len() {
+            let (old, new) = (client * (BLOCKS + 1), client * (BLOCKS + 1) + BLOCKS);
+            let nets = &self.universe.nets;
+            let mut octets = Vec::new();
+            wire::update(&nets[old..=old], None, &[], &mut octets);
+            let attrs = self.client_attrs(client);
+            wire::update(&[], Some(&attrs), &nets[new..=new], &mut octets);
+            self.wanted[old] = 0;
+            self.wanted[new] = 1;
+            out.push((client, octets));
+        }
+        out
+    }
+
+    /// Every other client goes away; returns which.
+    pub fn clients_leave(&mut self) -> Vec<usize> {
+        let leaving: Vec<usize> = (0..self.roles.len()).step_by(2).collect();
+        for client in &leaving {
+            let first = client * (BLOCKS + 1);
+            self.wanted[first..=first + BLOCKS].fill(0);
+        }
+        leaving
+    }
+}
+
+impl Expectation for Scenario {
+    fn tag(&self, list: &[u8]) -> u8 {
+        match self.kind {
+            Kind::Choose => {
+                let sender = wire::second_as(list).and_then(|asn| asn.checked_sub(SENDER_AS));
+                sender.map_or(u8::MAX, |n| n as u8 + 1)
+            }
+            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Idle => 1,
+        }
+    }
+
+    fn own(&self, receiver: usize, index: u32) -> bool {
+        self.kind == Kind::Reflect && index as usize / (BLOCKS + 1) == receiver
+    }
+
+    fn wanted(&self, receiver: usize, index: u32) -> u8 {
+        if self.own(receiver, index) {
+            0
+        } else {
+            self.wanted[index as usize]
+        }
+    }
+
+    fn attrs(&self, index: u32) -> Attrs {
+        if self.kind == Kind::Reflect {
+            let client = index as usize / (BLOCKS + 1);
+            return Attrs {
+                originator: Some(self.roles[client].address),
+                clusters: vec![u32::from(DUT)],
+                ..self.client_attrs(client)
+            };
+        }
+        let sender = usize::from(self.wanted[index as usize].max(1)) - 1;
+        let role = self.roles[sender];
+        let mut attrs = external(role.asn, self.set_of[index as usize], role.address);
+        attrs.as_path.insert(0, DUT_AS);
+        attrs.next_hop = Some(DUT);
+        attrs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_say_the_size() {
+        assert_eq!(Scenario::new("A-2k").unwrap().universe.len(), 2000);
+        assert_eq!(Scenario::new("B-7").unwrap().roles.len(), 7);
+        assert_eq!(Scenario::new("C-100").unwrap().roles.len(), 20);
+        assert!(Scenario::new("F").is_err());
+        assert!(Scenario::new("A-many").is_err());
+    }
+
+    #[test]
+    fn a_client_never_gets_its_own_blocks_and_gets_all_others() {
+        let mut scenario = Scenario::new("B-3").unwrap();
+        assert_eq!(scenario.clients_announce().len(), 3);
+        let seen = |scenario: &Scenario, client| {
+            (0..15).filter(|i| scenario.wanted(client, *i) != 0).count()
+        };
+        assert_eq!(seen(&scenario, 1), 8);
+        scenario.clients_move();
+        assert_eq!(seen(&scenario, 1), 8);
+        assert_eq!(scenario.wanted(0, 5), 0);
+        assert_eq!(scenario.clients_leave(), [0, 2]);
+        assert_eq!(seen(&scenario, 1), 0);
+    }
+
+    #[test]
+    fn the_shortest_path_is_wanted() {
+        let mut scenario = Scenario::new("C-100").unwrap();
+        let sent = scenario.announce();
+        assert_eq!(sent.len(), 10);
+        for index in 0..100 {
+            let wanted = scenario.attrs(index).as_path.len();
+            let set = scenario.set_of[index as usize];
+            let shortest = (0..10)
+                .map(|n| external(SENDER_AS + n, set, DUT).as_path.len() + 1)
+                .min();
+            assert_eq!(Some(wanted), shortest);
+        }
+    }
+}
