@@ -76,7 +76,10 @@ impl Speaker {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]);
         match self {
-            Self::Caracal => command.arg(std::env::current_exe()?).arg("speaker").arg(&file),
+            Self::Caracal => command
+                .arg(std::env::current_exe()?)
+                .arg("speaker")
+                .arg(&file),
             Self::Bird2 => {
                 command.args(["bird", "-f", "-c"]).arg(&file);
                 command.arg("-s").arg(dir.join("bird.ctl"))
@@ -185,11 +188,14 @@ fn caracal(scenario: &Scenario) -> Result<String> {
 
 fn bird(scenario: &Scenario) -> String {
     let hold = scenario.hold;
+    let external = scenario.roles.iter().all(|role| role.asn != DUT_AS);
+    // On a shared link BIRD would hand on the sender's next hop.
+    let own = if external { "next hop self;" } else { "" };
     let mut text = format!(
         "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
          protocol static {{ ipv4; route {CLIENTS}/20 via {LINK}; }}\n\
          template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
-         ipv4 {{ import all; export where source = RTS_BGP; }};\n}}\n"
+         ipv4 {{ import all; export where source = RTS_BGP; {own} }};\n}}\n"
     );
     for (index, role) in scenario.roles.iter().enumerate() {
         let kind = if role.asn == DUT_AS {

@@ -205,10 +205,14 @@ impl Generator {
                 continue;
             }
             self.waited_for += 1;
-            let right = |(index, held): (usize, &u8)| {
-                expect.wanted(receiver, index as u32) == *held
-            };
-            session.correct = session.held.iter().enumerate().filter(|i| right(*i)).count();
+            let right =
+                |(index, held): (usize, &u8)| expect.wanted(receiver, index as u32) == *held;
+            session.correct = session
+                .held
+                .iter()
+                .enumerate()
+                .filter(|i| right(*i))
+                .count();
             self.complete += usize::from(session.correct == self.universe.len());
         }
     }
@@ -399,7 +403,11 @@ impl Generator {
             wire::each_net(announced, |net| set(net, tag))?;
         }
         if let Some(net) = unknown {
-            bail!("{}/{} was never announced", Ipv4Addr::from(net.bits), net.len);
+            bail!(
+                "{}/{} was never announced",
+                Ipv4Addr::from(net.bits),
+                net.len
+            );
         }
         let now = session.correct == universe.len();
         let check = session.updates % CHECK == 1 && !announced.is_empty();

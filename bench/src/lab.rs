@@ -47,11 +47,17 @@ impl Lab {
         for (namespace, device, address) in [(&dut, "dut", DUT), (&generator, "gen", LINK)] {
             ip(&format!("-n {namespace} link set lo up"))?;
             ip(&format!("-n {namespace} link set {device} up"))?;
-            ip(&format!("-n {namespace} addr add {address}/20 dev {device}"))?;
+            ip(&format!(
+                "-n {namespace} addr add {address}/20 dev {device}"
+            ))?;
         }
         // Whole ranges are local to the generator: an address for each peer without configuring each.
-        ip(&format!("-n {generator} route add local 10.64.1.0/24 dev lo"))?;
-        ip(&format!("-n {generator} route add local {CLIENTS}/20 dev lo"))?;
+        ip(&format!(
+            "-n {generator} route add local 10.64.1.0/24 dev lo"
+        ))?;
+        ip(&format!(
+            "-n {generator} route add local {CLIENTS}/20 dev lo"
+        ))?;
         ip(&format!("-n {dut} route add {CLIENTS}/20 via {LINK}"))?;
         Ok(lab)
     }

@@ -153,8 +153,8 @@ fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Resul
 
 /// Runs until it is killed.
 fn speak(file: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read {}", file.display()))?;
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let config: SpeakerConfig = serde_json::from_str(&text)
         .with_context(|| format!("{} is no configuration", file.display()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -75,7 +75,12 @@ pub fn table(all: &[Runs]) -> String {
 }
 
 fn row(runs: &Runs, phases: usize, text: &mut String) {
-    let _ = write!(text, "| {} | {} |", runs.speaker.name(), runs.outcomes.len());
+    let _ = write!(
+        text,
+        "| {} | {} |",
+        runs.speaker.name(),
+        runs.outcomes.len()
+    );
     for phase in 0..phases {
         let times: Vec<_> = runs
             .outcomes
@@ -141,6 +146,9 @@ mod tests {
     fn medians_are_medians() {
         assert_eq!(median(vec![3, 1, 2]), Some(2));
         assert_eq!(median(Vec::<u8>::new()), None);
-        assert_eq!(table(&[]), "| speaker | runs | peak MiB | UPDATEs | MB | checked |\n|---|---|---|---|---|---|\n");
+        assert_eq!(
+            table(&[]),
+            "| speaker | runs | peak MiB | UPDATEs | MB | checked |\n|---|---|---|---|---|---|\n"
+        );
     }
 }

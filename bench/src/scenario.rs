@@ -89,7 +89,12 @@ impl Scenario {
             asn: asn + n as u32,
             receives,
         };
-        let one_each = || vec![neighbour(0, SENDER_AS, false), neighbour(1, RECEIVER_AS, true)];
+        let one_each = || {
+            vec![
+                neighbour(0, SENDER_AS, false),
+                neighbour(1, RECEIVER_AS, true),
+            ]
+        };
         let (kind, roles, universe) = match letter {
             "A" => (Kind::Load, one_each(), Universe::internet(size(1_000_000)?)),
             "D" => (Kind::Flap, one_each(), Universe::internet(size(100_000)?)),

@@ -169,7 +169,10 @@ fn as_path(mut value: &[u8]) -> Result<Vec<u32>> {
         );
         value = &rest[octets..];
     }
-    anyhow::ensure!(value.is_empty(), "AS_PATH has another segment than a sequence");
+    anyhow::ensure!(
+        value.is_empty(),
+        "AS_PATH has another segment than a sequence"
+    );
     Ok(path)
 }
 
@@ -258,7 +261,10 @@ mod tests {
         let nets = [net(0x0a00_0000, 8), net(0x0a01_0180, 25)];
         let mut out = Vec::new();
         update(&nets[..1], Some(&attrs), &nets[1..], &mut out);
-        assert_eq!(usize::from(u16::from_be_bytes([out[16], out[17]])), out.len());
+        assert_eq!(
+            usize::from(u16::from_be_bytes([out[16], out[17]])),
+            out.len()
+        );
         let (withdrawn, list, announced) = split_update(&out[HEADER..]).unwrap();
         let mut seen = Vec::new();
         each_net(withdrawn, |net| seen.push(net)).unwrap();

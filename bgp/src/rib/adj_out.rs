@@ -103,7 +103,21 @@ pub struct Member {
     address: IpAddr,
 }
 
+impl Member {
+    pub(super) const fn address(&self) -> IpAddr {
+        self.address
+    }
+}
+
 impl Sent {
+    pub(super) const fn attrs(&self) -> &Arc<PathAttrs> {
+        &self.attrs
+    }
+
+    pub(super) const fn source(&self) -> PeerId {
+        self.source
+    }
+
     /// The attributes, when this member is told.
     fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
         if self.source == member.peer {
@@ -145,11 +159,26 @@ impl GroupUpdate {
         &'a self,
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
-        self.routes.iter().filter_map(move |route| {
-            let before = visible(route.before.as_ref(), member);
-            let after = visible(route.after.as_ref(), member);
-            changed(before, after).then(|| (route.prefix, after.cloned()))
-        })
+        self.routes
+            .iter()
+            .filter_map(|route| route.for_member(member))
+    }
+}
+
+impl GroupRoute {
+    pub(super) const fn before(&self) -> Option<&Sent> {
+        self.before.as_ref()
+    }
+
+    pub(super) const fn after(&self) -> Option<&Sent> {
+        self.after.as_ref()
+    }
+
+    /// What one member must be told.
+    pub(super) fn for_member(&self, member: &Member) -> Option<(Prefix, Option<Arc<PathAttrs>>)> {
+        let before = visible(self.before.as_ref(), member);
+        let after = visible(self.after.as_ref(), member);
+        changed(before, after).then(|| (self.prefix, after.cloned()))
     }
 }
 

@@ -13,6 +13,7 @@
 //! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or reported.
 
 mod adj_out;
+mod bundle;
 pub mod decision;
 mod import;
 mod intern;
@@ -36,6 +37,7 @@ use std::time::Instant;
 use caracal_model::net::{Family, Prefix};
 
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
+pub use bundle::{Bundle, Bundles};
 pub use decision::Reason;
 pub use import::{DecidedBy, Refusal};
 pub use next_hops::NextHops;
@@ -199,9 +201,16 @@ impl Rib {
 
     /// An UPDATE of an established session.
     pub fn apply(&mut self, now: Instant, name: &PeerName, update: Update) -> Changes {
+        self.receive(now, name, update);
+        self.decide(now)
+    }
+
+    /// The first half of [`Rib::apply`]: nothing is decided until [`Rib::decide`] or any other call that returns
+    /// changes. What many UPDATEs change is then decided once and exported together.
+    pub fn receive(&mut self, now: Instant, name: &PeerName, update: Update) {
         let up = |id: &PeerId| self.peers.get(*id).is_some_and(|peer| peer.up);
         let Some(id) = self.peers.id(name).filter(up) else {
-            return Changes::default();
+            return;
         };
         self.startup.activity(now, id);
         for prefix in &update.withdrawn {
@@ -216,6 +225,10 @@ impl Rib {
             self.startup.end_of_rib(id, family);
             self.sweep_stale(id, |seen| seen == family);
         }
+    }
+
+    /// The second half of [`Rib::apply`].
+    pub fn decide(&mut self, now: Instant) -> Changes {
         self.finish(now, Changes::default())
     }
 

@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 
 use super::feed::OutFeed;
 use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
+use super::shared::SharedUpdate;
 use super::status::Convergence;
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::SpeakerConfig;
@@ -96,6 +97,8 @@ pub(super) struct Core {
     tasks: HashMap<task::Id, PeerName>,
     /// Some session has not yet got the latest configuration.
     outdated: bool,
+    /// The table has taken UPDATEs that are not yet decided.
+    undecided: bool,
     listening: Listening,
     starts: Tasks,
 }
@@ -134,6 +137,7 @@ impl Core {
             sessions: JoinSet::new(),
             tasks: HashMap::default(),
             outdated: false,
+            undecided: false,
             listening: Listening::new(),
             starts,
         };
@@ -162,6 +166,7 @@ impl Core {
                     for message in batch.drain(..) {
                         self.hear(message);
                     }
+                    self.decide();
                 }
                 command = inbox.commands.recv() => match command {
                     Some(Command::Shutdown { restart, done }) => {
@@ -181,6 +186,7 @@ impl Core {
                             self.hear(message);
                         }
                     }
+                    self.decide();
                     self.session_ended(ended);
                 }
                 event = self.listening.events.recv() => {
@@ -237,7 +243,11 @@ impl Core {
                 self.set_feed(id, None);
                 self.rib.peer_down(now, &name, graceful)
             }
-            ToCore::Update { update, .. } => self.rib.apply(now, &name, update),
+            ToCore::Update { update, .. } => {
+                self.rib.receive(now, &name, update);
+                self.undecided = true;
+                return;
+            }
             ToCore::RouteRefresh { family, .. } => self.rib.route_refresh(&name, family),
             ToCore::State { state, reason, .. } => {
                 debug!(peer = %name, %state, reason, "state");
@@ -247,6 +257,15 @@ impl Core {
             }
         };
         self.emit(changes);
+    }
+
+    /// Decides what the UPDATEs changed that were heard in one go: what waited is handled together, and nothing
+    /// waits for more.
+    fn decide(&mut self) {
+        if std::mem::take(&mut self.undecided) {
+            let changes = self.rib.decide(now());
+            self.emit(changes);
+        }
     }
 
     fn set_feed(&mut self, id: PeerId, feed: Option<Arc<OutFeed>>) {
@@ -269,9 +288,11 @@ impl Core {
         for out in changes.out {
             match out {
                 Outbound::Group(update) => {
-                    for member in &update.members {
-                        if let Some(feed) = self.feed(member.peer) {
-                            feed.extend(update.for_member(member));
+                    for update in SharedUpdate::new(update) {
+                        for member in update.members() {
+                            if let Some(feed) = self.feed(member.peer) {
+                                feed.share(update.clone(), *member);
+                            }
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! Feeds away from the owner of the table: one pending value per key, so a reader that stops costs
 //! memory in proportion to the table and never in proportion to the churn, and the writer never waits.
 //!
-//! The only lock of the speaker is in here. It is held for a map operation and never across an await.
+//! Its lock is held for a map operation and never across an await.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -11,13 +11,23 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 use tokio::sync::Notify;
 
+use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
+use crate::rib::Member;
+
+/// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest replaces all
+/// before it, and what a peer that does not read costs is bounded by the table.
+const SHARED_LIMIT: usize = 128 * 1024;
 
 /// Values that wait for the reader, in the order in which their keys were first pushed.
 #[derive(Debug)]
 struct Pending<V> {
     values: HashMap<Prefix, V>,
     order: VecDeque<Item>,
+    /// Changes of an update group, newer than all of the above and in order.
+    shared: VecDeque<(Arc<SharedUpdate>, Member)>,
+    /// Number of changes in `shared`.
+    shared_len: usize,
     /// The writer is gone: nothing more will come.
     closed: bool,
 }
@@ -45,6 +55,18 @@ impl<V> Pending<V> {
     }
 }
 
+impl Pending<Option<Arc<PathAttrs>>> {
+    /// Puts shared changes among those by prefix, where later ones replace them.
+    fn fold(&mut self) {
+        for (update, member) in std::mem::take(&mut self.shared) {
+            for (prefix, attrs) in update.for_member(&member) {
+                self.push(prefix, attrs);
+            }
+        }
+        self.shared_len = 0;
+    }
+}
+
 /// A lock, a queue and a bell.
 #[derive(Debug)]
 struct Feed<V> {
@@ -57,6 +79,8 @@ impl<V> Feed<V> {
         let pending = Pending {
             values: HashMap::default(),
             order: VecDeque::new(),
+            shared: VecDeque::new(),
+            shared_len: 0,
             closed: false,
         };
         Self {
@@ -93,7 +117,7 @@ impl<V> Feed<V> {
             let rung = self.bell.notified();
             {
                 let pending = self.lock();
-                if !pending.order.is_empty() {
+                if !pending.order.is_empty() || !pending.shared.is_empty() {
                     return true;
                 }
                 if pending.closed {
@@ -112,6 +136,15 @@ impl<V> Feed<V> {
 #[derive(Debug)]
 pub struct OutFeed {
     feed: Feed<Option<Arc<PathAttrs>>>,
+}
+
+/// What a session takes from its feed at once.
+#[derive(Clone, Debug)]
+pub enum OutChunk {
+    /// Changes for this peer alone.
+    Batch(OutBatch),
+    /// Changes of its update group, of which it is this member.
+    Shared(Arc<SharedUpdate>, Member),
 }
 
 /// A part of an [`OutFeed`], ready to be packed into UPDATE messages: first withdrawals, then
@@ -154,12 +187,26 @@ impl OutFeed {
 
     /// [`OutFeed::push`] for many prefixes under one lock.
     pub fn extend(&self, changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>) {
+        self.feed.lock().fold();
         self.feed.extend(changes);
+    }
+
+    /// Queues a change of the peer's update group. As long as the reader keeps up nothing is copied.
+    pub fn share(&self, update: Arc<SharedUpdate>, member: Member) {
+        let mut pending = self.feed.lock();
+        pending.shared_len += update.len();
+        pending.shared.push_back((update, member));
+        if pending.shared_len > SHARED_LIMIT || pending.shared.len() > SHARED_LIMIT / 16 {
+            pending.fold();
+        }
+        drop(pending);
+        self.feed.bell.notify_one();
     }
 
     /// Queues the End-of-RIB marker of a family behind everything that is pending now.
     pub fn end_of_rib(&self, family: Family) {
         let mut pending = self.feed.lock();
+        pending.fold();
         // A marker that is still waiting is overtaken by this one: one marker per family at most.
         pending.order.retain(|item| *item != Item::EndOfRib(family));
         pending.order.push_back(Item::EndOfRib(family));
@@ -167,10 +214,11 @@ impl OutFeed {
         self.feed.bell.notify_one();
     }
 
-    /// Number of pending prefixes and markers.
+    /// Number of pending prefixes and markers; a prefix in several shared changes counts several times.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.feed.lock().order.len()
+        let pending = self.feed.lock();
+        pending.order.len() + pending.shared_len
     }
 
     /// True when nothing is pending.
@@ -188,9 +236,26 @@ impl OutFeed {
     /// that a marker never overtakes what was pushed before it and never delays what comes after it.
     #[must_use]
     pub fn take(&self, max: usize) -> OutBatch {
+        let mut pending = self.feed.lock();
+        pending.fold();
+        Self::take_from(&mut pending, max)
+    }
+
+    /// The oldest changes, as they were queued: what [`OutFeed::take`] would give, or a shared change.
+    #[must_use]
+    pub fn next(&self, max: usize) -> Option<OutChunk> {
+        let mut pending = self.feed.lock();
+        if !pending.order.is_empty() {
+            return Some(OutChunk::Batch(Self::take_from(&mut pending, max)));
+        }
+        let (update, member) = pending.shared.pop_front()?;
+        pending.shared_len -= update.len();
+        Some(OutChunk::Shared(update, member))
+    }
+
+    fn take_from(pending: &mut Pending<Option<Arc<PathAttrs>>>, max: usize) -> OutBatch {
         let mut batch = OutBatch::default();
         let mut groups: HashMap<*const PathAttrs, usize> = HashMap::default();
-        let mut pending = self.feed.lock();
         for _ in 0..max {
             match pending.order.front() {
                 Some(Item::Value(prefix)) if batch.end_of_rib.is_empty() => {

@@ -12,6 +12,7 @@ mod framing;
 pub mod listener;
 pub mod message;
 pub mod session;
+pub mod shared;
 mod socket;
 pub mod status;
 

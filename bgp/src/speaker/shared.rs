@@ -1,0 +1,162 @@
+//! A change for an update group as its members' sessions see it: encoded once for each message format and
+//! copied by all members but the few that are told something else.
+//!
+//! It never changes after it was made; the cache of encodings is behind a lock that is held while one is made, so
+//! that nobody makes it twice.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::BytesMut;
+use caracal_model::net::{Family, Prefix};
+use tracing::warn;
+
+use crate::attrs::PathAttrs;
+use crate::rib::{Bundles, GroupUpdate, Member};
+use crate::wire::format::Format;
+use crate::wire::update::{encode_announce, encode_withdraw};
+
+/// Changes in one shared update at most: a few full messages, so that a session packs little beyond its limit.
+pub const SHARED_ROUTES: usize = 4096;
+
+/// A group's change with its encodings.
+#[derive(Debug)]
+pub struct SharedUpdate {
+    update: GroupUpdate,
+    encoded: Mutex<Vec<(Format, Arc<Encoded>)>>,
+}
+
+#[derive(Debug, Default)]
+struct Encoded {
+    bundles: Bundles,
+    octets: BytesMut,
+    /// Where the octets of each bundle end.
+    ends: Vec<usize>,
+}
+
+impl SharedUpdate {
+    /// Makes a change of any size shareable.
+    pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
+        let GroupUpdate {
+            members,
+            mut routes,
+        } = update;
+        std::iter::from_fn(move || {
+            let rest = routes.split_off(routes.len().min(SHARED_ROUTES));
+            let routes = std::mem::replace(&mut routes, rest);
+            if routes.is_empty() {
+                return None;
+            }
+            let members = members.clone();
+            Some(Arc::new(Self {
+                update: GroupUpdate { members, routes },
+                encoded: Mutex::default(),
+            }))
+        })
+    }
+
+    /// The members.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.update.members
+    }
+
+    /// Number of changes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.update.routes.len()
+    }
+
+    /// True when there are no changes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.update.routes.is_empty()
+    }
+
+    /// What one member must be told.
+    pub fn for_member<'a>(
+        &'a self,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
+        self.update.for_member(member)
+    }
+
+    /// Appends what one member must be told.
+    pub fn encode(&self, member: &Member, format: &Format, out: &mut BytesMut) {
+        let encoded = self.encoded(format);
+        let mut from = 0;
+        for at in encoded.bundles.exceptions(member) {
+            let start = at.checked_sub(1).map_or(0, |before| encoded.ends[before]);
+            out.extend_from_slice(&encoded.octets[from..start]);
+            from = encoded.ends[at];
+            let bundle = &encoded.bundles.bundles[at];
+            for (prefix, attrs) in self.update.exception(bundle, member) {
+                match attrs {
+                    Some(attrs) => announce(&attrs, &[prefix], format, out),
+                    None => withdraw(&[prefix], format, out),
+                }
+            }
+        }
+        out.extend_from_slice(&encoded.octets[from..]);
+    }
+
+    fn encoded(&self, format: &Format) -> Arc<Encoded> {
+        // A panic elsewhere does not make a list of whole encodings inconsistent.
+        let mut known = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, encoded)) = known.iter().find(|(seen, _)| seen == format) {
+            return encoded.clone();
+        }
+        let encoded = Arc::new(Encoded::new(&self.update, format));
+        known.push((*format, encoded.clone()));
+        encoded
+    }
+}
+
+impl Encoded {
+    fn new(update: &GroupUpdate, format: &Format) -> Self {
+        let mut encoded = Self {
+            bundles: update.bundles(),
+            ..Self::default()
+        };
+        for bundle in &encoded.bundles.bundles {
+            match &bundle.attrs {
+                Some(attrs) => announce(attrs, &bundle.prefixes, format, &mut encoded.octets),
+                None => withdraw(&bundle.prefixes, format, &mut encoded.octets),
+            }
+            encoded.ends.push(encoded.octets.len());
+        }
+        encoded
+    }
+}
+
+/// Appends announcements of `prefixes`, of whatever family the session carries.
+pub(super) fn announce(
+    attrs: &PathAttrs,
+    prefixes: &[Prefix],
+    format: &Format,
+    out: &mut BytesMut,
+) {
+    for family in format.families.iter() {
+        let of_family = |prefix: &Prefix| prefix.family() == family;
+        if !prefixes.iter().any(of_family) {
+            continue;
+        }
+        if let Err(error) = encode_announce(family, attrs, prefixes, format, out) {
+            // What the peer last heard of them is no longer true.
+            let count = prefixes.iter().filter(|prefix| of_family(prefix)).count();
+            warn!(%error, count, "routes cannot be announced and are withdrawn instead");
+            encode_withdraw(family, prefixes, format, out);
+        }
+    }
+}
+
+/// Appends withdrawals of `prefixes`, of whatever family the session carries.
+pub(super) fn withdraw(prefixes: &[Prefix], format: &Format, out: &mut BytesMut) {
+    for family in [Family::Ipv4, Family::Ipv6] {
+        if format.families.contains(family) {
+            encode_withdraw(family, prefixes, format, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

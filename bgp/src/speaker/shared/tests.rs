@@ -1,0 +1,157 @@
+//! What a member reads from the shared encoding is what it would have been told alone.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{PeerConfig, SpeakerConfig};
+use crate::rib::{Outbound, Rib, RibOptions, SessionInfo};
+use crate::types::{Asn, ClusterId, PeerName, RouterId};
+use crate::wire::format::{FamilySet, MAX_MESSAGE};
+use crate::wire::header::frame_len;
+use crate::wire::update::Update;
+use crate::wire::{Message, decode};
+
+const CLIENTS: u8 = 4;
+
+fn address(client: u8) -> IpAddr {
+    [10, 0, 0, client].into()
+}
+
+fn name(client: u8) -> PeerName {
+    PeerName::from(format!("c{client}"))
+}
+
+/// A reflector with clients that are all established, and so one update group.
+fn reflector(now: Instant) -> Rib {
+    let own = RouterId([10, 0, 0, 100].into());
+    let peer = |client: u8| {
+        let mut peer = PeerConfig::new(address(client), Asn(64512));
+        peer.client_of = Some(ClusterId(own.0));
+        (name(client), peer)
+    };
+    let config = SpeakerConfig {
+        local_as: Asn(64512),
+        router_id: own,
+        listen: None,
+        peers: (1..=CLIENTS).map(peer).collect(),
+        originate: BTreeMap::new(),
+        filters: BTreeMap::new(),
+    };
+    let (mut rib, _) = Rib::new(now, &config, RibOptions::default());
+    for client in 1..=CLIENTS {
+        let session = SessionInfo {
+            families: vec![Family::Ipv4],
+            router_id: RouterId([10, 0, 0, client].into()),
+            local_address: own.0.into(),
+            remote_address: address(client),
+            graceful_restart: None,
+            capabilities: vec![],
+        };
+        rib.peer_up(now, &name(client), session);
+    }
+    rib
+}
+
+fn format() -> Format {
+    Format {
+        four_octet_as: true,
+        internal: true,
+        families: FamilySet::from_iter([Family::Ipv4]),
+        ..Format::default()
+    }
+}
+
+/// What a receiver understands: for each prefix the next hop and MED, or that it is gone.
+fn read(mut octets: BytesMut) -> BTreeMap<Prefix, Option<(Option<IpAddr>, Option<u32>)>> {
+    let mut seen = BTreeMap::new();
+    while let Some(len) = frame_len(&octets, MAX_MESSAGE).unwrap() {
+        let message = octets.split_to(len);
+        let Message::Update(decoded) = decode(&message, &format()).unwrap() else {
+            panic!("not an UPDATE");
+        };
+        assert!(decoded.faults.is_empty());
+        for update in decoded.into_updates() {
+            for prefix in update.withdrawn {
+                assert!(seen.insert(prefix, None).is_none(), "{prefix} twice");
+            }
+            for prefix in update.announced {
+                let attrs = update.attrs.as_ref().unwrap();
+                let told = Some((attrs.next_hop, attrs.med));
+                assert!(seen.insert(prefix, told).is_none(), "{prefix} twice");
+            }
+        }
+    }
+    assert!(octets.is_empty());
+    seen
+}
+
+/// A client announces (next hop, MED) or withdraws a prefix.
+type Step = (u8, u8, Option<(u8, u32)>);
+
+fn step() -> impl Strategy<Value = Step> {
+    (
+        1..=CLIENTS,
+        0..6u8,
+        proptest::option::of((1..=CLIENTS + 1, 0..3u32)),
+    )
+}
+
+fn update((_, prefix, route): Step) -> Update {
+    let prefix = Prefix::v4([10, 244, prefix, 0].into(), 24);
+    match route {
+        None => Update {
+            withdrawn: vec![prefix],
+            ..Update::default()
+        },
+        Some((hop, med)) => Update {
+            announced: vec![prefix],
+            attrs: Some(PathAttrs {
+                next_hop: Some(address(hop)),
+                med: Some(med),
+                ..PathAttrs::default()
+            }),
+            ..Update::default()
+        },
+    }
+}
+
+proptest! {
+    #[test]
+    fn members_read_what_they_would_be_told_alone(
+        batches in proptest::collection::vec(proptest::collection::vec(step(), 1..12), 1..6),
+    ) {
+        let now = Instant::now();
+        let mut rib = reflector(now);
+        let mut together = reflector(now);
+        for batch in batches {
+            for step in &batch {
+                rib.receive(now, &name(step.0), update(*step));
+                together.apply(now, &name(step.0), update(*step));
+            }
+            for out in rib.decide(now).out {
+                let Outbound::Group(group) = out else { panic!("not for the group") };
+                prop_assert_eq!(group.members.len(), usize::from(CLIENTS));
+                for shared in SharedUpdate::new(group) {
+                    for member in shared.members() {
+                        let mut octets = BytesMut::new();
+                        shared.encode(member, &format(), &mut octets);
+                        let alone: BTreeMap<_, _> = shared
+                            .for_member(member)
+                            .map(|(p, attrs)| (p, attrs.map(|a| (a.next_hop, a.med))))
+                            .collect();
+                        prop_assert_eq!(read(octets), alone);
+                    }
+                }
+            }
+        }
+        // Deciding many UPDATEs at once ends where deciding each ends.
+        for client in 1..=CLIENTS {
+            prop_assert_eq!(rib.advertised(&name(client)), together.advertised(&name(client)));
+        }
+    }
+}
