@@ -491,7 +491,15 @@ impl Session {
         let Some(link) = link else {
             return;
         };
-        while link.has_room() && outgoing.pack(link.outbox()) {
+        loop {
+            // Few large writes: what is pending goes out together as far as there is room.
+            let mut packed = false;
+            while link.has_room() && outgoing.pack(link.outbox()) {
+                packed = true;
+            }
+            if !packed {
+                return;
+            }
             link.flush(now());
         }
     }

@@ -67,8 +67,10 @@ fn format() -> Format {
 }
 
 /// What a receiver understands: for each prefix the next hop and MED, or that it is gone.
-fn read(mut octets: BytesMut) -> BTreeMap<Prefix, Option<(Option<IpAddr>, Option<u32>)>> {
-    let mut seen = BTreeMap::new();
+type Told = BTreeMap<Prefix, Option<(Option<IpAddr>, Option<u32>)>>;
+
+fn read(mut octets: BytesMut) -> Told {
+    let mut seen = Told::new();
     while let Some(len) = frame_len(&octets, MAX_MESSAGE).unwrap() {
         let message = octets.split_to(len);
         let Message::Update(decoded) = decode(&message, &format()).unwrap() else {
@@ -140,7 +142,7 @@ proptest! {
                     for member in shared.members() {
                         let mut octets = BytesMut::new();
                         shared.encode(member, &format(), &mut octets);
-                        let alone: BTreeMap<_, _> = shared
+                        let alone: Told = shared
                             .for_member(member)
                             .map(|(p, attrs)| (p, attrs.map(|a| (a.next_hop, a.med))))
                             .collect();
