@@ -299,6 +299,24 @@ fn explicit_peers() {
 }
 
 #[test]
+fn a_password_that_bird_cannot_write_leaves_its_peers_out() {
+    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: bgp}, stringData: {mesh: 'a\"; b', tor: fine}}";
+    let case = Case::with(secret);
+    let text = case.file("bird.cfg");
+    has_not(&text, "bgp Mesh_");
+    has(
+        &section(&text, "protocol bgp Node_192_168_9_1_port_1179 "),
+        &["password \"fine\";"],
+    );
+    assert!(
+        case.planned()
+            .problems
+            .iter()
+            .any(|p| p.code == "bgp.password")
+    );
+}
+
+#[test]
 fn reflectors() {
     let reflector = "{kind: Node, metadata: {name: a}, spec: {bgp: {ipv4Address: 10.0.0.1/24, routeReflectorClusterID: 244.0.0.1}}}\n---\n{kind: BGPPeer, metadata: {name: rr}, spec: {node: a, peerSelector: all()}}";
     let case = Case::with(reflector);

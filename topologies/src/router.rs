@@ -14,6 +14,7 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Snapshot;
 use serde::Serialize;
 
+use crate::session::is_quotable;
 use crate::view::{BGP_PORT, FAMILIES};
 use crate::{PlanOptions, plan};
 
@@ -102,6 +103,16 @@ pub enum RouterError {
         /// What there is instead.
         known: String,
     },
+    /// The password has no form in the router's language.
+    #[error(
+        "the password of {node}'s session with {address} has a quotation mark or a control character, which routers cannot read"
+    )]
+    Password {
+        /// The address.
+        address: IpAddr,
+        /// The node.
+        node: NodeName,
+    },
     /// The nodes disagree about its AS.
     #[error(
         "node {node} takes {address} for AS {other}, node {first} for AS {asn}; a router has one AS"
@@ -154,6 +165,10 @@ pub fn router(
                     });
                 }
                 _ => asn = Some((name.clone(), peer.remote_as)),
+            }
+            if !is_quotable(peer.password.as_ref()) {
+                let node = name.clone();
+                return Err(RouterError::Password { address, node });
             }
             let node_as = peer.local_as.unwrap_or(config.local_as);
             neighbors.push(neighbor(name, own, port, node_as, peer, options));

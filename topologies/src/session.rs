@@ -49,9 +49,19 @@ impl Session {
         self.peer.local_as.unwrap_or(view.asn)
     }
 
+    /// True when the password can stand between quotation marks, in a language that has no escapes.
+    pub(crate) fn has_quotable_password(&self) -> bool {
+        is_quotable(self.peer.password.as_ref())
+    }
+
     pub(crate) fn into_config(self) -> PeerConfig {
         self.peer
     }
+}
+
+/// Text between quotation marks, or at the end of a line, cannot hold these.
+pub(crate) fn is_quotable(password: Option<&Password>) -> bool {
+    password.is_none_or(|p| !p.0.contains(|c: char| c == '"' || c.is_control()))
 }
 
 /// `Mesh_10_0_0_2`, `Node_fd00__2_port_1179`: Calico's names. A port appears when it is not BGP's own.

@@ -61,7 +61,7 @@ fn watch(args: &RenderArgs, source: &mut Source) -> anyhow::Result<ExitCode> {
             Err(e) => {
                 let fault = format!("{e:#}");
                 if fault != last_fault {
-                    eprintln!("caracal: {fault}; the last good files stay in place");
+                    eprintln!("caracal: the last good files stay in place: {fault}");
                 }
                 last_fault = fault;
             }

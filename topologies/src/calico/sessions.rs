@@ -22,6 +22,14 @@ pub(super) fn of(
     let mut peers = Vec::new();
     let mut reach = std::collections::BTreeSet::new();
     for (name, session) in of_family {
+        if !session.has_quotable_password() {
+            problems.note(
+                "bgp.password",
+                session.subject.clone(),
+                format!("the password of {name} has a quotation mark or a control character, which BIRD cannot write; the peer is left out"),
+            );
+            continue;
+        }
         if let Some(via) = session.reachable_by {
             reach.insert(Reach {
                 prefix: Prefix::host(session.address).to_string(),
