@@ -299,7 +299,7 @@ fn unsafe_code_stands_where_it_is_explained() {
 #[test]
 fn every_file_and_test_in_the_standards_exists() {
     let table = std::fs::read_to_string(root().join("docs/standards.md")).expect("readable");
-    let sources: Vec<_> = ["bgp", "tests/tests", "model", "node/src"]
+    let sources: Vec<_> = ["bgp", "templates", "tests/tests", "model", "node/src"]
         .into_iter()
         .flat_map(sources)
         .collect();

@@ -9,7 +9,7 @@ use crate::types::{Asn, SessionState};
 use crate::wire::error::DecodeError;
 use crate::wire::format::FamilySet;
 use crate::wire::header::Kind;
-use crate::wire::notification::Notification;
+use crate::wire::notification::{Code, Notification, OpenSubcode};
 
 /// Why a connection did not come up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,12 @@ impl Down {
             Self::Stopped(_) => "stopped",
             Self::Restarting => "restarting",
         }
+    }
+
+    /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492 §3).
+    pub(super) fn refuses_parameters(&self) -> bool {
+        let code = Code::Open(OpenSubcode::UnsupportedParameter);
+        matches!(self, Self::Notified(notification) if notification.code == code)
     }
 
     /// True when trying again soon would end the same way: a person has to change something.

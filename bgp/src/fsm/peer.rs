@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use caracal_model::net::Family;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, Phase};
@@ -37,6 +38,8 @@ pub struct Peer {
     /// IdleHoldTimer: until then connections are neither made nor accepted.
     idle_hold: Option<Instant>,
     pub(super) backoff: Backoff,
+    /// Our next OPENs carry no capabilities: the peer has refused the last one for having some (RFC 5492 §3).
+    pub(super) plain: bool,
     pub(super) outputs: VecDeque<Output>,
     /// The last state that was put out.
     shown: SessionState,
@@ -56,6 +59,7 @@ impl Peer {
             connect_retry: None,
             idle_hold: None,
             backoff: Backoff::new(seed),
+            plain: false,
             outputs: VecDeque::new(),
             shown: SessionState::Idle,
             reason: None,
@@ -302,7 +306,11 @@ impl Peer {
     fn open(&mut self, now: Instant, conn: Conn, ends: Ends) {
         self.connect_retry = None;
         let mut octets = BytesMut::new();
-        encode_open(&super::our_open(&self.settings, now), &mut octets);
+        let mut open = super::our_open(&self.settings, now);
+        if self.plain {
+            open.capabilities.clear();
+        }
+        encode_open(&open, &mut octets);
         self.outputs.push_back(Output::Send(conn, octets.freeze()));
         let patience = match self.established() {
             Some(_) => COLLISION_WINDOW,
@@ -397,6 +405,12 @@ impl Peer {
         }
         if self.connection(conn.other()).is_some() {
             return;
+        }
+        // One attempt without; when that fails too, the next one has them again.
+        if connection.state() != SessionState::Connect {
+            self.plain = !self.plain
+                && down.refuses_parameters()
+                && self.settings.peer.families.contains(&Family::Ipv4);
         }
         if self.enabled {
             if down.is_protocol_error() {

@@ -82,7 +82,17 @@ impl Peer {
 
     /// The peer's OPEN: is it the peer we expect, and is this the connection to keep?
     fn opened(&mut self, now: Instant, conn: Conn, open: &Open) {
-        let negotiated = match negotiate(&self.settings, open) {
+        // What we have not announced must not be used, whatever the peer announces.
+        let heard = if self.plain {
+            let capabilities = Vec::new();
+            &Open {
+                capabilities,
+                ..open.clone()
+            }
+        } else {
+            open
+        };
+        let negotiated = match negotiate(&self.settings, heard) {
             Ok(negotiated) => negotiated,
             Err((down, answer)) => return self.end(now, conn, down, Some(answer)),
         };

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::intern::Interner;
 use crate::attrs::PathAttrs;
 use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
-use crate::types::{Asn, ClusterId, RouterId};
+use crate::types::{Asn, ClusterId, Community, RouterId};
 
 /// Why a received route is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -100,8 +100,13 @@ pub(super) struct ImportRules<'a> {
 /// Takes away what a peer of this kind must not say.
 pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind) {
     if kind == PeerKind::External {
-        // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored.
-        attrs.local_pref = None;
+        // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored. RFC 8326 §4.2: what is about to go away is the
+        // last choice, as long as it is there; a filter may say otherwise.
+        let leaving = attrs
+            .communities
+            .binary_search(&Community::GRACEFUL_SHUTDOWN)
+            .is_ok();
+        attrs.local_pref = leaving.then_some(0);
         // RFC 4456 §8, RFC 7606 §7.9 and §7.10: these have no meaning outside the AS.
         attrs.originator_id = None;
         attrs.cluster_list.clear();
@@ -262,6 +267,19 @@ mod tests {
         let mut internal = attrs.clone();
         correct(&mut attrs, PeerKind::External);
         assert_eq!((attrs.local_pref, attrs.originator_id), (None, None));
+        correct(&mut internal, PeerKind::Internal);
+        assert_eq!(internal.local_pref, Some(1000));
+    }
+
+    #[test]
+    fn rfc8326_4_2_a_route_that_is_about_to_go_is_the_last_choice() {
+        let mut leaving = attrs();
+        leaving.local_pref = Some(1000);
+        leaving.communities = vec![Community::new(64512, 1), Community::GRACEFUL_SHUTDOWN];
+        let mut internal = leaving.clone();
+        correct(&mut leaving, PeerKind::External);
+        assert_eq!(leaving.local_pref, Some(0));
+        // Inside the AS, LOCAL_PREF itself says it.
         correct(&mut internal, PeerKind::Internal);
         assert_eq!(internal.local_pref, Some(1000));
     }

@@ -232,13 +232,21 @@ impl<'a> Builder<'a> {
                 "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
             ));
         };
-        config.import = self.calls(&first.import, internal)?;
-        config.export = self.calls(&first.export, internal)?;
+        config.import = self.policy(first.import.as_ref(), internal)?;
+        config.export = self.policy(first.export.as_ref(), internal)?;
         config.next_hop = first.next_hop;
         config.families.clear();
         for (at, channel) in &draft.channels {
-            let same = self.calls(&channel.import, internal)? == config.import
-                && self.calls(&channel.export, internal)? == config.export
+            // RFC 8212: towards another AS, letting everything pass has to be said.
+            if !internal && (channel.import.is_none() || channel.export.is_none()) {
+                return Err(Fault::new(
+                    at,
+                    "a family with \"import …;\" and \"export …;\": an external peer needs both (RFC 8212), \"all\" lets \
+                     everything pass",
+                ));
+            }
+            let same = self.policy(channel.import.as_ref(), internal)? == config.import
+                && self.policy(channel.export.as_ref(), internal)? == config.export
                 && channel.next_hop == config.next_hop;
             if !same || config.families.contains(&channel.family) {
                 return Err(Fault::new(
@@ -250,6 +258,15 @@ impl<'a> Builder<'a> {
         }
         config.families.sort_unstable();
         Ok(())
+    }
+
+    /// No policy is no filter.
+    fn policy(
+        &self,
+        calls: Option<&Vec<Call<'a>>>,
+        internal: bool,
+    ) -> Result<Vec<String>, Fault<'a>> {
+        calls.map_or_else(|| Ok(Vec::new()), |calls| self.calls(calls, internal))
     }
 
     fn calls(&self, calls: &[Call<'a>], internal: bool) -> Result<Vec<String>, Fault<'a>> {

@@ -50,8 +50,10 @@ pub(super) enum PeerOption<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Channel<'a> {
     pub(super) family: Family,
-    pub(super) import: Vec<Call<'a>>,
-    pub(super) export: Vec<Call<'a>>,
+    /// What was written; `None` = nothing.
+    pub(super) import: Option<Vec<Call<'a>>>,
+    /// The same for export.
+    pub(super) export: Option<Vec<Call<'a>>>,
     pub(super) next_hop: NextHopMode,
 }
 
@@ -241,15 +243,15 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
     let (rest, family) = family(s)?;
     let mut channel = Channel {
         family,
-        import: Vec::new(),
-        export: Vec::new(),
+        import: None,
+        export: None,
         next_hop: NextHopMode::Auto,
     };
     let (rest, options) = opt(block(channel_option)).parse(rest)?;
     for option in options.into_iter().flatten() {
         match option.value {
-            ChannelOption::Import(calls) => channel.import = calls,
-            ChannelOption::Export(calls) => channel.export = calls,
+            ChannelOption::Import(calls) => channel.import = Some(calls),
+            ChannelOption::Export(calls) => channel.export = Some(calls),
             ChannelOption::NextHop(mode) => channel.next_hop = mode,
             ChannelOption::Ignored => {}
         }

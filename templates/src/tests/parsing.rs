@@ -261,3 +261,19 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn rfc8212_an_external_peer_needs_a_policy_both_ways() {
+    let text = |asn: u32, channel: &str| {
+        format!(
+            "router id 10.0.0.1;\nprotocol bgp p {{\n  local as 64512; neighbor 10.0.0.2 as {asn};\n  {channel}\n}}\n"
+        )
+    };
+    for channel in ["ipv4;", "ipv4 { import all; };", "ipv4 { export all; };"] {
+        let error = crate::parse(&text(65001, channel)).unwrap_err();
+        assert_eq!((error.line, error.column), (4, 3), "{channel}");
+        assert!(error.expected.contains("RFC 8212"), "{error}");
+        crate::parse(&text(64512, channel)).unwrap();
+    }
+    crate::parse(&text(65001, "ipv4 { import all; export all; };")).unwrap();
+}

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
+use crate::wire::format::Format;
 use crate::wire::header::Kind;
-use crate::wire::notification::{CeaseSubcode, Notification};
+use crate::wire::notification::{CeaseSubcode, Code, Notification, OpenSubcode};
 use crate::wire::open::Open;
 use crate::wire::{Message, decode};
 
@@ -251,6 +252,59 @@ fn rfc5492_5_no_common_family() {
     assert_eq!(
         sentence,
         "no common address family: ours IPv4, the peer's IPv6"
+    );
+}
+
+#[test]
+fn rfc5492_3_after_2_4_one_attempt_goes_without_capabilities() {
+    let sent = |bench: &mut Bench| {
+        bench
+            .peer
+            .handle(bench.now, Input::Connected(ends(Conn::Out)));
+        let outputs: Vec<Output> = std::iter::from_fn(|| bench.peer.poll()).collect();
+        let open = outputs.iter().find_map(|output| match output {
+            Output::Send(_, octets) => decode(octets, &Format::default()).ok(),
+            _ => None,
+        });
+        match open {
+            Some(Message::Open(open)) => open,
+            other => panic!("{other:?}"),
+        }
+    };
+    let refuse = |bench: &mut Bench| {
+        let code = Code::Open(OpenSubcode::UnsupportedParameter);
+        bench.receive(Conn::Out, Message::Notification(Notification::new(code)));
+        while !bench.next().1.contains(&"connect".to_owned()) {}
+    };
+    let mut bench = Bench::started(settings(US, THEM));
+    assert!(!sent(&mut bench).capabilities.is_empty());
+    refuse(&mut bench);
+    let plain = sent(&mut bench);
+    assert_eq!(plain.capabilities, []);
+    // Refused again, it cannot have been the capabilities.
+    refuse(&mut bench);
+    assert!(!sent(&mut bench).capabilities.is_empty());
+    refuse(&mut bench);
+    assert_eq!(sent(&mut bench), plain);
+    // The session uses nothing that was not announced, although the peer announces it.
+    bench.peer.handle(
+        bench.now,
+        Input::Received(Conn::Out, Ok(Message::Open(their_open()))),
+    );
+    bench.peer.handle(
+        bench.now,
+        Input::Received(Conn::Out, Ok(Message::Keepalive)),
+    );
+    let up = std::iter::from_fn(|| bench.peer.poll()).find_map(|output| match output {
+        Output::Up(_, up) => Some(up.negotiated),
+        _ => None,
+    });
+    let negotiated = up.unwrap();
+    assert!(!negotiated.format.four_octet_as);
+    assert_eq!(negotiated.in_use(), [""; 0]);
+    assert_eq!(
+        negotiated.families().iter().collect::<Vec<_>>(),
+        [Family::Ipv4]
     );
 }
 
