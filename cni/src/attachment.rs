@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::keys::Key;
 use caracal_model::names::{HandleId, IfName, NodeName};
 use caracal_model::net::Prefix;
@@ -54,6 +55,9 @@ pub struct Attachment {
     pub workload: Workload,
     /// The node.
     pub node: NodeName,
+    /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another main
+    /// plugin: of their interface nothing is known.
+    pub wired: bool,
 }
 
 impl Attachment {
@@ -73,6 +77,7 @@ impl Attachment {
             ifname: env.ifname.clone(),
             workload,
             node,
+            wired: false,
         }
     }
 
@@ -83,13 +88,21 @@ impl Attachment {
         handle(&self.network, &self.container_id, &self.ifname)
     }
 
-    /// The attributes of our addresses, as Calico writes them; IPAM adds `node` and `timestamp`.
+    /// The attributes of our addresses, as Calico writes them; IPAM adds `node` and `timestamp`. Where the
+    /// interface is ours, its name and the endpoint's key go with them: when both are gone, the node's
+    /// collector may release the address.
     #[must_use]
     pub fn attributes(&self) -> BTreeMap<String, String> {
         let mut attributes = BTreeMap::new();
         if let Workload::Pod { namespace, name } = &self.workload {
             attributes.insert("namespace".to_owned(), namespace.clone());
             attributes.insert("pod".to_owned(), name.clone());
+        }
+        if self.wired {
+            let endpoint = format!("{}/{}", self.namespace(), self.endpoint_name());
+            attributes.insert(ENDPOINT_ATTRIBUTE.to_owned(), endpoint);
+            let interface = self.host_interface().to_string();
+            attributes.insert(INTERFACE_ATTRIBUTE.to_owned(), interface);
         }
         attributes
     }

@@ -86,7 +86,8 @@ impl Call {
         let conf = NetConf::parse(&stdin)?;
         let dirs = Dirs::of(&conf, get);
         let node = settings::node_name(&conf, &dirs)?;
-        let attachment = Attachment::of(&env, &conf, node);
+        let mut attachment = Attachment::of(&env, &conf, node);
+        attachment.wired = role == Role::Main;
         Ok(Self {
             role,
             env,

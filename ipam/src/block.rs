@@ -180,6 +180,25 @@ fn prune(block: &mut Block) {
     }
 }
 
+/// Repairs what IPAM-1 forbids: every ordinal is either held or queued once, and every attribute is referred
+/// to. What is held stays held.
+pub fn mend(block: &mut Block) {
+    let mut queued = vec![false; block.allocations.len()];
+    let allocations = &block.allocations;
+    block.unallocated.retain(|ordinal| {
+        let free = matches!(allocations.get(*ordinal), Some(None));
+        free && queued
+            .get_mut(*ordinal)
+            .is_some_and(|q| !std::mem::replace(q, true))
+    });
+    for (ordinal, queued) in queued.iter().enumerate() {
+        if !queued && block.allocations[ordinal].is_none() {
+            block.unallocated.push(ordinal);
+        }
+    }
+    prune(block);
+}
+
 /// Marks a change; call once before each time the block is stored.
 pub const fn touch(block: &mut Block) {
     block.sequence_number = block.sequence_number.wrapping_add(1);

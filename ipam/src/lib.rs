@@ -15,6 +15,9 @@
 //! * [`leave`]: everything a deleted node held.
 //! * [`check`]: what is inconsistent in the data.
 //! * [`usage`]: how full pools and blocks are.
+//! * [`audit`], [`repair`]: what is leaked, and how to put it right; [`summary`], [`why`], [`settings`],
+//!   [`split`]: the other questions and orders of `caracal ipam`.
+//! * [`gc`], [`lease`]: what may be released although nobody asked; [`guard`]: only while the proof holds.
 //!
 //! # The protocol
 //!
@@ -45,25 +48,38 @@
 //!   never overwritten and never counts as absent.
 
 pub mod affinity;
+pub mod allocation;
 pub mod assign;
 pub mod assign_ip;
+pub mod audit;
 pub mod block;
 pub mod check;
 #[cfg(feature = "client")]
 pub mod client;
 mod draft;
 pub mod error;
+pub mod gc;
+pub mod guard;
 pub mod handle;
+pub mod lease;
 pub mod leave;
 pub mod order;
 mod plan;
 pub mod pools;
+#[cfg(feature = "client")]
+pub mod rehearsal;
 pub mod release;
+pub mod repair;
 pub mod request;
+pub mod settings;
+pub mod split;
 pub mod step;
+pub mod summary;
 pub mod tunnel;
 pub mod usage;
+pub mod users;
 pub mod view;
+pub mod why;
 
 pub use caracal_model::time::Timestamp;
 #[cfg(feature = "client")]

@@ -89,6 +89,13 @@ pub struct Block {
     pub extra: Map<String, Value>,
 }
 
+/// Attribute of an address that our CNI plugin made an interface for: the interface's name on the host. Only
+/// addresses that name it are collected without being asked.
+pub const INTERFACE_ATTRIBUTE: &str = "caracal-interface";
+
+/// Attribute beside [`INTERFACE_ATTRIBUTE`]: `NAMESPACE/NAME` of the WorkloadEndpoint.
+pub const ENDPOINT_ATTRIBUTE: &str = "caracal-endpoint";
+
 /// Who holds an address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationAttribute {

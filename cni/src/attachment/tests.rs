@@ -16,7 +16,22 @@ fn attachment(container_id: &str, ifname: &str, pod: Option<&str>) -> Attachment
             name: name.to_owned(),
         }),
         node: "node-a".into(),
+        wired: true,
     }
+}
+
+#[test]
+fn addresses_of_our_own_interfaces_say_what_proves_their_death() {
+    let mut web = attachment("8f2c41", "eth0", Some("web-0"));
+    let attributes = web.attributes();
+    assert_eq!(attributes["caracal-interface"], "cali0d7763386da");
+    assert_eq!(
+        attributes["caracal-endpoint"],
+        "default/node--a-k8s-web--0-eth0"
+    );
+    web.wired = false;
+    let named: Vec<_> = web.attributes().into_keys().collect();
+    assert_eq!(named, ["namespace", "pod"], "a bridge plugin's interface is not ours");
 }
 
 #[test]

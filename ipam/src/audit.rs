@@ -1,0 +1,192 @@
+//! Is what is held in use, and what is in use held? Compares blocks with their [`Users`]; with
+//! [`mod@crate::check`]'s findings this is the whole of `caracal ipam check`. Reports and changes nothing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::Key;
+use caracal_model::names::PoolName;
+use caracal_model::net::Prefix;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::Compare;
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::{Allocation, Purpose};
+use crate::check::{self, Finding};
+use crate::users::{User, Users};
+use crate::view::View;
+
+/// What is known about one held address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Somebody uses it.
+    InUse,
+    /// Released, and not handed out again yet.
+    Cooling,
+    /// Nobody here can say; why.
+    Unjudged(String),
+    /// Nobody uses it; why.
+    Leaked(String),
+}
+
+/// Judges one allocation.
+#[must_use]
+pub fn judge(allocation: &Allocation, users: &Users) -> Verdict {
+    if allocation.released_at.is_some() {
+        return Verdict::Cooling;
+    }
+    if !users.of_address(allocation.address).is_empty() {
+        return Verdict::InUse;
+    }
+    if let Some((key, _)) = users.unreadable.iter().next() {
+        return Verdict::Unjudged(format!("{key} does not parse and may use any address"));
+    }
+    match allocation.purpose() {
+        Purpose::Elsewhere(why) => Verdict::Unjudged(why.to_owned()),
+        Purpose::Tunnel => Verdict::Leaked(match allocation.node() {
+            Some(node) => format!("Node {node} does not name it as address of a tunnel"),
+            None => "no Node names it as address of a tunnel".to_owned(),
+        }),
+        Purpose::Workload => Verdict::Leaked("no WorkloadEndpoint has it".to_owned()),
+    }
+}
+
+/// An address that is held and that nobody uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leak {
+    /// The allocation.
+    #[serde(flatten)]
+    pub allocation: Allocation,
+    /// Why it counts as leaked.
+    pub reason: String,
+}
+
+impl Leak {
+    /// What must still be so when it is released: the endpoint that would have it, or the node whose tunnel
+    /// would have it, is as it was when `users` was read. Empty when it is not known which one that is.
+    #[must_use]
+    pub fn proof(&self, users: &Users) -> Vec<Compare> {
+        let key = match (self.allocation.purpose(), self.allocation.node()) {
+            (Purpose::Tunnel, Some(node)) => Some(Key::node(&node.into())),
+            _ => self.allocation.wiring().map(|(_, key)| key),
+        };
+        key.iter().map(|key| users.unchanged(key)).collect()
+    }
+}
+
+/// An address in use that IPAM does not hold for anybody.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Unallocated {
+    /// The address.
+    pub address: IpAddr,
+    /// Who uses it.
+    pub users: Vec<User>,
+    /// The pool that covers it. Without one it is merely outside of IPAM.
+    pub pool: Option<PoolName>,
+}
+
+/// Numbers for the summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Pools.
+    pub pools: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Handles.
+    pub handles: usize,
+    /// Held addresses, cooling ones included.
+    pub allocations: usize,
+    /// Of these, in use.
+    pub in_use: usize,
+    /// Of these, cooling.
+    pub cooling: usize,
+    /// Of these, those that nobody here can judge.
+    pub unjudged: usize,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audit {
+    /// etcd's revision.
+    pub revision: i64,
+    /// Numbers.
+    pub counts: Counts,
+    /// Held and not in use.
+    pub leaked: Vec<Leak>,
+    /// In use and not held.
+    pub unallocated: Vec<Unallocated>,
+    /// Why allocations could not be judged, with how many.
+    pub unjudged: BTreeMap<String, usize>,
+    /// Endpoints and nodes that do not parse.
+    pub unreadable: BTreeMap<String, String>,
+    /// Inconsistencies inside IPAM's own data.
+    pub findings: Vec<Finding>,
+}
+
+impl Audit {
+    /// How many problems there are; what a crash may leave and the next request repairs is none, nor is an
+    /// address in use outside of all pools.
+    #[must_use]
+    pub fn problems(&self) -> usize {
+        let faults = self.findings.iter().filter(|f| f.is_fault()).count();
+        let inside = self.unallocated.iter().filter(|u| u.pool.is_some()).count();
+        self.leaked.len() + inside + self.unreadable.len() + faults
+    }
+}
+
+/// Compares everything with everything.
+#[must_use]
+pub fn audit(view: &View, users: &Users, now: Timestamp) -> Audit {
+    let mut audit = Audit {
+        revision: view.revision,
+        counts: Counts {
+            pools: view.pools.len(),
+            blocks: view.blocks.len(),
+            handles: view.handles.len(),
+            ..Counts::default()
+        },
+        leaked: Vec::new(),
+        unallocated: Vec::new(),
+        unjudged: BTreeMap::new(),
+        unreadable: users.unreadable.clone(),
+        findings: check::check(view, now),
+    };
+    // The check read the nodes too, leniently.
+    audit.findings.retain(
+        |f| !matches!(f, Finding::Unreadable { key, .. } if users.unreadable.contains_key(key)),
+    );
+    let mut held = std::collections::BTreeSet::new();
+    for known in view.blocks.values() {
+        for allocation in Allocation::of(&known.value) {
+            audit.counts.allocations += 1;
+            if allocation.released_at.is_none() {
+                held.insert(allocation.address);
+            }
+            match judge(&allocation, users) {
+                Verdict::InUse => audit.counts.in_use += 1,
+                Verdict::Cooling => audit.counts.cooling += 1,
+                Verdict::Unjudged(why) => {
+                    audit.counts.unjudged += 1;
+                    *audit.unjudged.entry(why).or_default() += 1;
+                }
+                Verdict::Leaked(reason) => audit.leaked.push(Leak { allocation, reason }),
+            }
+        }
+    }
+    for (address, users) in users.iter().filter(|(address, _)| !held.contains(address)) {
+        audit.unallocated.push(Unallocated {
+            address,
+            users: users.to_vec(),
+            pool: view
+                .pool_of(&Prefix::host(address))
+                .map(|(name, _)| name.clone()),
+        });
+    }
+    audit
+}
+
+#[cfg(test)]
+mod tests;

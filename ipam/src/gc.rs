@@ -1,0 +1,278 @@
+//! The collector's judgement: what may be released although nobody asked. Pure: snapshots, interfaces and
+//! the time come in, [`Collection`]s go out; whoever carries them out does it under their guard.
+//!
+//! * `GC-1`: an address of a workload goes only with two independent proofs of death: no WorkloadEndpoint has
+//!   it, and the interface that was made for it is gone from its node. Only its own node can see the second.
+//! * `GC-2`: a node's data go only when its Node is gone and its [lease](crate::lease) stood still for its
+//!   whole term. A node that never had a lease is left to people (`caracal node delete`).
+//! * `GC-3`: both must have been so at every look for the whole grace period.
+//! * `GC-4`: all addresses of a handle go, or none.
+//! * `GC-5`: the transaction that releases compares the proof: the endpoint's key, or Node and lease.
+//! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
+//!   last one of a family.
+//! * `GC-7`: nothing is collected while an endpoint or node does not parse.
+//! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins, Calico's
+//!   plugin) are never collected from a living node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use caracal_model::Key;
+use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::names::NodeName;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::snapshot::Snapshot;
+use caracal_model::txn::{Compare, KeyValue};
+
+use crate::allocation::{Allocation, Purpose};
+use crate::audit::{Verdict, judge};
+use crate::block;
+use crate::lease;
+use crate::request::Target;
+use crate::users::Users;
+
+/// Something to release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Collection {
+    /// All addresses of a workload that is dead.
+    Addresses {
+        /// What to release.
+        targets: Vec<Target>,
+        /// What must still be so.
+        proof: Vec<Compare>,
+        /// The interface that must still be gone.
+        interfaces: BTreeSet<String>,
+        /// The sentence for the log.
+        reason: String,
+    },
+    /// An empty block of this node.
+    Block(Prefix),
+    /// Everything of a dead node, then its lease.
+    Node {
+        /// The node.
+        node: NodeName,
+        /// What must still be so.
+        proof: Vec<Compare>,
+    },
+}
+
+/// One allocation under suspicion.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Suspect {
+    handle: Option<String>,
+    address: std::net::IpAddr,
+    sequence: Option<u64>,
+}
+
+/// One node's collector: remembers since when something looks dead.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    me: NodeName,
+    grace: Duration,
+    suspects: BTreeMap<Suspect, Instant>,
+    empty: BTreeMap<(Prefix, i64), Instant>,
+    silent: BTreeMap<NodeName, (i64, Instant)>,
+}
+
+impl Collector {
+    /// Nothing is suspect yet.
+    #[must_use]
+    pub const fn new(me: NodeName, grace: Duration) -> Self {
+        Self {
+            me,
+            grace,
+            suspects: BTreeMap::new(),
+            empty: BTreeMap::new(),
+            silent: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at this node's own addresses and blocks. `interfaces` are all of the node's.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        snapshot: &Snapshot,
+        interfaces: &BTreeSet<String>,
+    ) -> Vec<Collection> {
+        let users = Users::of(snapshot);
+        if !users.unreadable.is_empty() || snapshot.is_doubtful() {
+            // GC-7, and what was seen before may have been a mistake too.
+            self.suspects.clear();
+            self.empty.clear();
+            return Vec::new();
+        }
+        let mut collections = self.dead_workloads(now, snapshot, &users, interfaces);
+        collections.extend(
+            self.empty_blocks(now, snapshot)
+                .into_iter()
+                .map(Collection::Block),
+        );
+        collections
+    }
+
+    /// GC-1, GC-3, GC-4, GC-8.
+    fn dead_workloads(
+        &mut self,
+        now: Instant,
+        snapshot: &Snapshot,
+        users: &Users,
+        interfaces: &BTreeSet<String>,
+    ) -> Vec<Collection> {
+        let mut by_handle: BTreeMap<Option<String>, (Vec<Allocation>, bool)> = BTreeMap::new();
+        let mut suspects = BTreeMap::new();
+        let blocks = snapshot.blocks.values();
+        for allocation in blocks.flat_map(|block| Allocation::of(block)) {
+            let entry = by_handle.entry(allocation.handle.clone()).or_default();
+            if allocation.released_at.is_some() {
+                continue;
+            }
+            let suspect = Suspect {
+                handle: allocation.handle.clone(),
+                address: allocation.address,
+                sequence: allocation.sequence,
+            };
+            if self.is_dead(&allocation, users, interfaces) {
+                let since = self.suspects.get(&suspect).copied().unwrap_or(now);
+                entry.1 |= now.duration_since(since) < self.grace;
+                suspects.insert(suspect, since);
+                entry.0.push(allocation);
+            } else {
+                entry.1 = true;
+            }
+        }
+        self.suspects = suspects;
+        let ripe = by_handle
+            .into_values()
+            .filter(|(dead, kept)| !dead.is_empty() && !kept);
+        ripe.map(|(dead, _)| collection(&dead, users)).collect()
+    }
+
+    fn is_dead(
+        &self,
+        allocation: &Allocation,
+        users: &Users,
+        interfaces: &BTreeSet<String>,
+    ) -> bool {
+        let Some((interface, _)) = allocation.wiring() else {
+            return false;
+        };
+        // A later pod of the same name has an interface of the same name: then it is that pod's.
+        let me = self.me.as_str();
+        let lives = interfaces.contains(interface) && !users.claims_interface(me, interface);
+        allocation.node() == Some(me)
+            && allocation.purpose() == Purpose::Workload
+            && allocation.handle.is_some()
+            && matches!(judge(allocation, users), Verdict::Leaked(_))
+            && !lives
+    }
+
+    /// GC-6.
+    fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Prefix> {
+        let owner = Owner::Host(self.me.clone());
+        let mut empty = BTreeMap::new();
+        let mut ripe = Vec::new();
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let own = snapshot.affinities_of(&self.me).filter(|(cidr, affinity)| {
+                cidr.family() == family && affinity.state == AffinityState::Confirmed
+            });
+            let own: Vec<_> = own
+                .filter_map(|(cidr, _)| snapshot.blocks.get(&cidr))
+                .filter(|block| block.owner().as_ref() == Some(&owner))
+                .collect();
+            let mut rest = own.len();
+            for block in own.iter().filter(|block| block::is_empty(block)) {
+                let key = (block.cidr, block.revision);
+                let since = self.empty.get(&key).copied().unwrap_or(now);
+                empty.insert(key, since);
+                if now.duration_since(since) >= self.grace && rest > 1 {
+                    rest -= 1;
+                    ripe.push(block.cidr);
+                }
+            }
+        }
+        self.empty = empty;
+        ripe
+    }
+
+    /// Nodes that IPAM's data name and that have no Node: their leases have to be read.
+    #[must_use]
+    pub fn orphans(&self, snapshot: &Snapshot) -> BTreeSet<NodeName> {
+        let mut named: BTreeSet<NodeName> = BTreeSet::new();
+        for block in snapshot.blocks.values() {
+            named.extend(block.owner().and_then(|owner| owner.node().cloned()));
+            let nodes = block.attributes.iter().filter_map(|a| a.node());
+            named.extend(nodes.map(NodeName::from));
+        }
+        let owners = snapshot.affinities.keys();
+        named.extend(owners.filter_map(|(owner, _)| owner.node().cloned()));
+        named.retain(|node| {
+            !snapshot.nodes.contains_key(node)
+                && !snapshot.invalid.contains_key(&Key::node(node).to_path())
+                && *node != self.me
+        });
+        named
+    }
+
+    /// GC-2: looks at the leases of [`Collector::orphans`], as just read.
+    pub fn look_at_leases(&mut self, now: Instant, leases: &[KeyValue]) -> Vec<Collection> {
+        let mut silent = BTreeMap::new();
+        let mut dead = Vec::new();
+        for stored in leases {
+            let Some(lease) = lease::read(stored) else {
+                continue;
+            };
+            let node = lease.node.clone();
+            if stored.key != lease::path(&node) {
+                continue;
+            }
+            let revision = stored.mod_revision;
+            let since = match self.silent.get(&node) {
+                Some((seen, since)) if *seen == revision => *since,
+                _ => now,
+            };
+            silent.insert(node.clone(), (revision, since));
+            let patience = self.grace.max(Duration::from_secs(lease.seconds));
+            if now.duration_since(since) >= patience {
+                dead.push(Collection::Node {
+                    proof: vec![
+                        Compare::Absent(Key::node(&node).to_path()),
+                        Compare::Unchanged(lease::path(&node), revision),
+                    ],
+                    node,
+                });
+            }
+        }
+        self.silent = silent;
+        dead
+    }
+}
+
+fn collection(dead: &[Allocation], users: &Users) -> Collection {
+    let mut proof: Vec<Compare> = Vec::new();
+    let mut interfaces = BTreeSet::new();
+    for (interface, key) in dead.iter().filter_map(Allocation::wiring) {
+        let compare = users.unchanged(&key);
+        if !proof.contains(&compare) {
+            proof.push(compare);
+        }
+        // One that a later pod of the same name has may be there.
+        let node = dead.first().and_then(Allocation::node).unwrap_or_default();
+        if !users.claims_interface(node, interface) {
+            interfaces.insert(interface.to_owned());
+        }
+    }
+    let addresses: Vec<String> = dead.iter().map(|a| a.address.to_string()).collect();
+    let holder = dead.first().map(Allocation::holder).unwrap_or_default();
+    Collection::Addresses {
+        targets: dead.iter().map(Allocation::target).collect(),
+        proof,
+        interfaces,
+        reason: format!(
+            "{} of {holder}: no WorkloadEndpoint has it and its interface is gone",
+            addresses.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! [`Guarded`]: a machine whose every transaction also demands that the proof it rests on still holds. What
+//! was true when somebody decided to release is thereby true in the very moment of the release.
+
+use caracal_model::txn::{Compare, KeyValue, Range};
+
+use crate::step::{Machine, Seen, Step};
+
+/// Why a guarded machine ends without having done all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError<E: std::error::Error> {
+    /// The proof does not hold any more. Nothing was written since.
+    #[error("{key} changed since it was looked at")]
+    Broken {
+        /// The key of the proof.
+        key: String,
+    },
+    /// The machine's own reason.
+    #[error(transparent)]
+    Inner(E),
+}
+
+/// A machine under guard.
+#[derive(Clone, Debug)]
+pub struct Guarded<M> {
+    machine: M,
+    proof: Vec<Compare>,
+    looking: bool,
+}
+
+impl<M: Machine> Guarded<M> {
+    /// A machine that writes only while all of `proof` holds.
+    #[must_use]
+    pub const fn new(machine: M, proof: Vec<Compare>) -> Self {
+        Self {
+            machine,
+            proof,
+            looking: false,
+        }
+    }
+
+    fn look(&mut self) -> Vec<Range> {
+        self.looking = true;
+        let keys = self.proof.iter().map(Compare::key);
+        keys.map(|key| Range::Key(key.to_owned())).collect()
+    }
+}
+
+fn holds(compare: &Compare, found: &[KeyValue]) -> bool {
+    match compare {
+        Compare::Absent(_) => found.is_empty(),
+        Compare::Unchanged(_, revision) => found.iter().any(|kv| kv.mod_revision == *revision),
+    }
+}
+
+impl<M: Machine> Machine for Guarded<M>
+where
+    M::Error: std::error::Error,
+{
+    type Output = M::Output;
+    type Error = GuardError<M::Error>;
+
+    fn step(&mut self, seen: Seen) -> Step<M::Output, Self::Error> {
+        let seen = match seen {
+            // Whose fault was it? The machine must not try again on a broken proof.
+            Seen::Conflict if !self.proof.is_empty() => return Step::Read(self.look()),
+            Seen::Read(reading) if self.looking => {
+                self.looking = false;
+                let answers = self.proof.iter().zip(&reading.ranges);
+                for (compare, found) in answers {
+                    if !holds(compare, found) {
+                        let key = compare.key().to_owned();
+                        return Step::Failed(GuardError::Broken { key });
+                    }
+                }
+                Seen::Conflict
+            }
+            seen => seen,
+        };
+        match self
+            .machine
+            .step(seen)
+            .map(|output| output, GuardError::Inner)
+        {
+            Step::Commit(mut txn) => {
+                for compare in &self.proof {
+                    if !txn.compare.iter().any(|c| c.key() == compare.key()) {
+                        txn.compare.push(compare.clone());
+                    }
+                }
+                Step::Commit(txn)
+            }
+            step => step,
+        }
+    }
+}

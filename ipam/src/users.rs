@@ -1,0 +1,184 @@
+//! Who uses which address according to the rest of the datastore: endpoints of workloads, and nodes with
+//! their tunnel devices. A value that does not parse may use any address, so it is remembered.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_model::keys::{Key, kind_prefix};
+use caracal_model::resource::{Kind, Node, WorkloadEndpoint};
+use caracal_model::snapshot::Snapshot;
+use caracal_model::txn::{Compare, KeyValue, Range};
+use serde::Serialize;
+
+/// One use of an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct User {
+    /// For people: `endpoint default/web-0 on node-a`, `IPIP tunnel of node-a`.
+    pub what: String,
+    /// The key of the resource that says so.
+    pub key: String,
+}
+
+/// All uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    by_address: BTreeMap<IpAddr, Vec<User>>,
+    /// Endpoints by key: revision and host side interface on which node.
+    endpoints: BTreeMap<String, Endpoint>,
+    /// Revisions of nodes by key.
+    nodes: BTreeMap<String, i64>,
+    /// Paths of endpoints and nodes whose values do not parse, with the reason.
+    pub unreadable: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Endpoint {
+    revision: i64,
+    node: String,
+    interface: String,
+}
+
+/// What [`Users::read`] wants to see.
+#[must_use]
+pub fn ranges() -> Vec<Range> {
+    vec![
+        Range::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
+        Range::Prefix(kind_prefix(Kind::Node)),
+    ]
+}
+
+impl Users {
+    /// From stored values.
+    #[must_use]
+    pub fn read<'a>(values: impl IntoIterator<Item = &'a KeyValue>) -> Self {
+        let mut users = Self::default();
+        for kv in values {
+            let Ok(Key::Resource { kind, .. }) = Key::parse(&kv.key) else {
+                continue;
+            };
+            let fault = match kind {
+                Kind::WorkloadEndpoint => WorkloadEndpoint::from_json(&kv.value)
+                    .map(|endpoint| users.add_endpoint(&kv.key, &endpoint, kv.mod_revision)),
+                Kind::Node => Node::from_json(&kv.value)
+                    .map(|node| users.add_node(&kv.key, &node, kv.mod_revision)),
+                _ => Ok(()),
+            };
+            if let Err(fault) = fault {
+                users.unreadable.insert(kv.key.clone(), fault.0);
+            }
+        }
+        users
+    }
+
+    /// From a snapshot. A value of which only an older version parses counts as unreadable too.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let mut users = Self::default();
+        for ((namespace, name), endpoint) in &snapshot.workloads {
+            let key = Key::workload(namespace, name).to_path();
+            users.add_endpoint(&key, endpoint, endpoint.revision);
+        }
+        for (name, node) in &snapshot.nodes {
+            users.add_node(&Key::node(name).to_path(), node, node.revision);
+        }
+        let invalid = snapshot.invalid.iter().filter(|(path, _)| {
+            matches!(
+                Key::parse(path),
+                Ok(Key::Resource {
+                    kind: Kind::WorkloadEndpoint | Kind::Node,
+                    ..
+                })
+            )
+        });
+        users.unreadable = invalid
+            .map(|(path, v)| (path.clone(), v.reason.clone()))
+            .collect();
+        users
+    }
+
+    fn add(&mut self, address: IpAddr, what: String, key: &str) {
+        let user = User {
+            what,
+            key: key.to_owned(),
+        };
+        self.by_address.entry(address).or_default().push(user);
+    }
+
+    fn add_endpoint(&mut self, key: &str, endpoint: &WorkloadEndpoint, revision: i64) {
+        let spec = &endpoint.spec;
+        let namespace = endpoint.metadata.namespace.as_deref().unwrap_or("default");
+        let workload = [&spec.pod, &spec.workload, &spec.container_id];
+        let workload = workload.into_iter().find(|text| !text.is_empty());
+        let workload = workload.map_or(endpoint.metadata.name.as_str(), String::as_str);
+        for network in &spec.ip_networks {
+            let what = format!("endpoint {namespace}/{workload} on {}", spec.node);
+            self.add(network.address(), what, key);
+        }
+        let endpoint = Endpoint {
+            revision,
+            node: spec.node.clone(),
+            interface: spec.interface_name.clone(),
+        };
+        self.endpoints.insert(key.to_owned(), endpoint);
+    }
+
+    fn add_node(&mut self, key: &str, node: &Node, revision: i64) {
+        self.nodes.insert(key.to_owned(), revision);
+        let name = &node.metadata.name;
+        let spec = &node.spec;
+        let ipip = spec.bgp.as_ref().and_then(|bgp| bgp.ipv4_ipip_tunnel_addr);
+        let wireguard = |field: &str| {
+            let value = spec.extra.get("wireguard")?.get(field)?;
+            value.as_str()?.parse::<IpAddr>().ok()
+        };
+        let tunnels = [
+            ("IPIP", ipip.map(IpAddr::V4)),
+            ("VXLAN", spec.ipv4_vxlan_tunnel_addr.map(IpAddr::V4)),
+            ("VXLAN", spec.ipv6_vxlan_tunnel_addr.map(IpAddr::V6)),
+            ("WireGuard", wireguard("interfaceIPv4Address")),
+            ("WireGuard", wireguard("interfaceIPv6Address")),
+        ];
+        for (kind, address) in tunnels {
+            if let Some(address) = address {
+                self.add(address, format!("{kind} tunnel of {name}"), key);
+            }
+        }
+    }
+
+    /// Who uses an address.
+    #[must_use]
+    pub fn of_address(&self, address: IpAddr) -> &[User] {
+        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// All addresses in use, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, &[User])> {
+        self.by_address
+            .iter()
+            .map(|(address, users)| (*address, users.as_slice()))
+    }
+
+    /// The revision of an endpoint or node.
+    #[must_use]
+    pub fn revision(&self, key: &Key) -> Option<i64> {
+        let path = key.to_path();
+        let endpoint = self.endpoints.get(&path).map(|e| e.revision);
+        endpoint.or_else(|| self.nodes.get(&path).copied())
+    }
+
+    /// That this endpoint or node is as it was read: a comparison for a transaction.
+    #[must_use]
+    pub fn unchanged(&self, key: &Key) -> Compare {
+        match self.revision(key) {
+            Some(revision) => Compare::Unchanged(key.to_path(), revision),
+            None => Compare::Absent(key.to_path()),
+        }
+    }
+
+    /// True when some endpoint of the node says that this interface is its own.
+    #[must_use]
+    pub fn claims_interface(&self, node: &str, interface: &str) -> bool {
+        let mut endpoints = self.endpoints.values();
+        endpoints.any(|e| e.node == node && e.interface == interface)
+    }
+}
