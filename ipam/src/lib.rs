@@ -70,6 +70,7 @@ pub mod pools;
 pub mod rehearsal;
 pub mod release;
 pub mod repair;
+pub mod report;
 pub mod request;
 pub mod settings;
 pub mod split;

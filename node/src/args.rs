@@ -6,6 +6,8 @@ use caracal_model::net::Prefix;
 use caracal_model::resource::EncapMode;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::cli::ipam::args::IpamCommand;
+use crate::cli::node::NodeCommand;
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
@@ -24,7 +26,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node is.
-    Node,
+    Node {
+        /// Something else than running it.
+        #[command(subcommand)]
+        command: Option<NodeCommand>,
+    },
     /// Runs a BGP speaker without a datastore from a bird-style file, such as a route reflector.
     Speaker(SpeakerArgs),
     /// Shows this node: datastore, peers, blocks, kernel, problems.
@@ -55,6 +61,12 @@ pub(crate) enum Command {
     },
     /// Takes away what the agent made in this machine's kernel. The node must not run.
     Uninstall(UninstallArgs),
+    /// Asks and orders IPAM: pools, blocks and addresses.
+    Ipam {
+        /// What to do.
+        #[command(subcommand)]
+        command: IpamCommand,
+    },
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.

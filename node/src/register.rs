@@ -77,7 +77,7 @@ async fn read<S: Store>(store: &S, key: &Key) -> Result<Option<KeyValue>, StoreE
 }
 
 /// A random UUID, version 4.
-fn uuid() -> String {
+pub(crate) fn uuid() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
         .map(|text| text.trim().to_owned())
         .expect("the kernel's random UUID source is always readable")

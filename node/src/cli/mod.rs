@@ -1,8 +1,10 @@
 //! The client commands. Data goes to standard output, everything else to standard error.
 
 mod bgp;
+pub(crate) mod ipam;
 mod lab;
 mod mode;
+pub(crate) mod node;
 mod render;
 mod speaker;
 mod status;
@@ -17,7 +19,9 @@ use crate::args::{Args, Command};
 /// Carries out a command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Node => crate::node::run(),
+        Command::Node { command: None } => crate::node::run(),
+        Command::Node { command: Some(command) } => node::run(command),
+        Command::Ipam { command } => ipam::run(command),
         Command::Speaker(args) => speaker::run(&args),
         Command::Status { output } => status::run(output.output),
         Command::Bgp { command } => bgp::run(command),

@@ -1,0 +1,149 @@
+//! `caracal ipam check`: what is leaked or inconsistent, and with `--fix`, put right.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use caracal_datastore::EtcdStore;
+use caracal_ipam::audit::{Audit, audit};
+use caracal_ipam::repair::{self, Mender};
+use caracal_ipam::report::Report;
+use serde_json::{Value, json};
+
+use super::args::CheckArgs;
+use super::{DEGRADED, Survey, announced, now, survey};
+use crate::cli::print_json;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let json = args.output == "json";
+    let survey = survey(store).await?;
+    let found = audit(&survey.view, &survey.users, now());
+    if !json {
+        print(&found);
+    }
+    if !json && args.output != "table" {
+        let report = Report::of(&found, survey.cluster.clone(), VERSION);
+        let text = serde_json::to_vec_pretty(&report)?;
+        std::fs::write(&args.output, text).with_context(|| format!("writing {}", args.output))?;
+        println!("Wrote {}", args.output);
+    }
+    let mut answer = to_json(&found);
+    let mut problems = found.problems();
+    if args.fix && problems > 0 {
+        let (repaired, left) = fix(store, &survey, &found, args, json).await?;
+        answer["repaired"] = repaired;
+        answer["left"] = left;
+        if !args.dry_run {
+            let after = super::survey(store).await?;
+            problems = audit(&after.view, &after.users, now()).problems();
+            if !json {
+                println!("Problems left: {problems}");
+            }
+        }
+        answer["problemsLeft"] = problems.into();
+    }
+    if json {
+        print_json(&answer);
+    }
+    if problems > 0 {
+        return Ok(ExitCode::from(DEGRADED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn fix(
+    store: &EtcdStore,
+    survey: &Survey,
+    found: &Audit,
+    args: &CheckArgs,
+    json: bool,
+) -> anyhow::Result<(Value, Value)> {
+    let min_age = Duration::from_secs(args.min_age);
+    let plan = repair::plan(found, &survey.view, &survey.users, min_age, now());
+    let say = |line: String| {
+        if json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    };
+    let client = announced(store, args.dry_run, json);
+    let (mut repaired, mut left) = (Vec::new(), plan.left);
+    for repair in plan.repairs {
+        let what = repair.to_string();
+        say(format!("Repair: {what}"));
+        match client.drive(Mender::new(repair, now())).await {
+            Ok(true) => repaired.push(what),
+            Ok(false) => say("  nothing left to do".to_owned()),
+            Err(caracal_ipam::ClientError::Refused(error)) => left.push(format!("{what}: {error}")),
+            Err(error) => return Err(error).context(what),
+        }
+    }
+    left.iter().for_each(|reason| say(format!("Left alone: {reason}")));
+    Ok((json!(repaired), json!(left)))
+}
+
+fn to_json(found: &Audit) -> Value {
+    let findings: Vec<Value> = found
+        .findings
+        .iter()
+        .map(|f| json!({"fault": f.is_fault(), "text": f.to_string()}))
+        .collect();
+    json!({
+        "revision": found.revision,
+        "counts": found.counts,
+        "leaked": found.leaked,
+        "unallocated": found.unallocated,
+        "unjudged": found.unjudged,
+        "unreadable": found.unreadable,
+        "findings": findings,
+        "problems": found.problems(),
+    })
+}
+
+fn print(found: &Audit) {
+    let counts = &found.counts;
+    println!("Checking IPAM at revision {}", found.revision);
+    println!(
+        "Found {} pools, {} blocks, {} handles",
+        counts.pools, counts.blocks, counts.handles
+    );
+    println!(
+        "Found {} addresses held: {} in use, {} cooling down, {} that cannot be judged",
+        counts.allocations, counts.in_use, counts.cooling, counts.unjudged
+    );
+    for (why, count) in &found.unjudged {
+        println!("  {count} not judged: {why}");
+    }
+    println!("Found {} addresses held and not in use (leaked)", found.leaked.len());
+    for leak in &found.leaked {
+        let allocation = &leak.allocation;
+        println!(
+            "  {} leaked: {} (held by {}, node {}, handle {})",
+            allocation.address,
+            leak.reason,
+            allocation.holder(),
+            allocation.node().unwrap_or("-"),
+            allocation.handle.as_deref().unwrap_or("-")
+        );
+    }
+    println!("Found {} addresses in use and not held", found.unallocated.len());
+    for unallocated in &found.unallocated {
+        let users: Vec<&str> = unallocated.users.iter().map(|u| u.what.as_str()).collect();
+        let place = unallocated.pool.as_ref().map_or_else(
+            || "outside of all pools, no problem".to_owned(),
+            |pool| format!("in pool {pool}"),
+        );
+        println!("  {} ({place}) is used by {}", unallocated.address, users.join(", "));
+    }
+    for (key, reason) in &found.unreadable {
+        println!("  {key} does not parse: {reason}");
+    }
+    let (faults, notes): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.is_fault());
+    println!("Found {} inconsistencies in the data", faults.len());
+    faults.iter().for_each(|finding| println!("  {finding}"));
+    notes.iter().for_each(|finding| println!("  note: {finding}"));
+    println!("Check complete; found {} problems", found.problems());
+}

@@ -1,0 +1,35 @@
+//! `caracal ipam configure`: the global configuration.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_datastore::EtcdStore;
+use caracal_ipam::ClientError;
+use caracal_ipam::settings::{Change, Configure};
+
+use super::args::ConfigureArgs;
+use super::{announced, refuse, show};
+use crate::args::Output;
+use crate::cli::print_json;
+
+pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Result<ExitCode> {
+    let json = args.output.output == Output::Json;
+    let change = Change {
+        strict_affinity: args.strictaffinity,
+        auto_allocate_blocks: args.auto_allocate_blocks,
+        max_blocks_per_host: args.max_blocks_per_host,
+        ip_cooldown_seconds: args.ip_cooldown_seconds,
+    };
+    let client = announced(store, args.dry_run, json);
+    let config = match client.drive(Configure::new(change)).await {
+        Ok(config) => config,
+        Err(ClientError::Refused(error)) => return Ok(refuse(&error.to_string())),
+        Err(error) => return Err(error).context("changing the IPAM configuration"),
+    };
+    if json {
+        print_json(&serde_json::to_value(&config)?);
+    } else {
+        show::configuration(&config);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,129 @@
+//! `caracal ipam`: questions and orders to IPAM, in calicoctl's habits. Glue and tables; what is decided is
+//! decided in the `ipam` crate. Every order says each write before it makes it, and with `--dry-run` makes none.
+
+pub(crate) mod args;
+mod check;
+mod configure;
+mod release;
+mod show;
+mod split;
+mod why;
+
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_ipam::rehearsal::Announced;
+use caracal_ipam::report::Cluster;
+use caracal_ipam::step::Reading;
+use caracal_ipam::users::{self, Users};
+use caracal_ipam::view::{self, View};
+use caracal_ipam::{Client, Timestamp};
+use caracal_model::Key;
+use caracal_model::resource::Kind;
+use caracal_model::txn::{Range, Write};
+use serde_json::Value;
+
+use args::IpamCommand;
+
+/// Exit code when what was asked for does not exist.
+const NOT_FOUND: u8 = 3;
+/// Exit code when problems were found.
+const DEGRADED: u8 = 4;
+/// Exit code when a safety check refuses.
+const REFUSED: u8 = 5;
+
+pub(super) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
+    on_store(async |store| match command {
+        IpamCommand::Show(args) => show::run(&store, &args).await,
+        IpamCommand::Check(args) => check::run(&store, &args).await,
+        IpamCommand::Release(args) => release::run(&store, &args).await,
+        IpamCommand::Configure(args) => configure::run(&store, &args).await,
+        IpamCommand::Split(args) => split::run(&store, &args).await,
+        IpamCommand::Why(args) => why::run(&store, &args).await,
+    })
+}
+
+/// Runs something with the datastore of the environment.
+pub(super) fn on_store(
+    work: impl AsyncFnOnce(EtcdStore) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+        work(store).await
+    })
+}
+
+/// Everything at one revision.
+struct Survey {
+    view: View,
+    users: Users,
+    cluster: Cluster,
+}
+
+async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
+    let (everything, uses) = (view::everything(), users::ranges());
+    let cluster = Range::Key(Key::resource(Kind::ClusterInformation, "default").to_path());
+    let mut ranges = [everything.clone(), uses.clone()].concat();
+    ranges.push(cluster);
+    let mut answer = store.read(&ranges).await.context("reading the datastore")?;
+    let cluster = answer.ranges.pop().unwrap_or_default();
+    let uses = answer.ranges.split_off(everything.len());
+    let mut view = View::default();
+    let reading = Reading {
+        revision: answer.revision,
+        ranges: answer.ranges,
+    };
+    view.absorb(&everything, reading);
+    let cluster = cluster.first().map(|kv| {
+        let value: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
+        let text = |field: &str| value["spec"][field].as_str().unwrap_or_default().to_owned();
+        Cluster {
+            guid: text("clusterGUID"),
+            kind: text("clusterType"),
+            locked: value["spec"]["datastoreReady"] == Value::Bool(false),
+            revision: kv.mod_revision.to_string(),
+        }
+    });
+    Ok(Survey {
+        view,
+        users: Users::read(uses.iter().flatten()),
+        cluster: cluster.unwrap_or_default(),
+    })
+}
+
+/// A client that says what it writes: on standard output for people, on standard error beside JSON.
+pub(super) fn announced(store: &EtcdStore, dry_run: bool, json: bool) -> Client<Announced<EtcdStore>> {
+    let tell = move |write: &Write| {
+        let verb = match write {
+            Write::Put(..) => "put",
+            Write::Delete(_) => "delete",
+        };
+        let note = if dry_run { " (dry run: not written)" } else { "" };
+        let line = format!("{verb} {}{note}", write.key());
+        if json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    };
+    Client::new(if dry_run {
+        Announced::rehearse(store.clone(), tell)
+    } else {
+        Announced::new(store.clone(), tell)
+    })
+}
+
+/// Says why a safety check refuses.
+pub(super) fn refuse(reason: &str) -> ExitCode {
+    eprintln!("caracal: {reason}");
+    ExitCode::from(REFUSED)
+}
+
+pub(super) fn now() -> Timestamp {
+    SystemTime::now().into()
+}

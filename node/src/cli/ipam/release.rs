@@ -1,0 +1,97 @@
+//! `caracal ipam release`: addresses by hand, or those of a report.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_datastore::EtcdStore;
+use caracal_ipam::guard::Guarded;
+use caracal_ipam::release::ReleaseIps;
+use caracal_ipam::report::Report;
+use caracal_ipam::summary;
+use caracal_ipam::{ClientError, Target};
+use serde_json::json;
+
+use super::args::ReleaseArgs;
+use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
+use crate::args::Output;
+use crate::cli::print_json;
+
+/// A release, what it rests on, and what of it must be so.
+type Order = (Target, Vec<caracal_model::txn::Compare>);
+
+pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
+    let survey = survey(store).await?;
+    let json = args.output.output == Output::Json;
+    let (orders, mut skipped) = match &args.from_report {
+        None => match by_hand(&survey, args) {
+            Ok(orders) => (orders, Vec::new()),
+            Err(reason) => return Ok(refuse(&reason)),
+        },
+        Some(path) => {
+            let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            let report: Report = serde_json::from_slice(&text)
+                .with_context(|| format!("{} is no report of `ipam check -o`", path.display()))?;
+            let version = env!("CARGO_PKG_VERSION");
+            if let Err(error) = report.accept(&survey.cluster, version, args.force) {
+                return Ok(refuse(&error.to_string()));
+            }
+            of_report(&survey, &report)
+        }
+    };
+    let client = announced(store, args.dry_run, json);
+    let (mut released, mut unknown) = (Vec::new(), Vec::new());
+    for (target, proof) in orders {
+        let address = target.address;
+        let machine = Guarded::new(ReleaseIps::new(vec![target], now()), proof);
+        match client.drive(machine).await {
+            Ok(done) => {
+                released.extend(done.addresses);
+                unknown.extend(done.unknown);
+            }
+            Err(ClientError::Refused(error)) => skipped.push(format!("{address}: {error}")),
+            Err(error) => return Err(error).context(format!("releasing {address}")),
+        }
+    }
+    if json {
+        print_json(&json!({"released": released, "notAssigned": unknown, "skipped": skipped}));
+    } else {
+        released.iter().for_each(|address| println!("Released {address}"));
+        unknown.iter().for_each(|address| println!("IP {address} is not assigned"));
+        skipped.iter().for_each(|reason| println!("Skipped {reason}"));
+    }
+    if released.is_empty() && !unknown.is_empty() {
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
+    let mut orders = Vec::new();
+    for address in &args.ip {
+        if let Some(user) = survey.users.of_address(*address).first()
+            && !args.force
+        {
+            return Err(format!(
+                "{address} is used by {}; delete that first, or add --force",
+                user.what
+            ));
+        }
+        // What was looked at is what is released, or nothing (IPAM-8).
+        let held = summary::holder(&survey.view, *address);
+        let target = held.map_or(Target::any(*address), |allocation| allocation.target());
+        orders.push((target, Vec::new()));
+    }
+    Ok(orders)
+}
+
+fn of_report(survey: &Survey, report: &Report) -> (Vec<Order>, Vec<String>) {
+    let (mut orders, mut skipped) = (Vec::new(), Vec::new());
+    for leak in report.allocations.values().flatten() {
+        let address = leak.allocation.address;
+        match survey.users.of_address(address).first() {
+            Some(user) => skipped.push(format!("{address}: it is used by {} now", user.what)),
+            None => orders.push((leak.allocation.target(), leak.proof(&survey.users))),
+        }
+    }
+    (orders, skipped)
+}

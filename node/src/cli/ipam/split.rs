@@ -1,0 +1,53 @@
+//! `caracal ipam split`: a pool becomes several.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_datastore::EtcdStore;
+use caracal_ipam::ClientError;
+use caracal_ipam::split::{MOST, Split, SplitError, Which};
+
+use super::args::SplitArgs;
+use super::{NOT_FOUND, announced, now, refuse, survey};
+use crate::args::Output;
+use crate::cli::{print_json, table};
+use crate::register::uuid;
+
+pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<ExitCode> {
+    let json = args.output.output == Output::Json;
+    let which = match (&args.cidr, &args.name) {
+        (Some(cidr), _) => Which::Cidr(*cidr),
+        (None, name) => Which::Name(name.clone().unwrap_or_default()),
+    };
+    if !survey(store).await?.cluster.locked && !args.force && !args.dry_run {
+        return Ok(refuse(
+            "the datastore is not locked: Calico's nodes would see the pool vanish before they see its parts; \
+             lock it (calicoctl datastore migrate lock), or add --force when all nodes run Caracal",
+        ));
+    }
+    let uids = (0..args.number.min(MOST)).map(|_| uuid()).collect();
+    let client = announced(store, args.dry_run, json);
+    let parts = match client.drive(Split::new(which, args.number, uids, now())).await {
+        Ok(parts) => parts,
+        Err(ClientError::Refused(error)) => {
+            let unknown = matches!(error, SplitError::Unknown(..));
+            let code = refuse(&error.to_string());
+            return Ok(if unknown { ExitCode::from(NOT_FOUND) } else { code });
+        }
+        Err(error) => return Err(error).context("splitting the pool"),
+    };
+    if json {
+        print_json(&serde_json::to_value(&parts)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut shown = table(&["NAME", "CIDR", "SELECTOR"]);
+    for part in &parts {
+        let selector = match part.spec.node_selector.as_str() {
+            "" => "all()",
+            text => text,
+        };
+        shown.add_row([part.metadata.name.as_str(), part.spec.cidr.as_str(), selector]);
+    }
+    println!("{shown}");
+    Ok(ExitCode::SUCCESS)
+}

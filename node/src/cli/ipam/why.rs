@@ -1,0 +1,89 @@
+//! `caracal ipam why NODE`: the decision chain, and a rehearsal of the assignment itself.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_datastore::EtcdStore;
+use caracal_ipam::rehearsal::Announced;
+use caracal_ipam::why::{Why, why};
+use caracal_ipam::{AssignRequest, Client, ClientError};
+use caracal_model::{Family, NodeName};
+use serde_json::json;
+
+use super::args::WhyArgs;
+use super::{NOT_FOUND, survey};
+use crate::args::Output;
+use crate::cli::{print_json, table};
+
+pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<ExitCode> {
+    let node = NodeName::from(args.node.as_str());
+    let family = if args.ipv6 { Family::Ipv6 } else { Family::Ipv4 };
+    let survey = survey(store).await?;
+    let Some(why) = why(&survey.view, &node, family) else {
+        let known: Vec<&str> = survey.view.nodes.keys().map(NodeName::as_str).collect();
+        eprintln!("caracal: there is no Node {node}; known: {}", known.join(", "));
+        return Ok(ExitCode::from(NOT_FOUND));
+    };
+    let mut request = AssignRequest::workload(node, "caracal-ipam-why".into());
+    if args.ipv6 {
+        (request.num_v4, request.num_v6) = (0, 1);
+    }
+    let rehearsal = Client::new(Announced::rehearse(store.clone(), |_| {}));
+    let (sentence, next) = match rehearsal.auto_assign(request).await {
+        Ok(assigned) => {
+            let Some(next) = assigned.all().next() else {
+                anyhow::bail!("the rehearsal assigned nothing and gave no reason");
+            };
+            let own = why.blocks.iter().any(|block| block.cidr == next.block);
+            let source = match (next.borrowed, own) {
+                (true, _) => "borrowed",
+                (false, true) => "the node's own",
+                (false, false) => "newly claimed",
+            };
+            let sentence = format!(
+                "The next address is {} from block {} ({source}) of pool {}.",
+                next.address, next.block, next.pool
+            );
+            let next = json!({"address": next.address, "block": next.block, "pool": next.pool,
+                "borrowed": next.borrowed, "ownBlock": own});
+            (sentence, next)
+        }
+        Err(ClientError::Refused(error)) => (format!("There is no next address: {error}."), json!(null)),
+        Err(error) => return Err(error).context("rehearsing an assignment"),
+    };
+    if args.output.output == Output::Json {
+        let mut value = serde_json::to_value(&why)?;
+        value["next"] = next;
+        value["sentence"] = sentence.into();
+        print_json(&value);
+    } else {
+        print(&why);
+        println!("{sentence}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const fn yes(usable: bool) -> &'static str {
+    if usable { "yes" } else { "no" }
+}
+
+fn print(why: &Why) {
+    let mut pools = table(&["POOL", "CIDR", "USABLE", "REASON"]);
+    for pool in &why.pools {
+        pools.add_row([pool.pool.as_str(), &pool.cidr.to_string(), yes(pool.usable), &pool.reason]);
+    }
+    println!("{pools}");
+    let mut blocks = table(&["OWN BLOCK", "POOL", "FREE", "USABLE", "REASON"]);
+    for block in &why.blocks {
+        blocks.add_row([
+            block.cidr.to_string().as_str(),
+            block.pool.as_ref().map_or("-", |pool| pool.as_str()),
+            &block.free.to_string(),
+            yes(block.usable),
+            &block.reason,
+        ]);
+    }
+    println!("{blocks}");
+    println!("Claiming a further block: {}", why.growth);
+    println!("Borrowing from other nodes' blocks: {}", why.borrowing);
+}
