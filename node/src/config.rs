@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use caracal_bgp::types::Asn;
 use caracal_model::NodeName;
@@ -50,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) felix: BTreeMap<String, String>,
     /// Things to tell the operator once.
     pub(crate) warnings: Vec<String>,
+    /// How long an address must look dead before it is collected; `None` = never.
+    pub(crate) ipam_grace: Option<Duration>,
 }
 
 /// `CALICO_NETWORKING_BACKEND`.
@@ -245,9 +248,22 @@ impl Config {
             cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
             felix: felix(vars),
             warnings: warnings(vars),
+            ipam_grace: ipam_grace(&env)?,
             ip6,
         })
     }
+}
+
+/// `CARACAL_IPAM_GC_GRACE_SECONDS`: 15 minutes, as Calico's controllers; 0 turns the collector off.
+fn ipam_grace(env: &Env<'_>) -> Result<Option<Duration>, ConfigError> {
+    let seconds = env.parse("CARACAL_IPAM_GC_GRACE_SECONDS", |text| {
+        let number = text.parse::<u64>().ok().filter(|n| *n <= 86_400);
+        number.ok_or_else(|| "expected seconds, 0 to 86400; 0 turns the collector off".to_owned())
+    })?;
+    Ok(match seconds.unwrap_or(900) {
+        0 => None,
+        seconds => Some(Duration::from_secs(seconds)),
+    })
 }
 
 fn node_name(

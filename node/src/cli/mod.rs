@@ -20,7 +20,9 @@ use crate::args::{Args, Command};
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Node { command: None } => crate::node::run(),
-        Command::Node { command: Some(command) } => node::run(command),
+        Command::Node {
+            command: Some(command),
+        } => node::run(command),
         Command::Ipam { command } => ipam::run(command),
         Command::Speaker(args) => speaker::run(&args),
         Command::Status { output } => status::run(output.output),

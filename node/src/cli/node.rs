@@ -38,7 +38,11 @@ const NOT_FOUND: u8 = 3;
 const CONFLICT: u8 = 6;
 
 pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
-    let NodeCommand::Delete { name, force, dry_run } = command;
+    let NodeCommand::Delete {
+        name,
+        force,
+        dry_run,
+    } = command;
     on_store(async |store| delete(&store, &NodeName::from(name), force, dry_run).await)
 }
 
@@ -75,7 +79,11 @@ async fn delete(
     doomed.extend(stored.iter().cloned());
     for kv in &doomed {
         let path = &kv.key;
-        let note = if dry_run { " (dry run: not written)" } else { "" };
+        let note = if dry_run {
+            " (dry run: not written)"
+        } else {
+            ""
+        };
         println!("delete {path}{note}");
         if dry_run {
             continue;
@@ -83,11 +91,14 @@ async fn delete(
         let txn = Txn::new().delete(path.clone(), kv.mod_revision);
         debug_assert!(matches!(txn.writes[..], [Write::Delete(_)]));
         if store.commit(&txn).await.with_context(|| path.clone())? == TxnOutcome::Conflict {
-            eprintln!("caracal: {path} changed at the same time; is {node} still running? Try again");
+            eprintln!(
+                "caracal: {path} changed at the same time; is {node} still running? Try again"
+            );
             return Ok(ExitCode::from(CONFLICT));
         }
     }
-    if stored.is_empty() && doomed.is_empty() && left.addresses.is_empty() && left.blocks.is_empty() {
+    if stored.is_empty() && doomed.is_empty() && left.addresses.is_empty() && left.blocks.is_empty()
+    {
         eprintln!("caracal: there is no Node {node}, and nothing of it is left");
         return Ok(ExitCode::from(NOT_FOUND));
     }

@@ -2,6 +2,7 @@
 
 mod address;
 mod answers;
+mod collector;
 mod learned;
 mod mtu;
 mod publish;

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::answers::{Answers, Owners, Stage};
-use super::{learned, mtu, publish, startup, tombstones, tunnels};
+use super::{collector, learned, mtu, publish, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
 
@@ -141,6 +141,12 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view.clone(),
         tombstone_problems,
     ));
+    if let Some(grace) = config.ipam_grace {
+        let me = &config.node;
+        tokio::spawn(collector::live(store.clone(), me.clone(), grace));
+        let collecting = collector::collect(store.clone(), me.clone(), grace, view.clone());
+        tokio::spawn(collecting);
+    }
     tokio::spawn(tunnels::keep(
         store.clone(),
         Client::new(store),

@@ -81,7 +81,8 @@ async fn fix(
             Err(error) => return Err(error).context(what),
         }
     }
-    left.iter().for_each(|reason| say(format!("Left alone: {reason}")));
+    left.iter()
+        .for_each(|reason| say(format!("Left alone: {reason}")));
     Ok((json!(repaired), json!(left)))
 }
 
@@ -117,7 +118,10 @@ fn print(found: &Audit) {
     for (why, count) in &found.unjudged {
         println!("  {count} not judged: {why}");
     }
-    println!("Found {} addresses held and not in use (leaked)", found.leaked.len());
+    println!(
+        "Found {} addresses held and not in use (leaked)",
+        found.leaked.len()
+    );
     for leak in &found.leaked {
         let allocation = &leak.allocation;
         println!(
@@ -129,14 +133,21 @@ fn print(found: &Audit) {
             allocation.handle.as_deref().unwrap_or("-")
         );
     }
-    println!("Found {} addresses in use and not held", found.unallocated.len());
+    println!(
+        "Found {} addresses in use and not held",
+        found.unallocated.len()
+    );
     for unallocated in &found.unallocated {
         let users: Vec<&str> = unallocated.users.iter().map(|u| u.what.as_str()).collect();
         let place = unallocated.pool.as_ref().map_or_else(
             || "outside of all pools, no problem".to_owned(),
             |pool| format!("in pool {pool}"),
         );
-        println!("  {} ({place}) is used by {}", unallocated.address, users.join(", "));
+        println!(
+            "  {} ({place}) is used by {}",
+            unallocated.address,
+            users.join(", ")
+        );
     }
     for (key, reason) in &found.unreadable {
         println!("  {key} does not parse: {reason}");
@@ -144,6 +155,8 @@ fn print(found: &Audit) {
     let (faults, notes): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.is_fault());
     println!("Found {} inconsistencies in the data", faults.len());
     faults.iter().for_each(|finding| println!("  {finding}"));
-    notes.iter().for_each(|finding| println!("  note: {finding}"));
+    notes
+        .iter()
+        .for_each(|finding| println!("  note: {finding}"));
     println!("Check complete; found {} problems", found.problems());
 }

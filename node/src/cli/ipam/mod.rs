@@ -97,13 +97,21 @@ async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
 }
 
 /// A client that says what it writes: on standard output for people, on standard error beside JSON.
-pub(super) fn announced(store: &EtcdStore, dry_run: bool, json: bool) -> Client<Announced<EtcdStore>> {
+pub(super) fn announced(
+    store: &EtcdStore,
+    dry_run: bool,
+    json: bool,
+) -> Client<Announced<EtcdStore>> {
     let tell = move |write: &Write| {
         let verb = match write {
             Write::Put(..) => "put",
             Write::Delete(_) => "delete",
         };
-        let note = if dry_run { " (dry run: not written)" } else { "" };
+        let note = if dry_run {
+            " (dry run: not written)"
+        } else {
+            ""
+        };
         let line = format!("{verb} {}{note}", write.key());
         if json {
             eprintln!("{line}");

@@ -28,7 +28,8 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
             Err(reason) => return Ok(refuse(&reason)),
         },
         Some(path) => {
-            let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            let text =
+                std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
             let report: Report = serde_json::from_slice(&text)
                 .with_context(|| format!("{} is no report of `ipam check -o`", path.display()))?;
             let version = env!("CARGO_PKG_VERSION");
@@ -55,9 +56,15 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
     if json {
         print_json(&json!({"released": released, "notAssigned": unknown, "skipped": skipped}));
     } else {
-        released.iter().for_each(|address| println!("Released {address}"));
-        unknown.iter().for_each(|address| println!("IP {address} is not assigned"));
-        skipped.iter().for_each(|reason| println!("Skipped {reason}"));
+        released
+            .iter()
+            .for_each(|address| println!("Released {address}"));
+        unknown
+            .iter()
+            .for_each(|address| println!("IP {address} is not assigned"));
+        skipped
+            .iter()
+            .for_each(|reason| println!("Skipped {reason}"));
     }
     if released.is_empty() && !unknown.is_empty() {
         return Ok(ExitCode::from(NOT_FOUND));
@@ -78,7 +85,7 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
         }
         // What was looked at is what is released, or nothing (IPAM-8).
         let held = summary::holder(&survey.view, *address);
-        let target = held.map_or(Target::any(*address), |allocation| allocation.target());
+        let target = held.map_or_else(|| Target::any(*address), |allocation| allocation.target());
         orders.push((target, Vec::new()));
     }
     Ok(orders)

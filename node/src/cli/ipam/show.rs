@@ -75,7 +75,14 @@ fn row(grouping: &str, fill: &Fill) -> [String; 6] {
 }
 
 fn pools(list: &[summary::PoolFill], blocks: bool) {
-    let mut shown = table(&["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"]);
+    let mut shown = table(&[
+        "GROUPING",
+        "CIDR",
+        "IPS TOTAL",
+        "IPS IN USE",
+        "IPS RESERVED",
+        "IPS FREE",
+    ]);
     for pool in list {
         if let Some(fill) = &pool.fill {
             shown.add_row(row("IP Pool", fill));
@@ -90,7 +97,14 @@ fn pools(list: &[summary::PoolFill], blocks: bool) {
 }
 
 fn borrowed(list: &[caracal_ipam::allocation::Allocation]) {
-    let mut shown = table(&["IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"]);
+    let mut shown = table(&[
+        "IP",
+        "BORROWING-NODE",
+        "BLOCK",
+        "BLOCK OWNER",
+        "TYPE",
+        "ALLOCATED-TO",
+    ]);
     for allocation in list {
         let owner = allocation.block_owner.as_deref().unwrap_or("-");
         shown.add_row([
@@ -108,7 +122,10 @@ fn borrowed(list: &[caracal_ipam::allocation::Allocation]) {
 pub(super) fn configuration(config: &IpamConfig) {
     let mut shown = table(&["PROPERTY", "VALUE"]);
     shown.add_row(["StrictAffinity", &config.strict_affinity.to_string()]);
-    shown.add_row(["AutoAllocateBlocks", &config.auto_allocate_blocks.to_string()]);
+    shown.add_row([
+        "AutoAllocateBlocks",
+        &config.auto_allocate_blocks.to_string(),
+    ]);
     shown.add_row(["MaxBlocksPerHost", &config.max_blocks_per_host.to_string()]);
     shown.add_row(["IPCooldownSeconds", &config.ip_cooldown_seconds.to_string()]);
     for (name, value) in &config.extra {
@@ -127,7 +144,9 @@ fn one(survey: &Survey, address: IpAddr, as_json: bool) -> ExitCode {
             None => println!("IP {address} is not assigned"),
             Some(allocation) => {
                 match &allocation.released_at {
-                    Some(since) => println!("IP {address} was released and cools down since {since}"),
+                    Some(since) => {
+                        println!("IP {address} was released and cools down since {since}")
+                    }
                     None => println!("IP {address} is in use"),
                 }
                 println!("Block: {}", allocation.block);

@@ -27,12 +27,19 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
     }
     let uids = (0..args.number.min(MOST)).map(|_| uuid()).collect();
     let client = announced(store, args.dry_run, json);
-    let parts = match client.drive(Split::new(which, args.number, uids, now())).await {
+    let parts = match client
+        .drive(Split::new(which, args.number, uids, now()))
+        .await
+    {
         Ok(parts) => parts,
         Err(ClientError::Refused(error)) => {
             let unknown = matches!(error, SplitError::Unknown(..));
             let code = refuse(&error.to_string());
-            return Ok(if unknown { ExitCode::from(NOT_FOUND) } else { code });
+            return Ok(if unknown {
+                ExitCode::from(NOT_FOUND)
+            } else {
+                code
+            });
         }
         Err(error) => return Err(error).context("splitting the pool"),
     };
@@ -46,7 +53,11 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
             "" => "all()",
             text => text,
         };
-        shown.add_row([part.metadata.name.as_str(), part.spec.cidr.as_str(), selector]);
+        shown.add_row([
+            part.metadata.name.as_str(),
+            part.spec.cidr.as_str(),
+            selector,
+        ]);
     }
     println!("{shown}");
     Ok(ExitCode::SUCCESS)

@@ -17,11 +17,18 @@ use crate::cli::{print_json, table};
 
 pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let node = NodeName::from(args.node.as_str());
-    let family = if args.ipv6 { Family::Ipv6 } else { Family::Ipv4 };
+    let family = if args.ipv6 {
+        Family::Ipv6
+    } else {
+        Family::Ipv4
+    };
     let survey = survey(store).await?;
     let Some(why) = why(&survey.view, &node, family) else {
         let known: Vec<&str> = survey.view.nodes.keys().map(NodeName::as_str).collect();
-        eprintln!("caracal: there is no Node {node}; known: {}", known.join(", "));
+        eprintln!(
+            "caracal: there is no Node {node}; known: {}",
+            known.join(", ")
+        );
         return Ok(ExitCode::from(NOT_FOUND));
     };
     let mut request = AssignRequest::workload(node, "caracal-ipam-why".into());
@@ -48,7 +55,9 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
                 "borrowed": next.borrowed, "ownBlock": own});
             (sentence, next)
         }
-        Err(ClientError::Refused(error)) => (format!("There is no next address: {error}."), json!(null)),
+        Err(ClientError::Refused(error)) => {
+            (format!("There is no next address: {error}."), json!(null))
+        }
         Err(error) => return Err(error).context("rehearsing an assignment"),
     };
     if args.output.output == Output::Json {
@@ -70,7 +79,12 @@ const fn yes(usable: bool) -> &'static str {
 fn print(why: &Why) {
     let mut pools = table(&["POOL", "CIDR", "USABLE", "REASON"]);
     for pool in &why.pools {
-        pools.add_row([pool.pool.as_str(), &pool.cidr.to_string(), yes(pool.usable), &pool.reason]);
+        pools.add_row([
+            pool.pool.as_str(),
+            &pool.cidr.to_string(),
+            yes(pool.usable),
+            &pool.reason,
+        ]);
     }
     println!("{pools}");
     let mut blocks = table(&["OWN BLOCK", "POOL", "FREE", "USABLE", "REASON"]);

@@ -1,0 +1,172 @@
+//! The garbage collector of IPAM, and this node's lease of life. What may go is decided in
+//! [`caracal_ipam::gc`]; here are its eyes (snapshot, interfaces, leases) and its hand (guarded machines).
+//! A collector that is wrong about time or slow does no harm: each release compares its proof.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use caracal_datastore::store::Store;
+use caracal_datastore::watch::View;
+use caracal_ipam::affinity::AffinityOutcome;
+use caracal_ipam::client::{Client, ClientError};
+use caracal_ipam::error::AffinityError;
+use caracal_ipam::gc::{Collection, Collector};
+use caracal_ipam::guard::Guarded;
+use caracal_ipam::lease;
+use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::release::ReleaseIps;
+use caracal_model::ipam::Owner;
+use caracal_model::names::NodeName;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{Compare, KeyValue, Range, Txn};
+use tokio::sync::watch;
+
+/// Looks within one grace period: death must be seen several times.
+const LOOKS: u32 = 4;
+/// Longest time between two looks.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// Renews this node's lease for ever.
+pub(super) async fn live<S: Store>(store: S, me: NodeName, grace: Duration) {
+    let mut ticks = tokio::time::interval(lease::interval(grace));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = renew(&store, &me, grace).await {
+            tracing::warn!(%error, "cannot renew the lease of life");
+        }
+    }
+}
+
+async fn renew<S: Store>(store: &S, me: &NodeName, grace: Duration) -> anyhow::Result<()> {
+    let stored = leases(store, [me]).await?;
+    let revision = stored.first().map(|kv| kv.mod_revision);
+    // A lost race is no matter: somebody else wrote, so it moved.
+    store
+        .commit(&lease::renew(me, revision, grace, now()))
+        .await?;
+    Ok(())
+}
+
+async fn leases<S: Store>(
+    store: &S,
+    nodes: impl IntoIterator<Item = &NodeName>,
+) -> anyhow::Result<Vec<KeyValue>> {
+    let ranges: Vec<Range> = nodes
+        .into_iter()
+        .map(|node| Range::Key(lease::path(node)))
+        .collect();
+    let answer = store.read(&ranges).await?;
+    Ok(answer.ranges.into_iter().flatten().collect())
+}
+
+/// Collects for ever.
+pub(super) async fn collect<S: Store>(
+    store: S,
+    me: NodeName,
+    grace: Duration,
+    view: watch::Receiver<View>,
+) {
+    let client = Client::new(store.clone());
+    let mut collector = Collector::new(me.clone(), grace);
+    let mut ticks = tokio::time::interval((grace / LOOKS).min(LONGEST));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if view.has_changed().is_err() {
+            return;
+        }
+        let current = view.borrow().clone();
+        if !current.freshness.is_fresh() {
+            continue;
+        }
+        let collections = match look(&mut collector, &store, &current).await {
+            Ok(collections) => collections,
+            Err(error) => {
+                tracing::warn!("IPAM's collector cannot look: {error:#}");
+                continue;
+            }
+        };
+        for collection in collections {
+            if let Err(error) = carry_out(&store, &client, &me, collection).await {
+                tracing::info!("not collected: {error:#}");
+            }
+        }
+    }
+}
+
+async fn look<S: Store>(
+    collector: &mut Collector,
+    store: &S,
+    view: &View,
+) -> anyhow::Result<Vec<Collection>> {
+    let snapshot = &view.snapshot;
+    let mut collections = collector.look(Instant::now(), snapshot, &interfaces().await?);
+    let orphans = collector.orphans(snapshot);
+    let leases = match orphans.is_empty() {
+        true => Vec::new(),
+        false => leases(store, &orphans).await?,
+    };
+    collections.extend(collector.look_at_leases(Instant::now(), &leases));
+    Ok(collections)
+}
+
+async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
+    let links = caracal_agent::dataplane::links().await;
+    let links = links.context("reading the interfaces")?;
+    Ok(links.iter().map(|link| link.name.to_string()).collect())
+}
+
+async fn carry_out<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    collection: Collection,
+) -> anyhow::Result<()> {
+    match collection {
+        Collection::Addresses {
+            targets,
+            proof,
+            interfaces: gone,
+            reason,
+        } => {
+            if let Some(back) = interfaces().await?.intersection(&gone).next() {
+                anyhow::bail!("{reason}; but {back} is there again");
+            }
+            let machine = Guarded::new(ReleaseIps::new(targets, now()), proof);
+            let released = client.drive(machine).await.context(reason.clone())?;
+            tracing::info!(addresses = ?released.addresses, "collected {reason}");
+        }
+        Collection::Block(cidr) => {
+            let owner = Owner::Host(me.clone());
+            match client.release_block_affinity(&owner, cidr, true).await {
+                Ok(AffinityOutcome::Deleted) => tracing::info!(%cidr, "collected an empty block"),
+                // Used again meanwhile: nothing to collect.
+                Ok(_) | Err(ClientError::Refused(AffinityError::NotEmpty { .. })) => {}
+                Err(error) => return Err(error).context(format!("block {cidr}")),
+            }
+        }
+        Collection::Node { node, proof } => {
+            let machine = Guarded::new(ReleaseNode::new(node.clone(), now()), proof.clone());
+            let left = client.drive(machine).await;
+            let left = left.with_context(|| format!("what {node} left behind"))?;
+            // The proof goes last, or a crash in between would make the rest stay for ever.
+            let mut txn = Txn::new();
+            for compare in proof {
+                match compare {
+                    Compare::Unchanged(key, revision) => txn = txn.delete(key, revision),
+                    absent @ Compare::Absent(_) => txn.compare.push(absent),
+                }
+            }
+            store.commit(&txn).await?;
+            tracing::info!(%node, addresses = left.addresses.len(), blocks = left.blocks.len(),
+                "collected what a dead node left behind");
+        }
+    }
+    Ok(())
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
