@@ -187,6 +187,3 @@ pub fn audit(view: &View, users: &Users, now: Timestamp) -> Audit {
     }
     audit
 }
-
-#[cfg(test)]
-mod tests;

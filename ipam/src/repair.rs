@@ -318,6 +318,3 @@ impl Machine for Structure {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

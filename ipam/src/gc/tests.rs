@@ -1,1 +1,318 @@
-//! Tests.
+#![allow(clippy::unwrap_used)]
+
+use caracal_model::ipam::{
+    AllocationAttribute, Block, BlockAffinity, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE,
+};
+use caracal_model::resource::node::NodeSpec;
+use caracal_model::resource::workload::WorkloadEndpointSpec;
+use caracal_model::resource::{Node, WorkloadEndpoint};
+use caracal_model::time::Timestamp;
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(900);
+const PATH: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/web";
+
+fn me() -> NodeName {
+    "node-a".into()
+}
+
+fn put(snapshot: &mut Snapshot, path: &str, value: &[u8]) {
+    let revision = snapshot.revision + 1;
+    snapshot.apply(path, Some(value), revision);
+}
+
+/// A block of node-a, with its affinity.
+fn block(cidr: &str, change: impl FnOnce(&mut Block)) -> Block {
+    let owner = Owner::Host(me());
+    let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
+    change(&mut block);
+    block
+}
+
+fn store(snapshot: &mut Snapshot, block: &Block) {
+    let owner = Owner::Host(me());
+    put(
+        snapshot,
+        &Key::Block(block.cidr).to_path(),
+        &block.to_json(),
+    );
+    let affinity = Key::Affinity(owner, block.cidr).to_path();
+    let confirmed = BlockAffinity::new(AffinityState::Confirmed).to_json();
+    put(snapshot, &affinity, &confirmed);
+}
+
+fn attribute(handle: &str, node: &str) -> AllocationAttribute {
+    let secondary = [
+        ("node", node),
+        (ENDPOINT_ATTRIBUTE, "default/web"),
+        (INTERFACE_ATTRIBUTE, "caliweb"),
+    ];
+    AllocationAttribute {
+        handle_id: Some(handle.to_owned()),
+        secondary: secondary.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        ..AllocationAttribute::default()
+    }
+}
+
+fn take(block: &mut Block, count: usize, attribute: &AllocationAttribute) {
+    let taken = crate::block::take(block, count, attribute, &Default::default());
+    assert_eq!(taken.len(), count);
+}
+
+/// node-a holds 10.0.0.0 for the pod `web`, which has no endpoint.
+fn leaked() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let node = Node::new("node-a", NodeSpec::default());
+    put(&mut snapshot, &Key::node(&me()).to_path(), &node.to_json());
+    let held = block("10.0.0.0/30", |b| take(b, 1, &attribute("net.1", "node-a")));
+    store(&mut snapshot, &held);
+    snapshot
+}
+
+fn endpoint(snapshot: &mut Snapshot, network: &str, container: &str) {
+    let mut endpoint = WorkloadEndpoint::new("web", WorkloadEndpointSpec::default());
+    endpoint.spec.node = "node-a".to_owned();
+    endpoint.spec.ip_networks = vec![network.parse().unwrap()];
+    endpoint.spec.container_id = container.to_owned();
+    endpoint.spec.interface_name = "caliweb".to_owned();
+    put(snapshot, PATH, &endpoint.to_json());
+}
+
+/// Looks now and a grace period later.
+fn twice(snapshot: &Snapshot, interfaces: &[&str]) -> Vec<Collection> {
+    let mut collector = Collector::new(me(), GRACE);
+    let interfaces = interfaces.iter().map(|i| (*i).to_owned()).collect();
+    let now = Instant::now();
+    assert_eq!(
+        collector.look(now, snapshot, &interfaces),
+        [],
+        "nothing at first sight"
+    );
+    collector.look(now + GRACE, snapshot, &interfaces)
+}
+
+fn addresses(collections: &[Collection]) -> Vec<String> {
+    let targets = collections.iter().flat_map(|c| match c {
+        Collection::Addresses { targets, .. } => targets.as_slice(),
+        _ => &[],
+    });
+    targets.map(|t| t.address.to_string()).collect()
+}
+
+#[test]
+fn gc_1_two_proofs_of_death() {
+    let mut snapshot = leaked();
+    let collected = twice(&snapshot, &["eth0"]);
+    let [
+        Collection::Addresses {
+            targets,
+            proof,
+            interfaces,
+            ..
+        },
+    ] = &collected[..]
+    else {
+        panic!("{collected:?}");
+    };
+    assert_eq!(targets[0].handle, Some("net.1".into()));
+    assert!(targets[0].sequence.is_some());
+    assert_eq!(proof, &[Compare::Absent(PATH.to_owned())]);
+    assert!(interfaces.contains("caliweb"));
+    assert_eq!(twice(&snapshot, &["caliweb"]), [], "its interface is there");
+    endpoint(&mut snapshot, "10.0.0.0/32", "1");
+    assert_eq!(twice(&snapshot, &[]), [], "an endpoint has the address");
+}
+
+#[test]
+fn gc_1_a_later_pod_of_the_same_name_has_the_interface() {
+    let mut snapshot = leaked();
+    endpoint(&mut snapshot, "10.0.0.9/32", "2");
+    let collected = twice(&snapshot, &["caliweb"]);
+    assert_eq!(addresses(&collected), ["10.0.0.0"]);
+    let [
+        Collection::Addresses {
+            proof, interfaces, ..
+        },
+    ] = &collected[..]
+    else {
+        panic!("{collected:?}");
+    };
+    assert_eq!(
+        proof,
+        &[Compare::Unchanged(PATH.to_owned(), snapshot.revision)]
+    );
+    assert!(interfaces.is_empty());
+}
+
+#[test]
+fn gc_3_death_must_last() {
+    let snapshot = leaked();
+    let mut living = snapshot.clone();
+    endpoint(&mut living, "10.0.0.0/32", "1");
+    let mut collector = Collector::new(me(), GRACE);
+    let (now, none) = (Instant::now(), BTreeSet::new());
+    collector.look(now, &snapshot, &none);
+    assert_eq!(
+        collector.look(now + GRACE - Duration::from_secs(1), &snapshot, &none),
+        []
+    );
+    // It was seen alive in between: the time starts anew.
+    assert_eq!(collector.look(now + GRACE, &living, &none), []);
+    assert_eq!(collector.look(now + GRACE * 2, &snapshot, &none), []);
+    assert_eq!(collector.look(now + GRACE * 3, &snapshot, &none).len(), 1);
+    // The same address, allocated anew: another allocation.
+    let mut again = leaked();
+    let mut held = block("10.0.0.0/30", |b| {
+        b.sequence_number = 77;
+        take(b, 1, &attribute("net.1", "node-a"));
+    });
+    held.sequence_number = 78;
+    store(&mut again, &held);
+    assert_eq!(collector.look(now + GRACE * 3, &again, &none), []);
+}
+
+#[test]
+fn gc_4_all_addresses_of_a_handle_or_none() {
+    let mut snapshot = leaked();
+    let two = block("10.0.0.0/30", |b| take(b, 2, &attribute("net.1", "node-a")));
+    store(&mut snapshot, &two);
+    assert_eq!(addresses(&twice(&snapshot, &[])), ["10.0.0.0", "10.0.0.1"]);
+    endpoint(&mut snapshot, "10.0.0.1/32", "1");
+    assert_eq!(twice(&snapshot, &[]), []);
+}
+
+#[test]
+fn gc_6_empty_blocks_but_never_the_last() {
+    let mut snapshot = leaked();
+    store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
+    store(&mut snapshot, &block("10.0.0.8/30", |_| {}));
+    let collected = twice(&snapshot, &["caliweb"]);
+    let blocks = ["10.0.0.4/30", "10.0.0.8/30"].map(|b| Collection::Block(b.parse().unwrap()));
+    assert_eq!(collected, blocks);
+    // Only empty ones: one stays.
+    let mut snapshot = Snapshot::default();
+    store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
+    store(&mut snapshot, &block("10.0.0.8/30", |_| {}));
+    store(&mut snapshot, &block("fd00::/126", |_| {}));
+    assert_eq!(twice(&snapshot, &[]), blocks[..1]);
+    // Changed in between: it was used.
+    let mut collector = Collector::new(me(), GRACE);
+    let (now, none) = (Instant::now(), BTreeSet::new());
+    collector.look(now, &snapshot, &none);
+    store(&mut snapshot, &block("10.0.0.4/30", |_| {}));
+    let collected = collector.look(now + GRACE, &snapshot, &none);
+    assert_eq!(collected, blocks[1..]);
+}
+
+#[test]
+fn gc_7_nothing_while_an_endpoint_does_not_parse() {
+    let mut snapshot = leaked();
+    put(&mut snapshot, &format!("{PATH}-2"), b"{");
+    assert_eq!(twice(&snapshot, &[]), []);
+}
+
+#[test]
+fn gc_8_only_addresses_of_our_own_interfaces_on_this_node() {
+    for change in [
+        |a: &mut AllocationAttribute| drop(a.secondary.remove(INTERFACE_ATTRIBUTE)),
+        |a: &mut AllocationAttribute| drop(a.secondary.insert("node".into(), "node-b".into())),
+        |a: &mut AllocationAttribute| {
+            a.secondary
+                .insert("type".into(), "ipipTunnelAddress".into());
+        },
+        |a: &mut AllocationAttribute| a.released_at = Some("2026-01-01T00:00:00Z".into()),
+        |a: &mut AllocationAttribute| a.handle_id = None,
+    ] {
+        let mut attribute = attribute("net.1", "node-a");
+        change(&mut attribute);
+        let mut snapshot = leaked();
+        store(
+            &mut snapshot,
+            &block("10.0.0.0/30", |b| take(b, 1, &attribute)),
+        );
+        assert_eq!(twice(&snapshot, &[]), [], "{attribute:?}");
+    }
+}
+
+fn lease_of(node: &str, revision: i64) -> KeyValue {
+    let txn = lease::renew(&node.into(), None, GRACE, Timestamp::from_nanos(0));
+    let [caracal_model::txn::Write::Put(key, value)] = &txn.writes[..] else {
+        panic!("{txn:?}");
+    };
+    KeyValue {
+        key: key.clone(),
+        value: value.clone(),
+        mod_revision: revision,
+    }
+}
+
+#[test]
+fn gc_2_a_dead_node_is_one_without_node_whose_lease_stands_still() {
+    let mut snapshot = leaked();
+    let theirs = attribute("net.2", "node-b");
+    store(
+        &mut snapshot,
+        &block("10.0.0.4/30", |b| take(b, 1, &theirs)),
+    );
+    let mut collector = Collector::new(me(), GRACE);
+    let orphans = collector.orphans(&snapshot);
+    assert_eq!(orphans, BTreeSet::from(["node-b".into()]));
+    let now = Instant::now();
+    assert_eq!(collector.look_at_leases(now, &[lease_of("node-b", 5)]), []);
+    // Renewed: the time starts anew.
+    assert_eq!(
+        collector.look_at_leases(now + GRACE, &[lease_of("node-b", 6)]),
+        []
+    );
+    let almost = now + GRACE * 2 - Duration::from_secs(1);
+    assert_eq!(
+        collector.look_at_leases(almost, &[lease_of("node-b", 6)]),
+        []
+    );
+    let dead = collector.look_at_leases(now + GRACE * 2, &[lease_of("node-b", 6)]);
+    let [Collection::Node { node, proof }] = &dead[..] else {
+        panic!("{dead:?}");
+    };
+    assert_eq!(node.as_str(), "node-b");
+    let absent = Compare::Absent(Key::node(node).to_path());
+    assert_eq!(
+        proof,
+        &[
+            absent,
+            Compare::Unchanged("/caracal/lease/node-b".into(), 6)
+        ]
+    );
+    // No lease proves nothing, nor does one that nobody can read, nor another's.
+    let mut collector = Collector::new(me(), GRACE);
+    let unreadable = KeyValue {
+        value: b"x".to_vec(),
+        ..lease_of("node-b", 6)
+    };
+    let other = KeyValue {
+        key: "/caracal/lease/node-b".into(),
+        ..lease_of("node-c", 6)
+    };
+    for later in [Duration::ZERO, GRACE * 2] {
+        let seen = [unreadable.clone(), other.clone()];
+        assert_eq!(collector.look_at_leases(now + later, &seen), []);
+    }
+    // A Node that does not parse is there.
+    put(&mut snapshot, &Key::node(&"node-b".into()).to_path(), b"{");
+    assert!(collector.orphans(&snapshot).is_empty());
+}
+
+#[test]
+fn gc_2_the_longer_of_two_terms_counts() {
+    let mut hasty = Collector::new(me(), Duration::from_secs(10));
+    let now = Instant::now();
+    hasty.look_at_leases(now, &[lease_of("node-b", 6)]);
+    let soon = now + Duration::from_secs(800);
+    assert_eq!(hasty.look_at_leases(soon, &[lease_of("node-b", 6)]), []);
+    assert_eq!(
+        hasty
+            .look_at_leases(now + GRACE, &[lease_of("node-b", 6)])
+            .len(),
+        1
+    );
+}

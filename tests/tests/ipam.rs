@@ -1,0 +1,255 @@
+//! IPAM's tools and its collector through the binary, on real etcd, real interfaces and real pods.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::ffi::OsString;
+
+use caracal_lab::{Lab, wait_until};
+use caracal_tests::{SECOND, await_settled, possible, up_text};
+use serde_json::Value;
+
+/// Exit codes of the command line.
+const NOT_FOUND: i32 = 3;
+const DEGRADED: i32 = 4;
+const REFUSED: i32 = 5;
+
+/// Two nodes with two pods each; their collectors wait so many seconds.
+fn lab(name: &str, grace: u64) -> Lab {
+    let env = format!("{{CARACAL_IPAM_GC_GRACE_SECONDS: \"{grace}\"}}");
+    let text = format!(
+        "name: ipam\ndescription: two nodes for IPAM's tools\npool: {{cidr: 10.244.0.0/16, blockSize: 26}}\n\
+         segments:\n  - {{name: lan, cidr: 10.0.0.0/24}}\nnodes:\n\
+         \x20 - {{name: node1, segment: lan, pods: 2, env: {env}}}\n\
+         \x20 - {{name: node2, segment: lan, pods: 2, env: {env}}}\n"
+    );
+    let lab = up_text(&text, "ipam.yaml", name);
+    await_settled(&lab);
+    lab
+}
+
+/// `caracal ARGUMENTS` on node1: its exit code.
+fn code(lab: &Lab, arguments: &[&str]) -> i32 {
+    let caracal = lab.folder().bin().join("caracal");
+    let mut command = vec![OsString::from(caracal)];
+    command.extend(arguments.iter().map(OsString::from));
+    lab.exec("node1", &command).unwrap()
+}
+
+fn json(lab: &Lab, arguments: &[&str]) -> Value {
+    let text = lab.caracal("node1", arguments).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// Key of the endpoint that has an address.
+fn endpoint_of(lab: &Lab, address: &str) -> String {
+    let prefix = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
+    let keys = lab
+        .etcdctl(&["get", "--prefix", "--keys-only", prefix], b"")
+        .unwrap();
+    let mut keys = keys.split_whitespace();
+    let has = |key: &&str| {
+        let value = lab
+            .etcdctl(&["get", "--print-value-only", key], b"")
+            .unwrap();
+        value.contains(&format!("\"{address}/32\""))
+    };
+    keys.find(has).expect("the pod has an endpoint").to_owned()
+}
+
+/// Takes a pod away behind CNI's back: namespace, interface and endpoint. Gives its address.
+fn lose(lab: &Lab, pod: &str) -> String {
+    let state = lab
+        .state()
+        .pods
+        .iter()
+        .find(|p| p.label() == pod)
+        .unwrap()
+        .clone();
+    let address = state.address.unwrap().to_string();
+    let interface = state.host_interface.clone().unwrap();
+    let delete = ["ip", "link", "delete", interface.as_str()].map(OsString::from);
+    assert_eq!(lab.exec(&state.node, &delete).unwrap(), 0);
+    let key = endpoint_of(lab, &address);
+    assert_eq!(lab.etcdctl(&["del", &key], b"").unwrap().trim(), "1");
+    address
+}
+
+/// Who holds an address, as an independent witness reads it from the block in etcd.
+fn held(lab: &Lab, address: &str) -> bool {
+    let shown = lab.caracal("node1", &["ipam", "show", "--ip", address, "-o", "json"]);
+    // Exit code 3 = nobody.
+    shown.is_ok()
+}
+
+#[test]
+fn a_leak_is_named_and_fixed() {
+    if !possible("a_leak_is_named_and_fixed", &[]) {
+        return;
+    }
+    let lab = lab("e2e-ipam-fix", 0);
+    assert_eq!(
+        code(&lab, &["ipam", "check"]),
+        0,
+        "a fresh cluster is clean"
+    );
+    let used = lab.state().pods[1].address.unwrap().to_string();
+    assert_eq!(
+        code(&lab, &["ipam", "release", "--ip", &used]),
+        REFUSED,
+        "in use"
+    );
+    let lost = lose(&lab, "node1/p1");
+    assert_eq!(code(&lab, &["ipam", "check"]), DEGRADED);
+    let report = lab.folder().path().join("report.json");
+    let report = report.to_str().unwrap();
+    assert_eq!(code(&lab, &["ipam", "check", "-o", report]), DEGRADED);
+    let value: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let leaked: Vec<&String> = value["allocations"].as_object().unwrap().keys().collect();
+    assert_eq!(leaked, [&lost]);
+    // Too young for --fix; then a rehearsal; neither writes.
+    assert_eq!(code(&lab, &["ipam", "check", "--fix"]), DEGRADED);
+    let rehearse = ["ipam", "check", "--fix", "--min-age=0", "--dry-run"];
+    assert_eq!(code(&lab, &rehearse), DEGRADED);
+    assert!(held(&lab, &lost));
+    let fixed = lab
+        .caracal("node1", &["ipam", "check", "--fix", "--min-age=0"])
+        .unwrap();
+    let write = fixed
+        .find("put /calico/ipam/v2/assignment/ipv4/block/")
+        .expect("the write is said");
+    assert!(
+        fixed.find(&format!("release {lost}")).unwrap() < write,
+        "{fixed}"
+    );
+    assert!(fixed.contains("Problems left: 0"), "{fixed}");
+    assert!(!held(&lab, &lost));
+    assert_eq!(code(&lab, &["ipam", "check"]), 0);
+    // The report is old now: nobody holds that allocation.
+    assert_eq!(
+        code(&lab, &["ipam", "release", "--from-report", report]),
+        NOT_FOUND
+    );
+}
+
+#[test]
+fn the_other_orders_and_questions() {
+    if !possible("the_other_orders_and_questions", &[]) {
+        return;
+    }
+    let lab = lab("e2e-ipam-ask", 0);
+    let shown = json(&lab, &["ipam", "show", "--show-blocks", "-o", "json"]);
+    let pool = &shown["pools"][0];
+    assert_eq!(pool["fill"]["total"], 65536);
+    assert_eq!(pool["blocks"].as_array().unwrap().len(), 2, "{shown}");
+    let text = lab
+        .caracal("node1", &["ipam", "show", "--show-blocks"])
+        .unwrap();
+    assert!(text.contains("IP Pool") && text.contains("Block"), "{text}");
+    let why = json(&lab, &["ipam", "why", "node2", "-o", "json"]);
+    assert_eq!(why["pools"][0]["reason"], "serves this node");
+    assert_eq!(
+        (&why["next"]["ownBlock"], &why["next"]["borrowed"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(code(&lab, &["ipam", "why", "node9"]), NOT_FOUND);
+    assert_eq!(
+        code(&lab, &["ipam", "show", "--ip", "10.244.255.255"]),
+        NOT_FOUND
+    );
+    assert_eq!(
+        code(&lab, &["ipam", "configure", "--max-blocks-per-host=1"]),
+        REFUSED
+    );
+    let strict = [
+        "ipam",
+        "configure",
+        "--strictaffinity=true",
+        "--max-blocks-per-host=1",
+    ];
+    assert_eq!(code(&lab, &strict), 0);
+    let stored = lab
+        .etcdctl(
+            &["get", "--print-value-only", "/calico/ipam/v2/config"],
+            b"",
+        )
+        .unwrap();
+    assert!(
+        stored.contains(r#""auto_allocate_blocks":true"#),
+        "{stored}"
+    );
+    let why = lab.caracal("node1", &["ipam", "why", "node1"]).unwrap();
+    assert!(
+        why.contains("no: it holds 1 blocks and may hold 1"),
+        "{why}"
+    );
+    assert_eq!(
+        code(&lab, &["ipam", "split", "2", "--cidr=10.244.0.0/16"]),
+        REFUSED,
+        "not locked"
+    );
+    assert_eq!(
+        code(
+            &lab,
+            &["ipam", "split", "2", "--cidr=10.244.0.0/16", "--force"]
+        ),
+        0
+    );
+    let shown = json(&lab, &["ipam", "show", "-o", "json"]);
+    let cidrs: Vec<_> = shown["pools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["fill"]["cidr"])
+        .collect();
+    assert_eq!(cidrs, ["10.244.0.0/17", "10.244.128.0/17"]);
+    assert_eq!(code(&lab, &["ipam", "check"]), 0);
+    await_settled(&lab);
+    caracal_tests::assert_full_matrix(&lab);
+}
+
+#[test]
+fn the_collector_frees_what_is_dead_twice_over() {
+    if !possible("the_collector_frees_what_is_dead_twice_over", &[]) {
+        return;
+    }
+    let mut lab = lab("e2e-ipam-gc", 8);
+    let kept = lab.state().pods[1].address.unwrap().to_string();
+    let lost = lose(&lab, "node1/p1");
+    let gone = |address: &str| {
+        if held(&lab, address) {
+            Err(format!("{address} is held"))
+        } else {
+            Ok(())
+        }
+    };
+    wait_until(60 * SECOND, "the leaked address collected", || gone(&lost)).unwrap();
+    assert!(held(&lab, &kept), "a living pod keeps its address");
+    // A node that dies and whose Node is deleted: its lease runs out on the other's clock.
+    let theirs = lab.state().pods.iter().find(|p| p.node == "node2").unwrap();
+    let theirs = theirs.address.unwrap().to_string();
+    assert_eq!(
+        code(&lab, &["node", "delete", "node2"]),
+        REFUSED,
+        "it lives"
+    );
+    lab.kill9_node("node2").unwrap();
+    let node = "/calico/resources/v3/projectcalico.org/nodes/node2";
+    assert_eq!(lab.etcdctl(&["del", node], b"").unwrap().trim(), "1");
+    let orphaned = || {
+        let leases = lab
+            .etcdctl(&["get", "--prefix", "--keys-only", "/caracal/lease/"], b"")
+            .unwrap();
+        let affinities = [
+            "get",
+            "--prefix",
+            "--keys-only",
+            "/calico/ipam/v2/host/node2/",
+        ];
+        let left = lab.etcdctl(&affinities, b"").unwrap();
+        if held(&lab, &theirs) || leases.contains("node2") || !left.trim().is_empty() {
+            return Err(format!("{theirs}: {leases} {left}"));
+        }
+        Ok(())
+    };
+    wait_until(90 * SECOND, "the dead node's data collected", orphaned).unwrap();
+    assert!(held(&lab, &kept));
+}
