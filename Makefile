@@ -37,7 +37,7 @@ unit: packages-test
 # Clusters in network namespaces on this kernel.
 e2e: packages-test
 	$(CARGO) build -p caracal
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test cluster --test hitless --test mode --test interop --test speaker -- --test-threads=1 --nocapture
+	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test cluster --test hitless --test mode --test interop --test ipam --test speaker -- --test-threads=1 --nocapture
 	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test ipam_chaos --test ipam_pools -- --test-threads=1 --nocapture
 
 # The scenarios that need a real tunl0, in a kernel that has one.
