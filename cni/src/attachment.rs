@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
+use caracal_model::ipam::{DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::keys::Key;
 use caracal_model::names::{HandleId, IfName, NodeName};
 use caracal_model::net::Prefix;
@@ -103,6 +103,8 @@ impl Attachment {
             attributes.insert(ENDPOINT_ATTRIBUTE.to_owned(), endpoint);
             let interface = self.host_interface().to_string();
             attributes.insert(INTERFACE_ATTRIBUTE.to_owned(), interface);
+        } else {
+            attributes.insert(DELEGATED_ATTRIBUTE.to_owned(), "true".to_owned());
         }
         attributes
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::Key;
-use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
+use caracal_model::ipam::{Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
@@ -148,6 +148,9 @@ impl Allocation {
         }
         if is_virtual || handle.starts_with("lb-") {
             return Purpose::Elsewhere("a load balancer's; only Kubernetes knows the service");
+        }
+        if self.attributes.contains_key(DELEGATED_ATTRIBUTE) {
+            return Purpose::Elsewhere("given to another main plugin, which writes no endpoint");
         }
         match self.usage() {
             None => Purpose::Workload,

@@ -227,6 +227,22 @@ async fn what_needs_a_person_is_left_with_a_reason() {
 }
 
 #[tokio::test]
+async fn addresses_of_other_main_plugins_are_not_judged() {
+    let store = cluster();
+    let mut request = AssignRequest::workload("node-a".into(), "net.1".into());
+    request.attributes = [("caracal-delegated".to_owned(), "true".to_owned())].into();
+    Client::new(store.clone())
+        .auto_assign(request)
+        .await
+        .unwrap();
+    let (_, _, found) = look(&store).await;
+    assert_eq!(
+        (found.leaked.len(), found.counts.unjudged, found.problems()),
+        (0, 1, 0)
+    );
+}
+
+#[tokio::test]
 async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
     let store = cluster();
     let mut request = AssignRequest::workload("node-a".into(), "vxlan-tunnel-addr-node-a".into());

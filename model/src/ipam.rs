@@ -96,6 +96,10 @@ pub const INTERFACE_ATTRIBUTE: &str = "caracal-interface";
 /// Attribute beside [`INTERFACE_ATTRIBUTE`]: `NAMESPACE/NAME` of the WorkloadEndpoint.
 pub const ENDPOINT_ATTRIBUTE: &str = "caracal-endpoint";
 
+/// Attribute of an address that `caracal-ipam` gave to another main plugin: of its interface nothing is known
+/// here, and it has no WorkloadEndpoint.
+pub const DELEGATED_ATTRIBUTE: &str = "caracal-delegated";
+
 /// Who holds an address.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationAttribute {

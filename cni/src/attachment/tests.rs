@@ -31,7 +31,11 @@ fn addresses_of_our_own_interfaces_say_what_proves_their_death() {
     );
     web.wired = false;
     let named: Vec<_> = web.attributes().into_keys().collect();
-    assert_eq!(named, ["namespace", "pod"], "a bridge plugin's interface is not ours");
+    assert_eq!(
+        named,
+        ["caracal-delegated", "namespace", "pod"],
+        "a bridge plugin's interface is not ours"
+    );
 }
 
 #[test]
