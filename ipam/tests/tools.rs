@@ -117,7 +117,7 @@ async fn a_leak_is_found_and_freed() {
         young.repairs.is_empty() && young.left.len() == 1,
         "{young:?}"
     );
-    assert_eq!(mend(&store, plan(&store).await).await, [String::new(); 0]);
+    assert_eq!(mend(&store, plan(&store).await).await, Vec::<String>::new());
     let (view, _, found) = look(&store).await;
     assert_eq!(found.problems(), 0, "{found:?}");
     assert!(summary::holder(&view, lost.parse().unwrap()).is_none());
@@ -190,7 +190,7 @@ async fn broken_data_is_put_in_order() {
     store.put(stale.to_path(), br#"{"state":"confirmed"}"#.to_vec());
     let (_, _, found) = look(&store).await;
     assert!(found.problems() >= 7, "{found:?}");
-    assert_eq!(mend(&store, plan(&store).await).await, [String::new(); 0]);
+    assert_eq!(mend(&store, plan(&store).await).await, Vec::<String>::new());
     let (view, _, found) = look(&store).await;
     assert_eq!(found.problems(), 0, "{found:?}");
     let mended = &view.blocks[cidr].value;

@@ -33,6 +33,7 @@ fn attachment(container_id: &str) -> Attachment {
         ifname: "eth0".to_owned(),
         workload: Workload::Container,
         node: "node-a".into(),
+        wired: true,
     }
 }
 
