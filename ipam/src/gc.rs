@@ -3,7 +3,7 @@
 //!
 //! * `GC-1`: an address of a workload goes only with two independent proofs of death: no WorkloadEndpoint has
 //!   it, and the interface that was made for it is gone from its node. Only its own node can see the second.
-//! * `GC-2`: a node's data go only when its Node is gone and its [lease](crate::lease) stood still for its
+//! * `GC-2`: a node's data go only when its Node is gone and its [`lease`] stood still for its
 //!   whole term. A node that never had a lease is left to people (`caracal node delete`).
 //! * `GC-3`: both must have been so at every look for the whole grace period.
 //! * `GC-4`: all addresses of a handle go, or none.
