@@ -66,7 +66,11 @@ impl Universe {
                 _ => 16 + random.below(2),
             };
             let size = 1u32 << (32 - len);
-            let bits = next.next_multiple_of(size);
+            let mut bits = next.next_multiple_of(size);
+            if bits >> 24 == 127 {
+                // Speakers refuse what belongs to the loopback.
+                bits = 128 << 24;
+            }
             next = bits + size;
             Net {
                 bits,
