@@ -572,3 +572,23 @@ fn pods_get_the_mtu_of_the_tunnel() {
     let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 10 * SECOND).unwrap();
     assert!(link.contains(" mtu 1450 "), "{link}");
 }
+
+/// A reader that goes away ends a printing command quietly, as it does every filter.
+#[test]
+fn a_closed_pipe_ends_a_command_without_a_word() {
+    use std::process::{Command, Stdio};
+    if !possible("a_closed_pipe_ends_a_command_without_a_word", &[]) {
+        return;
+    }
+    let mut child = Command::new(caracal_tests::binary())
+        .args(["render", "--node", "node1", "--affinity", "10.244.0.0/26", "--input"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/resources/nodes.yaml"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("panicked"), "{said}");
+}

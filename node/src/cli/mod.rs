@@ -18,6 +18,16 @@ use crate::args::{Args, Command};
 
 /// Carries out a command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let reads = matches!(
+        args.command,
+        Command::Status { .. }
+            | Command::Bgp { .. }
+            | Command::Render(_)
+            | Command::Topology { .. }
+    );
+    if reads {
+        end_quietly_on_a_closed_pipe();
+    }
     match args.command {
         Command::Node { command: None } => crate::node::run(),
         Command::Node {
@@ -32,6 +42,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Mode { command } => mode::run(&command),
         Command::Uninstall(args) => uninstall::run(&args),
         Command::Lab { command } => lab::run(command),
+    }
+}
+
+/// `caracal … | head` is to end without a word, as every filter does. Only for commands that change nothing: one
+/// that writes must not be ended in the middle, and a daemon not at all.
+#[allow(
+    unsafe_code,
+    reason = "the standard library ignores SIGPIPE and has no way to undo that"
+)]
+fn end_quietly_on_a_closed_pipe() {
+    // SAFETY: sets a disposition to the system's default; no handler runs, and no other thread exists yet.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
