@@ -43,10 +43,15 @@ pub fn judge(allocation: &Allocation, users: &Users) -> Verdict {
     }
     match allocation.purpose() {
         Purpose::Elsewhere(why) => Verdict::Unjudged(why.to_owned()),
-        Purpose::Tunnel => Verdict::Leaked(match allocation.node() {
-            Some(node) => format!("Node {node} does not name it as address of a tunnel"),
-            None => "no Node names it as address of a tunnel".to_owned(),
-        }),
+        Purpose::Tunnel => match allocation.node() {
+            // A node's process holds an address before its Node names it (the device comes up first), and
+            // releases the old one after it names another: between the two only that process can judge.
+            Some(node) if users.revision(&Key::node(&node.into())).is_some() => {
+                Verdict::Unjudged(format!("the process of {node} takes and releases it"))
+            }
+            Some(node) => Verdict::Leaked(format!("there is no Node {node} any more")),
+            None => Verdict::Leaked("no Node names it as address of a tunnel".to_owned()),
+        },
         Purpose::Workload => Verdict::Leaked("no WorkloadEndpoint has it".to_owned()),
     }
 }

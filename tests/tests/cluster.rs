@@ -581,7 +581,14 @@ fn a_closed_pipe_ends_a_command_without_a_word() {
         return;
     }
     let mut child = Command::new(caracal_tests::binary())
-        .args(["render", "--node", "node1", "--affinity", "10.244.0.0/26", "--input"])
+        .args([
+            "render",
+            "--node",
+            "node1",
+            "--affinity",
+            "10.244.0.0/26",
+            "--input",
+        ])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/resources/nodes.yaml"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
