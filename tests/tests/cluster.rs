@@ -599,3 +599,55 @@ fn a_closed_pipe_ends_a_command_without_a_word() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!said.contains("panicked"), "{said}");
 }
+
+/// Each method of address detection, in the real binary on real interfaces: what it finds is what it registers.
+#[test]
+fn addresses_are_detected_and_registered() {
+    if !possible("addresses_are_detected_and_registered", &[]) {
+        return;
+    }
+    let lab = up("full-mesh", "e2e-detect");
+    let node = lab.layout().node("node1").unwrap().clone();
+    for (number, method) in [
+        "first-found",
+        "interface=eth.*",
+        "skip-interface=lo",
+        "cidr=10.0.0.0/24",
+        "can-reach=10.0.0.2",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("detect{number}");
+        let folder = lab.folder().path().join(&name);
+        let mut command = std::process::Command::new(caracal_tests::binary());
+        command
+            .arg("node")
+            .env_clear()
+            .env("NODENAME", &name)
+            .env("IP", "autodetect")
+            .env("IP_AUTODETECTION_METHOD", method)
+            .env("DISABLE_NODE_IP_CHECK", "true")
+            .env("CALICO_NETWORKING_BACKEND", "none")
+            .env("ETCD_ENDPOINTS", &node.etcd_endpoint)
+            .env("CARACAL_RUN_DIR", folder.join("run"))
+            .env("CARACAL_LIB_DIR", folder.join("lib"))
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let mut child = caracal_lab::netns::spawn(&node.netns, &mut command).unwrap();
+        let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+        let registered = wait_until(20 * SECOND, "the Node with its address", || {
+            let stored = lab
+                .etcdctl(&["get", "--print-value-only", &key], b"")
+                .map_err(|e| e.to_string())?;
+            if stored.contains(r#""ipv4Address":"10.0.0.1/24""#) {
+                Ok(())
+            } else {
+                Err(stored)
+            }
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        registered.unwrap_or_else(|e| panic!("{method}: {e}"));
+    }
+}
