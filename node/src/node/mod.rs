@@ -53,3 +53,12 @@ fn lib_dir(vars: &BTreeMap<String, String>) -> &Path {
             .map_or("/var/lib/calico", String::as_str),
     )
 }
+
+/// Writes a file for the CNI plugin into the library directory, atomically: a reader sees the old text or the
+/// new one.
+fn leave_file(lib_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(lib_dir)?;
+    let draft = lib_dir.join(format!(".{name}.new"));
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, lib_dir.join(name))
+}

@@ -1,10 +1,12 @@
 //! The MTU for pods, where Calico's CNI plugin and ours look for it: decimal text in the file `mtu`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use caracal_agent::dataplane::AgentStatus;
 use tokio::sync::watch;
+
+use super::leave_file;
 
 /// Writes the file whenever the plan's MTU changes. A failure is logged and tried again with the next change.
 pub(super) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<AgentStatus>>) {
@@ -16,7 +18,7 @@ pub(super) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<Agent
             (status.passes > 0).then_some(status.desired.workload_mtu)
         };
         if wanted.is_some() && wanted != written {
-            match wanted.map_or(Ok(()), |mtu| write(&lib_dir, mtu)) {
+            match wanted.map_or(Ok(()), |mtu| leave_file(&lib_dir, "mtu", &mtu.to_string())) {
                 Ok(()) => written = wanted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot write {}; new pods get the kernel's default MTU", lib_dir.join("mtu").display());
@@ -27,10 +29,4 @@ pub(super) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<Agent
             return;
         }
     }
-}
-
-fn write(lib_dir: &Path, mtu: u32) -> std::io::Result<()> {
-    let draft = lib_dir.join(".mtu.new");
-    std::fs::write(&draft, mtu.to_string())?;
-    std::fs::rename(&draft, lib_dir.join("mtu"))
 }

@@ -8,7 +8,7 @@ use caracal_datastore::store::Store;
 use caracal_model::resource::Node;
 use caracal_model::time::Timestamp;
 
-use super::address;
+use super::{address, leave_file};
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
 use crate::register::{self, RegisterError};
@@ -81,14 +81,10 @@ async fn attempt<S: Store>(
 
 /// Leaves the node's name where Calico's CNI plugin and ours look for it.
 fn write_nodename(config: &Config) -> anyhow::Result<()> {
-    let path = config.lib_dir.join("nodename");
-    std::fs::create_dir_all(&config.lib_dir)
-        .and_then(|()| {
-            let draft = config.lib_dir.join(".nodename.new");
-            std::fs::write(&draft, config.node.as_str())?;
-            std::fs::rename(&draft, &path)
-        })
-        .with_context(|| format!("writing {}; set CARACAL_LIB_DIR", path.display()))
+    leave_file(&config.lib_dir, "nodename", config.node.as_str()).with_context(|| {
+        let path = config.lib_dir.join("nodename");
+        format!("writing {}; set CARACAL_LIB_DIR", path.display())
+    })
 }
 
 /// This machine's interfaces, as detection wants them.

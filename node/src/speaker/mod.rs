@@ -121,7 +121,7 @@ impl Current {
         let config = match file::read(&self.file) {
             Ok(config) => config,
             Err(error) => {
-                let reason = error_chain(&error);
+                let reason = format!("{:#}", anyhow::Error::from(error));
                 tracing::error!("the configuration in force stays: {reason}");
                 return Err(format!("the configuration in force stays: {reason}"));
             }
@@ -147,9 +147,4 @@ impl Current {
         );
         Ok(change)
     }
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
