@@ -162,10 +162,10 @@ fn uninstall_leaves_the_kernel_as_it_was() {
         "neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
     ];
     caracal_lab::ip::batch(Some(&netns), &foreign.map(str::to_owned)).unwrap();
-    // The kernel itself is still at work on its link-local address.
+    // The kernel itself is still at work on its link-local address, and its route to it comes after the address.
     let state = || kernel_state(&lab, "node1");
     let before = wait_for(20 * SECOND, "addresses in use", state, |s| {
-        s.contains("inet6 fe80") && !s.contains("tentative")
+        s.contains("inet6 fe80") && s.contains("local fe80") && !s.contains("tentative")
     })
     .unwrap();
     for node in caracals(&lab) {
