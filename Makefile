@@ -13,6 +13,17 @@ LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linu
 # Real peers, packet captures, certificates, and the kernel with IPIP.
 TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod
 
+# The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
+E2E := \
+  cluster \
+  hitless \
+  mode \
+  interop \
+  ipam \
+  speaker \
+  ipam_chaos \
+  ipam_pools \
+
 .PHONY: demo test lint unit e2e ipip bench release clean packages-build packages-demo packages-test
 
 demo: packages-demo
@@ -37,8 +48,7 @@ unit: packages-test
 # Clusters in network namespaces on this kernel.
 e2e: packages-test
 	$(CARGO) build -p caracal
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test cluster --test hitless --test mode --test interop --test ipam --test speaker -- --test-threads=1 --nocapture
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test ipam_chaos --test ipam_pools -- --test-threads=1 --nocapture
+	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests $(E2E:%=--test %) -- --test-threads=1 --nocapture
 
 # The scenarios that need a real tunl0, in a kernel that has one.
 ipip: packages-test
