@@ -102,8 +102,9 @@ fn a_node_that_is_late_is_waited_for() {
     }
     probes.after(2000);
     for node in ["node1", "node3"] {
-        let seen = [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
-        assert_eq!(seen, [1, 1], "{node}: {:?}", kinds(&lab, node));
+        let seen = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
+        let what = "direct to the late one, VXLAN to the other";
+        wait_for(20 * SECOND, what, seen, |seen| *seen == [1, 1]).unwrap();
     }
     lab.resume_node("node2").unwrap();
     let vxlan = [(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)];
