@@ -2,6 +2,7 @@
 //! bird-style text is a view of it.
 
 mod diff;
+mod leave;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,6 +12,7 @@ use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
 pub use diff::{ConfigChange, PeerChange, diff};
+pub use leave::{LEAVING_FILTER, SILENT_FILTER};
 
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};

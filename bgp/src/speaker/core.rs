@@ -99,6 +99,8 @@ pub(super) struct Core {
     outdated: bool,
     /// The table has taken UPDATEs that are not yet decided.
     undecided: bool,
+    /// Some: no session is to run, and this text was given to the peers' operators.
+    disabled: Option<String>,
     listening: Listening,
     starts: Tasks,
 }
@@ -138,6 +140,7 @@ impl Core {
             tasks: HashMap::default(),
             outdated: false,
             undecided: false,
+            disabled: None,
             listening: Listening::new(),
             starts,
         };

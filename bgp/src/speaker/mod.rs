@@ -116,6 +116,8 @@ pub struct SpeakerEnded;
 #[derive(Debug)]
 enum Command {
     Reconfigure(Box<SpeakerConfig>, oneshot::Sender<()>),
+    Disable(String, oneshot::Sender<()>),
+    Enable(oneshot::Sender<()>),
     NextHops(NextHops, oneshot::Sender<()>),
     Status(oneshot::Sender<SpeakerStatus>),
     Routes(oneshot::Sender<Vec<RouteInfo>>),
@@ -158,6 +160,24 @@ impl SpeakerHandle {
     pub async fn reconfigure(&self, config: SpeakerConfig) -> Result<(), SpeakerEnded> {
         self.ask(|done| Command::Reconfigure(Box::new(config), done))
             .await
+    }
+
+    /// Shuts all sessions down: each peer is sent what is pending, then Cease / Administrative Shutdown with this text
+    /// (RFC 9003), inside a Hard Reset where the peer would keep our routes otherwise (RFC 8538). Their routes go,
+    /// and no session starts until [`SpeakerHandle::enable`].
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn disable(&self, text: String) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::Disable(text, done)).await
+    }
+
+    /// Undoes [`SpeakerHandle::disable`].
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn enable(&self) -> Result<(), SpeakerEnded> {
+        self.ask(Command::Enable).await
     }
 
     /// Says which next hops can be reached. Until then all can.

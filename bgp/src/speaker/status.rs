@@ -55,6 +55,8 @@ pub struct PeerStatus {
     pub routes: PeerCounts,
     /// The established session.
     pub session: Option<SessionInfo>,
+    /// Changes that are decided and not yet written to the session.
+    pub pending: usize,
 }
 
 /// Whether every peer has told us everything since the start, or had ample time to. What a forwarding table

@@ -15,6 +15,14 @@ impl Core {
                 self.reconfigure(*config);
                 let _ = done.send(());
             }
+            Command::Disable(text, done) => {
+                self.disable(text);
+                let _ = done.send(());
+            }
+            Command::Enable(done) => {
+                self.enable();
+                let _ = done.send(());
+            }
             Command::NextHops(next_hops, done) => {
                 let changes = self.rib.set_next_hops(now(), next_hops);
                 self.emit(changes);
@@ -73,10 +81,18 @@ impl Core {
                 .since
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |age| age.as_secs()),
-            reason: peer.reason.clone(),
+            reason: match &self.disabled {
+                Some(text) if text.is_empty() => Some("shut down here".to_owned()),
+                Some(text) => Some(format!("shut down here: {text}")),
+                None => peer.reason.clone(),
+            },
             established_count: peer.established_count,
             routes: self.rib.peer_counts(name).unwrap_or_default(),
             session: self.rib.session(name).cloned(),
+            pending: peer
+                .id
+                .and_then(|id| self.feed(id))
+                .map_or(0, |feed| feed.len()),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use foldhash::HashSet;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError};
 use tracing::{debug, error, info};
@@ -29,6 +30,9 @@ impl Core {
     }
 
     fn start_session(&mut self, name: &PeerName) {
+        if self.disabled.is_some() {
+            return;
+        }
         let Some(config) = self.config.peers.get(name) else {
             return;
         };
@@ -89,6 +93,36 @@ impl Core {
             self.emit(changes);
         }
         self.start_session(&name);
+    }
+
+    /// Ends all sessions with Cease / Administrative Shutdown and this text, and starts none until
+    /// [`Core::enable`]. The peers' routes go.
+    pub(super) fn disable(&mut self, text: String) {
+        info!(text, "all sessions are shut down");
+        for name in self.peers.keys().cloned().collect::<Vec<_>>() {
+            self.stop_session(&name, Shutdown::administrative(text.clone()));
+            let changes = self.rib.peer_down(now(), &name, false);
+            self.emit(changes);
+        }
+        self.disabled = Some(text);
+    }
+
+    /// Lets sessions run again. Where a task is still ending, its end starts the next.
+    pub(super) fn enable(&mut self) {
+        if self.disabled.take().is_none() {
+            return;
+        }
+        info!("sessions may run again");
+        let ending: HashSet<&PeerName> = self.tasks.values().collect();
+        let idle: Vec<PeerName> = self
+            .peers
+            .keys()
+            .filter(|name| !ending.contains(name))
+            .cloned()
+            .collect();
+        for name in idle {
+            self.start_session(&name);
+        }
     }
 
     /// Goes over to a new configuration. Peers that do not differ are not touched.

@@ -1,6 +1,8 @@
 //! The core with sessions that the test plays itself, on virtual time.
 #![allow(clippy::unwrap_used)]
 
+mod disable;
+
 use std::cell::RefCell;
 use std::net::IpAddr;
 
