@@ -87,6 +87,12 @@ impl Collector {
         }
     }
 
+    /// How many addresses and blocks of this node look dead, but not for long enough yet.
+    #[must_use]
+    pub fn candidates(&self) -> usize {
+        self.suspects.len() + self.empty.len()
+    }
+
     /// Looks at this node's own addresses and blocks. `interfaces` are all of the node's.
     pub fn look(
         &mut self,

@@ -147,6 +147,14 @@ pub(crate) struct SpeakerArgs {
     /// Read this file, say what is wrong with it, and exit: 0 when it is valid, 5 when not.
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(crate) check: Option<PathBuf>,
+    /// Serve /livez, /readyz and /metrics here, such as 127.0.0.1:9099.
+    #[arg(
+        long,
+        env = "CARACAL_HTTP",
+        value_name = "ADDRESS:PORT",
+        conflicts_with = "check"
+    )]
+    pub(crate) http: Option<std::net::SocketAddr>,
 }
 
 /// `caracal speaker COMMAND`.

@@ -15,6 +15,7 @@ use caracal_model::resource::EncapMode;
 use caracal_model::resource::bgp::AsNumber;
 
 use crate::detect::Method;
+use crate::http::ports::Ports;
 
 /// Everything `caracal node` was told.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// How long an address must look dead before it is collected; `None` = never.
     pub(crate) ipam_grace: Option<Duration>,
+    /// Where health and metrics are served.
+    pub(crate) ports: Ports,
 }
 
 /// `CALICO_NETWORKING_BACKEND`.
@@ -132,6 +135,11 @@ const KNOWN_FELIX: &[&str] = &[
     "FELIX_FELIXHOSTNAME",
     "FELIX_IPV6SUPPORT",
     "FELIX_HEALTHENABLED",
+    "FELIX_HEALTHHOST",
+    "FELIX_HEALTHPORT",
+    "FELIX_PROMETHEUSMETRICSENABLED",
+    "FELIX_PROMETHEUSMETRICSHOST",
+    "FELIX_PROMETHEUSMETRICSPORT",
     "FELIX_DEFAULTENDPOINTTOHOSTACTION",
     "FELIX_INTERFACEPREFIX",
     "FELIX_VXLANVNI",
@@ -152,15 +160,21 @@ const KNOWN_FELIX: &[&str] = &[
 ];
 
 /// The environment as a map, with typed access.
-struct Env<'a>(&'a BTreeMap<String, String>);
+pub(crate) struct Env<'a>(&'a BTreeMap<String, String>);
 
 impl<'a> Env<'a> {
+    /// Over these variables.
+    pub(crate) const fn new(vars: &'a BTreeMap<String, String>) -> Self {
+        Self(vars)
+    }
+
     /// A variable's value; empty counts as absent, as in Calico.
-    fn text(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         self.0.get(name).map(|v| v.trim()).filter(|v| !v.is_empty())
     }
 
-    fn parse<T>(
+    /// A variable through its parser; `None` when it is absent or empty.
+    pub(crate) fn parse<T>(
         &self,
         name: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -175,7 +189,8 @@ impl<'a> Env<'a> {
         })
     }
 
-    fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+    /// A variable that is true or false.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
         let value = self.parse(name, |text| match text.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "on" => Ok(true),
             "false" | "0" | "no" | "off" => Ok(false),
@@ -199,7 +214,7 @@ impl Config {
         nodename_file: Option<&str>,
         hostname: &str,
     ) -> Result<Self, ConfigError> {
-        let env = Env(vars);
+        let env = Env::new(vars);
         let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or("/var/lib/calico"));
         let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
         let backend = env.parse("CALICO_NETWORKING_BACKEND", |text| match text {
@@ -249,6 +264,7 @@ impl Config {
             felix: felix(vars),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
+            ports: Ports::from_env(&env)?,
             ip6,
         })
     }

@@ -5,6 +5,8 @@ mod args;
 mod cli;
 mod config;
 mod detect;
+mod http;
+mod metrics;
 mod node;
 mod register;
 mod routes;

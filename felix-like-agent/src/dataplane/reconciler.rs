@@ -114,6 +114,8 @@ pub struct AgentStatus {
     pub passes: u64,
     /// Changes made in the kernel since the start.
     pub applied: u64,
+    /// Time spent in passes since the start.
+    pub spent: Duration,
     /// The last plan.
     pub desired: Arc<Desired>,
 }
@@ -141,12 +143,14 @@ pub struct Reconciler {
     frozen: bool,
     passes: u64,
     applied: u64,
+    spent: Duration,
 }
 
 #[derive(Debug)]
 enum Command {
     Freeze(oneshot::Sender<()>),
     Resync,
+    Answer(oneshot::Sender<()>),
 }
 
 /// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
@@ -182,6 +186,12 @@ impl ReconcilerHandle {
         receiver
             .await
             .map_or(Freezing::Ended, |()| Freezing::Frozen)
+    }
+
+    /// Resolves with true when the task has answered, between two passes; with false when it has ended.
+    pub async fn answers(&self) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        self.commands.send(Command::Answer(sender)).await.is_ok() && receiver.await.is_ok()
     }
 
     /// Asks for a full comparison now, NAT rules and kernel modules included.
@@ -228,6 +238,7 @@ impl Reconciler {
             frozen: false,
             passes: 0,
             applied: 0,
+            spent: Duration::ZERO,
         };
         tokio::spawn(reconciler.run());
         Ok(ReconcilerHandle {
@@ -265,13 +276,21 @@ impl Reconciler {
 
     /// Waits for a reason for the next pass. False when nobody is left to work for.
     async fn wait(&mut self, started: Instant, wake: Instant) -> bool {
-        let command = tokio::select! {
-            command = self.commands.recv() => Some(command),
-            changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
-            changed = self.gate.changed() => { if changed.is_err() { return false } None }
-            changed = self.learned.changed() => { if changed.is_err() { return false } None }
-            () = self.bell.notified() => None,
-            () = tokio::time::sleep_until(wake) => None,
+        let command = loop {
+            let command = tokio::select! {
+                command = self.commands.recv() => Some(command),
+                changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
+                changed = self.gate.changed() => { if changed.is_err() { return false } None }
+                changed = self.learned.changed() => { if changed.is_err() { return false } None }
+                () = self.bell.notified() => None,
+                () = tokio::time::sleep_until(wake) => None,
+            };
+            // No reason to read the kernel. Who asked may have gone.
+            if let Some(Some(Command::Answer(asked))) = command {
+                let _ = asked.send(());
+                continue;
+            }
+            break command;
         };
         match command {
             Some(None) => return false,
@@ -282,7 +301,7 @@ impl Reconciler {
                 let _ = done.send(());
             }
             Some(Some(Command::Resync)) => self.look_at_everything(),
-            None => {}
+            Some(Some(Command::Answer(_))) | None => {}
         }
         tokio::time::sleep_until(started + SPACING).await;
         true
@@ -344,6 +363,7 @@ impl Reconciler {
         let ops = self.hold_back(diff(&desired, &actual, phase), &desired, now);
         let ops = self.retries.due(ops, now);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
+        self.spent += now.elapsed();
         let report = Report {
             phase,
             reason,
@@ -578,6 +598,7 @@ impl Reconciler {
             problems,
             passes: self.passes,
             applied: self.applied,
+            spent: self.spent,
             desired: Arc::new(desired),
         }));
     }

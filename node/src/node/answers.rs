@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use caracal_agent::dataplane::AgentStatus;
+use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::watch::View;
 use caracal_model::Family;
@@ -13,6 +13,7 @@ use caracal_model::status::{BlockStatus, DatastoreStatus, Status};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::collector::Collected;
 use crate::admin::{Answer, Request};
 use crate::config::Config;
 use crate::routes::{self, text, to_value};
@@ -31,6 +32,8 @@ pub(super) struct Owners {
     pub(super) view: watch::Receiver<View>,
     pub(super) speaker: SpeakerHandle,
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
+    pub(super) reconciler: ReconcilerHandle,
+    pub(super) collected: watch::Receiver<Collected>,
     /// Problems of the topology's plan and of tunnel addresses.
     pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
 }
@@ -108,20 +111,27 @@ impl Answers {
         status.peers = routes::peers(bgp.peers);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
-        let mut problems = snapshot.problems();
-        problems.extend(kernel.problems.iter().cloned());
-        for source in &owners.problems {
+        status.problems = owners.problems(bgp.listen_error.as_ref());
+        Ok(status)
+    }
+}
+
+impl Owners {
+    /// Everything that is wrong, sorted.
+    pub(super) fn problems(&self, listen_error: Option<&String>) -> Vec<Problem> {
+        let mut problems = self.view.borrow().snapshot.problems();
+        problems.extend(self.kernel.borrow().problems.iter().cloned());
+        for source in &self.problems {
             problems.extend(source.borrow().iter().cloned());
         }
-        problems.extend(bgp.listen_error.map(|reason| Problem {
+        problems.extend(listen_error.map(|reason| Problem {
             code: "bgp.listen".to_owned(),
             subject: "listening socket".to_owned(),
-            reason,
+            reason: reason.clone(),
         }));
         problems.sort();
         problems.dedup();
-        status.problems = problems;
-        Ok(status)
+        problems
     }
 }
 

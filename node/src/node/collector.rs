@@ -61,12 +61,22 @@ async fn leases<S: Store>(
     Ok(answer.ranges.into_iter().flatten().collect())
 }
 
+/// What the collector has before it and behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collected {
+    /// What looks dead, but not for long enough yet.
+    pub(crate) candidates: usize,
+    /// Collections carried out since the start.
+    pub(crate) reclaimed: u64,
+}
+
 /// Collects for ever.
 pub(super) async fn collect<S: Store>(
     store: S,
     me: NodeName,
     grace: Duration,
     view: watch::Receiver<View>,
+    tell: watch::Sender<Collected>,
 ) {
     let client = Client::new(store.clone());
     let mut collector = Collector::new(me.clone(), grace);
@@ -88,9 +98,11 @@ pub(super) async fn collect<S: Store>(
                 continue;
             }
         };
+        tell.send_modify(|counts| counts.candidates = collector.candidates());
         for collection in collections {
-            if let Err(error) = carry_out(&store, &client, &me, collection).await {
-                tracing::info!("not collected: {error:#}");
+            match carry_out(&store, &client, &me, collection).await {
+                Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
+                Err(error) => tracing::info!("not collected: {error:#}"),
             }
         }
     }

@@ -2,7 +2,8 @@
 
 mod address;
 mod answers;
-mod collector;
+pub(crate) mod collector;
+mod health;
 mod learned;
 mod mtu;
 mod publish;

@@ -20,6 +20,7 @@ use super::answers::{Answers, Owners, Stage};
 use super::{collector, learned, mtu, publish, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
+use crate::http;
 
 /// Longest time for closing sessions at the end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
@@ -34,6 +35,9 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         started: Instant::now(),
         stage: stages,
     };
+    for address in config.ports.addresses() {
+        tokio::spawn(http::serve(address, answers.clone()));
+    }
     tokio::spawn(admin::serve(listener, answers));
 
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
@@ -141,10 +145,12 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view.clone(),
         tombstone_problems,
     ));
+    let (collected_tx, collected) = watch::channel(collector::Collected::default());
     if let Some(grace) = config.ipam_grace {
         let me = &config.node;
         tokio::spawn(collector::live(store.clone(), me.clone(), grace));
-        let collecting = collector::collect(store.clone(), me.clone(), grace, view.clone());
+        let collecting =
+            collector::collect(store.clone(), me.clone(), grace, view.clone(), collected_tx);
         tokio::spawn(collecting);
     }
     tokio::spawn(tunnels::keep(
@@ -164,6 +170,8 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view,
         speaker: speaker.clone(),
         kernel: reconciler.status(),
+        reconciler: reconciler.clone(),
+        collected,
         problems: vec![plan_problems_rx, tunnel_problems_rx, tombstone_problems_rx],
     };
     let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));

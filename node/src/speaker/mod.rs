@@ -6,8 +6,10 @@
 mod answers;
 pub(crate) mod change;
 pub(crate) mod file;
+mod health;
 mod mark;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admin;
 use answers::Answers;
 use change::Change;
+use health::Health;
 use mark::Mark;
 
 /// Longest time for closing sessions at the end.
@@ -33,15 +36,25 @@ const RELOADS: usize = 4;
 type Reload = oneshot::Sender<Result<Change, String>>;
 
 /// Runs a speaker until SIGTERM (a restart is expected) or SIGINT (it leaves for good).
-pub(crate) fn run(run_dir: &Path, file: &Path, config: SpeakerConfig) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    run_dir: &Path,
+    file: &Path,
+    http: Option<SocketAddr>,
+    config: SpeakerConfig,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    runtime.block_on(serve(run_dir, file.to_owned(), config))
+    runtime.block_on(serve(run_dir, file.to_owned(), http, config))
 }
 
-async fn serve(run_dir: &Path, file: PathBuf, config: SpeakerConfig) -> anyhow::Result<ExitCode> {
+async fn serve(
+    run_dir: &Path,
+    file: PathBuf,
+    http: Option<SocketAddr>,
+    config: SpeakerConfig,
+) -> anyhow::Result<ExitCode> {
     let listener = admin::listen(run_dir)?;
     let (mark, restarting) = Mark::begin(run_dir)
         .with_context(|| format!("marking the run in {}", run_dir.display()))?;
@@ -66,6 +79,9 @@ async fn serve(run_dir: &Path, file: PathBuf, config: SpeakerConfig) -> anyhow::
         reload,
     };
     tokio::spawn(admin::serve(listener, answers));
+    if let Some(address) = http {
+        tokio::spawn(crate::http::serve(address, Health(speaker.clone())));
+    }
 
     let mut current = Current {
         file,

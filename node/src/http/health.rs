@@ -1,0 +1,51 @@
+//! What a probe is told: each check with its reason, never a bare "no".
+
+/// The checks of a probe, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    checks: Vec<Check>,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// What is checked; the same word in the probe's answer and in `caracal_ready{check=…}`.
+    pub(crate) name: &'static str,
+    /// What is so, or why it fails.
+    pub(crate) verdict: Result<String, String>,
+}
+
+impl Report {
+    /// The report with one more check.
+    pub(crate) fn with(mut self, name: &'static str, verdict: Result<String, String>) -> Self {
+        self.checks.push(Check { name, verdict });
+        self
+    }
+
+    /// The checks.
+    pub(crate) fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// True when no check fails.
+    pub(crate) fn is_good(&self) -> bool {
+        self.checks.iter().all(|check| check.verdict.is_ok())
+    }
+
+    /// One line a check and a last one with the verdict, as the probes of Kubernetes' own components.
+    pub(crate) fn text(&self, word: &str) -> String {
+        let mut text = String::new();
+        for Check { name, verdict } in &self.checks {
+            let (sign, reason) = match verdict {
+                Ok(reason) => ('+', reason),
+                Err(reason) => ('-', reason),
+            };
+            // A check is one line, whatever its reason holds.
+            let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+            text.push_str(&format!("[{sign}] {name}: {reason}\n"));
+        }
+        let not = if self.is_good() { "" } else { "not " };
+        text.push_str(&format!("{not}{word}\n"));
+        text
+    }
+}

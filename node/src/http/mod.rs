@@ -1,0 +1,156 @@
+//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Reads only; a request changes nothing.
+//!
+//! Calico's paths `/liveness` and `/readiness` answer as well, so that its probes can stay. A port that is taken is
+//! tried again and again: what carries packets does not depend on being looked at.
+
+pub(crate) mod exposition;
+pub(crate) mod health;
+pub(crate) mod ports;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use exposition::{Family, Form};
+use health::Report;
+
+/// Connections at a time; more wait in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// Longest time for a request's head to arrive.
+const HEAD: Duration = Duration::from_secs(10);
+/// Longest life of a connection: scrapers and probes come anew.
+const LIFE: Duration = Duration::from_secs(120);
+/// Longest time for an owner of state to answer; after it, it counts as hung.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Time between tries to take the port.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Who knows how the process is.
+pub(crate) trait Observe: Clone + Send + Sync + 'static {
+    /// Whether its tasks turn; when not, a restart may help.
+    fn live(&self) -> impl Future<Output = Report> + Send;
+    /// Whether it does its work.
+    fn ready(&self) -> impl Future<Output = Report> + Send;
+    /// Everything that is counted.
+    fn metrics(&self) -> impl Future<Output = Vec<Family>> + Send;
+}
+
+/// What an owner of state answers, unless it is hung.
+pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, String> {
+    let answer = tokio::time::timeout(ANSWER, answer).await;
+    answer.map_err(|_| format!("its task has not answered in {} s", ANSWER.as_secs()))
+}
+
+/// Serves for ever; takes the port as soon as it is free.
+pub(crate) async fn serve(address: SocketAddr, observe: impl Observe) {
+    let listener = bind(address).await;
+    tracing::info!(%address, "serving health and metrics");
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let slot = Arc::clone(&slots).acquire_owned().await;
+        let Ok(slot) = slot else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let observe = observe.clone();
+                tokio::spawn(async move {
+                    let ended = tokio::time::timeout(LIFE, converse(stream, observe)).await;
+                    if let Ok(Err(error)) = ended {
+                        tracing::debug!(%error, "an HTTP connection ended");
+                    }
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, %address, "cannot accept");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn bind(address: SocketAddr) -> TcpListener {
+    let mut told = false;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) if !told => {
+                told = true;
+                tracing::warn!(
+                    %error, %address,
+                    "no health and metrics yet; trying on: does another calico-node or caracal run here?"
+                );
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn converse(stream: TcpStream, observe: impl Observe) -> hyper::Result<()> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let observe = observe.clone();
+        async move { Ok::<_, Infallible>(answer(&request, &observe).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Response<Full<Bytes>> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let text = "only GET and HEAD\n".to_owned();
+        return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, text);
+    }
+    let path = request.uri().path();
+    match path {
+        "/livez" | "/liveness" | "/healthz" => verdict(&observe.live().await, "live"),
+        "/readyz" | "/readiness" => verdict(&observe.ready().await, "ready"),
+        "/metrics" | "/metrics/upstream" => {
+            let accept = request.headers().get(ACCEPT);
+            let form = Form::wanted(accept.and_then(|v| v.to_str().ok()).unwrap_or_default());
+            let families = observe.metrics().await;
+            let text = match path {
+                "/metrics" => exposition::render(&families, form),
+                _ => exposition::render(&exposition::upstream(&families), form),
+            };
+            respond(StatusCode::OK, form.content_type(), text)
+        }
+        _ => {
+            let text = "/livez, /readyz, /metrics and /metrics/upstream are here\n".to_owned();
+            respond(StatusCode::NOT_FOUND, TEXT, text)
+        }
+    }
+}
+
+fn verdict(report: &Report, word: &str) -> Response<Full<Bytes>> {
+    let status = match report.is_good() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    respond(status, "text/plain; charset=utf-8", report.text(word))
+}
+
+fn respond(status: StatusCode, content: &'static str, text: String) -> Response<Full<Bytes>> {
+    Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, content)
+        .header(CACHE_CONTROL, "no-store")
+        .body(Full::new(Bytes::from(text)))
+        .expect("invariant: the parts are constants that HTTP allows")
+}
+
+#[cfg(test)]
+mod tests;

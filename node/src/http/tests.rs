@@ -1,0 +1,108 @@
+#![allow(clippy::unwrap_used)]
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::exposition::Kind;
+use super::*;
+
+/// Ready unless told otherwise.
+#[derive(Clone)]
+struct Subject(bool);
+
+impl Observe for Subject {
+    async fn live(&self) -> Report {
+        Report::default().with("speaker", Ok("it answers".to_owned()))
+    }
+
+    async fn ready(&self) -> Report {
+        let datastore = match self.0 {
+            true => Ok("fresh at revision 7".to_owned()),
+            false => Err("stale: etcd\ndoes not answer".to_owned()),
+        };
+        Report::default()
+            .with("kernel", Ok("in step".to_owned()))
+            .with("datastore", datastore)
+    }
+
+    async fn metrics(&self) -> Vec<Family> {
+        vec![
+            Family::new("caracal_cluster_hosts", Kind::Gauge, "Nodes.")
+                .upstream("felix_cluster_num_hosts")
+                .value(3.0),
+        ]
+    }
+}
+
+async fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+async fn get(address: SocketAddr, path: &str, header: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n");
+    ask(address, &request).await
+}
+
+/// A port that was free a moment ago.
+async fn start(ready: bool) -> SocketAddr {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = free.local_addr().unwrap();
+    tokio::spawn(serve(address, Subject(ready)));
+    drop(free);
+    while TcpStream::connect(address).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    address
+}
+
+#[tokio::test]
+async fn probes_say_why() {
+    let good = start(true).await;
+    for path in ["/livez", "/liveness", "/readyz", "/readiness"] {
+        let text = get(good, path, "").await;
+        assert!(text.starts_with("HTTP/1.1 200 OK"), "{path}: {text}");
+    }
+    let bad = start(false).await;
+    let text = get(bad, "/readyz", "").await;
+    assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+    let body = text.split("\r\n\r\n").nth(1).unwrap();
+    assert_eq!(
+        body,
+        "[+] kernel: in step\n[-] datastore: stale: etcd does not answer\nnot ready\n"
+    );
+    assert!(get(bad, "/livez", "").await.starts_with("HTTP/1.1 200 OK"));
+}
+
+#[tokio::test]
+async fn metrics_in_the_form_that_was_asked_for() {
+    let address = start(true).await;
+    let text = get(address, "/metrics", "").await;
+    assert!(text.contains("text/plain; version=0.0.4"), "{text}");
+    assert!(text.ends_with("\ncaracal_cluster_hosts 3\n"), "{text}");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+    let text = get(address, "/metrics", accept).await;
+    assert!(text.contains("application/openmetrics-text; version=1.0.0"));
+    assert!(text.ends_with("caracal_cluster_hosts 3\n# EOF\n"), "{text}");
+    let text = get(address, "/metrics/upstream", "").await;
+    assert!(text.ends_with("\nfelix_cluster_num_hosts 3\n"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_so() {
+    let address = start(true).await;
+    assert!(
+        get(address, "/nonsense", "")
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
+    let post = "POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    assert!(ask(address, post).await.starts_with("HTTP/1.1 405"));
+    assert!(
+        ask(address, "nonsense\r\n\r\n")
+            .await
+            .starts_with("HTTP/1.1 400")
+    );
+}

@@ -1,0 +1,182 @@
+//! Sessions and routes.
+//!
+//! A mesh of n nodes has n² sessions, so mesh peers are counted, not listed. Peers with series of their own are the
+//! configured ones, at most [`LISTED`], and the [`FLAPPING`] mesh peers whose sessions were established most often.
+
+use std::collections::BTreeMap;
+
+use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
+use caracal_bgp::types::SessionState;
+
+use super::{count, total};
+use crate::http::exposition::{Family, Kind, Labels};
+
+/// Configured peers with series of their own.
+pub(super) const LISTED: usize = 64;
+/// Mesh peers with series of their own.
+pub(super) const FLAPPING: usize = 10;
+/// Kind of a mesh peer.
+const MESH: &str = "mesh";
+
+/// Whether BGP has started: listening, and everybody was heard once or had ample time.
+pub(crate) fn readiness(status: &Result<SpeakerStatus, String>) -> Result<String, String> {
+    let status = status.as_ref().map_err(Clone::clone)?;
+    if let Some(error) = &status.listen_error {
+        return Err(format!("not listening: {error}"));
+    }
+    let up = status.peers.iter().filter(|p| is_up(p)).count();
+    let counts = format!("{up} of {} sessions are up", status.peers.len());
+    if status.convergence.converged {
+        return Ok(counts);
+    }
+    let awaited = &status.convergence.awaited;
+    let first: Vec<&str> = awaited.iter().take(5).map(|name| name.as_str()).collect();
+    let more = match awaited.len().saturating_sub(first.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(format!(
+        "{counts}; waiting for End-of-RIB from {}{more}",
+        first.join(", ")
+    ))
+}
+
+fn is_up(peer: &PeerStatus) -> bool {
+    peer.state == SessionState::Established
+}
+
+/// The families.
+pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
+    let peers = &status.peers;
+    let sum = |of: fn(&PeerStatus) -> usize| count(peers.iter().map(of).sum());
+    let listed = listed(peers);
+    let mut families = vec![
+        by_state(peers),
+        Family::new(
+            "caracal_bgp_converged",
+            Kind::Gauge,
+            "1 when every peer has sent End-of-RIB since the start, or had time to.",
+        )
+        .value(if status.convergence.converged {
+            1.0
+        } else {
+            0.0
+        }),
+        Family::new(
+            "caracal_bgp_routes_received",
+            Kind::Gauge,
+            "Routes received, over all peers.",
+        )
+        .upstream("bgp_routes_received")
+        .value(sum(|p| p.routes.received)),
+        Family::new(
+            "caracal_bgp_routes_accepted",
+            Kind::Gauge,
+            "Routes received that policy accepts, over all peers.",
+        )
+        .upstream("bgp_routes_accepted")
+        .value(sum(|p| p.routes.accepted)),
+        Family::new(
+            "caracal_bgp_routes_advertised",
+            Kind::Gauge,
+            "Routes advertised, over all peers.",
+        )
+        .upstream("bgp_routes_advertised")
+        .value(sum(|p| p.routes.advertised)),
+        Family::new("caracal_bgp_prefixes", Kind::Gauge, "Prefixes with a path.")
+            .value(count(status.rib.prefixes)),
+        Family::new("caracal_bgp_paths", Kind::Gauge, "Paths.").value(count(status.rib.paths)),
+    ];
+    families.extend(of_peers(&listed));
+    families
+}
+
+fn by_state(peers: &[PeerStatus]) -> Family {
+    let mut states: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for peer in peers {
+        let key = (peer.kind.clone(), peer.state.to_string());
+        *states.entry(key).or_default() += 1;
+    }
+    // A series that is gone is no zero: an alert on sessions that are not up needs both numbers always.
+    let kinds: Vec<String> = peers.iter().map(|peer| peer.kind.clone()).collect();
+    for kind in kinds {
+        let up = SessionState::Established.to_string();
+        states.entry((kind, up)).or_default();
+    }
+    let samples = states
+        .into_iter()
+        .map(|((kind, state), number)| (vec![("type", kind), ("state", state)], count(number)));
+    Family::new(
+        "caracal_bgp_peers",
+        Kind::Gauge,
+        "Peers by type and session state.",
+    )
+    .samples(samples)
+}
+
+/// The peers with series of their own: configured ones by name, then restless mesh peers.
+fn listed(peers: &[PeerStatus]) -> Vec<&PeerStatus> {
+    let (mesh, configured): (Vec<_>, Vec<_>) = peers.iter().partition(|p| p.kind == MESH);
+    let mut restless: Vec<&PeerStatus> = mesh
+        .into_iter()
+        .filter(|p| p.established_count > 1)
+        .collect();
+    restless.sort_by(|a, b| (b.established_count, &a.name).cmp(&(a.established_count, &b.name)));
+    let restless = restless.into_iter().take(FLAPPING);
+    configured
+        .into_iter()
+        .take(LISTED)
+        .chain(restless)
+        .collect()
+}
+
+fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
+    let labels = |peer: &PeerStatus| -> Labels {
+        vec![("peer", peer.name.to_string()), ("type", peer.kind.clone())]
+    };
+    let info = peers.iter().map(|peer| {
+        let labels = vec![
+            ("peer", peer.name.to_string()),
+            ("address", peer.address.to_string()),
+            ("type", peer.kind.clone()),
+            ("asn", peer.remote_as.0.to_string()),
+            ("state", peer.state.to_string()),
+        ];
+        (labels, 1.0)
+    });
+    let of =
+        |value: fn(&PeerStatus) -> f64| peers.iter().map(move |peer| (labels(peer), value(peer)));
+    vec![
+        Family::new(
+            "caracal_bgp_peer",
+            Kind::Info,
+            "Configured peers, and mesh peers whose sessions come and go.",
+        )
+        .upstream("bgp_peer")
+        .samples(info),
+        Family::new(
+            "caracal_bgp_peer_up",
+            Kind::Gauge,
+            "1 when the session is established.",
+        )
+        .samples(of(|p| if is_up(p) { 1.0 } else { 0.0 })),
+        Family::new(
+            "caracal_bgp_peer_sessions",
+            Kind::Counter,
+            "Sessions established since the start.",
+        )
+        .samples(of(|p| total(p.established_count))),
+        Family::new(
+            "caracal_bgp_peer_routes_received",
+            Kind::Gauge,
+            "Routes received from a peer.",
+        )
+        .samples(of(|p| count(p.routes.received))),
+        Family::new(
+            "caracal_bgp_peer_routes_advertised",
+            Kind::Gauge,
+            "Routes advertised to a peer.",
+        )
+        .samples(of(|p| count(p.routes.advertised))),
+    ]
+}

@@ -1,0 +1,58 @@
+//! The agent's part: passes, changes, routes in the kernel.
+
+use caracal_agent::dataplane::AgentStatus;
+
+use super::{count, one_of, total};
+use crate::http::exposition::{Family, Kind};
+
+/// Phases of [`caracal_agent::Phase`].
+const PHASES: [&str; 3] = ["learning", "synced", "frozen"];
+
+/// The families.
+pub(crate) fn families(status: &AgentStatus) -> Vec<Family> {
+    let kernel = &status.kernel;
+    let routes = kernel
+        .routes
+        .iter()
+        .map(|(kind, number)| (vec![("kind", kind.clone())], count(*number)));
+    let revision = u64::try_from(kernel.revision).unwrap_or_default();
+    vec![
+        Family::new(
+            "caracal_dataplane_phase",
+            Kind::Gauge,
+            "1 for the phase that the agent is in; nothing is deleted unless it is synced.",
+        )
+        .samples(one_of("phase", &PHASES, &kernel.phase)),
+        Family::new(
+            "caracal_dataplane_apply_time_seconds",
+            Kind::Summary,
+            "Passes over the kernel's state, and the time spent in them.",
+        )
+        .upstream("felix_int_dataplane_apply_time_seconds")
+        .observed(total(status.passes), status.spent.as_secs_f64()),
+        Family::new(
+            "caracal_dataplane_changes",
+            Kind::Counter,
+            "Changes made in the kernel.",
+        )
+        .value(total(status.applied)),
+        Family::new(
+            "caracal_dataplane_revision",
+            Kind::Gauge,
+            "Revision of the last snapshot that was applied without errors.",
+        )
+        .value(total(revision)),
+        Family::new(
+            "caracal_route_table_routes",
+            Kind::Gauge,
+            "Routes that are wanted in the kernel, by kind.",
+        )
+        .samples(routes),
+        Family::new(
+            "caracal_tunnels_up",
+            Kind::Gauge,
+            "Tunnel devices that are up.",
+        )
+        .value(count(kernel.tunnels.len())),
+    ]
+}

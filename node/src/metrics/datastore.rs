@@ -1,0 +1,43 @@
+//! The picture of the datastore: how fresh, and of how large a cluster.
+
+use caracal_datastore::watch::View;
+
+use super::{count, one_of, total};
+use crate::http::exposition::{Family, Kind};
+
+/// States of [`caracal_datastore::watch::Freshness`].
+const STATES: [&str; 3] = ["fresh", "lagging", "stale"];
+
+/// The families.
+pub(crate) fn families(view: &View) -> Vec<Family> {
+    let snapshot = &view.snapshot;
+    let revision = u64::try_from(snapshot.revision).unwrap_or_default();
+    vec![
+        Family::new(
+            "caracal_datastore_state",
+            Kind::Gauge,
+            "1 for the state that the datastore is in as this node sees it.",
+        )
+        .samples(one_of("state", &STATES, view.freshness.as_str())),
+        Family::new(
+            "caracal_datastore_revision",
+            Kind::Gauge,
+            "Revision of the snapshot in use.",
+        )
+        .value(total(revision)),
+        Family::new(
+            "caracal_cluster_hosts",
+            Kind::Gauge,
+            "Nodes of the cluster.",
+        )
+        .upstream("felix_cluster_num_hosts")
+        .value(count(snapshot.nodes.len())),
+        Family::new(
+            "caracal_cluster_workload_endpoints",
+            Kind::Gauge,
+            "Workload endpoints of the cluster.",
+        )
+        .upstream("felix_cluster_num_workload_endpoints")
+        .value(count(snapshot.workloads.len())),
+    ]
+}

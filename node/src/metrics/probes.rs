@@ -1,0 +1,38 @@
+//! Verdicts of the readiness probe, and problems by code.
+
+use std::collections::BTreeMap;
+
+use caracal_model::snapshot::Problem;
+
+use super::count;
+use crate::http::exposition::{Family, Kind};
+use crate::http::health::Report;
+
+/// The families. Codes of problems are a closed list, so their series are bounded.
+pub(crate) fn families(ready: &Report, problems: &[Problem]) -> Vec<Family> {
+    let checks = ready.checks().iter().map(|check| {
+        let good = if check.verdict.is_ok() { 1.0 } else { 0.0 };
+        (vec![("check", check.name.to_owned())], good)
+    });
+    let mut codes: BTreeMap<&str, usize> = BTreeMap::new();
+    for problem in problems {
+        *codes.entry(&problem.code).or_default() += 1;
+    }
+    let codes = codes
+        .into_iter()
+        .map(|(code, number)| (vec![("code", code.to_owned())], count(number)));
+    vec![
+        Family::new(
+            "caracal_ready",
+            Kind::Gauge,
+            "1 when a check of the readiness probe is passed, by check.",
+        )
+        .samples(checks),
+        Family::new(
+            "caracal_problems",
+            Kind::Gauge,
+            "Things that are wrong, by code; caracal status has each with its reason.",
+        )
+        .samples(codes),
+    ]
+}

@@ -1,0 +1,86 @@
+//! The process: version, memory, processor time. Names as every Prometheus client has them.
+
+use super::{count, total};
+use crate::http::exposition::{Family, Kind};
+
+/// The families. What the kernel does not tell is left out.
+pub(crate) fn families() -> Vec<Family> {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let system = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let mut families = vec![
+        Family::new("caracal_build", Kind::Info, "Version of the program.")
+            .sample(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0),
+        Family::new("process_open_fds", Kind::Gauge, "Open file descriptors.").value(count(fds)),
+    ];
+    if let Some(usage) = Usage::read(&stat, &system) {
+        families.extend([
+            Family::new("process_cpu_seconds", Kind::Counter, "Processor time.")
+                .value(usage.cpu_seconds),
+            Family::new(
+                "process_resident_memory_bytes",
+                Kind::Gauge,
+                "Resident memory.",
+            )
+            .value(usage.resident_bytes),
+            Family::new(
+                "process_start_time_seconds",
+                Kind::Gauge,
+                "Start of the process, in seconds of Unix time.",
+            )
+            .value(usage.start_seconds),
+        ]);
+    }
+    families
+}
+
+/// What proc(5) says.
+#[derive(Debug, PartialEq)]
+struct Usage {
+    cpu_seconds: f64,
+    resident_bytes: f64,
+    start_seconds: f64,
+}
+
+impl Usage {
+    /// From `/proc/self/stat` and `/proc/stat`.
+    fn read(stat: &str, system: &str) -> Option<Self> {
+        // The command, field 2, may hold blanks and parentheses; after the last one comes field 3.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let tick = rustix::param::clock_ticks_per_second();
+        let boot = system.lines().find_map(|l| l.strip_prefix("btime "))?;
+        let seconds = |ticks: u64| total(ticks) / total(tick);
+        Some(Self {
+            cpu_seconds: seconds(field(14)? + field(15)?),
+            resident_bytes: total(field(24)?) * count(rustix::param::page_size()),
+            start_seconds: total(boot.trim().parse().ok()?) + seconds(field(22)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_proc_are_counted_after_the_command() {
+        let mut fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
+        fields[14 - 3] = "150".to_owned();
+        fields[15 - 3] = "50".to_owned();
+        fields[22 - 3] = "1000".to_owned();
+        fields[24 - 3] = "3".to_owned();
+        let stat = format!("7 (a b) c) {}", fields.join(" "));
+        let usage = Usage::read(&stat, "cpu 1\nbtime 1700000000\n");
+        let tick = total(rustix::param::clock_ticks_per_second());
+        assert_eq!(
+            usage,
+            Some(Usage {
+                cpu_seconds: 200.0 / tick,
+                resident_bytes: 3.0 * count(rustix::param::page_size()),
+                start_seconds: 1_700_000_000.0 + 1000.0 / tick,
+            })
+        );
+        assert_eq!(Usage::read("", ""), None);
+    }
+}

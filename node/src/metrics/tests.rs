@@ -1,0 +1,99 @@
+#![allow(clippy::unwrap_used)]
+
+use caracal_bgp::rib::{PeerCounts, RibCounts};
+use caracal_bgp::speaker::status::{Convergence, PeerStatus, SpeakerStatus};
+use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
+
+use super::bgp;
+use crate::http::exposition::{Form, render};
+
+fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
+    PeerStatus {
+        name: PeerName::from(format!("P{number:05}").as_str()),
+        address: "192.0.2.1".parse().unwrap(),
+        port: 179,
+        remote_as: Asn(64512),
+        local_as: Asn(64512),
+        kind: kind.to_owned(),
+        state: if up {
+            SessionState::Established
+        } else {
+            SessionState::Active
+        },
+        since: 0,
+        reason: None,
+        established_count: sessions,
+        routes: PeerCounts {
+            received: 3,
+            accepted: 2,
+            advertised: 1,
+            stale: false,
+        },
+        session: None,
+    }
+}
+
+fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus {
+    SpeakerStatus {
+        local_as: Asn(64512),
+        router_id: RouterId(std::net::Ipv4Addr::new(192, 0, 2, 9)),
+        listen: None,
+        listen_error: None,
+        peers,
+        rib: RibCounts::default(),
+        deferring: false,
+        convergence: Convergence {
+            converged: awaited.is_empty(),
+            awaited: awaited.iter().map(|name| PeerName::from(*name)).collect(),
+        },
+    }
+}
+
+#[test]
+fn five_thousand_mesh_peers_make_no_more_series_than_one() {
+    let lines = |peers| {
+        let families = bgp::families(&status(peers, &[]));
+        render(&families, Form::OpenMetrics).lines().count()
+    };
+    let one = lines(vec![peer(0, "mesh", true, 1)]);
+    let many = lines((0..5000).map(|n| peer(n, "mesh", true, 1)).collect());
+    assert_eq!(one, many);
+    let restless = (0..5000).map(|n| peer(n, "mesh", true, 2)).collect();
+    let configured = (0..5000).map(|n| peer(n, "node", true, 2)).collect();
+    let per_peer = 5;
+    let headers = 2 * 5;
+    assert_eq!(lines(restless), one + headers + per_peer * bgp::FLAPPING);
+    assert_eq!(lines(configured), one + headers + per_peer * bgp::LISTED);
+}
+
+#[test]
+fn the_most_restless_mesh_peers_are_named_and_configured_ones_always() {
+    let mut peers: Vec<PeerStatus> = (0..20).map(|n| peer(n, "mesh", true, n as u64)).collect();
+    peers.push(peer(99, "global", false, 0));
+    let text = render(&bgp::families(&status(peers, &[])), Form::Text);
+    assert!(text.contains("caracal_bgp_peer_sessions_total{peer=\"P00019\",type=\"mesh\"} 19\n"));
+    assert!(text.contains("peer=\"P00010\""));
+    assert!(!text.contains("peer=\"P00009\""), "{text}");
+    assert!(text.contains("caracal_bgp_peer_up{peer=\"P00099\",type=\"global\"} 0\n"));
+    assert!(text.contains("caracal_bgp_peers{type=\"mesh\",state=\"Established\"} 20\n"));
+    assert!(text.contains("caracal_bgp_peers{type=\"global\",state=\"Established\"} 0\n"));
+    assert!(text.contains("caracal_bgp_peers{type=\"global\",state=\"Active\"} 1\n"));
+    assert!(text.contains("caracal_bgp_routes_received 63\n"));
+    assert!(text.contains(
+        "caracal_bgp_peer_info{peer=\"P00099\",address=\"192.0.2.1\",type=\"global\",asn=\"64512\",state=\"Active\"} 1\n"
+    ));
+}
+
+#[test]
+fn a_peer_lost_after_the_start_leaves_the_node_ready() {
+    let peers = vec![peer(0, "mesh", true, 1), peer(1, "mesh", false, 1)];
+    let ready = bgp::readiness(&Ok(status(peers.clone(), &[])));
+    assert_eq!(ready.as_deref(), Ok("1 of 2 sessions are up"));
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let waits = bgp::readiness(&Ok(status(peers.clone(), &names))).unwrap_err();
+    let text = "1 of 2 sessions are up; waiting for End-of-RIB from a, b, c, d, e and 2 more";
+    assert_eq!(waits, text);
+    let mut deaf = status(peers, &[]);
+    deaf.listen_error = Some("port 179 is taken".to_owned());
+    assert!(bgp::readiness(&Ok(deaf)).unwrap_err().contains("port 179"));
+}

@@ -1,0 +1,42 @@
+//! How a standalone speaker is, for probes and scrapers.
+
+use crate::http::exposition::Family;
+use crate::http::health::Report;
+use crate::http::{Observe, in_time};
+use crate::metrics;
+use crate::routes::text;
+
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status::SpeakerStatus;
+
+/// Looks at a speaker.
+#[derive(Clone)]
+pub(super) struct Health(pub(super) SpeakerHandle);
+
+impl Health {
+    async fn status(&self) -> Result<SpeakerStatus, String> {
+        in_time(self.0.status()).await?.map_err(text)
+    }
+}
+
+impl Observe for Health {
+    async fn live(&self) -> Report {
+        let answers = self.status().await.map(|_| "its task answers".to_owned());
+        Report::default().with("speaker", answers)
+    }
+
+    async fn ready(&self) -> Report {
+        Report::default().with("bgp", metrics::bgp::readiness(&self.status().await))
+    }
+
+    async fn metrics(&self) -> Vec<Family> {
+        let status = self.status().await;
+        let report = Report::default().with("bgp", metrics::bgp::readiness(&status));
+        let mut families = metrics::process::families();
+        families.extend(metrics::probes::families(&report, &[]));
+        if let Ok(status) = &status {
+            families.extend(metrics::bgp::families(status));
+        }
+        families
+    }
+}
