@@ -1,10 +1,11 @@
 //! Pods: the lab plays the container runtime, calling the CNI plugin as one would, with a namespace, an
 //! environment and a configuration on standard input.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::time::Duration;
 
+use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::etcd::random_uuid;
@@ -74,8 +75,10 @@ pub enum CniError {
 /// What a pod got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its address.
+    /// Its first address.
     pub address: IpAddr,
+    /// Its IPv6 address, when the first is IPv4.
+    pub address6: Option<Ipv6Addr>,
     /// The node's end of its cable, when the plugin tells.
     pub host_interface: Option<String>,
 }
@@ -98,6 +101,12 @@ pub fn network_config(node: &NodeLayout) -> Value {
         "ipam": { "type": "caracal-ipam" },
         "policy": {},
     });
+    if node.uplink.address_of(Family::Ipv6).is_some() {
+        // Without a word it is IPv4 alone, as Calico's plugin does it.
+        let v4 = node.uplink.address_of(Family::Ipv4).is_some();
+        config["ipam"]["assign_ipv4"] = json!(v4.to_string());
+        config["ipam"]["assign_ipv6"] = json!("true");
+    }
     if node.kind != NodeKind::Caracal {
         // The plugin waits for the agent's route, and here there is no agent: the lab makes it after ADD.
         config["route_wait_seconds"] = json!(0);
@@ -187,12 +196,13 @@ impl Lab {
             .node(&pod.node)
             .filter(|n| n.kind != NodeKind::Caracal);
         if let (Some(node), Some(interface)) = (foreign, &attachment.host_interface) {
-            route_by_hand(node, interface, attachment.address).map_err(|source| {
-                CniError::HostSide {
+            let second = attachment.address6.map(IpAddr::V6);
+            for address in std::iter::once(attachment.address).chain(second) {
+                route_by_hand(node, interface, address).map_err(|source| CniError::HostSide {
                     pod: pod.label(),
                     source,
-                }
-            })?;
+                })?;
+            }
         }
         Ok(attachment)
     }
@@ -273,17 +283,24 @@ fn call(
 
 /// The node's side of a pod's cable, as the agent would make it.
 fn route_by_hand(node: &NodeLayout, device: &str, pod: IpAddr) -> Result<(), ProgramError> {
-    for (key, value) in [
-        ("net/ipv4/ip_forward".to_owned(), "1"),
-        (format!("net/ipv4/conf/{device}/proxy_arp"), "1"),
-        // Else the first packet of a pod waits up to 0.8 s for its gateway.
-        (format!("net/ipv4/neigh/{device}/proxy_delay"), "0"),
-    ] {
+    let switches = match Family::of(pod) {
+        Family::Ipv4 => vec![
+            ("net/ipv4/ip_forward".to_owned(), "1"),
+            (format!("net/ipv4/conf/{device}/proxy_arp"), "1"),
+            // Else the first packet of a pod waits up to 0.8 s for its gateway.
+            (format!("net/ipv4/neigh/{device}/proxy_delay"), "0"),
+        ],
+        Family::Ipv6 => vec![("net/ipv6/conf/all/forwarding".to_owned(), "1")],
+    };
+    for (key, value) in switches {
         netns::sysctl(&node.netns, &key, value, false)?;
     }
     let lines = [
         format!("link set dev {device} up"),
-        format!("route replace {pod}/32 dev {device} scope link"),
+        format!(
+            "route replace {} dev {device} scope link",
+            Prefix::host(pod)
+        ),
     ];
     crate::ip::batch(Some(&node.netns), &lines)
 }
@@ -312,16 +329,20 @@ fn refusal(output: &program::Output) -> (u64, String) {
     )
 }
 
-/// The first address and the interface outside the sandbox of a CNI result.
+/// The addresses and the interface outside the sandbox of a CNI result.
 #[must_use]
 pub fn parse_result(answer: &str) -> Option<Attachment> {
     let result: Value = serde_json::from_str(answer).ok()?;
-    let address = result["ips"][0]["address"]
-        .as_str()?
-        .split('/')
-        .next()?
-        .parse()
-        .ok()?;
+    let addresses: Vec<IpAddr> = result["ips"]
+        .as_array()?
+        .iter()
+        .map(|ip| ip["address"].as_str()?.split('/').next()?.parse().ok())
+        .collect::<Option<_>>()?;
+    let (&address, rest) = addresses.split_first()?;
+    let second = rest.iter().find_map(|ip| match ip {
+        IpAddr::V6(second) => Some(*second),
+        IpAddr::V4(_) => None,
+    });
     let interfaces = result["interfaces"]
         .as_array()
         .map(Vec::as_slice)
@@ -332,6 +353,7 @@ pub fn parse_result(answer: &str) -> Option<Attachment> {
         .and_then(|i| i["name"].as_str());
     Some(Attachment {
         address,
+        address6: second,
         host_interface: outside.map(str::to_owned),
     })
 }
@@ -353,6 +375,10 @@ mod tests {
             attachment.host_interface.as_deref(),
             Some("cali0d7763386da")
         );
+        let dual = r#"{"ips":[{"address":"10.244.3.66/32"},{"address":"fd00:244::41/128"}]}"#;
+        let dual = parse_result(dual).unwrap();
+        assert_eq!(dual.address.to_string(), "10.244.3.66");
+        assert_eq!(dual.address6, Some("fd00:244::41".parse().unwrap()));
         let bare = parse_result(r#"{"ips":[{"address":"10.244.3.66/32"}]}"#).unwrap();
         assert_eq!(bare.host_interface, None);
         for bad in ["", "{}", r#"{"ips":[]}"#, r#"{"ips":[{"address":"x"}]}"#] {

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
 
+use caracal_model::Family;
 use caracal_model::time::Timestamp;
 use serde_json::json;
 
@@ -56,8 +57,11 @@ impl Lab {
     pub fn start_etcd(&mut self) -> Result<(), EtcdError> {
         let legs = self.layout.etcd.iter();
         let advertised: Vec<_> = legs
-            .map(|leg| format!("http://{}:{ETCD_PORT}", leg.address))
+            .map(|leg| format!("http://{}", SocketAddr::new(leg.address, ETCD_PORT)))
             .collect();
+        // The IPv6 wildcard hears both families.
+        let has_ipv6 = self.topology.families().contains(&Family::Ipv6);
+        let any = if has_ipv6 { "[::]" } else { "0.0.0.0" };
         program::require(&["etcd"]).map_err(ProgramError::from)?;
         let etcd = program::find("etcd").unwrap_or_else(|| "etcd".into());
         let mut command = self.clean_command(&etcd);
@@ -65,7 +69,7 @@ impl Lab {
             .arg("--name=lab")
             .arg("--data-dir")
             .arg(self.folder.etcd())
-            .arg(format!("--listen-client-urls=http://0.0.0.0:{ETCD_PORT}"))
+            .arg(format!("--listen-client-urls=http://{any}:{ETCD_PORT}"))
             .arg(format!("--advertise-client-urls={}", advertised.join(",")))
             .arg("--listen-peer-urls=http://127.0.0.1:2380")
             .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 use serde::Deserialize;
 
 use crate::program::{self, ProgramError};
@@ -140,7 +140,7 @@ impl RouteKind {
 }
 
 impl Route {
-    /// The destination as a prefix; `default` is `0.0.0.0/0`.
+    /// The destination as a prefix; `default` is `0.0.0.0/0`, whatever the family.
     #[must_use]
     pub fn destination(&self) -> Option<Prefix> {
         if self.dst == "default" {
@@ -155,13 +155,16 @@ impl Route {
         let dev = self.dev.as_deref().unwrap_or_default();
         let destination = self.destination();
         let known = |p: &Prefix| p.len() == 0 || underlay.iter().any(|u| u.covers(p));
+        if destination.is_some_and(|p| is_kernels_own(&p)) {
+            return RouteKind::Underlay;
+        }
         if self.kind.as_deref() == Some("blackhole") {
             RouteKind::Blackhole
         } else if dev.starts_with("cali") {
             RouteKind::Local
         } else if dev == "tunl0" {
             RouteKind::Ipip
-        } else if dev == "vxlan.calico" {
+        } else if matches!(dev, "vxlan.calico" | "vxlan-v6.calico") {
             RouteKind::Vxlan
         } else if (self.gateway.is_none() && self.nexthops.is_empty())
             || destination.as_ref().is_none_or(known)
@@ -173,13 +176,25 @@ impl Route {
     }
 }
 
-/// The IPv4 routes of a namespace's main table.
+/// Link-local and multicast routes, which the kernel makes for every device that speaks IPv6.
+fn is_kernels_own(destination: &Prefix) -> bool {
+    match destination.address() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(a) => a.is_unicast_link_local() || a.is_multicast(),
+    }
+}
+
+/// The routes of a family in a namespace's main table.
 ///
 /// # Errors
 /// [`ProgramError`].
-pub fn routes(netns: &str) -> Result<Vec<Route>, ProgramError> {
+pub fn routes(netns: &str, family: Family) -> Result<Vec<Route>, ProgramError> {
     let mut command = program::command("ip")?;
-    command.args(["-4", "-j", "route", "show"]);
+    let flag = match family {
+        Family::Ipv4 => "-4",
+        Family::Ipv6 => "-6",
+    };
+    command.args([flag, "-j", "route", "show"]);
     let text = program::call(Some(netns), &mut command, b"", CALL)?;
     Ok(parse(&text))
 }
@@ -208,9 +223,16 @@ mod tests {
             {"dst":"10.244.2.0/26","gateway":"10.0.0.2","dev":"eth0","protocol":"80","flags":[]},
             {"dst":"10.244.3.0/26","gateway":"10.0.0.3","dev":"tunl0","protocol":"80","flags":["onlink"]},
             {"dst":"10.244.4.0/26","gateway":"10.244.4.0","dev":"vxlan.calico","protocol":"80","flags":["onlink"]},
-            {"dst":"10.244.5.0/26","protocol":"bird","flags":[],"nexthops":[{"gateway":"10.0.0.5","dev":"eth0","weight":1,"flags":[]}]}
+            {"dst":"10.244.5.0/26","protocol":"bird","flags":[],"nexthops":[{"gateway":"10.0.0.5","dev":"eth0","weight":1,"flags":[]}]},
+            {"dst":"fe80::/64","dev":"cali0123456789a","protocol":"kernel","metric":256,"flags":[],"pref":"medium"},
+            {"dst":"fd00:10::/64","dev":"eth0","protocol":"kernel","metric":256,"flags":[],"pref":"medium"},
+            {"type":"blackhole","dst":"fd00:244::40/122","dev":"lo","protocol":"80","metric":1024,"flags":[],"pref":"medium"},
+            {"dst":"fd00:244::41","dev":"cali0123456789a","metric":1024,"flags":[],"pref":"medium"},
+            {"dst":"fd00:244::80/122","gateway":"fd00:10::2","dev":"eth0","protocol":"80","metric":1024,"flags":["onlink"],"pref":"medium"},
+            {"dst":"fd00:244::c0/122","gateway":"fd00:244::c0","dev":"vxlan-v6.calico","metric":1024,"flags":["onlink"],"pref":"medium"}
         ]"#;
-        let underlay = ["10.0.0.0/24", "10.0.9.0/24"].map(|p| p.parse().expect("a prefix"));
+        let underlay =
+            ["10.0.0.0/24", "10.0.9.0/24", "fd00:10::/64"].map(|p| p.parse().expect("a prefix"));
         let kinds: Vec<_> = parse(text)
             .iter()
             .map(|r| r.classify(&underlay).as_str())
@@ -226,7 +248,13 @@ mod tests {
                 "direct",
                 "ipip",
                 "vxlan",
-                "direct"
+                "direct",
+                "underlay",
+                "underlay",
+                "blackhole",
+                "local",
+                "direct",
+                "vxlan"
             ]
         );
         assert!(parse("").is_empty());

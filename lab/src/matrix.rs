@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use caracal_model::Family;
 use serde::Serialize;
 
 use crate::lab::Lab;
@@ -125,12 +126,21 @@ fn reason(stdout: &str, stderr: &str) -> String {
 }
 
 impl Lab {
-    /// Pings between all pods that have an address; a pair without answer is tried again until `deadline`
-    /// (scaled). A pod without address is lost in both directions.
+    /// Pings between the pods' first addresses, as [`Lab::ping_matrix_of`] the first family.
     ///
     /// # Errors
     /// [`Missing`] when there is no `ping`.
     pub fn ping_matrix(&self, deadline: Duration) -> Result<Matrix, Missing> {
+        let first = self.topology.families().into_iter().next();
+        self.ping_matrix_of(first.unwrap_or(Family::Ipv4), deadline)
+    }
+
+    /// Pings between all pods that have an address of a family; a pair without answer is tried again until `deadline`
+    /// (scaled). A pod without address is lost in both directions.
+    ///
+    /// # Errors
+    /// [`Missing`] when there is no `ping`.
+    pub fn ping_matrix_of(&self, family: Family, deadline: Duration) -> Result<Matrix, Missing> {
         program::require(&["ping"])?;
         let pods = &self.state.pods;
         let start = Instant::now();
@@ -144,7 +154,8 @@ impl Lab {
         for (from, source) in pods.iter().enumerate() {
             cells[from][from] = Cell::Own;
             for (to, target) in pods.iter().enumerate() {
-                if let (Some(_), Some(target)) = (source.address, target.address)
+                if let (Some(_), Some(target)) =
+                    (source.address_of(family), target.address_of(family))
                     && from != to
                 {
                     let netns = source.netns.clone();
@@ -193,7 +204,7 @@ impl Lab {
         });
         Ok(Matrix {
             pods: pods.iter().map(crate::state::PodState::label).collect(),
-            addresses: pods.iter().map(|p| p.address).collect(),
+            addresses: pods.iter().map(|p| p.address_of(family)).collect(),
             cells,
             took: start.elapsed(),
         })

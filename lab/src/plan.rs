@@ -5,13 +5,14 @@
 //! anything exists, so that a lab that was killed half-way can be found and removed.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 
 use crate::topology::{NodeKind, Topology};
 
 mod addresses;
+mod environment;
 mod names;
 mod network;
 pub(crate) mod resources;
@@ -19,6 +20,8 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
+use addresses::Addresses;
+use environment::environment;
 pub use names::{LabName, LabNameError};
 pub use network::network;
 pub use resources::Document;
@@ -61,21 +64,37 @@ pub struct Interface {
     pub device: String,
     /// Name of the other end in the switch namespace.
     pub port: String,
-    /// Address.
-    pub address: Ipv4Addr,
+    /// Address, of the family of the segment's `cidr`.
+    pub address: IpAddr,
     /// Length of the segment's prefix.
     pub len: u8,
+    /// IPv6 address with the length of `cidr6`, in a dual-stack segment.
+    pub address6: Option<(Ipv6Addr, u8)>,
     /// MTU of the segment.
     pub mtu: u16,
+}
+
+impl Interface {
+    /// All addresses with the lengths of their prefixes.
+    pub fn addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> + use<> {
+        let second = self.address6.map(|(a, len)| (IpAddr::V6(a), len));
+        std::iter::once((self.address, self.len)).chain(second)
+    }
+
+    /// The address of a family with the length of its prefix.
+    #[must_use]
+    pub fn address_of(&self, family: Family) -> Option<(IpAddr, u8)> {
+        self.addresses().find(|(a, _)| Family::of(*a) == family)
+    }
 }
 
 /// A route through a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Via {
-    /// Destination; `0.0.0.0/0` is the default route.
+    /// Destination; `0.0.0.0/0` and `::/0` are default routes.
     pub destination: Prefix,
     /// Address of the next hop on a connected segment.
-    pub next_hop: Ipv4Addr,
+    pub next_hop: IpAddr,
 }
 
 /// A router's namespace.
@@ -162,19 +181,31 @@ impl Layout {
     /// Gives names and addresses to everything in a (checked) topology.
     #[must_use]
     pub fn of(topology: &Topology, lab: &LabName) -> Self {
-        let addresses = addresses::assign(topology);
-        let graph = routes::Graph::new(topology, &addresses);
+        let families: Vec<_> = topology
+            .families()
+            .into_iter()
+            .map(|family| addresses::assign(topology, family))
+            .collect();
+        let graphs: Vec<_> = families
+            .iter()
+            .map(|addresses| routes::Graph::new(topology, addresses))
+            .collect();
         let mut ports = 0..;
-        let mut cable = |segment: &str, device: usize, address: Ipv4Addr| {
+        let mut cable = |segment: &str, device: usize, of: &dyn Fn(&Addresses) -> IpAddr| {
             let s = topology
                 .segment(segment)
                 .expect("invariant: references were checked");
+            let second = families.get(1).map(of);
             Interface {
                 segment: segment.to_owned(),
                 device: format!("eth{device}"),
                 port: format!("port{}", ports.next().expect("invariant: ports never end")),
-                address,
+                address: of(&families[0]),
                 len: s.cidr.value.len(),
+                address6: match (second, &s.cidr6) {
+                    (Some(IpAddr::V6(address)), Some(cidr)) => Some((address, cidr.value.len())),
+                    _ => None,
+                },
                 mtu: s.mtu,
             }
         };
@@ -188,33 +219,35 @@ impl Layout {
             .segments
             .iter()
             .enumerate()
-            .map(|(i, s)| cable(&s.name.value, i, addresses.etcd[&s.name.value]))
+            .map(|(i, s)| cable(&s.name.value, i, &|a| a.etcd[&s.name.value]))
             .collect();
         let routers = topology.routers.iter().map(|r| {
             let name = &r.name.value;
             let legs = r.legs.iter().enumerate().map(|(i, leg)| {
                 let segment = &leg.segment.value;
-                cable(segment, i, addresses.legs[&(name.clone(), segment.clone())])
+                let key = (name.clone(), segment.clone());
+                cable(segment, i, &|a| a.legs[&key])
             });
             RouterLayout {
                 name: name.clone(),
                 netns: lab.netns(name),
                 legs: legs.collect(),
-                routes: graph.router_routes(r),
+                routes: graphs.iter().flat_map(|g| g.router_routes(r)).collect(),
             }
         });
         let routers = routers.collect();
         let nodes = topology.nodes.iter().map(|n| {
             let segment = &n.segment.value;
-            let uplink = cable(segment, 0, addresses.nodes[&n.name.value]);
-            let endpoint = format!("http://{}:{ETCD_PORT}", addresses.etcd[segment]);
+            let uplink = cable(segment, 0, &|a| a.nodes[&n.name.value]);
+            let etcd = SocketAddr::new(families[0].etcd[segment], ETCD_PORT);
+            let endpoint = format!("http://{etcd}");
             NodeLayout {
                 name: n.name.value.clone(),
                 kind: n.kind,
                 netns: lab.netns(&n.name.value),
                 env: environment(topology, n, &uplink, &endpoint),
                 uplink,
-                routes: graph.node_routes(segment),
+                routes: graphs.iter().flat_map(|g| g.node_routes(segment)).collect(),
                 etcd_endpoint: endpoint,
                 pods: pods(lab, n),
             }
@@ -269,55 +302,6 @@ fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
         netns: lab.netns(&format!("{}-{pod}", node.name.value)),
     });
     pods.collect()
-}
-
-fn environment(
-    topology: &Topology,
-    node: &crate::topology::Node,
-    uplink: &Interface,
-    endpoint: &str,
-) -> BTreeMap<String, String> {
-    let pool = &topology.pool;
-    let ip = if node.autodetect {
-        "autodetect".to_owned()
-    } else {
-        format!("{}/{}", uplink.address, uplink.len)
-    };
-    let mut env: BTreeMap<String, String> = [
-        ("NODENAME", node.name.value.clone()),
-        ("IP", ip),
-        ("ETCD_ENDPOINTS", endpoint.to_owned()),
-        ("DATASTORE_TYPE", "etcdv3".to_owned()),
-        (
-            "CALICO_NETWORKING_BACKEND",
-            topology.backend.as_str().to_owned(),
-        ),
-        ("CALICO_IPV4POOL_CIDR", pool.cidr.to_string()),
-        (
-            "CALICO_IPV4POOL_BLOCK_SIZE",
-            pool.block_size.value.to_string(),
-        ),
-        ("CALICO_IPV4POOL_IPIP", pool.ipip_mode.as_str().to_owned()),
-        (
-            "CALICO_IPV4POOL_VXLAN",
-            pool.vxlan_mode.value.as_str().to_owned(),
-        ),
-        (
-            "CALICO_IPV4POOL_NAT_OUTGOING",
-            pool.nat_outgoing.to_string(),
-        ),
-    ]
-    .into_iter()
-    .map(|(k, v)| (k.to_owned(), v))
-    .collect();
-    if topology.resources.iter().any(|r| r.value.kind == "IPPool") {
-        env.insert("NO_DEFAULT_POOLS".to_owned(), "true".to_owned());
-    }
-    if let Some(asn) = node.asn {
-        env.insert("AS".to_owned(), asn.to_string());
-    }
-    env.extend(node.env.clone());
-    env
 }
 
 /// The part of the bring-up that needs no `caracal`.

@@ -165,7 +165,8 @@ fn package(program: &str) -> &str {
 pub fn needed(topology: &Topology) -> Vec<&'static str> {
     let mut programs = vec!["ip", "etcd", "etcdctl", "ping"];
     let has = |kind| topology.nodes.iter().any(|n| n.kind == kind);
-    if has(NodeKind::Caracal) && topology.pool.nat_outgoing {
+    let mut pools = std::iter::once(&topology.pool).chain(&topology.pool6);
+    if has(NodeKind::Caracal) && pools.any(crate::topology::Pool::nat_outgoing) {
         // The IPIP test kernel has no nf_tables for ip.
         programs.push(if in_uml() { "iptables-legacy" } else { "nft" });
     }

@@ -23,6 +23,9 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// Who reaches whom; `None` when it was not asked for or there are no pods.
     pub matrix: Option<Matrix>,
+    /// The same over IPv6 in a dual-stack lab, where `matrix` is IPv4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matrix6: Option<Matrix>,
 }
 
 /// A node at one moment.
@@ -34,6 +37,9 @@ pub struct NodeReport {
     pub kind: &'static str,
     /// Its address with the segment's length.
     pub address: String,
+    /// Its IPv6 address beside an IPv4 one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address6: Option<String>,
     /// Its segment.
     pub segment: String,
     /// Is its process there?
@@ -72,7 +78,13 @@ impl Report {
             let (up, all) = n.peers();
             n.error.is_none() && up == all
         };
-        self.nodes.iter().all(node) && self.matrix.as_ref().is_none_or(Matrix::is_full)
+        let mut matrices = self.matrices();
+        self.nodes.iter().all(node) && matrices.all(Matrix::is_full)
+    }
+
+    /// Who reaches whom, of each family that was asked for.
+    pub fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        self.matrix.iter().chain(&self.matrix6)
     }
 }
 
@@ -97,14 +109,18 @@ impl Lab {
                 })
                 .collect()
         });
-        let matrix = match pings {
-            Some(deadline) if !self.state.pods.is_empty() => Some(self.ping_matrix(deadline)?),
-            _ => None,
-        };
+        let mut matrices = Vec::new();
+        if let Some(deadline) = pings.filter(|_| !self.state.pods.is_empty()) {
+            for family in self.topology.families() {
+                matrices.push(self.ping_matrix_of(family, deadline)?);
+            }
+        }
+        let mut matrices = matrices.into_iter();
         Ok(Report {
             lab: self.name().to_string(),
             nodes,
-            matrix,
+            matrix: matrices.next(),
+            matrix6: matrices.next(),
         })
     }
 
@@ -127,6 +143,7 @@ impl Lab {
             name: node.name.clone(),
             kind: node.kind.as_str(),
             address: format!("{}/{}", node.uplink.address, node.uplink.len),
+            address6: node.uplink.address6.map(|(a, len)| format!("{a}/{len}")),
             segment: node.uplink.segment.clone(),
             running,
             status,
@@ -142,14 +159,15 @@ impl Lab {
         self.topology
             .segments
             .iter()
-            .map(|s| s.cidr.value)
+            .flat_map(crate::topology::Segment::prefixes)
             .collect()
     }
 
     fn route_counts(&self, netns: &str) -> BTreeMap<&'static str, usize> {
         let underlay = self.underlay();
         let mut counts = BTreeMap::new();
-        for route in ip::routes(netns).unwrap_or_default() {
+        let families = self.topology.families().into_iter();
+        for route in families.flat_map(|f| ip::routes(netns, f).unwrap_or_default()) {
             match route.classify(&underlay) {
                 RouteKind::Underlay => {}
                 kind => *counts.entry(kind.as_str()).or_insert(0) += 1,

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
+use caracal_model::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LabName;
@@ -127,6 +128,9 @@ pub struct PodState {
     pub container: String,
     /// Its address, once ADD has answered.
     pub address: Option<IpAddr>,
+    /// Its IPv6 address beside an IPv4 one, once ADD has answered.
+    #[serde(default)]
+    pub address6: Option<Ipv6Addr>,
     /// The node's end of its cable, once ADD has answered.
     pub host_interface: Option<String>,
 }
@@ -136,6 +140,14 @@ impl PodState {
     #[must_use]
     pub fn label(&self) -> String {
         format!("{}/{}", self.node, self.name)
+    }
+
+    /// Its address of a family, once ADD has answered.
+    #[must_use]
+    pub fn address_of(&self, family: Family) -> Option<IpAddr> {
+        let second = self.address6.map(IpAddr::V6);
+        let mut all = self.address.into_iter().chain(second);
+        all.find(|a| Family::of(*a) == family)
     }
 }
 

@@ -24,9 +24,8 @@ pub fn render(report: &Report) -> String {
         section(&mut text, "Blocks", &blocks);
     }
     text.push_str(&troubles(report));
-    if let Some(matrix) = &report.matrix {
-        text.push_str(&pings(matrix));
-    }
+    let matrices: Vec<_> = report.matrices().map(pings).collect();
+    text.push_str(&matrices.join("\n"));
     text
 }
 
@@ -58,7 +57,10 @@ fn nodes(report: &Report) -> Table {
         let (up, all) = node.peers();
         let mut row = vec![
             node.name.clone(),
-            node.address.clone(),
+            match &node.address6 {
+                Some(second) => format!("{}\n{second}", node.address),
+                None => node.address.clone(),
+            },
             node.segment.clone(),
             node.kind.to_owned(),
             state(node),
@@ -179,10 +181,14 @@ fn troubles(report: &Report) -> String {
 fn pings(matrix: &Matrix) -> String {
     let lost = matrix.lost();
     let mut text = String::new();
+    let family = match matrix.addresses.iter().flatten().any(|a| a.is_ipv6()) {
+        true => "IPv6 ",
+        false => "",
+    };
     if matrix.pods.len() <= MATRIX_WIDTH {
         section(
             &mut text,
-            "Ping (row to column, milliseconds)",
+            &format!("{family}Ping (row to column, milliseconds)"),
             &grid(matrix),
         );
     }
@@ -196,7 +202,7 @@ fn pings(matrix: &Matrix) -> String {
     let mark = if lost.is_empty() { "✓" } else { "✗" };
     let _ = writeln!(
         text,
-        "{mark} {} of {pairs} pings answered in {took:.1} s",
+        "{mark} {} of {pairs} {family}pings answered in {took:.1} s",
         pairs - lost.len()
     );
     text
@@ -261,6 +267,7 @@ mod tests {
             name: name.to_owned(),
             kind: "caracal",
             address: "10.0.0.1/24".to_owned(),
+            address6: None,
             segment: "lan".to_owned(),
             running: error.is_none(),
             status,
@@ -288,6 +295,7 @@ mod tests {
                 ],
                 took: Duration::from_millis(1200),
             }),
+            matrix6: None,
         }
     }
 

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Deserializer, de};
 pub use serde_saphyr::Spanned;
 
@@ -31,9 +31,12 @@ pub struct Topology {
     /// `CALICO_NETWORKING_BACKEND` of all Caracal nodes.
     #[serde(default)]
     pub backend: Backend,
-    /// The default IPv4 pool.
+    /// The default pool, of the family of the segments' `cidr`.
     #[serde(default)]
     pub pool: Pool,
+    /// The default IPv6 pool beside an IPv4 one, in a dual-stack cluster.
+    #[serde(default)]
+    pub pool6: Option<Pool>,
     /// Layer-2 segments, one bridge each.
     pub segments: Vec<Segment>,
     /// Routers between segments.
@@ -95,32 +98,57 @@ impl EncapMode {
     }
 }
 
-/// The default IPv4 pool, created by the first node from `CALICO_IPV4POOL_*`.
+/// The default pool of a family, created by the first node from `CALICO_IPV4POOL_*` or `CALICO_IPV6POOL_*`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Pool {
     /// Addresses of pods and tunnels.
-    #[serde(deserialize_with = "strict_v4")]
-    pub cidr: Prefix,
-    /// Length of a block's prefix, 20 to 32.
-    pub block_size: Spanned<u8>,
-    /// IP-in-IP through `tunl0`.
+    #[serde(deserialize_with = "strict_spanned")]
+    pub cidr: Spanned<Prefix>,
+    /// Length of a block's prefix, 20 to 32 or 116 to 128; by default Calico's 26 or 122.
+    pub block_size: Option<Spanned<u8>>,
+    /// IP-in-IP through `tunl0`; IPv4 only.
     pub ipip_mode: EncapMode,
-    /// VXLAN through `vxlan.calico`; not together with IPIP.
+    /// VXLAN through `vxlan.calico` or `vxlan-v6.calico`; not together with IPIP.
     pub vxlan_mode: Spanned<EncapMode>,
-    /// Masquerade packets that leave the pool.
-    pub nat_outgoing: bool,
+    /// Masquerade packets that leave the pool; by default for IPv4 only, as Calico does.
+    pub nat_outgoing: Option<bool>,
 }
 
 impl Default for Pool {
     fn default() -> Self {
         Self {
-            cidr: Prefix::v4(Ipv4Addr::new(10, 244, 0, 0), 16),
-            block_size: unspanned(26),
+            cidr: unspanned(Prefix::v4(Ipv4Addr::new(10, 244, 0, 0), 16)),
+            block_size: None,
             ipip_mode: EncapMode::Never,
             vxlan_mode: unspanned(EncapMode::Never),
-            nat_outgoing: true,
+            nat_outgoing: None,
         }
+    }
+}
+
+impl Pool {
+    /// The family of its addresses.
+    #[must_use]
+    pub const fn family(&self) -> Family {
+        self.cidr.value.family()
+    }
+
+    /// Length of a block's prefix.
+    #[must_use]
+    pub fn block_size(&self) -> u8 {
+        let default = match self.family() {
+            Family::Ipv4 => 26,
+            Family::Ipv6 => 122,
+        };
+        self.block_size.as_ref().map_or(default, |s| s.value)
+    }
+
+    /// Are packets masqueraded that leave the pool?
+    #[must_use]
+    pub fn nat_outgoing(&self) -> bool {
+        self.nat_outgoing
+            .unwrap_or_else(|| self.family() == Family::Ipv4)
     }
 }
 
@@ -130,12 +158,29 @@ impl Default for Pool {
 pub struct Segment {
     /// Also part of the bridge's name, hence at most 12 octets.
     pub name: Spanned<String>,
-    /// IPv4 subnet, /8 to /29.
-    #[serde(deserialize_with = "strict_v4_spanned")]
+    /// Its subnet, IPv4 from /8 to /29 or IPv6 from /64 to /124. All segments are of one family.
+    #[serde(deserialize_with = "strict_spanned")]
     pub cidr: Spanned<Prefix>,
+    /// IPv6 subnet beside the IPv4 one: a dual-stack cluster. All segments have it, or none.
+    #[serde(default, deserialize_with = "strict_optional")]
+    pub cidr6: Option<Spanned<Prefix>>,
     /// MTU of all links of the segment.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
+}
+
+impl Segment {
+    /// Its subnets, one of each family.
+    pub fn prefixes(&self) -> impl Iterator<Item = Prefix> + '_ {
+        let second = self.cidr6.iter().map(|c| c.value);
+        std::iter::once(self.cidr.value).chain(second)
+    }
+
+    /// Its subnet of a family.
+    #[must_use]
+    pub fn prefix(&self, family: Family) -> Option<Prefix> {
+        self.prefixes().find(|p| p.family() == family)
+    }
 }
 
 const fn default_mtu() -> u16 {
@@ -160,7 +205,10 @@ pub struct Leg {
     pub segment: Spanned<String>,
     /// Its address; by default the highest free one.
     #[serde(default)]
-    pub address: Option<Spanned<Ipv4Addr>>,
+    pub address: Option<Spanned<IpAddr>>,
+    /// Its IPv6 address in a dual-stack segment; by default the highest free one.
+    #[serde(default)]
+    pub address6: Option<Spanned<Ipv6Addr>>,
 }
 
 /// A member of the cluster, or a foreign speaker beside it.
@@ -173,8 +221,11 @@ pub struct Node {
     pub segment: Spanned<String>,
     /// Its address; by default the lowest free one.
     #[serde(default)]
-    pub address: Option<Spanned<Ipv4Addr>>,
-    /// Let the node find its address itself (`IP=autodetect`) instead of being told.
+    pub address: Option<Spanned<IpAddr>>,
+    /// Its IPv6 address in a dual-stack segment; by default the lowest free one.
+    #[serde(default)]
+    pub address6: Option<Spanned<Ipv6Addr>>,
+    /// Let the node find its addresses itself (`IP=autodetect`) instead of being told.
     #[serde(default)]
     pub autodetect: bool,
     /// What runs in it.
@@ -388,6 +439,21 @@ impl Topology {
         self.nodes.iter().find(|n| n.name.value == name)
     }
 
+    /// The families of the cluster: the one of `cidr` first, IPv6 second in a dual-stack cluster.
+    #[must_use]
+    pub fn families(&self) -> Vec<Family> {
+        let first = self.segments.first();
+        first.map_or_else(Vec::new, |s| s.prefixes().map(|p| p.family()).collect())
+    }
+
+    /// The default pool of a family.
+    #[must_use]
+    pub fn pool_of(&self, family: Family) -> Option<&Pool> {
+        std::iter::once(&self.pool)
+            .chain(&self.pool6)
+            .find(|p| p.family() == family)
+    }
+
     /// The segment of this name.
     #[must_use]
     pub fn segment(&self, name: &str) -> Option<&Segment> {
@@ -407,25 +473,21 @@ fn unspanned<T>(value: T) -> Spanned<T> {
     }
 }
 
-fn strict_v4<'de, D: Deserializer<'de>>(d: D) -> Result<Prefix, D::Error> {
-    let text = String::deserialize(d)?;
-    let prefix = Prefix::parse_strict(&text).map_err(de::Error::custom)?;
-    if prefix.address().is_ipv6() {
-        return Err(de::Error::custom(format_args!(
-            "{prefix} is IPv6; the lab is IPv4 only"
-        )));
-    }
-    Ok(prefix)
-}
-
-fn strict_v4_spanned<'de, D: Deserializer<'de>>(d: D) -> Result<Spanned<Prefix>, D::Error> {
+fn strict_spanned<'de, D: Deserializer<'de>>(d: D) -> Result<Spanned<Prefix>, D::Error> {
     #[derive(Deserialize)]
     #[serde(transparent)]
-    struct Strict(#[serde(deserialize_with = "strict_v4")] Prefix);
+    struct Strict(#[serde(deserialize_with = "strict")] Prefix);
+    fn strict<'de, D: Deserializer<'de>>(d: D) -> Result<Prefix, D::Error> {
+        Prefix::parse_strict(&String::deserialize(d)?).map_err(de::Error::custom)
+    }
     let spanned = Spanned::<Strict>::deserialize(d)?;
     Ok(Spanned {
         value: spanned.value.0,
         referenced: spanned.referenced,
         defined: spanned.defined,
     })
+}
+
+fn strict_optional<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Spanned<Prefix>>, D::Error> {
+    strict_spanned(d).map(Some)
 }

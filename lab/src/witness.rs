@@ -1,12 +1,14 @@
 //! Witnesses from outside the product: `tcpdump` on the underlay and the kernel's own routes.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use caracal_model::Family;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ip::{self, Route};
@@ -218,21 +220,51 @@ impl Lab {
         Capture::start(&self.layout.switch_netns(), &bridge.device, filter)
     }
 
-    /// The IPv4 routes of a node, pod or router.
+    /// The routes of a node, pod or router, in all families of the lab.
     ///
     /// # Errors
     /// [`WitnessError`].
     pub fn routes(&self, target: &str) -> Result<Vec<Route>, WitnessError> {
-        Ok(ip::routes(&self.netns(target)?)?)
+        let netns = self.netns(target)?;
+        let mut routes = Vec::new();
+        for family in self.topology.families() {
+            routes.extend(ip::routes(&netns, family)?);
+        }
+        Ok(routes)
     }
 
-    /// Starts to count losses from one pod (`NODE/POD`) to another at `rate` datagrams per second.
+    /// Starts to count losses from one pod (`NODE/POD`) to the first address of another, at `rate` datagrams
+    /// per second.
     ///
     /// # Errors
     /// [`WitnessError`].
     pub fn probe(&self, from: &str, to: &str, rate: u32) -> Result<Probe, WitnessError> {
         let pod = self.state.pods.iter().find(|p| p.label() == to);
-        let address = pod.and_then(|p| p.address);
+        self.probe_address(from, to, pod.and_then(|p| p.address), rate)
+    }
+
+    /// The same to the address of a family.
+    ///
+    /// # Errors
+    /// [`WitnessError`].
+    pub fn probe_of(
+        &self,
+        from: &str,
+        to: &str,
+        family: Family,
+        rate: u32,
+    ) -> Result<Probe, WitnessError> {
+        let pod = self.state.pods.iter().find(|p| p.label() == to);
+        self.probe_address(from, to, pod.and_then(|p| p.address_of(family)), rate)
+    }
+
+    fn probe_address(
+        &self,
+        from: &str,
+        to: &str,
+        address: Option<IpAddr>,
+        rate: u32,
+    ) -> Result<Probe, WitnessError> {
         let stream = Stream {
             from: self.netns(from)?,
             to: self.netns(to)?,

@@ -11,6 +11,7 @@ use caracal_lab::state::Folder;
 use caracal_lab::{
     Extent, Lab, LabName, Options, Progress, Topology, UpError, down, ip, netns, program,
 };
+use caracal_model::Family;
 
 mod support;
 
@@ -75,7 +76,7 @@ fn a_segment_without_a_router_has_a_default_route_to_nowhere() {
         return;
     }
     let lab = network("full-mesh", "mesh");
-    let routes = ip::routes(&lab.netns("node1").unwrap()).unwrap();
+    let routes = ip::routes(&lab.netns("node1").unwrap(), Family::Ipv4).unwrap();
     let default = routes.iter().find(|r| r.dst == "default").unwrap();
     assert_eq!(default.gateway, Some([10, 0, 0, 254].into()));
     assert!(ping(&lab, "node1", "10.0.0.3").contains("ttl=64"));

@@ -18,7 +18,7 @@ fn stream(lab: &Lab, from: &str, to: &str) -> Stream {
     Stream {
         from: lab.netns(from).unwrap(),
         to: target.netns.clone(),
-        address: target.uplink.address.into(),
+        address: target.uplink.address,
         rate: 2000,
         size: 64,
     }

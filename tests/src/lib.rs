@@ -212,24 +212,27 @@ pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
     }
 }
 
-/// All pods reach all pods.
+/// All pods reach all pods, in every family of the lab.
 ///
 /// # Panics
 /// With the pairs that do not.
 pub fn assert_full_matrix(lab: &Lab) {
-    let matrix = lab.ping_matrix(20 * SECOND).expect("ping is installed");
-    assert!(
-        matrix.is_full(),
-        "lost: {:?}\n{}",
-        matrix.lost(),
-        logs(lab.name())
-    );
-    println!(
-        "{}: {} of {} pairs of pods reach each other",
-        lab.name(),
-        matrix.pairs(),
-        matrix.pairs()
-    );
+    for family in lab.topology().families() {
+        let matrix = lab.ping_matrix_of(family, 20 * SECOND);
+        let matrix = matrix.expect("ping is installed");
+        assert!(
+            matrix.is_full() && matrix.pairs() > 0,
+            "{family}, lost: {:?}\n{}",
+            matrix.lost(),
+            logs(lab.name())
+        );
+        println!(
+            "{}: {} of {} pairs of pods reach each other over {family}",
+            lab.name(),
+            matrix.pairs(),
+            matrix.pairs()
+        );
+    }
 }
 
 /// Asks IPAM on the lab's etcd, from inside etcd's namespace.

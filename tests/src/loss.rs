@@ -17,14 +17,14 @@ pub const RATE: u32 = 1000;
 /// A route of nobody's that shows that a monitor listens (RFC 5737: never a real destination).
 const MARKER: &str = "192.0.2.255";
 
-/// Routes of a node by kind, as the kernel has them: an independent witness, not what the node says.
+/// Routes of a node by kind, in all families of the lab, as the kernel has them: an independent witness, not
+/// what the node says.
 ///
 /// # Panics
 /// When `ip` fails.
 #[must_use]
 pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
-    let segments = lab.topology().segments.iter();
-    let underlay: Vec<_> = segments.map(|s| s.cidr.value).collect();
+    let underlay = lab.underlay();
     let routes = lab
         .routes(node)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
@@ -69,19 +69,22 @@ pub fn after(probe: &Probe, datagrams: u64) {
 pub struct Probes(Vec<(String, Probe)>);
 
 impl Probes {
-    /// Starts one probe for each pair of pods (`NODE/POD`), each at [`RATE`].
+    /// Starts one probe for each pair of pods (`NODE/POD`) and each family of the lab, each at [`RATE`].
     ///
     /// # Panics
     /// When one does not start.
     #[must_use]
     pub fn start(lab: &Lab, pairs: &[(&str, &str)]) -> Self {
-        let start = |(from, to): &(&str, &str)| {
-            let probe = lab
-                .probe(from, to, RATE)
-                .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-            (format!("{from} → {to}"), probe)
-        };
-        Self(pairs.iter().map(start).collect())
+        let mut probes = Vec::new();
+        for (from, to) in pairs {
+            for family in lab.topology().families() {
+                let probe = lab
+                    .probe_of(from, to, family, RATE)
+                    .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+                probes.push((format!("{from} → {to} ({family})"), probe));
+            }
+        }
+        Self(probes)
     }
 
     /// Waits until the first probe has sent so many more datagrams: time measured in packets.

@@ -260,6 +260,7 @@ fn pods(lab: &Lab) -> Vec<PodState> {
             netns: lab.name().netns(&format!("c{n}")),
             container: String::new(),
             address: None,
+            address6: None,
             host_interface: None,
         })
         .collect();

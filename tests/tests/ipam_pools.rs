@@ -103,6 +103,7 @@ fn extra_pods(lab: &Lab, node: &str, count: usize) -> Vec<PodState> {
             netns: lab.name().netns(&format!("more{n}")),
             container: cni::container_id(),
             address: None,
+            address6: None,
             host_interface: None,
         })
         .collect();

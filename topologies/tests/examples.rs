@@ -4,14 +4,27 @@
 
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::types::PeerName;
+use caracal_model::Family;
 use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
 use caracal_model::snapshot::{Applied, Snapshot};
-use caracal_topologies::{PlanOptions, plan};
+use caracal_topologies::{PlanOptions, RouterIdChoice, plan};
 use serde_json::{Value, json};
 
 fn names(config: &SpeakerConfig) -> Vec<&str> {
     config.peers.keys().map(PeerName::as_str).collect()
+}
+
+/// `CALICO_ROUTER_ID=hash`, which nodes without IPv4 have.
+fn by_name() -> PlanOptions {
+    PlanOptions {
+        router_id: RouterIdChoice::Hash,
+        ..PlanOptions::default()
+    }
+}
+
+fn is_ipv6(cidr: &Value) -> bool {
+    cidr.as_str().is_some_and(|text| text.contains(':'))
 }
 
 /// Node resources, the pool and the file's own resources of an example, as the lab would write them.
@@ -25,10 +38,20 @@ fn example(file: &str) -> Snapshot {
         let applied = snapshot.apply(&key.to_path(), Some(value.to_string().as_bytes()), 1);
         assert_eq!(applied, Applied::Changed, "{key}");
     };
-    put(
-        Kind::IpPool,
-        json!({"metadata": {"name": "default-ipv4-ippool"}, "spec": topology["pool"]}),
-    );
+    for pool in ["pool", "pool6"].map(|key| &topology[key]) {
+        if !pool.is_null() {
+            let family = match is_ipv6(&pool["cidr"]) {
+                true => "ipv6",
+                false => "ipv4",
+            };
+            let name = format!("default-{family}-ippool");
+            put(
+                Kind::IpPool,
+                json!({"metadata": {"name": name}, "spec": pool}),
+            );
+        }
+    }
+    let only_ipv6 = is_ipv6(&topology["segments"][0]["cidr"]);
     let mut free = 1;
     for node in topology["nodes"].as_array().unwrap() {
         if matches!(node["kind"].as_str(), Some("gobgp" | "plain")) {
@@ -41,7 +64,15 @@ fn example(file: &str) -> Snapshot {
             },
             str::to_owned,
         );
-        let mut bgp = json!({"ipv4Address": format!("{address}/24")});
+        let mut bgp = json!({});
+        if only_ipv6 {
+            bgp["ipv6Address"] = json!(format!("fd00:10::{free}/64"));
+        } else {
+            bgp["ipv4Address"] = json!(format!("{address}/24"));
+        }
+        if let Some(second) = node["address6"].as_str() {
+            bgp["ipv6Address"] = json!(format!("{second}/64"));
+        }
         for (from, to) in [
             ("asn", "asNumber"),
             ("routeReflectorClusterID", "routeReflectorClusterID"),
@@ -72,6 +103,30 @@ fn full_mesh() {
     assert_eq!(planned.problems, []);
     assert_eq!(planned.config.peers.len(), 2);
     assert!(planned.config.peers.values().all(|p| p.kind == "mesh"));
+}
+
+/// Calico runs two daemons with a session each; here it is one speaker with two sessions.
+#[test]
+fn dual_stack_has_a_session_of_each_family_with_every_node() {
+    let s = example("dual-stack.yaml");
+    let planned = plan(&s, &"node1".into(), &PlanOptions::default());
+    assert_eq!(planned.problems, []);
+    let families = planned.config.peers.values().map(|p| p.address.is_ipv6());
+    assert_eq!(families.clone().filter(|v6| *v6).count(), 3);
+    assert_eq!(families.filter(|v6| !*v6).count(), 3);
+}
+
+#[test]
+fn ipv6_alone_needs_no_ipv4_address() {
+    let s = example("ipv6.yaml");
+    let planned = plan(&s, &"node1".into(), &by_name());
+    assert_eq!(planned.problems, []);
+    assert_eq!(planned.config.peers.len(), 2);
+    assert!(planned.config.peers.values().all(|p| p.address.is_ipv6()));
+    // Not asked for, it is chosen all the same, and said.
+    let surprised = plan(&s, &"node1".into(), &PlanOptions::default());
+    assert_eq!(surprised.config, planned.config);
+    assert_eq!(surprised.problems[0].code, "bgp.router_id");
 }
 
 #[test]
@@ -105,7 +160,11 @@ fn every_example_plans_without_problems() {
         }
         let s = example(&file);
         for name in s.nodes.keys() {
-            let planned = plan(&s, name, &PlanOptions::default());
+            let options = match s.nodes[name].spec.address(Family::Ipv4) {
+                Some(_) => PlanOptions::default(),
+                None => by_name(),
+            };
+            let planned = plan(&s, name, &options);
             assert_eq!(planned.problems, [], "{file}, {name}");
             assert!(!planned.config.peers.is_empty(), "{file}, {name}");
         }

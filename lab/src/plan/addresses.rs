@@ -1,41 +1,42 @@
 //! Addresses of everything that stands in a segment: nodes from the bottom, etcd and routers from the top.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 
-use crate::topology::Topology;
+use crate::topology::{Leg, Node, Topology};
 
-/// Addresses by owner.
+/// A segment is used from both ends; the far end of an IPv6 subnet is not where people look for routers, and its
+/// last addresses are reserved for anycast (RFC 2526).
+const IPV6_ROOM: u128 = 1 << 16;
+
+/// Addresses of one family by owner.
 pub(super) struct Addresses {
+    pub(super) family: Family,
     /// By node.
-    pub(super) nodes: BTreeMap<String, Ipv4Addr>,
+    pub(super) nodes: BTreeMap<String, IpAddr>,
     /// By router and segment.
-    pub(super) legs: BTreeMap<(String, String), Ipv4Addr>,
+    pub(super) legs: BTreeMap<(String, String), IpAddr>,
     /// By segment.
-    pub(super) etcd: BTreeMap<String, Ipv4Addr>,
+    pub(super) etcd: BTreeMap<String, IpAddr>,
     /// By segment: an address nobody has, for the default route where there is no router.
-    pub(super) dead: BTreeMap<String, Ipv4Addr>,
+    pub(super) dead: BTreeMap<String, IpAddr>,
 }
 
 /// The free addresses of one segment.
 struct Free {
     cidr: Prefix,
-    taken: BTreeSet<Ipv4Addr>,
+    taken: BTreeSet<IpAddr>,
 }
 
 impl Free {
-    fn nth(&self, n: u128) -> Ipv4Addr {
-        match self.cidr.nth(n) {
-            Some(IpAddr::V4(address)) => address,
-            _ => unreachable!("invariant: segments are IPv4 and n is below their size"),
-        }
-    }
-
-    fn take(&mut self, candidates: impl Iterator<Item = u128>) -> Ipv4Addr {
+    fn take(&mut self, candidates: impl Iterator<Item = u128>) -> IpAddr {
         for n in candidates {
-            let address = self.nth(n);
+            let address = self
+                .cidr
+                .nth(n)
+                .expect("invariant: candidates are below the segment's size");
             if self.taken.insert(address) {
                 return address;
             }
@@ -43,25 +44,52 @@ impl Free {
         unreachable!("invariant: the room of every segment was checked")
     }
 
-    fn lowest(&mut self) -> Ipv4Addr {
-        self.take(1..self.cidr.size() - 1)
+    fn room(&self) -> std::ops::Range<u128> {
+        let size = match self.cidr.family() {
+            Family::Ipv4 => self.cidr.size(),
+            Family::Ipv6 => self.cidr.size().min(IPV6_ROOM),
+        };
+        1..size - 1
     }
 
-    fn highest(&mut self) -> Ipv4Addr {
-        self.take((1..self.cidr.size() - 1).rev())
+    fn lowest(&mut self) -> IpAddr {
+        self.take(self.room())
+    }
+
+    fn highest(&mut self) -> IpAddr {
+        self.take(self.room().rev())
     }
 }
 
-/// Gives an address to everybody who did not ask for one.
-pub(super) fn assign(topology: &Topology) -> Addresses {
-    let wanted = topology.nodes.iter().filter_map(|n| n.address.as_ref());
+fn of_node(node: &Node, family: Family) -> Option<IpAddr> {
+    let first = node.address.as_ref().map(|a| a.value);
+    let second = node.address6.as_ref().map(|a| IpAddr::V6(a.value));
+    first
+        .into_iter()
+        .chain(second)
+        .find(|a| Family::of(*a) == family)
+}
+
+fn of_leg(leg: &Leg, family: Family) -> Option<IpAddr> {
+    let first = leg.address.as_ref().map(|a| a.value);
+    let second = leg.address6.as_ref().map(|a| IpAddr::V6(a.value));
+    first
+        .into_iter()
+        .chain(second)
+        .find(|a| Family::of(*a) == family)
+}
+
+/// Gives an address of a family to everybody who did not ask for one.
+pub(super) fn assign(topology: &Topology, family: Family) -> Addresses {
+    let wanted = topology.nodes.iter().filter_map(|n| of_node(n, family));
     let legs = topology
         .routers
         .iter()
         .flat_map(|r| &r.legs)
-        .filter_map(|l| l.address.as_ref());
-    let taken: BTreeSet<_> = wanted.chain(legs).map(|a| a.value).collect();
+        .filter_map(|l| of_leg(l, family));
+    let taken: BTreeSet<_> = wanted.chain(legs).collect();
     let mut addresses = Addresses {
+        family,
         nodes: BTreeMap::new(),
         legs: BTreeMap::new(),
         etcd: BTreeMap::new(),
@@ -70,15 +98,14 @@ pub(super) fn assign(topology: &Topology) -> Addresses {
     for segment in &topology.segments {
         let name = &segment.name.value;
         let mut free = Free {
-            cidr: segment.cidr.value,
+            cidr: segment
+                .prefix(family)
+                .expect("invariant: the segments have the same families"),
             taken: taken.clone(),
         };
         for router in &topology.routers {
             for leg in router.legs.iter().filter(|l| l.segment.value == *name) {
-                let address = leg
-                    .address
-                    .as_ref()
-                    .map_or_else(|| free.highest(), |a| a.value);
+                let address = of_leg(leg, family).unwrap_or_else(|| free.highest());
                 addresses
                     .legs
                     .insert((router.name.value.clone(), name.clone()), address);
@@ -87,10 +114,7 @@ pub(super) fn assign(topology: &Topology) -> Addresses {
         addresses.dead.insert(name.clone(), free.highest());
         addresses.etcd.insert(name.clone(), free.highest());
         for node in topology.nodes.iter().filter(|n| n.segment.value == *name) {
-            let address = node
-                .address
-                .as_ref()
-                .map_or_else(|| free.lowest(), |a| a.value);
+            let address = of_node(node, family).unwrap_or_else(|| free.lowest());
             addresses.nodes.insert(node.name.value.clone(), address);
         }
     }

@@ -1,5 +1,9 @@
 //! Namespaces, cables, addresses and the routes of the underlay, as `ip -batch` lines.
 
+use std::net::Ipv4Addr;
+
+use caracal_model::{Family, Prefix};
+
 use super::{Bridge, Interface, Layout, Step, Via};
 
 /// The part of the bring-up that makes namespaces and links.
@@ -28,14 +32,20 @@ pub fn network(layout: &Layout) -> Vec<Step> {
         });
     }
     for router in &layout.routers {
-        let key = "net/ipv4/ip_forward".to_owned();
-        let netns = router.netns.clone();
-        steps.push(Step::Sysctl {
-            netns,
-            key,
-            value: "1",
-            optional: false,
-        });
+        let has = |family| router.legs.iter().any(|l| l.address_of(family).is_some());
+        for (family, key) in [
+            (Family::Ipv4, "net/ipv4/ip_forward"),
+            (Family::Ipv6, "net/ipv6/conf/all/forwarding"),
+        ] {
+            if has(family) {
+                steps.push(Step::Sysctl {
+                    netns: router.netns.clone(),
+                    key: key.to_owned(),
+                    value: "1",
+                    optional: false,
+                });
+            }
+        }
     }
     let members = layout.routers.iter().map(|r| &r.netns);
     for netns in members.chain(layout.nodes.iter().map(|n| &n.netns)) {
@@ -109,14 +119,13 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
 
 fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
     let mut lines = vec!["link set dev lo up".to_owned()];
-    for Interface {
-        device,
-        address,
-        len,
-        ..
-    } in interfaces
-    {
-        lines.push(format!("address add {address}/{len} dev {device}"));
+    for interface in interfaces {
+        let device = &interface.device;
+        for (address, len) in interface.addresses() {
+            // The lab gave it to nobody else, and a tentative address could not be bound for a second.
+            let dad = if address.is_ipv6() { " nodad" } else { "" };
+            lines.push(format!("address add {address}/{len} dev {device}{dad}"));
+        }
         lines.push(format!("link set dev {device} up"));
     }
     lines.extend(routes.iter().map(
@@ -124,7 +133,7 @@ fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
              destination,
              next_hop,
          }| {
-            if destination.len() == 0 {
+            if *destination == Prefix::v4(Ipv4Addr::UNSPECIFIED, 0) {
                 format!("route add default via {next_hop}")
             } else {
                 format!("route add {destination} via {next_hop}")

@@ -1,5 +1,6 @@
 //! Calico documents that are in etcd before the first node starts.
 
+use caracal_model::Family;
 use serde_json::{Map, Value, json};
 
 use super::Layout;
@@ -85,8 +86,17 @@ fn node(node: &crate::topology::Node, layout: &Layout) -> Option<Document> {
         .node(name)
         .expect("invariant: the layout is of this topology")
         .uplink;
-    let address = format!("{}/{}", uplink.address, uplink.len);
-    let mut bgp = json!({ "ipv4Address": address });
+    let mut bgp = json!({});
+    let mut addresses = Vec::new();
+    for (address, len) in uplink.addresses() {
+        let key = match Family::of(address) {
+            Family::Ipv4 => "ipv4Address",
+            Family::Ipv6 => "ipv6Address",
+        };
+        let address = format!("{address}/{len}");
+        bgp[key] = json!(address);
+        addresses.push(json!({ "address": address, "type": "CalicoNodeIP" }));
+    }
     if let Some(asn) = node.asn {
         bgp["asNumber"] = json!(asn);
     }
@@ -98,9 +108,6 @@ fn node(node: &crate::topology::Node, layout: &Layout) -> Option<Document> {
     if !node.labels.is_empty() {
         metadata.insert("labels".to_owned(), json!(node.labels));
     }
-    let spec = json!({
-        "addresses": [{ "address": address, "type": "CalicoNodeIP" }],
-        "bgp": bgp,
-    });
+    let spec = json!({ "addresses": addresses, "bgp": bgp });
     Some(document("Node", name, metadata, &spec))
 }

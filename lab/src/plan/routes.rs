@@ -1,15 +1,15 @@
 //! Routes of the underlay: shortest paths over segments and routers. Pod routes are never among them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 
 use super::Via;
 use super::addresses::Addresses;
 use crate::topology::{Router, Topology};
 
-/// Segments joined by routers.
+/// Segments joined by routers, in one family.
 pub(super) struct Graph<'a> {
     topology: &'a Topology,
     addresses: &'a Addresses,
@@ -23,16 +23,15 @@ impl<'a> Graph<'a> {
         }
     }
 
-    fn leg(&self, router: &str, segment: &str) -> Ipv4Addr {
+    fn leg(&self, router: &str, segment: &str) -> IpAddr {
         self.addresses.legs[&(router.to_owned(), segment.to_owned())]
     }
 
     /// The next hop towards every segment that is not in `from`, seen from an owner of legs in `from`.
-    fn next_hops(&self, from: &[&'a str], except: Option<&str>) -> BTreeMap<&'a str, Ipv4Addr> {
+    fn next_hops(&self, from: &[&'a str], except: Option<&str>) -> BTreeMap<&'a str, IpAddr> {
         let mut hops = BTreeMap::new();
         let mut seen: BTreeSet<&str> = from.iter().copied().collect();
-        let mut queue: VecDeque<(&str, Option<Ipv4Addr>)> =
-            from.iter().map(|s| (*s, None)).collect();
+        let mut queue: VecDeque<(&str, Option<IpAddr>)> = from.iter().map(|s| (*s, None)).collect();
         while let Some((segment, hop)) = queue.pop_front() {
             let touches = |r: &&Router| {
                 Some(r.name.value.as_str()) != except
@@ -55,9 +54,8 @@ impl<'a> Graph<'a> {
     fn cidr(&self, segment: &str) -> Prefix {
         self.topology
             .segment(segment)
-            .expect("invariant: references were checked")
-            .cidr
-            .value
+            .and_then(|s| s.prefix(self.addresses.family))
+            .expect("invariant: references and families were checked")
     }
 
     /// Routes of a node: a default route, through an address nobody has where the segment has no router
@@ -73,7 +71,10 @@ impl<'a> Graph<'a> {
             |r| self.leg(&r.name.value, segment),
         );
         let mut routes = vec![Via {
-            destination: Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
+            destination: match self.addresses.family {
+                Family::Ipv4 => Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
+                Family::Ipv6 => Prefix::v6(Ipv6Addr::UNSPECIFIED, 0),
+            },
             next_hop: default,
         }];
         for (other, next_hop) in self.next_hops(&[segment], None) {

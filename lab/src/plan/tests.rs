@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::net::Ipv4Addr;
+
 use super::*;
 use crate::topology::Topology;
 
@@ -55,7 +57,7 @@ fn a_node_of_cross_subnet_is_told_everything() {
         ]
     );
     let default = Prefix::v4(Ipv4Addr::UNSPECIFIED, 0);
-    let next_hop = Ipv4Addr::new(10, 0, 2, 254);
+    let next_hop = Ipv4Addr::new(10, 0, 2, 254).into();
     assert_eq!(
         node.routes,
         [Via {
@@ -257,4 +259,60 @@ fn pools_of_the_file_replace_the_default_pool() {
     assert_eq!(env(text).get("NO_DEFAULT_POOLS"), None);
     assert_eq!(env(text)["AS"], "7");
     assert_eq!(env(&format!("{text}{pool}"))["NO_DEFAULT_POOLS"], "true");
+}
+
+/// One address of each family for everything that stands in a segment, a default route for each, and the
+/// environment that turns both on.
+#[test]
+fn a_dual_stack_cluster_has_everything_twice() {
+    let topology = example("dual-stack");
+    let layout = layout(&topology);
+    let node = layout.node("node3").unwrap();
+    let env = |name: &str| node.env.get(name).map(String::as_str);
+    assert_eq!(env("IP"), Some("10.0.2.11/24"));
+    assert_eq!(env("IP6"), Some("fd00:10:2::11/64"));
+    assert_eq!(env("CALICO_IPV6POOL_CIDR"), Some("fd00:10:244::/64"));
+    assert_eq!(env("CALICO_IPV6POOL_BLOCK_SIZE"), Some("122"));
+    assert_eq!(env("CALICO_IPV6POOL_VXLAN"), Some("CrossSubnet"));
+    assert_eq!(env("CALICO_IPV6POOL_IPIP"), None);
+    assert_eq!(env("CALICO_ROUTER_ID"), None);
+    let steps = steps(&topology, &layout);
+    assert_eq!(
+        ip_lines(&steps, "car-lab-node3"),
+        [
+            "link set dev lo up",
+            "address add 10.0.2.11/24 dev eth0",
+            "address add fd00:10:2::11/64 dev eth0 nodad",
+            "link set dev eth0 up",
+            "route add default via 10.0.2.254",
+            "route add ::/0 via fd00:10:2::fffe",
+        ]
+    );
+    assert_eq!(node.etcd_endpoint, "http://10.0.2.252:2379");
+}
+
+#[test]
+fn an_ipv6_cluster_has_no_ipv4_anywhere() {
+    let topology = example("ipv6");
+    let layout = layout(&topology);
+    let node = layout.node("node1").unwrap();
+    let env = |name: &str| node.env.get(name).map(String::as_str);
+    assert_eq!(env("IP"), Some("none"));
+    assert_eq!(env("CALICO_IPV4POOL_CIDR"), Some("none"));
+    assert_eq!(env("CALICO_ROUTER_ID"), Some("hash"));
+    assert_eq!(env("IP6"), Some("fd00:10::1/64"));
+    assert_eq!(node.etcd_endpoint, "http://[fd00:10::fffd]:2379");
+    let steps = steps(&topology, &layout);
+    assert_eq!(
+        ip_lines(&steps, "car-lab-node1"),
+        [
+            "link set dev lo up",
+            "address add fd00:10::1/64 dev eth0 nodad",
+            "link set dev eth0 up",
+            "route add ::/0 via fd00:10::fffe",
+        ]
+    );
+    let config = crate::cni::network_config(node);
+    assert_eq!(config["ipam"]["assign_ipv4"], "false");
+    assert_eq!(config["ipam"]["assign_ipv6"], "true");
 }

@@ -1,9 +1,9 @@
 //! Checks of a topology file that need more than one value: names, references, addresses.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use caracal_model::Prefix;
+use caracal_model::{Family, Prefix};
 use serde_saphyr::{Location, Spanned};
 
 use super::{EncapMode, NodeKind, Topology};
@@ -51,7 +51,7 @@ pub enum Invalid {
     #[error("{address} is no host address of segment {segment} ({cidr})")]
     OutsideSegment {
         /// As written.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// The segment.
         segment: String,
         /// Its subnet.
@@ -61,7 +61,7 @@ pub enum Invalid {
     #[error("{address} is already the address of {owner}")]
     DuplicateAddress {
         /// As written.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Who has it.
         owner: String,
     },
@@ -76,11 +76,34 @@ pub enum Invalid {
         other: String,
     },
     /// A subnet too small or too large for a segment.
-    #[error("a segment of {cidr} is not possible; use a length from 8 to 29")]
+    #[error(
+        "a segment of {cidr} is not possible; use a length from 8 to 29 for IPv4, 64 to 124 for IPv6"
+    )]
     SegmentSize {
         /// As written.
         cidr: Prefix,
     },
+    /// A prefix of a family that has no place there.
+    #[error("{cidr} is {}, but {what} is {wanted}", .cidr.family())]
+    Family {
+        /// As written.
+        cidr: Prefix,
+        /// What it does not fit.
+        what: &'static str,
+        /// Its family.
+        wanted: Family,
+    },
+    /// A dual-stack segment beside one that is not, or a pool for a family that the segments lack.
+    #[error(
+        "either all segments and the pools are dual stack (cidr6, pool6), or none: {name} is not as the first segment"
+    )]
+    HalfDualStack {
+        /// Which.
+        name: String,
+    },
+    /// IPIP on IPv6.
+    #[error("there is no IPIP for IPv6 pools; use vxlanMode")]
+    Ipip6,
     /// More interfaces than addresses, or than a bridge has ports.
     #[error("segment {segment} ({cidr}) has room for {room} interfaces, but {wanted} stand in it")]
     SegmentFull {
@@ -104,7 +127,7 @@ pub enum Invalid {
     TwoEncapsulations,
     /// A block size outside Calico's limits or larger than the pool.
     #[error(
-        "blockSize {block_size} is not possible for pool {cidr}; use 20 to 32, and not less than the pool's length"
+        "blockSize {block_size} is not possible for pool {cidr}; use 20 to 32 (IPv6: 116 to 128), and not less than the pool's length"
     )]
     BlockSize {
         /// As written.
@@ -220,6 +243,7 @@ pub(super) fn check(t: &Topology) -> Result<(), Found> {
             return Err(at(&t.name.referenced, Invalid::Empty { what }));
         }
     }
+    check_families(t)?;
     check_pool(t)?;
     check_segments(t)?;
     check_routers(t)?;
@@ -230,18 +254,71 @@ pub(super) fn check(t: &Topology) -> Result<(), Found> {
     check_resources(t)
 }
 
-fn check_pool(t: &Topology) -> Result<(), Found> {
-    let pool = &t.pool;
-    if pool.ipip_mode != EncapMode::Never && pool.vxlan_mode.value != EncapMode::Never {
-        return Err(at(&pool.vxlan_mode.referenced, Invalid::TwoEncapsulations));
-    }
-    let size = pool.block_size.value;
-    if !(20..=32).contains(&size) || size < pool.cidr.len() {
-        let reason = Invalid::BlockSize {
-            block_size: size,
-            cidr: pool.cidr,
+/// Families first: of the segments, then of the pools.
+fn check_families(t: &Topology) -> Result<(), Found> {
+    let first = &t.segments[0];
+    let half = |name: &str, place: &Location| {
+        let name = name.to_owned();
+        Err(at(place, Invalid::HalfDualStack { name }))
+    };
+    let fits = |cidr: &Spanned<Prefix>, what, wanted| {
+        let cidr_value = cidr.value;
+        if cidr_value.family() == wanted {
+            return Ok(());
+        }
+        let reason = Invalid::Family {
+            cidr: cidr_value,
+            what,
+            wanted,
         };
-        return Err(at(&pool.block_size.referenced, reason));
+        Err(at(&cidr.referenced, reason))
+    };
+    for segment in &t.segments {
+        let family = first.cidr.value.family();
+        fits(&segment.cidr, "cidr of the first segment", family)?;
+        if let Some(second) = &segment.cidr6 {
+            fits(second, "cidr6", Family::Ipv6)?;
+            fits(&segment.cidr, "cidr beside cidr6", Family::Ipv4)?;
+        }
+        if segment.cidr6.is_some() != first.cidr6.is_some() {
+            return half(&segment.name.value, &segment.name.referenced);
+        }
+    }
+    if let Some(pool6) = &t.pool6 {
+        fits(&pool6.cidr, "pool6", Family::Ipv6)?;
+    }
+    if t.pool6.is_some() != first.cidr6.is_some() {
+        return half("pool6", &t.name.referenced);
+    }
+    let pool = &t.pool.cidr;
+    fits(pool, "cidr of the first segment", first.cidr.value.family())
+}
+
+fn check_pool(t: &Topology) -> Result<(), Found> {
+    for pool in std::iter::once(&t.pool).chain(&t.pool6) {
+        let cidr = pool.cidr.value;
+        if pool.ipip_mode != EncapMode::Never && pool.vxlan_mode.value != EncapMode::Never {
+            return Err(at(&pool.vxlan_mode.referenced, Invalid::TwoEncapsulations));
+        }
+        if pool.ipip_mode != EncapMode::Never && pool.family() == Family::Ipv6 {
+            return Err(at(&pool.cidr.referenced, Invalid::Ipip6));
+        }
+        let possible = match pool.family() {
+            Family::Ipv4 => 20..=32,
+            Family::Ipv6 => 116..=128,
+        };
+        let size = pool.block_size();
+        if !possible.contains(&size) || size < cidr.len() {
+            let reason = Invalid::BlockSize {
+                block_size: size,
+                cidr,
+            };
+            let place = pool
+                .block_size
+                .as_ref()
+                .map_or(&pool.cidr.referenced, |s| &s.referenced);
+            return Err(at(place, reason));
+        }
     }
     Ok(())
 }
@@ -249,19 +326,6 @@ fn check_pool(t: &Topology) -> Result<(), Found> {
 fn check_segments(t: &Topology) -> Result<(), Found> {
     for (i, segment) in t.segments.iter().enumerate() {
         check_name("segment", &segment.name, MAX_SEGMENT_NAME)?;
-        let cidr = segment.cidr.value;
-        let place = &segment.cidr.referenced;
-        if !(8..=29).contains(&cidr.len()) {
-            return Err(at(place, Invalid::SegmentSize { cidr }));
-        }
-        let overlap = |other_cidr, other| Invalid::Overlap {
-            cidr,
-            other_cidr,
-            other,
-        };
-        if cidr.overlaps(&t.pool.cidr) {
-            return Err(at(place, overlap(t.pool.cidr, "the pool".to_owned())));
-        }
         for other in &t.segments[..i] {
             if other.name.value == segment.name.value {
                 let reason = Invalid::Duplicate {
@@ -269,10 +333,42 @@ fn check_segments(t: &Topology) -> Result<(), Found> {
                 };
                 return Err(at(&segment.name.referenced, reason));
             }
-            if other.cidr.value.overlaps(&cidr) {
-                let name = format!("segment {}", other.name.value);
-                return Err(at(place, overlap(other.cidr.value, name)));
-            }
+        }
+        for subnet in std::iter::once(&segment.cidr).chain(&segment.cidr6) {
+            check_subnet(t, subnet, &t.segments[..i])?;
+        }
+    }
+    Ok(())
+}
+
+fn check_subnet(
+    t: &Topology,
+    subnet: &Spanned<Prefix>,
+    before: &[super::Segment],
+) -> Result<(), Found> {
+    let (cidr, place) = (subnet.value, &subnet.referenced);
+    let possible = match cidr.family() {
+        Family::Ipv4 => 8..=29,
+        Family::Ipv6 => 64..=124,
+    };
+    if !possible.contains(&cidr.len()) {
+        return Err(at(place, Invalid::SegmentSize { cidr }));
+    }
+    let overlap = |other_cidr, other| {
+        let reason = Invalid::Overlap {
+            cidr,
+            other_cidr,
+            other,
+        };
+        Err(at(place, reason))
+    };
+    let pools = std::iter::once(&t.pool).chain(&t.pool6);
+    if let Some(pool) = pools.map(|p| p.cidr.value).find(|p| p.overlaps(&cidr)) {
+        return overlap(pool, "the pool".to_owned());
+    }
+    for other in before {
+        if let Some(taken) = other.prefixes().find(|p| p.overlaps(&cidr)) {
+            return overlap(taken, format!("segment {}", other.name.value));
         }
     }
     Ok(())
@@ -365,41 +461,47 @@ fn check_namespaces(t: &Topology) -> Result<(), Found> {
 }
 
 fn check_addresses(t: &Topology) -> Result<(), Found> {
-    let nodes = t
-        .nodes
+    type Wish<'a> = (&'a str, &'a str, IpAddr, &'a Location);
+    let mut wishes: Vec<Wish<'_>> = Vec::new();
+    for n in &t.nodes {
+        let (owner, segment) = (n.name.value.as_str(), n.segment.value.as_str());
+        let first = n.address.iter().map(|a| (a.value, &a.referenced));
+        let second = n.address6.iter().map(|a| (a.value.into(), &a.referenced));
+        wishes.extend(first.chain(second).map(|(a, l)| (owner, segment, a, l)));
+    }
+    for (r, leg) in t
+        .routers
         .iter()
-        .map(|n| (&n.name.value, &n.segment.value, &n.address));
-    let legs = t.routers.iter().flat_map(|r| {
-        r.legs
-            .iter()
-            .map(move |leg| (&r.name.value, &leg.segment.value, &leg.address))
-    });
-    let mut seen: Vec<(Ipv4Addr, &str)> = Vec::new();
-    for (owner, segment, address) in nodes.chain(legs) {
-        let Some(address) = address else { continue };
-        let cidr = t
+        .flat_map(|r| r.legs.iter().map(move |l| (r, l)))
+    {
+        let (owner, segment) = (r.name.value.as_str(), leg.segment.value.as_str());
+        let first = leg.address.iter().map(|a| (a.value, &a.referenced));
+        let second = leg.address6.iter().map(|a| (a.value.into(), &a.referenced));
+        wishes.extend(first.chain(second).map(|(a, l)| (owner, segment, a, l)));
+    }
+    let mut seen: Vec<(IpAddr, &str)> = Vec::new();
+    for (owner, segment, address, place) in wishes {
+        let s = t
             .segment(segment)
-            .expect("invariant: references were checked")
-            .cidr
-            .value;
-        let ip = address.value;
-        let offset = cidr.offset(IpAddr::V4(ip));
+            .expect("invariant: references were checked");
+        let cidr = s.prefix(Family::of(address)).unwrap_or(s.cidr.value);
+        let offset = cidr.offset(address);
         if offset.is_none_or(|n| n == 0 || n == cidr.size() - 1) {
             let reason = Invalid::OutsideSegment {
-                address: ip,
-                segment: segment.clone(),
+                address,
+                segment: segment.to_owned(),
                 cidr,
             };
-            return Err(at(&address.referenced, reason));
+            return Err(at(place, reason));
         }
-        if let Some((_, other)) = seen.iter().find(|(a, _)| *a == ip) {
+        if let Some((_, other)) = seen.iter().find(|(a, _)| *a == address) {
             let reason = Invalid::DuplicateAddress {
-                address: ip,
+                address,
                 owner: (*other).to_owned(),
             };
-            return Err(at(&address.referenced, reason));
+            return Err(at(place, reason));
         }
-        seen.push((ip, owner));
+        seen.push((address, owner));
     }
     Ok(())
 }
@@ -416,16 +518,17 @@ fn check_room(t: &Topology) -> Result<(), Found> {
             .count();
         // etcd has a leg everywhere, and one address stays free for the dead default gateway.
         let wanted = nodes as u128 + legs as u128 + 2;
-        let cidr = segment.cidr.value;
-        let room = (cidr.size() - 2).min(MAX_PORTS);
-        if wanted > room {
-            let reason = Invalid::SegmentFull {
-                segment: name.clone(),
-                cidr,
-                room,
-                wanted,
-            };
-            return Err(at(&segment.cidr.referenced, reason));
+        for cidr in segment.prefixes() {
+            let room = (cidr.size() - 2).min(MAX_PORTS);
+            if wanted > room {
+                let reason = Invalid::SegmentFull {
+                    segment: name.clone(),
+                    cidr,
+                    room,
+                    wanted,
+                };
+                return Err(at(&segment.cidr.referenced, reason));
+            }
         }
     }
     Ok(())

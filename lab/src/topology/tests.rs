@@ -42,9 +42,10 @@ fn syntax(text: &str) -> String {
 fn a_file_is_read_with_defaults() {
     let t = parse(GOOD).unwrap();
     assert_eq!(t.backend, Backend::Bird);
-    assert_eq!(t.pool.cidr.to_string(), "10.244.0.0/16");
-    assert_eq!(t.pool.block_size.value, 26);
-    assert!(t.pool.nat_outgoing);
+    assert_eq!(t.pool.cidr.value.to_string(), "10.244.0.0/16");
+    assert_eq!(t.pool.block_size(), 26);
+    assert!(t.pool.nat_outgoing());
+    assert_eq!(t.families(), [Family::Ipv4]);
     assert_eq!(t.segments[0].mtu, 1500);
     assert_eq!(
         t.node("n1").unwrap().pods.value,
@@ -80,8 +81,8 @@ fn wrong_shapes_are_refused_with_their_place() {
         message.contains("300") && message.contains("up to 250"),
         "{message}"
     );
-    let message = syntax(&GOOD.replace("10.0.2.0/24", "'fd00::/64'"));
-    assert!(message.contains("IPv4 only"), "{message}");
+    let message = syntax(&GOOD.replace("10.0.2.0/24", "'fd00::1/64'"));
+    assert!(message.contains("host bits"), "{message}");
     let message = syntax(&GOOD.replace("asn: 64513", "kind: birb"));
     assert!(
         message.contains("birb") && message.contains("bird2"),
@@ -272,5 +273,103 @@ fn the_examples_are_good() {
         "mixed-bird",
     ] {
         assert!(names.iter().any(|n| n == name), "{name} is missing");
+    }
+}
+
+/// [`GOOD`] with IPv6 beside IPv4, or instead of it.
+fn dual() -> String {
+    GOOD.replace("10.0.1.0/24", "10.0.1.0/24, cidr6: 'fd00:1::/64'")
+        .replace("10.0.2.0/24", "10.0.2.0/24, cidr6: 'fd00:2::/64'")
+        .replace("name: t\n", "name: t\npool6: {cidr: 'fd00:244::/48'}\n")
+}
+
+fn ipv6() -> String {
+    GOOD.replace("10.0.1.0/24", "'fd00:1::/64'")
+        .replace("10.0.2.0/24", "'fd00:2::/64'")
+        .replace("name: t\n", "name: t\npool: {cidr: 'fd00:244::/48'}\n")
+}
+
+#[test]
+fn a_cluster_is_ipv4_ipv6_or_both() {
+    let t = parse(&dual()).unwrap();
+    assert_eq!(t.families(), [Family::Ipv4, Family::Ipv6]);
+    let pool = t.pool_of(Family::Ipv6).unwrap();
+    assert_eq!((pool.block_size(), pool.nat_outgoing()), (122, false));
+    assert_eq!(t.pool_of(Family::Ipv4).unwrap().block_size(), 26);
+    let t = parse(&ipv6()).unwrap();
+    assert_eq!(t.families(), [Family::Ipv6]);
+    assert_eq!(t.pool_of(Family::Ipv4).map(|p| p.cidr.value), None);
+}
+
+#[test]
+fn half_a_family_is_refused() {
+    let cases = [
+        (
+            dual().replace(", cidr6: 'fd00:2::/64'", ""),
+            5,
+            "b is not as the first segment",
+        ),
+        (
+            dual().replace("pool6: {cidr: 'fd00:244::/48'}\n", ""),
+            1,
+            "pool6 is not as the first",
+        ),
+        (
+            dual().replace("'fd00:244::/48'", "10.9.0.0/16"),
+            2,
+            "10.9.0.0/16 is IPv4, but pool6 is IPv6",
+        ),
+        (
+            dual().replace("'fd00:2::/64'", "10.9.0.0/16"),
+            5,
+            "10.9.0.0/16 is IPv4, but cidr6 is IPv6",
+        ),
+        (
+            ipv6().replace("'fd00:244::/48'", "10.9.0.0/16"),
+            2,
+            "but cidr of the first segment is IPv6",
+        ),
+        (
+            ipv6().replace("'fd00:2::/64'", "10.0.2.0/24"),
+            5,
+            "but cidr of the first segment is IPv6",
+        ),
+        (
+            ipv6().replace("'fd00:2::/64'", "'fd00:2::/48'"),
+            5,
+            "64 to 124 for IPv6",
+        ),
+        (
+            ipv6().replace("/48'}", "/48', ipipMode: Always}"),
+            2,
+            "no IPIP for IPv6",
+        ),
+        (
+            ipv6().replace("/48'}", "/48', blockSize: 26}"),
+            2,
+            "IPv6: 116 to 128",
+        ),
+        (
+            dual().replace("n1, segment: a", "n1, segment: a, address6: 'fd00:2::9'"),
+            9,
+            "no host address of segment a",
+        ),
+        (
+            dual()
+                .replace("n1, segment: a", "n1, segment: a, address6: 'fd00:1::9'")
+                .replace("[{segment: a}", "[{segment: a, address6: 'fd00:1::9'}"),
+            7,
+            "already the address of n1",
+        ),
+        (
+            ipv6().replace("n1, segment: a", "n1, segment: a, address: 10.0.1.9"),
+            9,
+            "no host address of segment a",
+        ),
+    ];
+    for (text, at, words) in cases {
+        let (line, _, reason) = invalid(&text);
+        assert!(reason.to_string().contains(words), "{reason} for\n{text}");
+        assert_eq!(line, at, "{reason} for\n{text}");
     }
 }

@@ -169,6 +169,7 @@ impl Work<'_> {
                 netns: pod.netns.clone(),
                 container: cni::container_id(),
                 address: None,
+                address6: None,
                 host_interface: None,
             })
         };
@@ -178,7 +179,10 @@ impl Work<'_> {
         self.lab.save()?;
         let progress = self.progress;
         let results = self.lab.attach_pods(&pods, &|pod, attachment, took| {
-            let address = attachment.address.to_string();
+            let address = match attachment.address6 {
+                Some(second) => format!("{} and {second}", attachment.address),
+                None => attachment.address.to_string(),
+            };
             progress(Progress::Pod {
                 pod: pod.label(),
                 address,
@@ -191,6 +195,7 @@ impl Work<'_> {
             match result {
                 Ok(attachment) => {
                     pod.address = Some(attachment.address);
+                    pod.address6 = attachment.address6;
                     pod.host_interface = attachment.host_interface;
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
