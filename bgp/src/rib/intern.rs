@@ -11,10 +11,17 @@ use crate::attrs::PathAttrs;
 /// Sets below this number are not worth a sweep.
 const MIN_SWEEP: usize = 1024;
 
+/// A set with its hash beside it: growing the table, and passing over other sets, touch no set.
+#[derive(Debug)]
+struct Entry {
+    hash: u64,
+    set: Arc<PathAttrs>,
+}
+
 /// The table of attribute sets. The hash is seeded per process: a peer cannot choose sets that collide.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    sets: HashTable<Arc<PathAttrs>>,
+    sets: HashTable<Entry>,
     hasher: foldhash::quality::RandomState,
     /// Sweep when the table has grown to this size.
     sweep_at: usize,
@@ -24,25 +31,28 @@ impl Interner {
     /// The shared copy of `attrs`.
     pub(super) fn intern(&mut self, attrs: PathAttrs) -> Arc<PathAttrs> {
         let hash = self.hasher.hash_one(&attrs);
-        if let Some(known) = self.sets.find(hash, |known| **known == attrs) {
-            return known.clone();
+        let same = |known: &Entry| known.hash == hash && *known.set == attrs;
+        if let Some(known) = self.sets.find(hash, same) {
+            return known.set.clone();
         }
         if self.sets.len() >= self.sweep_at.max(MIN_SWEEP) {
             self.sweep();
         }
-        let new = Arc::new(attrs);
-        self.sets
-            .insert_unique(hash, new.clone(), |set| self.hasher.hash_one(&**set));
-        new
+        let set = Arc::new(attrs);
+        let entry = Entry {
+            hash,
+            set: set.clone(),
+        };
+        self.sets.insert_unique(hash, entry, |entry| entry.hash);
+        set
     }
 
     /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has doubled.
     fn sweep(&mut self) {
-        self.sets.retain(|set| Arc::strong_count(set) > 1);
+        self.sets.retain(|entry| Arc::strong_count(&entry.set) > 1);
         self.sweep_at = self.sets.len() * 2;
         if self.sets.capacity() > self.sweep_at.max(MIN_SWEEP) * 4 {
-            self.sets
-                .shrink_to(self.sweep_at, |set| self.hasher.hash_one(&**set));
+            self.sets.shrink_to(self.sweep_at, |entry| entry.hash);
         }
     }
 

@@ -16,6 +16,7 @@ mod adj_out;
 mod bundle;
 pub mod decision;
 mod import;
+mod index;
 mod intern;
 mod next_hops;
 mod paths;
@@ -213,6 +214,7 @@ impl Rib {
             return;
         };
         self.startup.activity(now, id);
+        self.table.warm(&update.withdrawn);
         for prefix in &update.withdrawn {
             if let Some(dest) = self.table.find(prefix) {
                 self.remove_path(dest, id);

@@ -28,6 +28,7 @@ impl Rib {
             .map(|family| session.families.contains(&family).then_some(family));
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
+        self.table.warm(prefixes);
         for prefix in prefixes
             .iter()
             .filter(|prefix| families.contains(&Some(prefix.family())))

@@ -4,13 +4,14 @@
 //! One path needs no allocation of its own, and growing never copies the table.
 
 use std::hash::BuildHasher;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use caracal_model::net::Prefix;
-use hashbrown::HashTable;
 
 use super::PeerId;
 use super::import::Refusal;
+use super::index::Index;
 use crate::attrs::PathAttrs;
 
 /// Destinations per chunk: large enough that chunks do not count, small enough that a small table is small.
@@ -18,11 +19,17 @@ const CHUNK: usize = 1024;
 
 /// The handle of a destination; stays valid until the destination is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DestId(u32);
+pub(super) struct DestId(NonZeroU32);
 
 impl DestId {
+    /// The handle of the destination at this place.
+    pub(super) const fn new(index: u32) -> Self {
+        // One more, so that the index has a value for "none" in four octets.
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
     pub(super) const fn index(self) -> usize {
-        self.0 as usize
+        self.0.get() as usize - 1
     }
 }
 
@@ -139,30 +146,10 @@ impl Dest {
     }
 }
 
-/// An entry of the index. With the hash beside the handle, growing the index and passing over other prefixes do
-/// not touch the destinations, which are seldom in a cache.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    hash: u32,
-    id: DestId,
-}
-
-impl Slot {
-    /// The upper half of a hash, which is what is kept.
-    const fn half(hash: u64) -> u32 {
-        (hash >> 32) as u32
-    }
-
-    /// The hash as the index takes it: it looks at the lowest and at the highest bits.
-    fn spread(hash: u32) -> u64 {
-        u64::from(hash) << 32 | u64::from(hash)
-    }
-}
-
 /// All destinations.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    index: HashTable<Slot>,
+    index: Index,
     hasher: foldhash::fast::RandomState,
     chunks: Vec<Vec<Dest>>,
     free: Vec<DestId>,
@@ -188,7 +175,8 @@ impl Table {
     }
 
     fn hash(&self, prefix: &Prefix) -> u32 {
-        Slot::half(self.hasher.hash_one(prefix))
+        // The upper half; the index takes its lowest bits.
+        (self.hasher.hash_one(prefix) >> 32) as u32
     }
 
     /// The handle of a prefix.
@@ -197,10 +185,16 @@ impl Table {
     }
 
     fn find_hashed(&self, hash: u32, prefix: &Prefix) -> Option<DestId> {
-        let same = |slot: &Slot| slot.hash == hash && self.get(slot.id).prefix == *prefix;
-        self.index
-            .find(Slot::spread(hash), same)
-            .map(|slot| slot.id)
+        self.index.find(hash, |id| self.get(id).prefix == *prefix)
+    }
+
+    /// Has what lookups of these prefixes will read on its way to the caches. One UPDATE's lookups that follow
+    /// wait for memory together instead of one after the other.
+    pub(super) fn warm(&self, prefixes: &[Prefix]) {
+        let hashes = prefixes.iter().map(|prefix| self.hash(prefix));
+        let seen = self.index.warm(hashes).map(|id| self.get(id).prefix.len());
+        // Read, and not known to be of no use.
+        std::hint::black_box(seen.fold(0, u8::wrapping_add));
     }
 
     /// The handle of a prefix, made if necessary.
@@ -216,10 +210,7 @@ impl Table {
             paths: Paths::Empty,
         };
         let id = self.place(dest);
-        self.index
-            .insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| {
-                Slot::spread(slot.hash)
-            });
+        self.index.insert(hash, id);
         id
     }
 
@@ -233,27 +224,25 @@ impl Table {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
         self.chunks[next / CHUNK].push(dest);
-        DestId(u32::try_from(next).expect("fewer than 2^32 prefixes fit into memory"))
+        DestId::new(u32::try_from(next).expect("fewer than 2^32 prefixes fit into memory"))
     }
 
     /// Gives a destination without paths back.
     pub(super) fn release(&mut self, id: DestId) {
         let prefix = self.get(id).prefix;
-        let hash = Slot::spread(self.hash(&prefix));
-        if let Ok(entry) = self.index.find_entry(hash, |slot| slot.id == id) {
-            entry.remove();
+        if self.index.remove(self.hash(&prefix), id) {
             self.free.push(id);
         }
     }
 
     /// All destinations, in no particular order.
     pub(super) fn ids(&self) -> Vec<DestId> {
-        self.index.iter().map(|slot| slot.id).collect()
+        self.index.iter().collect()
     }
 
     /// All destinations, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (DestId, &Dest)> {
-        self.index.iter().map(|slot| (slot.id, self.get(slot.id)))
+        self.index.iter().map(|id| (id, self.get(id)))
     }
 }
 
