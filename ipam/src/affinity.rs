@@ -64,6 +64,13 @@ impl Machine for ReleaseAffinity {
                 self.decide().unwrap_or_else(Step::Failed)
             }
             (State::Releasing(outcome), Seen::Committed(_)) => Step::Done(outcome),
+            _ if self
+                .owner
+                .node()
+                .is_some_and(|node| node.as_str().is_empty()) =>
+            {
+                Step::Failed(AffinityError::NoHost(self.cidr))
+            }
             _ => {
                 self.view = View::default();
                 let ranges = vec![
@@ -114,7 +121,7 @@ impl ReleaseAffinity {
             return Ok(Step::Commit(draft.into_txn()));
         }
         let mut block = block.expect("an owned block is present");
-        let in_use = block.in_use();
+        let in_use = block::in_use(&block);
         if self.must_be_empty && in_use > 0 {
             return Err(AffinityError::NotEmpty {
                 block: self.cidr,

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::Key;
-use caracal_model::ipam::{Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
+use caracal_model::ipam::{
+    Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, WINDOWS_RESERVED_HANDLE,
+};
 use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
@@ -44,8 +46,8 @@ pub enum Purpose {
     Elsewhere(&'static str),
 }
 
-/// The handle under which Calico reserves addresses of Windows nodes.
-const WINDOWS: &str = "windows-reserved-ipam-handle";
+/// Attribute of the addresses of a KubeVirt virtual machine, which outlive its pods.
+const VIRTUAL_MACHINE: &str = "vmi-name";
 
 const TUNNELS: [&str; 5] = [
     "ipipTunnelAddress",
@@ -143,7 +145,7 @@ impl Allocation {
             .block_owner
             .as_deref()
             .is_some_and(|o| o.starts_with("virtual:"));
-        if handle == WINDOWS {
+        if handle == WINDOWS_RESERVED_HANDLE {
             return Purpose::Elsewhere("reserved by a Windows node");
         }
         if is_virtual || handle.starts_with("lb-") {
@@ -151,6 +153,11 @@ impl Allocation {
         }
         if self.attributes.contains_key(DELEGATED_ATTRIBUTE) {
             return Purpose::Elsewhere("given to another main plugin, which writes no endpoint");
+        }
+        if self.attributes.contains_key(VIRTUAL_MACHINE) {
+            return Purpose::Elsewhere(
+                "a virtual machine's; only KubeVirt knows whether it exists",
+            );
         }
         match self.usage() {
             None => Purpose::Workload,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, Owner};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
 use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::resource::{IpPool, Kind};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn};
 
@@ -19,6 +19,7 @@ use crate::block;
 use crate::draft::Draft;
 use crate::error::{AssignError, LimitSource, MAX_ADDRESSES, MAX_BLOCKS, NoPool, RequestFault};
 use crate::handle;
+use crate::namespace;
 use crate::plan::{DEFAULT_MAX_BLOCKS, Need, Pick, Planner, Source};
 use crate::pools::{self, Asker, Candidate};
 use crate::request::{AssignRequest, Assigned, Assignment};
@@ -113,6 +114,11 @@ impl Assign {
         if let Some(node) = self.owner.node() {
             ranges.push(view::key(&Key::node(node)));
         }
+        ranges.extend(
+            self.request
+                .namespace()
+                .map(|n| view::key(&namespace::key(n))),
+        );
         ranges.extend(self.families().map(|f| view::affinities(&self.owner, f)));
         let likely = self.likely.iter().take(MAX_BLOCKS);
         ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
@@ -245,9 +251,20 @@ impl Assign {
             return pools::explicit(&self.view.pools, wanted, family, usage)
                 .map_err(AssignError::Pool);
         }
+        let named = self.request.namespace();
+        let selective = |pool: &IpPool| !pools::selects_namespace(pool, None);
+        if let Some(namespace) = named
+            && self.view.pools.values().any(selective)
+        {
+            self.view.readable(&[namespace::key(namespace)])?;
+        }
+        let read = named.map(|namespace| {
+            let labels = self.view.namespaces.get(namespace).cloned();
+            labels.unwrap_or_else(|| namespace::named(namespace))
+        });
         let asker = Asker {
             node: labels,
-            namespace: self.request.namespace_labels.as_ref(),
+            namespace: self.request.namespace_labels.as_ref().or(read.as_ref()),
             usage,
         };
         let (candidates, refused) = pools::automatic(&self.view.pools, family, &asker);
@@ -291,7 +308,7 @@ impl Assign {
     fn is_deserted(&self, cidr: &Prefix) -> bool {
         let node = self.owner.node().and_then(|n| self.view.nodes.get(n));
         match (node, self.view.pool_of(cidr)) {
-            (Some(node), Some((_, pool))) => !pools::selects_node(pool, &node.labels),
+            (Some(node), Some((_, pool))) => pools::turns_away(pool, &node.labels),
             _ => false,
         }
     }

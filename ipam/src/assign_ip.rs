@@ -1,11 +1,14 @@
 //! Assignment of one explicit address: [`AssignIp`]. Selectors and reservations do not matter: somebody
-//! chose this address. A block that nobody has is claimed for the node.
+//! chose this address. A block that nobody has is claimed for the node, within the limit that somebody
+//! configured; Calico's default of 20 blocks, which only ends a search there, does not stand in the way of a choice.
+//! The block is guessed to be of the default size and read together with everything else.
 
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, Owner};
 use caracal_model::names::{HandleId, PoolName};
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
+use caracal_model::resource::ip_pool::default_block_len;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn};
 
@@ -78,10 +81,14 @@ impl AssignIp {
         }
         self.view = View::default();
         let handle = Key::Handle(request.handle.clone());
+        let (address, family) = (request.address, Family::of(request.address));
+        let guess = Prefix::truncated(address, default_block_len(family));
         self.read(vec![
             view::key(&Key::IpamConfig),
             view::kind(Kind::IpPool),
             view::key(&handle),
+            view::affinities(&request.owner(), family),
+            view::key(&Key::Block(guess)),
         ])
     }
 
@@ -96,12 +103,10 @@ impl AssignIp {
         let pool = self.pool()?;
         let cidr = Prefix::truncated(self.request.address, pool.block_len);
         self.view.readable(&[Key::Block(cidr)])?;
-        let owner = Owner::Host(self.request.node.clone());
+        let owner = self.request.owner();
+        self.view.readable(&[Key::Affinity(owner.clone(), cidr)])?;
         match self.view.block(cidr) {
-            Known::Unknown | Known::Unreadable => Ok(self.read(vec![
-                view::key(&Key::Block(cidr)),
-                view::key(&Key::Affinity(owner, cidr)),
-            ])),
+            Known::Unknown | Known::Unreadable => Ok(self.read(vec![view::key(&Key::Block(cidr))])),
             Known::Present(known) => {
                 let value = known.value.clone();
                 self.take(value, &pool.name, &owner)
@@ -109,6 +114,7 @@ impl AssignIp {
             Known::Absent => {
                 let key = (owner.clone(), cidr);
                 let state = self.view.affinities.get(&key).map(|a| a.value.state);
+                self.within_limit(&owner, cidr)?;
                 if state != Some(AffinityState::Pending) {
                     let mut draft = Draft::default();
                     draft.put_affinity(&self.view, &owner, cidr, AffinityState::Pending);
@@ -120,6 +126,22 @@ impl AssignIp {
                 self.take(value, &pool.name, &owner)
             }
         }
+    }
+
+    /// Refuses a further block to a host that has as many as somebody configured.
+    fn within_limit(&self, owner: &Owner, cidr: Prefix) -> Result<(), AssignIpError> {
+        let limit = self.view.config().max_blocks_per_host;
+        let own = self.view.affinities_of(owner, cidr.family());
+        let held = own.iter().filter(|(held, _)| *held != cidr).count();
+        if limit > 0 && u32::try_from(held).map_or(true, |held| held >= limit) {
+            return Err(AssignIpError::BlockLimit {
+                address: self.request.address,
+                block: cidr,
+                node: self.request.node.clone(),
+                limit,
+            });
+        }
+        Ok(())
     }
 
     fn pool(&self) -> Result<Candidate, AssignIpError> {

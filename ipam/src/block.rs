@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_model::ipam::{AllocationAttribute, Block, Owner};
+use caracal_model::ipam::{AllocationAttribute, Block, Owner, WINDOWS_RESERVED_HANDLE};
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
 
@@ -39,11 +39,25 @@ pub fn free(block: &Block, reserved: &Reservations, enough: usize) -> usize {
     free_ordinals(block, reserved).take(enough).count()
 }
 
-/// True when no address is held. Cooling ones are held, and so are those that Windows nodes reserve in
-/// their blocks: such a block is never given away.
+/// True when no address is held. Cooling ones are held; those that a Windows node keeps from everybody in each
+/// of its blocks are not, as in Calico: they go with the block.
 #[must_use]
 pub fn is_empty(block: &Block) -> bool {
-    block.in_use() == 0
+    in_use(block) == 0
+}
+
+/// How many addresses are held, cooling ones included.
+#[must_use]
+pub fn in_use(block: &Block) -> usize {
+    let windows = |index: &&usize| {
+        block
+            .attributes
+            .get(**index)
+            .and_then(|attribute| attribute.handle_id.as_deref())
+            == Some(WINDOWS_RESERVED_HANDLE)
+    };
+    let held = block.allocations.iter().flatten();
+    held.filter(|index| !windows(index)).count()
 }
 
 /// Takes up to `count` addresses from the head of the queue.

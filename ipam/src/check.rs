@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::ipam::{AffinityState, Block, Owner, WINDOWS_RESERVED_HANDLE};
 use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
 
+use crate::block;
 use crate::view::View;
 
 /// One inconsistency.
@@ -235,6 +236,9 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
     }
     let by_host = !matches!(block.owner(), Some(Owner::Virtual(_)));
     for (_, address, attribute) in block.allocated() {
+        if attribute.handle_id.as_deref() == Some(WINDOWS_RESERVED_HANDLE) {
+            continue;
+        }
         match &attribute.released_at {
             Some(text) => {
                 let past = Timestamp::parse_rfc3339(text).is_some_and(|t| t <= now);
@@ -250,7 +254,7 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
         }
     }
     match block.owner() {
-        None if block.in_use() == 0 => findings.push(Finding::Abandoned(block.cidr)),
+        None if block::is_empty(block) => findings.push(Finding::Abandoned(block.cidr)),
         Some(owner) if !view.affinities.contains_key(&(owner.clone(), block.cidr)) => {
             findings.push(Finding::NoAffinity(block.cidr, owner));
         }
@@ -265,7 +269,8 @@ fn check_handles(view: &View, findings: &mut Vec<Finding>) {
     let mut held: BTreeMap<(HandleId, Prefix), u64> = BTreeMap::new();
     for known in view.blocks.values() {
         for (_, _, attribute) in known.value.allocated() {
-            if let Some(handle) = attribute.handle_id.as_deref() {
+            let handle = attribute.handle_id.as_deref();
+            if let Some(handle) = handle.filter(|handle| *handle != WINDOWS_RESERVED_HANDLE) {
                 *held.entry((handle.into(), known.value.cidr)).or_default() += 1;
             }
         }

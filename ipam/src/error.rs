@@ -13,8 +13,14 @@ use crate::pools::{Explicit, Refusal};
 /// transaction, and a request is one transaction.
 pub const MAX_ADDRESSES: usize = 1024;
 
-/// Most blocks that one transaction touches: two comparisons each, and etcd takes 128.
+/// etcd's limit: comparisons of one transaction, and writes of one.
+pub const MAX_OPERATIONS: usize = 128;
+
+/// Most blocks that one transaction touches: up to three comparisons each.
 pub const MAX_BLOCKS: usize = 40;
+
+/// Most comparisons that a guard may add to a transaction.
+pub const MAX_PROOF: usize = 8;
 
 /// A stored value does not parse and must be understood first (IPAM-12).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,7 +126,7 @@ pub struct NoPool {
 
 impl fmt::Display for NoPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, family, .. } = self;
+        let (node, family) = (whom(&self.node), self.family);
         write!(f, "no {family} pool serves {node}: ")?;
         let mut reasons: Vec<String> = self
             .refused
@@ -134,6 +140,14 @@ impl fmt::Display for NoPool {
         } else {
             f.write_str(&reasons.join(", "))
         }
+    }
+}
+
+/// Only requests for load balancers name no node.
+fn whom(node: &NodeName) -> &str {
+    match node.as_str() {
+        "" => "the load balancer",
+        node => node,
     }
 }
 
@@ -193,7 +207,7 @@ pub struct NoAddress {
 
 impl fmt::Display for NoAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, family, .. } = self;
+        let (node, family) = (whom(&self.node), self.family);
         if self.wanted == 1 {
             write!(f, "no {family} address for {node}: ")?;
         } else {
@@ -278,6 +292,21 @@ pub enum AssignIpError {
     OutsidePools {
         /// The address.
         address: IpAddr,
+    },
+    /// Nobody has its block, and the node may not claim one more.
+    #[error(
+        "{address} is in block {block}, which nobody has, and {node} holds as many blocks as maxBlocksPerHost allows \
+         ({limit}); choose an address of one of its blocks, or raise the limit"
+    )]
+    BlockLimit {
+        /// The address.
+        address: IpAddr,
+        /// The block.
+        block: Prefix,
+        /// The node.
+        node: NodeName,
+        /// The limit.
+        limit: u32,
     },
     /// Its pool cannot be used.
     #[error("{address} is in pool {pool}, which {refusal}")]
@@ -373,6 +402,9 @@ pub enum AffinityError {
     /// A stored value that must be understood does not parse.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
+    /// The host's name is empty: whose block was meant is unknown.
+    #[error("block {0} is not released: no host is named; say whose block it is")]
+    NoHost(Prefix),
     /// Addresses are held in it, and it was to be released only when empty.
     #[error("block {block} is not released: {in_use} of its addresses are in use")]
     NotEmpty {

@@ -9,7 +9,8 @@
 //! * `GC-4`: all addresses of a handle go, or none.
 //! * `GC-5`: the transaction that releases compares the proof: the endpoint's key, or Node and lease.
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
-//!   last one of a family.
+//!   last one of a family. Who nobody owns goes just so, whoever looks. Addresses that only cool down do not count,
+//!   and the release waits for them.
 //! * `GC-7`: nothing is collected while an endpoint or node does not parse.
 //! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins, Calico's
 //!   plugin) are never collected from a living node.
@@ -18,10 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Owner};
+use caracal_model::ipam::{AffinityState, Block, Owner};
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::Snapshot;
+use caracal_model::snapshot::{Snapshot, Versioned};
 use caracal_model::txn::{Compare, KeyValue};
 
 use crate::allocation::{Allocation, Purpose};
@@ -47,6 +48,8 @@ pub enum Collection {
     },
     /// An empty block of this node.
     Block(Prefix),
+    /// An empty block of nobody.
+    Abandoned(Prefix),
     /// Everything of a dead node, then its lease.
     Node {
         /// The node.
@@ -108,11 +111,7 @@ impl Collector {
             return Vec::new();
         }
         let mut collections = self.dead_workloads(now, snapshot, &users, interfaces);
-        collections.extend(
-            self.empty_blocks(now, snapshot)
-                .into_iter()
-                .map(Collection::Block),
-        );
+        collections.extend(self.empty_blocks(now, snapshot));
         collections
     }
 
@@ -173,10 +172,16 @@ impl Collector {
     }
 
     /// GC-6.
-    fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Prefix> {
+    fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Collection> {
         let owner = Owner::Host(self.me.clone());
         let mut empty = BTreeMap::new();
         let mut ripe = Vec::new();
+        let mut is_ripe = |block: &Versioned<Block>| {
+            let key = (block.cidr, block.revision);
+            let since = self.empty.get(&key).copied().unwrap_or(now);
+            empty.insert(key, since);
+            now.duration_since(since) >= self.grace
+        };
         for family in [Family::Ipv4, Family::Ipv6] {
             let own = snapshot.affinities_of(&self.me).filter(|(cidr, affinity)| {
                 cidr.family() == family && affinity.state == AffinityState::Confirmed
@@ -186,14 +191,17 @@ impl Collector {
                 .filter(|block| block.owner().as_ref() == Some(&owner))
                 .collect();
             let mut rest = own.len();
-            for block in own.iter().filter(|block| block::is_empty(block)) {
-                let key = (block.cidr, block.revision);
-                let since = self.empty.get(&key).copied().unwrap_or(now);
-                empty.insert(key, since);
-                if now.duration_since(since) >= self.grace && rest > 1 {
+            for block in own.iter().filter(|block| is_idle(block)) {
+                if is_ripe(block) && rest > 1 {
                     rest -= 1;
-                    ripe.push(block.cidr);
+                    ripe.push(Collection::Block(block.cidr));
                 }
+            }
+        }
+        let blocks = snapshot.blocks.values();
+        for block in blocks.filter(|block| block.affinity.is_none() && is_idle(block)) {
+            if is_ripe(block) {
+                ripe.push(Collection::Abandoned(block.cidr));
             }
         }
         self.empty = empty;
@@ -251,6 +259,12 @@ impl Collector {
         self.silent = silent;
         dead
     }
+}
+
+/// True when nothing is held, or only cools down: whether that is over is seen when the block is released.
+fn is_idle(block: &Block) -> bool {
+    let mut held = block.allocated();
+    block::is_empty(block) || held.all(|(_, _, attribute)| attribute.released_at.is_some())
 }
 
 fn collection(dead: &[Allocation], users: &Users) -> Collection {

@@ -3,6 +3,7 @@
 
 use caracal_model::txn::{Compare, KeyValue, Range};
 
+use crate::error::MAX_PROOF;
 use crate::step::{Machine, Seen, Step};
 
 /// Why a guarded machine ends without having done all.
@@ -14,6 +15,9 @@ pub enum GuardError<E: std::error::Error> {
         /// The key of the proof.
         key: String,
     },
+    /// The proof is larger than a transaction has room for. Nothing was written.
+    #[error("a proof of {0} keys does not fit into one transaction, which takes {MAX_PROOF}")]
+    TooLarge(usize),
     /// The machine's own reason.
     #[error(transparent)]
     Inner(E),
@@ -60,6 +64,9 @@ where
     type Error = GuardError<M::Error>;
 
     fn step(&mut self, seen: Seen) -> Step<M::Output, Self::Error> {
+        if self.proof.len() > MAX_PROOF {
+            return Step::Failed(GuardError::TooLarge(self.proof.len()));
+        }
         let seen = match seen {
             // Whose fault was it? The machine must not try again on a broken proof.
             Seen::Conflict if !self.proof.is_empty() => return Step::Read(self.look()),

@@ -17,8 +17,8 @@ use crate::request::Target;
 use crate::step::{Machine, Seen, Step};
 use crate::view::{self, View};
 
-/// Addresses of one release; it fits one transaction when they lie in few blocks.
-const BATCH: usize = 64;
+/// Addresses of one release; more would be cut into several transactions anyway.
+const BATCH: usize = 40;
 
 /// What a node left behind and does not hold any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

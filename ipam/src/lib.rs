@@ -63,6 +63,7 @@ pub mod guard;
 pub mod handle;
 pub mod lease;
 pub mod leave;
+pub mod namespace;
 pub mod order;
 mod plan;
 pub mod pools;

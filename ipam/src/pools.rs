@@ -150,8 +150,18 @@ pub fn selects_node(pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
     Selector::parse(&pool.spec.node_selector).is_ok_and(|s| s.matches(labels))
 }
 
+/// True when the pool chooses its nodes.
+pub(crate) fn chooses_nodes(pool: &IpPool) -> bool {
+    !matches!(Selector::parse(&pool.spec.node_selector), Ok(Selector::All))
+}
+
+/// True when the pool surely does not select the node: a selector that does not parse takes nothing away.
+pub(crate) fn turns_away(pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
+    Selector::parse(&pool.spec.node_selector).is_ok_and(|s| !s.matches(labels))
+}
+
 /// Who is not in a namespace is selected by pools for all namespaces only.
-fn selects_namespace(pool: &IpPool, labels: Option<&BTreeMap<String, String>>) -> bool {
+pub(crate) fn selects_namespace(pool: &IpPool, labels: Option<&BTreeMap<String, String>>) -> bool {
     match (Selector::parse(&pool.spec.namespace_selector), labels) {
         (Ok(Selector::All), _) => true,
         (Ok(selector), Some(labels)) => selector.matches(labels),

@@ -1,22 +1,23 @@
 //! Release by address ([`ReleaseIps`]) and by handle ([`ReleaseHandle`]). Blocks and handles change in one
-//! transaction (IPAM-2); a block that is left empty and without owner is deleted with it (IPAM-7). What is
-//! not held is reported, not refused: a release may be repeated.
+//! transaction (IPAM-2); a block that is left empty and without owner, or whose pool does not select its owner
+//! any more, is deleted with it (IPAM-7). What is not held is reported, not refused: a release may be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::Key;
-use caracal_model::ipam::{Block, Handle};
+use caracal_model::ipam::{Block, Handle, Owner};
 use caracal_model::names::HandleId;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
+use caracal_model::resource::{IpPool, Kind};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::Range;
 
 use crate::block;
 use crate::draft::Draft;
-use crate::error::{MAX_BLOCKS, ReleaseError, Unreadable};
+use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PROOF, ReleaseError, Unreadable};
 use crate::handle;
+use crate::pools;
 use crate::request::{Released, Target};
 use crate::step::{Machine, Seen, Step};
 use crate::view::{self, Known, View};
@@ -60,10 +61,31 @@ impl Changes {
         block::release(block, ordinal, view.cool_down(), now);
     }
 
+    /// What must be known of the owners of blocks that become empty: does the block's pool still select the
+    /// node? Only asked for pools that do not select all.
+    fn unknown_owners(&self, view: &View) -> Vec<Range> {
+        let owners = self.blocks.values().filter_map(|value| {
+            let (owner, _) = emptied(view, value)?;
+            Some((owner, value.cidr))
+        });
+        let keys = owners.flat_map(|(owner, cidr)| {
+            let node = owner.node().map(Key::node);
+            node.into_iter().chain([Key::Affinity(owner, cidr)])
+        });
+        let keys: BTreeSet<String> = keys
+            .filter(|key| !view.was_asked(key))
+            .map(|key| key.to_path())
+            .collect();
+        keys.into_iter().map(Range::Key).collect()
+    }
+
     fn draft(self, view: &View, whole: Option<&HandleId>) -> Draft {
         let mut draft = Draft::default();
         for (cidr, value) in self.blocks {
-            if value.affinity.is_none() && block::is_empty(&value) {
+            if let Some(owner) = deserted(view, &value) {
+                draft.delete_affinity(view, &owner, cidr);
+                draft.delete_block(view, cidr);
+            } else if value.affinity.is_none() && block::is_empty(&value) {
                 draft.delete_block(view, cidr);
             } else {
                 draft.put_block(view, value);
@@ -81,6 +103,20 @@ impl Changes {
         }
         draft
     }
+}
+
+/// The node that owns this block, and the block's pool, when the block is empty and the pool chooses its nodes.
+fn emptied<'a>(view: &'a View, value: &Block) -> Option<(Owner, &'a IpPool)> {
+    let owner = value.owner().filter(|owner| owner.node().is_some())?;
+    let (_, pool) = view.pool_of(&value.cidr)?;
+    (block::is_empty(value) && pools::chooses_nodes(pool)).then_some((owner, pool))
+}
+
+/// The owner of an empty block whose pool does not select it any more.
+fn deserted(view: &View, value: &Block) -> Option<Owner> {
+    let (owner, pool) = emptied(view, value)?;
+    let node = view.nodes.get(owner.node()?)?;
+    pools::turns_away(pool, &node.labels).then_some(owner)
 }
 
 /// Releases everything held through a handle, and the handle itself.
@@ -140,6 +176,11 @@ impl ReleaseHandle {
                 }
             }
         }
+        let unknown = changes.unknown_owners(&self.view);
+        if !unknown.is_empty() {
+            self.state = State::Reading(unknown.clone());
+            return Ok(Step::Read(unknown));
+        }
         self.likely = cidrs.iter().take(MAX_BLOCKS).copied().collect();
         let mut draft = changes.draft(&self.view, Some(&self.handle));
         draft.put_handle(&self.handle, Some(known), &rest);
@@ -172,6 +213,7 @@ impl Machine for ReleaseHandle {
         self.view = View::default();
         let mut ranges = vec![
             view::key(&Key::IpamConfig),
+            view::kind(Kind::IpPool),
             view::key(&Key::Handle(self.handle.clone())),
         ];
         let likely = self.likely.iter().take(MAX_BLOCKS);
@@ -183,11 +225,12 @@ impl Machine for ReleaseHandle {
 
 type Next = Step<Released, ReleaseError>;
 
-/// Addresses of one transaction: each may bring a handle, and there are [`MAX_BLOCKS`] blocks beside them.
-const MAX_TARGETS: usize = 64;
+/// Addresses of one transaction: each may bring a handle, beside [`MAX_BLOCKS`] blocks with their affinities and
+/// the proof of a guard.
+const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PROOF;
 
 /// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
-/// released; more than 64 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several
+/// released; more than 40 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several
 /// transactions.
 #[derive(Clone, Debug)]
 pub struct ReleaseIps {
@@ -267,6 +310,10 @@ impl ReleaseIps {
         let mut changes = Changes::default();
         for (cidr, ordinal) in found {
             changes.release(&self.view, ordinal, cidr, self.now);
+        }
+        let unknown = changes.unknown_owners(&self.view);
+        if !unknown.is_empty() {
+            return Ok(self.read(unknown));
         }
         let done = released.addresses.len() + released.unknown.len();
         let more = done < self.pending().count();

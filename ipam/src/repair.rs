@@ -175,6 +175,7 @@ impl Mender {
         let structure = |repair| {
             Work::Structure(Box::new(Structure {
                 repair,
+                now,
                 asked: None,
             }))
         };
@@ -212,6 +213,7 @@ impl Machine for Mender {
 #[derive(Clone, Debug)]
 struct Structure {
     repair: Repair,
+    now: Timestamp,
     asked: Option<Vec<Range>>,
 }
 
@@ -227,7 +229,7 @@ impl Structure {
                 view::key(&Key::Block(*cidr)),
                 view::key(&Key::Affinity(owner.clone(), *cidr)),
             ],
-            Repair::Mend(cidr) => vec![view::key(&Key::Block(*cidr))],
+            Repair::Mend(cidr) => vec![view::key(&Key::IpamConfig), view::key(&Key::Block(*cidr))],
             Repair::Release(..) | Repair::ReleaseAffinity(..) => Vec::new(),
         }
     }
@@ -240,9 +242,10 @@ impl Structure {
                 recount(view, id, &mut draft)?;
             }
             Repair::Mend(cidr) => {
-                view.readable(&[Key::Block(*cidr)])?;
+                view.readable(&[Key::IpamConfig, Key::Block(*cidr)])?;
                 if let Some(known) = view.blocks.get(cidr) {
                     let mut value = known.value.clone();
+                    block::collect(&mut value, view.cool_down(), self.now);
                     block::mend(&mut value);
                     if value.affinity.is_none() && block::is_empty(&value) {
                         draft.delete_block(view, *cidr);

@@ -29,7 +29,8 @@ pub struct AssignRequest {
     pub pools_v4: Vec<String>,
     /// IPv6 pools by name or CIDR.
     pub pools_v6: Vec<String>,
-    /// Labels of the pod's namespace, where there are namespaces.
+    /// Labels of the pod's namespace. `None`: when the attributes name a namespace, those in its profile
+    /// ([`crate::namespace`]); else there is none.
     pub namespace_labels: Option<BTreeMap<String, String>>,
     /// Most blocks of the node and family; the smaller of this and the configured one counts.
     pub max_blocks: Option<u32>,
@@ -78,14 +79,25 @@ impl AssignRequest {
     /// Who claims blocks for this request: the node, or Calico's one owner of load balancer blocks.
     #[must_use]
     pub fn owner(&self) -> Owner {
-        match self.usage {
-            AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".to_owned()),
-            AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(self.node.clone()),
-        }
+        owner(&self.node, self.usage)
+    }
+
+    /// The namespace whose labels are to be read.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        let wanted = self.usage == AllowedUse::Workload && self.namespace_labels.is_none();
+        let namespace = self.attributes.get("namespace").filter(|_| wanted);
+        namespace.map(String::as_str)
     }
 
     pub(crate) fn attribute(&self, now: Timestamp) -> AllocationAttribute {
         attribute(&self.node, &self.handle, &self.attributes, self.usage, now)
+    }
+}
+
+fn owner(node: &NodeName, usage: AllowedUse) -> Owner {
+    match usage {
+        AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".to_owned()),
+        AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(node.clone()),
     }
 }
 
@@ -126,6 +138,14 @@ pub struct AssignIpRequest {
     pub attributes: BTreeMap<String, String>,
     /// What it is for.
     pub usage: AllowedUse,
+}
+
+impl AssignIpRequest {
+    /// Who claims the block when nobody has it.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        owner(&self.node, self.usage)
+    }
 }
 
 /// An address that is now held.

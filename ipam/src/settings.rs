@@ -9,6 +9,26 @@ use crate::error::Unreadable;
 use crate::step::{Machine, Seen, Step};
 use crate::view::View;
 
+/// Whether a KubeVirt virtual machine keeps its addresses when its pod goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// It keeps them: Calico's default.
+    Enabled,
+    /// They go with the pod.
+    Disabled,
+}
+
+impl Persistence {
+    /// As it is stored.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enabled => "Enabled",
+            Self::Disabled => "Disabled",
+        }
+    }
+}
+
 /// What is to be changed; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -18,6 +38,8 @@ pub struct Change {
     pub auto_allocate_blocks: Option<bool>,
     /// Most blocks of a host and family; zero = the default.
     pub max_blocks_per_host: Option<u32>,
+    /// Whether virtual machines keep their addresses.
+    pub kubevirt_ip_persistence: Option<Persistence>,
     /// Seconds for which a released address is kept back.
     pub ip_cooldown_seconds: Option<u32>,
 }
@@ -55,6 +77,9 @@ impl Change {
         let set = |slot: &mut u32, value: Option<u32>| *slot = value.unwrap_or(*slot);
         set(&mut config.max_blocks_per_host, self.max_blocks_per_host);
         set(&mut config.ip_cooldown_seconds, self.ip_cooldown_seconds);
+        if let Some(persistence) = self.kubevirt_ip_persistence {
+            config.kube_virt_vm_address_persistence = Some(persistence.as_str().to_owned());
+        }
         if !config.strict_affinity && !config.auto_allocate_blocks {
             return Err(ChangeError::NothingAllowed);
         }

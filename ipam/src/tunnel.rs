@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use caracal_model::ipam::{
     AllocationAttribute, Block, Handle, ipip_handle, vxlan_handle, vxlan_v6_handle,
+    wireguard_handle, wireguard_v6_handle,
 };
 use caracal_model::names::{HandleId, PoolName};
 use caracal_model::net::{Family, Prefix};
@@ -35,11 +36,27 @@ pub enum TunnelKind {
     Vxlan,
     /// `vxlan-v6.calico`.
     VxlanV6,
+    /// `wireguard.cali`. Caracal makes no such device, but keeps and gives up what Calico took.
+    Wireguard,
+    /// `wg-v6.cali`.
+    WireguardV6,
 }
 
 impl TunnelKind {
     /// All, in Calico's order of allocation.
-    pub const ALL: [Self; 3] = [Self::Ipip, Self::Vxlan, Self::VxlanV6];
+    pub const ALL: [Self; 5] = [
+        Self::Wireguard,
+        Self::WireguardV6,
+        Self::Ipip,
+        Self::Vxlan,
+        Self::VxlanV6,
+    ];
+
+    /// True for the kinds whose devices are Calico's alone.
+    #[must_use]
+    pub const fn is_wireguard(self) -> bool {
+        matches!(self, Self::Wireguard | Self::WireguardV6)
+    }
 
     /// The handle of a node's address.
     #[must_use]
@@ -48,6 +65,8 @@ impl TunnelKind {
             Self::Ipip => ipip_handle(node),
             Self::Vxlan => vxlan_handle(node),
             Self::VxlanV6 => vxlan_v6_handle(node),
+            Self::Wireguard => wireguard_handle(node),
+            Self::WireguardV6 => wireguard_v6_handle(node),
         }
     }
 
@@ -58,6 +77,8 @@ impl TunnelKind {
             Self::Ipip => "ipipTunnelAddress",
             Self::Vxlan => "vxlanTunnelAddress",
             Self::VxlanV6 => "vxlanV6TunnelAddress",
+            Self::Wireguard => "wireguardTunnelAddress",
+            Self::WireguardV6 => "wireguardV6TunnelAddress",
         }
     }
 
@@ -65,8 +86,8 @@ impl TunnelKind {
     #[must_use]
     pub const fn family(self) -> Family {
         match self {
-            Self::Ipip | Self::Vxlan => Family::Ipv4,
-            Self::VxlanV6 => Family::Ipv6,
+            Self::Ipip | Self::Vxlan | Self::Wireguard => Family::Ipv4,
+            Self::VxlanV6 | Self::WireguardV6 => Family::Ipv6,
         }
     }
 
@@ -76,17 +97,33 @@ impl TunnelKind {
         match self {
             Self::Ipip => node.spec.ipip_address().map(IpAddr::V4),
             Self::Vxlan | Self::VxlanV6 => node.spec.vxlan_address(self.family()),
+            Self::Wireguard | Self::WireguardV6 => node.spec.wireguard_address(self.family()),
         }
     }
 
-    /// True when the pool's traffic uses this kind, it may lend addresses to tunnels, and it selects the node.
+    /// True when the node has what the device needs: WireGuard a public key, which its agent publishes.
+    #[must_use]
+    pub fn is_wanted_by(self, node: &Node) -> bool {
+        let field = match self {
+            Self::Ipip | Self::Vxlan | Self::VxlanV6 => return true,
+            Self::Wireguard => "wireguardPublicKey",
+            Self::WireguardV6 => "wireguardPublicKeyV6",
+        };
+        let key = node.status.as_ref().and_then(|status| status.get(field));
+        key.and_then(|key| key.as_str())
+            .is_some_and(|key| !key.is_empty())
+    }
+
+    /// True when the pool's traffic uses this kind (WireGuard: any), it may lend addresses to tunnels, and it
+    /// selects the node.
     #[must_use]
     pub fn qualifies(self, pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
-        let mode = match self {
-            Self::Ipip => pool.spec.ipip_mode,
-            Self::Vxlan | Self::VxlanV6 => pool.spec.vxlan_mode,
+        let is_used = match self {
+            Self::Ipip => pool.spec.ipip_mode != EncapMode::Never,
+            Self::Vxlan | Self::VxlanV6 => pool.spec.vxlan_mode != EncapMode::Never,
+            Self::Wireguard | Self::WireguardV6 => true,
         };
-        mode != EncapMode::Never
+        is_used
             && pool.spec.prefix().family() == self.family()
             && pools::usable(pool).is_ok()
             && pool.spec.allows(AllowedUse::Tunnel)
@@ -161,6 +198,10 @@ impl EnsureTunnel {
             .pools
             .iter()
             .filter(|(_, pool)| self.kind.qualifies(pool, &node.labels))
+            .filter(|_| {
+                let node = node.node.as_ref();
+                !self.kind.is_wireguard() || node.is_some_and(|node| self.kind.is_wanted_by(node))
+            })
             .collect();
         let names: Vec<String> = qualifying.iter().map(|(n, _)| n.to_string()).collect();
         if names.is_empty() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::keys::{Key, kind_prefix};
+use caracal_model::net::Family;
 use caracal_model::resource::{Kind, Node, WorkloadEndpoint};
 use caracal_model::snapshot::Snapshot;
 use caracal_model::txn::{Compare, KeyValue, Range};
@@ -127,16 +128,12 @@ impl Users {
         let name = &node.metadata.name;
         let spec = &node.spec;
         let ipip = spec.bgp.as_ref().and_then(|bgp| bgp.ipv4_ipip_tunnel_addr);
-        let wireguard = |field: &str| {
-            let value = spec.extra.get("wireguard")?.get(field)?;
-            value.as_str()?.parse::<IpAddr>().ok()
-        };
         let tunnels = [
             ("IPIP", ipip.map(IpAddr::V4)),
             ("VXLAN", spec.ipv4_vxlan_tunnel_addr.map(IpAddr::V4)),
             ("VXLAN", spec.ipv6_vxlan_tunnel_addr.map(IpAddr::V6)),
-            ("WireGuard", wireguard("interfaceIPv4Address")),
-            ("WireGuard", wireguard("interfaceIPv6Address")),
+            ("WireGuard", spec.wireguard_address(Family::Ipv4)),
+            ("WireGuard", spec.wireguard_address(Family::Ipv6)),
         ];
         for (kind, address) in tunnels {
             if let Some(address) = address {

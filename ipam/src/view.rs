@@ -17,6 +17,7 @@ use caracal_model::txn::{KeyValue, Range, Txn, Write};
 
 use crate::block;
 use crate::error::Unreadable;
+use crate::namespace;
 use crate::pools::Reservations;
 use crate::step::Reading;
 
@@ -51,6 +52,8 @@ pub struct View {
     pub reserved: Reservations,
     /// Nodes.
     pub nodes: BTreeMap<NodeName, NodeView>,
+    /// Labels of namespaces, of those whose profile was read.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Affinities.
     pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
     /// Handles.
@@ -171,6 +174,12 @@ impl View {
                     None => lenient(value)?.labels,
                 };
                 self.nodes.insert(name.into(), NodeView { labels, node });
+            }
+            Kind::Profile => {
+                if let Some(namespace) = namespace::of_profile(name) {
+                    let labels = namespace::labels(namespace, value)?;
+                    self.namespaces.insert(namespace.to_owned(), labels);
+                }
             }
             _ => {}
         }

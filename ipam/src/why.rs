@@ -2,6 +2,8 @@
 //! own blocks, the limits. What would really happen is found by rehearsing the assignment itself
 //! ([`crate::rehearsal`]); this is the explanation beside it.
 
+use std::collections::BTreeMap;
+
 use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::names::{NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
@@ -65,13 +67,18 @@ pub struct Why {
     pub borrowing: String,
 }
 
-/// Explains. `None` when there is no such Node.
+/// Explains, for a pod of a namespace when its labels are given. `None` when there is no such Node.
 #[must_use]
-pub fn why(view: &View, node: &NodeName, family: Family) -> Option<Why> {
+pub fn why(
+    view: &View,
+    node: &NodeName,
+    family: Family,
+    namespace: Option<&BTreeMap<String, String>>,
+) -> Option<Why> {
     let labels = &view.nodes.get(node)?.labels;
     let asker = Asker {
         node: labels,
-        namespace: None,
+        namespace,
         usage: AllowedUse::Workload,
     };
     let mut answers = Vec::new();

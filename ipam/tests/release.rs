@@ -7,15 +7,17 @@ use std::net::IpAddr;
 
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
+use caracal_ipam::error::MAX_PROOF;
+use caracal_ipam::guard::{GuardError, Guarded};
 use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::{AssignRequest, Machine, Seen, Step, Target};
 use caracal_model::Key;
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
-use caracal_model::txn::TxnOutcome;
+use caracal_model::txn::{Compare, TxnOutcome};
 use world::actor::{Any, End, faults, held_by, run, view};
-use world::{NOW, World, after, config, node, pool};
+use world::{NOW, World, after, config, node, pool, pool_with};
 
 fn world() -> World {
     World::default()
@@ -160,6 +162,63 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
     assert_eq!((released.addresses.len(), released.unknown.len()), (300, 0));
     assert!(view(&world).handles.is_empty());
     assert_eq!(faults(&world, after(1)), []);
+}
+
+#[test]
+fn the_largest_transaction_fits_with_the_largest_proof() {
+    // Each address in a block and under a handle of its own, and the pool turned away from the node: three keys
+    // for each, and the proof of a guard beside them.
+    let selecting = |rack: &str| {
+        pool_with("p", "10.0.0.0/20", 30, |p| {
+            p.spec.node_selector = rack.to_owned();
+        })
+    };
+    let mut world = World::default()
+        .with(selecting("all()"))
+        .with(config(|c| c.max_blocks_per_host = 200))
+        .with(node("node-a"));
+    let (mut targets, mut rest) = (Vec::new(), Vec::new());
+    for n in 0..90 {
+        let got = assign(&mut world, "node-a", &format!("h{n}"), 4);
+        let mut got = got.into_iter().map(Target::any);
+        targets.extend(got.next());
+        rest.extend(got);
+    }
+    drive(&mut world, ReleaseIps::new(rest, NOW)).unwrap();
+    assert_eq!(view(&world).blocks.len(), 90);
+    world.put(selecting("rack == 'r2'"));
+    let proof = |n: usize| -> Vec<Compare> {
+        let keys = (0..n).map(|n| format!("/proof/{n}"));
+        keys.map(Compare::Absent).collect()
+    };
+    let too_large = Guarded::new(ReleaseIps::new(targets.clone(), NOW), proof(MAX_PROOF + 1));
+    assert_eq!(
+        drive(&mut world, too_large),
+        Err(GuardError::TooLarge(MAX_PROOF + 1))
+    );
+    let guarded = Guarded::new(ReleaseIps::new(targets, NOW), proof(MAX_PROOF));
+    let released = drive(&mut world, guarded).unwrap();
+    assert_eq!(released.addresses.len(), 90);
+    let now = view(&world);
+    assert!(now.blocks.is_empty() && now.handles.is_empty() && now.affinities.is_empty());
+    // The largest assignment: as many empty blocks of others as one transaction takes.
+    world.put(selecting("all()"));
+    for n in 0..40 {
+        assign(&mut world, "node-a", &format!("i{n}"), 4);
+    }
+    let leave: Vec<Target> = (0..40)
+        .flat_map(|n| held_by(&world, &format!("i{n}").as_str().into()))
+        .map(Target::any)
+        .collect();
+    drive(&mut world, ReleaseIps::new(leave, NOW)).unwrap();
+    world.put(pool_with("p", "10.0.0.0/20", 30, |_| {}));
+    world.put(config(|c| c.max_blocks_per_host = 200));
+    world.put(node("node-b"));
+    let mut request = AssignRequest::workload("node-b".into(), "all".into());
+    request.num_v4 = 160;
+    let end = run(&mut world, Any::Assign(Assign::new(request, after(3600))));
+    assert!(matches!(end, End::Took(list) if list.len() == 160));
+    assert_eq!(faults(&world, after(3600)), []);
 }
 
 #[test]

@@ -13,15 +13,15 @@ use caracal_ipam::audit::{Audit, audit};
 use caracal_ipam::guard::{GuardError, Guarded};
 use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::release::ReleaseIps;
-use caracal_ipam::repair::{self, Mender, Plan};
+use caracal_ipam::repair::{self, Mender, Plan, Repair};
 use caracal_ipam::report::{Cluster, Report, ReportError};
-use caracal_ipam::settings::{Change, ChangeError, Configure};
+use caracal_ipam::settings::{Change, ChangeError, Configure, Persistence};
 use caracal_ipam::split::{Split, Which};
 use caracal_ipam::users::{self, Users};
 use caracal_ipam::view::View;
-use caracal_ipam::why::why;
-use caracal_ipam::{AssignRequest, Client, ClientError, Timestamp, summary};
-use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, Handle, INTERFACE_ATTRIBUTE};
+use caracal_ipam::why::{Why, why};
+use caracal_ipam::{AssignRequest, Client, ClientError, Timestamp, namespace, summary};
+use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, Handle, INTERFACE_ATTRIBUTE, Owner};
 use caracal_model::resource::WorkloadEndpoint;
 use caracal_model::resource::workload::WorkloadEndpointSpec;
 use caracal_model::{Family, Key};
@@ -207,6 +207,35 @@ async fn broken_data_is_put_in_order() {
 }
 
 #[tokio::test]
+async fn gc_6_a_block_of_nobody_goes_when_its_last_address_has_cooled_down() {
+    let store = store([
+        pool("p", "10.0.0.0/30", 30),
+        node("node-a"),
+        config(|c| c.ip_cooldown_seconds = 30),
+    ]);
+    let client = Client::new(store.clone());
+    take(&store, "net.1").await;
+    let (owner, cidr) = (Owner::Host("node-a".into()), "10.0.0.0/30".parse().unwrap());
+    client
+        .release_block_affinity(&owner, cidr, false)
+        .await
+        .unwrap();
+    client
+        .release_by_handle(&"net.1".into(), &[])
+        .await
+        .unwrap();
+    let mend = async |now| {
+        let mender = Mender::new(Repair::Mend(cidr), now);
+        client.drive(mender).await.unwrap()
+    };
+    let now = Timestamp::from(std::time::SystemTime::now());
+    assert!(!mend(now).await, "it cools down");
+    assert_eq!(client.view().await.unwrap().blocks.len(), 1);
+    assert!(mend(later()).await);
+    assert_eq!(client.view().await.unwrap().blocks.len(), 0);
+}
+
+#[tokio::test]
 async fn what_needs_a_person_is_left_with_a_reason() {
     let store = cluster();
     put_endpoint(&store, "10.0.0.77");
@@ -334,7 +363,7 @@ async fn configuration_follows_calicoctls_rules() {
         strict_affinity: strict,
         auto_allocate_blocks: auto,
         max_blocks_per_host: most,
-        ip_cooldown_seconds: None,
+        ..Change::default()
     };
     let set = async |change| client.drive(Configure::new(change)).await;
     let refused = set(change(Some(false), Some(false), None)).await;
@@ -361,7 +390,18 @@ async fn configuration_follows_calicoctls_rules() {
     );
     assert!(set(change(Some(false), None, None)).await.is_err());
     let after = set(change(Some(false), Some(true), None)).await.unwrap();
-    assert_eq!(after.extra["kubeVirtVMAddressPersistence"], "Enabled");
+    let persistence = after.kube_virt_vm_address_persistence.as_deref();
+    assert_eq!(persistence, Some("Enabled"));
+    let off = Change {
+        kubevirt_ip_persistence: Some(Persistence::Disabled),
+        ..Change::default()
+    };
+    set(off).await.unwrap();
+    let stored = String::from_utf8(store.list(&path)[0].value.clone()).unwrap();
+    assert!(
+        stored.contains(r#""kubeVirtVMAddressPersistence":"Disabled""#),
+        "{stored}"
+    );
     store.put(path, b"{".to_vec());
     assert!(
         set(change(Some(true), None, None)).await.is_err(),
@@ -434,6 +474,9 @@ async fn why_gives_a_reason_for_each_pool_and_block() {
         pool_with("c", "10.2.0.0/24", 28, |p| {
             p.spec.node_selector = "rack == 'r9'".into()
         }),
+        pool_with("d", "10.3.0.0/24", 28, |p| {
+            p.spec.namespace_selector = "kubernetes.io/metadata.name == 'red'".into()
+        }),
         node("node-a"),
         config(|c| (c.strict_affinity, c.max_blocks_per_host) = (true, 1)),
     ]);
@@ -441,22 +484,31 @@ async fn why_gives_a_reason_for_each_pool_and_block() {
         take(&store, handle).await;
     }
     let view = Client::new(store).view().await.unwrap();
-    let why = |node: &str| why(&view, &node.into(), Family::Ipv4);
-    assert_eq!(why("node-x"), None);
-    let why = why("node-a").unwrap();
-    let pools: Vec<_> = why
-        .pools
-        .iter()
-        .map(|p| (p.pool.as_str(), p.usable, p.reason.as_str()))
-        .collect();
-    assert_eq!(
-        pools,
+    let ask = |node: &str, labels| why(&view, &node.into(), Family::Ipv4, labels);
+    assert_eq!(ask("node-x", None), None);
+    let why = ask("node-a", None).unwrap();
+    let answers = |why: &Why| -> Vec<(String, bool, String)> {
+        let pools = why.pools.iter();
+        pools
+            .map(|p| (p.pool.to_string(), p.usable, p.reason.clone()))
+            .collect()
+    };
+    let expected = |d: &str| {
         [
-            ("a", true, "serves this node"),
-            ("b", false, "is disabled"),
-            ("c", false, "does not select this node"),
+            ("a", "serves this node"),
+            ("b", "is disabled"),
+            ("c", "does not select this node"),
+            ("d", d),
         ]
-    );
+        .map(|(pool, reason)| {
+            let usable = reason == "serves this node";
+            (pool.to_owned(), usable, reason.to_owned())
+        })
+    };
+    assert_eq!(answers(&why), expected("does not select this namespace"));
+    let red = namespace::named("red");
+    let for_red = ask("node-a", Some(&red)).unwrap();
+    assert_eq!(answers(&for_red), expected("serves this node"));
     assert_eq!(
         (why.blocks.len(), why.blocks[0].free, why.blocks[0].usable),
         (1, 0, false)

@@ -358,6 +358,14 @@ pub struct IpamConfig {
         skip_serializing_if = "is_zero"
     )]
     pub max_blocks_per_host: u32,
+    /// `Enabled` or `Disabled`: whether a KubeVirt virtual machine keeps its addresses when its pod goes. Kept and
+    /// shown; only Calico's CNI plugin knows virtual machines.
+    #[serde(
+        default,
+        rename = "kubeVirtVMAddressPersistence",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub kube_virt_vm_address_persistence: Option<String>,
     /// Seconds for which a released address is not handed out again.
     #[serde(
         default,
@@ -382,6 +390,7 @@ impl Default for IpamConfig {
             strict_affinity: false,
             auto_allocate_blocks: true,
             max_blocks_per_host: 0,
+            kube_virt_vm_address_persistence: None,
             ip_cooldown_seconds: 0,
             extra: Map::new(),
         }
@@ -404,6 +413,10 @@ impl IpamConfig {
     }
 }
 
+/// The handle under which Calico keeps four addresses of each block of a Windows node from everybody. There is no
+/// key of this handle.
+pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
+
 /// Handle of a node's IPIP tunnel address.
 #[must_use]
 pub fn ipip_handle(node: &NodeName) -> HandleId {
@@ -420,6 +433,18 @@ pub fn vxlan_handle(node: &NodeName) -> HandleId {
 #[must_use]
 pub fn vxlan_v6_handle(node: &NodeName) -> HandleId {
     HandleId::from(format!("vxlan-v6-tunnel-addr-{node}"))
+}
+
+/// Handle of a node's WireGuard address, IPv4.
+#[must_use]
+pub fn wireguard_handle(node: &NodeName) -> HandleId {
+    HandleId::from(format!("wireguard-tunnel-addr-{node}"))
+}
+
+/// Handle of a node's WireGuard address, IPv6.
+#[must_use]
+pub fn wireguard_v6_handle(node: &NodeName) -> HandleId {
+    HandleId::from(format!("wireguard-v6-tunnel-addr-{node}"))
 }
 
 #[cfg(test)]

@@ -206,6 +206,47 @@ fn gc_6_empty_blocks_but_never_the_last() {
 }
 
 #[test]
+fn gc_6_blocks_that_only_cool_down_and_blocks_of_nobody() {
+    let cooling = |b: &mut Block| {
+        take(b, 1, &attribute("net.1", "node-a"));
+        crate::block::release(b, 0, Duration::from_secs(30), Timestamp::from_nanos(1));
+        assert_eq!(b.in_use(), 1);
+    };
+    let mut snapshot = leaked();
+    store(&mut snapshot, &block("10.0.0.4/30", cooling));
+    let nobodys = |cidr: &str, change: &dyn Fn(&mut Block)| {
+        block(cidr, |b| {
+            change(b);
+            b.affinity = None;
+        })
+    };
+    for block in [
+        nobodys("10.0.0.8/30", &cooling),
+        nobodys("10.0.0.12/30", &|_| {}),
+        nobodys("10.0.0.16/30", &|b| {
+            take(b, 1, &attribute("net.2", "node-b"))
+        }),
+    ] {
+        put(
+            &mut snapshot,
+            &Key::Block(block.cidr).to_path(),
+            &block.to_json(),
+        );
+    }
+    let mut collected = twice(&snapshot, &["caliweb"]);
+    collected.retain(|c| !matches!(c, Collection::Addresses { .. }));
+    let cidr = |text: &str| text.parse().unwrap();
+    assert_eq!(
+        collected,
+        [
+            Collection::Block(cidr("10.0.0.4/30")),
+            Collection::Abandoned(cidr("10.0.0.8/30")),
+            Collection::Abandoned(cidr("10.0.0.12/30")),
+        ]
+    );
+}
+
+#[test]
 fn gc_7_nothing_while_an_endpoint_does_not_parse() {
     let mut snapshot = leaked();
     put(&mut snapshot, &format!("{PATH}-2"), b"{");

@@ -12,6 +12,7 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use caracal_ipam::error::MAX_OPERATIONS;
 use caracal_ipam::{Reading, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;
@@ -74,7 +75,11 @@ impl World {
             let times = txn.writes.iter().filter(|w| w.key() == write.key()).count();
             assert_eq!(times, 1, "{} is written twice", write.key());
         }
-        assert!(txn.compare.len() <= 128, "etcd takes 128 comparisons");
+        let most = txn.compare.len().max(txn.writes.len());
+        assert!(
+            most <= MAX_OPERATIONS,
+            "etcd does not take {most} operations"
+        );
         let holds = txn.compare.iter().all(|compare| match compare {
             Compare::Absent(key) => !self.keys.contains_key(key),
             Compare::Unchanged(key, revision) => {

@@ -167,6 +167,15 @@ impl Default for IpPoolSpec {
     }
 }
 
+/// The prefix length of a block where a pool says nothing.
+#[must_use]
+pub const fn default_block_len(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => 26,
+        Family::Ipv6 => 122,
+    }
+}
+
 impl IpPoolSpec {
     /// The range. A pool in a [`crate::Snapshot`] was validated, so this is always its CIDR.
     #[must_use]
@@ -177,10 +186,9 @@ impl IpPoolSpec {
     /// The prefix length of a block of this pool.
     #[must_use]
     pub fn block_len(&self) -> u8 {
-        match (self.block_size, self.prefix().family()) {
-            (0, Family::Ipv4) => 26,
-            (0, Family::Ipv6) => 122,
-            (len, _) => len,
+        match self.block_size {
+            0 => default_block_len(self.prefix().family()),
+            len => len,
         }
     }
 

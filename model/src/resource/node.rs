@@ -145,6 +145,13 @@ where
     }
 }
 
+const fn wireguard_field(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "interfaceIPv4Address",
+        Family::Ipv6 => "interfaceIPv6Address",
+    }
+}
+
 impl Spec for NodeSpec {
     const KIND: Kind = Kind::Node;
 
@@ -191,6 +198,33 @@ impl NodeSpec {
         match family {
             Family::Ipv4 => self.ipv4_vxlan_tunnel_addr.map(IpAddr::V4),
             Family::Ipv6 => self.ipv6_vxlan_tunnel_addr.map(IpAddr::V6),
+        }
+    }
+
+    /// The address of the node's WireGuard device of a family.
+    #[must_use]
+    pub fn wireguard_address(&self, family: Family) -> Option<IpAddr> {
+        let text = self.extra.get("wireguard")?.get(wireguard_field(family))?;
+        let address: IpAddr = text.as_str()?.parse().ok()?;
+        (Family::of(address) == family).then_some(address)
+    }
+
+    /// Names the address of the node's WireGuard device, or none; the field is absent rather than empty.
+    pub fn set_wireguard_address(&mut self, family: Family, address: Option<IpAddr>) {
+        let mut fields = match self.extra.remove("wireguard") {
+            Some(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        match address {
+            Some(address) => {
+                let text = Value::String(address.to_string());
+                fields.insert(wireguard_field(family).to_owned(), text);
+            }
+            None => drop(fields.remove(wireguard_field(family))),
+        }
+        if !fields.is_empty() {
+            self.extra
+                .insert("wireguard".to_owned(), Value::Object(fields));
         }
     }
 

@@ -12,9 +12,11 @@ use caracal_model::resource::Kind;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
 use clap::Subcommand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::ipam::{announced, now, on_store, refuse};
+use super::print_json;
+use crate::args::{Output, OutputArgs};
 
 /// `caracal node COMMAND`.
 #[derive(Debug, Subcommand)]
@@ -29,6 +31,9 @@ pub(crate) enum NodeCommand {
         /// Print the writes and make none.
         #[arg(long)]
         dry_run: bool,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
     },
 }
 
@@ -42,16 +47,38 @@ pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
         name,
         force,
         dry_run,
+        output,
     } = command;
-    on_store(async |store| delete(&store, &NodeName::from(name), force, dry_run).await)
+    let order = Order {
+        node: NodeName::from(name),
+        force,
+        dry_run,
+        json: output.output == Output::Json,
+    };
+    on_store(async |store| delete(&store, &order).await)
 }
 
-async fn delete(
-    store: &EtcdStore,
-    node: &NodeName,
+/// What was ordered.
+struct Order {
+    node: NodeName,
     force: bool,
     dry_run: bool,
-) -> anyhow::Result<ExitCode> {
+    json: bool,
+}
+
+impl Order {
+    /// For people on standard output; beside JSON on standard error.
+    fn say(&self, line: &str) {
+        if self.json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
+}
+
+async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
+    let node = &order.node;
     let ranges = [
         Range::Key(Key::node(node).to_path()),
         Range::Key(lease::path(node)),
@@ -61,31 +88,31 @@ async fn delete(
         anyhow::bail!("the datastore answered {} of 2 ranges", answer.ranges.len());
     };
     if let Some(reason) = leases.first().and_then(|kv| alive(kv, now()))
-        && !force
+        && !order.force
     {
         return Ok(refuse(&format!(
             "{node} seems to be alive: {reason}; stop it first, or add --force"
         )));
     }
-    let client = announced(store, dry_run, false);
+    let client = announced(store, order.dry_run, order.json);
     let left = client.release_node(node).await?;
-    println!(
+    order.say(&format!(
         "Released {} addresses and {} blocks of {node}",
         left.addresses.len(),
         left.blocks.len()
-    );
+    ));
     let mut doomed = belongings(store, node).await?;
     doomed.extend(leases.iter().cloned());
     doomed.extend(stored.iter().cloned());
     for kv in &doomed {
         let path = &kv.key;
-        let note = if dry_run {
+        let note = if order.dry_run {
             " (dry run: not written)"
         } else {
             ""
         };
-        println!("delete {path}{note}");
-        if dry_run {
+        order.say(&format!("delete {path}{note}"));
+        if order.dry_run {
             continue;
         }
         let txn = Txn::new().delete(path.clone(), kv.mod_revision);
@@ -101,6 +128,16 @@ async fn delete(
     {
         eprintln!("caracal: there is no Node {node}, and nothing of it is left");
         return Ok(ExitCode::from(NOT_FOUND));
+    }
+    if order.json {
+        let keys: Vec<&String> = doomed.iter().map(|kv| &kv.key).collect();
+        print_json(&json!({
+            "node": node,
+            "dryRun": order.dry_run,
+            "addresses": left.addresses,
+            "blocks": left.blocks,
+            "deleted": keys,
+        }));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ use caracal_ipam::guard::Guarded;
 use caracal_ipam::lease;
 use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::ReleaseIps;
+use caracal_ipam::repair::{Mender, Repair};
 use caracal_model::ipam::Owner;
 use caracal_model::names::NodeName;
 use caracal_model::time::Timestamp;
@@ -157,6 +158,13 @@ async fn carry_out<S: Store>(
                 // Used again meanwhile: nothing to collect.
                 Ok(_) | Err(ClientError::Refused(AffinityError::NotEmpty { .. })) => {}
                 Err(error) => return Err(error).context(format!("block {cidr}")),
+            }
+        }
+        Collection::Abandoned(cidr) => {
+            let mender = Mender::new(Repair::Mend(cidr), now());
+            let done = client.drive(mender).await;
+            if done.with_context(|| format!("block {cidr}"))? {
+                tracing::info!(%cidr, "collected an empty block of nobody");
             }
         }
         Collection::Node { node, proof } => {

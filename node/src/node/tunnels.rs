@@ -146,6 +146,8 @@ const fn device(kind: TunnelKind) -> &'static str {
     match kind {
         TunnelKind::Ipip => IPIP_DEVICE,
         TunnelKind::Vxlan | TunnelKind::VxlanV6 => vxlan_device(kind.family()),
+        TunnelKind::Wireguard => "wireguard.cali",
+        TunnelKind::WireguardV6 => "wg-v6.cali",
     }
 }
 
@@ -156,6 +158,13 @@ async fn ensure_one<S: Store>(
     kind: TunnelKind,
     up: &[String],
 ) -> anyhow::Result<Outcome> {
+    if kind.is_wireguard() {
+        // Nobody makes the device here: what Calico left is kept or given up, and nothing new is taken.
+        let stored = crate::register::read_node(store, me).await?;
+        if stored.is_none_or(|(node, _)| kind.current(&node).is_none()) {
+            return Ok(Outcome::Right);
+        }
+    }
     let wanted = client.ensure_tunnel_address(kind, me).await?;
     let stored = crate::register::read_node(store, me).await?;
     let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
@@ -190,6 +199,9 @@ pub(crate) fn set(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
                 Some(IpAddr::V6(v6)) => Some(v6),
                 _ => None,
             };
+        }
+        TunnelKind::Wireguard | TunnelKind::WireguardV6 => {
+            node.spec.set_wireguard_address(kind.family(), address);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use caracal_model::net::Prefix;
-use clap::{ArgGroup, Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use crate::args::OutputArgs;
 
@@ -83,10 +83,21 @@ pub(crate) struct ReleaseArgs {
     pub(crate) output: OutputArgs,
 }
 
+/// As calicoctl writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub(crate) enum PersistenceArg {
+    /// They keep them.
+    Enabled,
+    /// They do not.
+    Disabled,
+}
+
 /// `caracal ipam configure`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("what").required(true).multiple(true)
-    .args(["strictaffinity", "auto_allocate_blocks", "max_blocks_per_host", "ip_cooldown_seconds"])))]
+    .args(["strictaffinity", "auto_allocate_blocks", "max_blocks_per_host", "kubevirt_ip_persistence",
+        "ip_cooldown_seconds"])))]
 pub(crate) struct ConfigureArgs {
     /// Never take addresses from other nodes' blocks.
     #[arg(long, value_name = "true|false")]
@@ -97,6 +108,9 @@ pub(crate) struct ConfigureArgs {
     /// Most blocks of a node and family; 0 = the default, 20.
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_blocks_per_host: Option<u32>,
+    /// Whether KubeVirt virtual machines keep their addresses when their pods go.
+    #[arg(long, value_name = "Enabled|Disabled", ignore_case = true)]
+    pub(crate) kubevirt_ip_persistence: Option<PersistenceArg>,
     /// For how long a released address is not handed out again.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ip_cooldown_seconds: Option<u32>,
@@ -136,6 +150,9 @@ pub(crate) struct SplitArgs {
 pub(crate) struct WhyArgs {
     /// The node.
     pub(crate) node: String,
+    /// The pod's namespace, for pools with a namespaceSelector; without it the pod has none.
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
     /// IPv6 instead of IPv4.
     #[arg(short = '6', long)]
     pub(crate) ipv6: bool,

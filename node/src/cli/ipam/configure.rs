@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::ClientError;
-use caracal_ipam::settings::{Change, Configure};
+use caracal_ipam::settings::{Change, Configure, Persistence};
 
-use super::args::ConfigureArgs;
+use super::args::{ConfigureArgs, PersistenceArg};
 use super::{announced, refuse, show};
 use crate::args::Output;
 use crate::cli::print_json;
@@ -18,6 +18,10 @@ pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Resu
         strict_affinity: args.strictaffinity,
         auto_allocate_blocks: args.auto_allocate_blocks,
         max_blocks_per_host: args.max_blocks_per_host,
+        kubevirt_ip_persistence: args.kubevirt_ip_persistence.map(|p| match p {
+            PersistenceArg::Enabled => Persistence::Enabled,
+            PersistenceArg::Disabled => Persistence::Disabled,
+        }),
         ip_cooldown_seconds: args.ip_cooldown_seconds,
     };
     let client = announced(store, args.dry_run, json);

@@ -127,6 +127,11 @@ pub(super) fn configuration(config: &IpamConfig) {
         &config.auto_allocate_blocks.to_string(),
     ]);
     shown.add_row(["MaxBlocksPerHost", &config.max_blocks_per_host.to_string()]);
+    let persistence = config.kube_virt_vm_address_persistence.as_deref();
+    shown.add_row([
+        "KubeVirtVMAddressPersistence",
+        persistence.unwrap_or("Enabled"),
+    ]);
     shown.add_row(["IPCooldownSeconds", &config.ip_cooldown_seconds.to_string()]);
     for (name, value) in &config.extra {
         shown.add_row([name.as_str(), &value.to_string()]);

@@ -1,12 +1,15 @@
 //! `caracal ipam why NODE`: the decision chain, and a rehearsal of the assignment itself.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_datastore::EtcdStore;
+use caracal_datastore::{EtcdStore, Store};
+use caracal_ipam::namespace;
 use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::why::{Why, why};
 use caracal_ipam::{AssignRequest, Client, ClientError};
+use caracal_model::txn::Range;
 use caracal_model::{Family, NodeName};
 use serde_json::json;
 
@@ -23,7 +26,11 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
         Family::Ipv4
     };
     let survey = survey(store).await?;
-    let Some(why) = why(&survey.view, &node, family) else {
+    let namespace = match &args.namespace {
+        Some(namespace) => Some(labels(store, namespace).await?),
+        None => None,
+    };
+    let Some(why) = why(&survey.view, &node, family, namespace.as_ref()) else {
         let known: Vec<&str> = survey.view.nodes.keys().map(NodeName::as_str).collect();
         eprintln!(
             "caracal: there is no Node {node}; known: {}",
@@ -32,6 +39,7 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
         return Ok(ExitCode::from(NOT_FOUND));
     };
     let mut request = AssignRequest::workload(node, "caracal-ipam-why".into());
+    request.namespace_labels = namespace;
     if args.ipv6 {
         (request.num_v4, request.num_v6) = (0, 1);
     }
@@ -70,6 +78,17 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
         println!("{sentence}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The labels of a namespace, as an assignment for a pod in it would see them.
+async fn labels(store: &EtcdStore, namespace: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let profile = Range::Key(namespace::key(namespace).to_path());
+    let answer = store.read(&[profile]).await?;
+    let Some(stored) = answer.ranges.iter().flatten().next() else {
+        return Ok(namespace::named(namespace));
+    };
+    let labels = namespace::labels(namespace, &stored.value);
+    labels.with_context(|| format!("{} does not parse", stored.key))
 }
 
 const fn yes(usable: bool) -> &'static str {

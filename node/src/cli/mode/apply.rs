@@ -117,6 +117,7 @@ async fn missing<S: Store>(
             let device = match kind {
                 TunnelKind::Ipip => IPIP_DEVICE,
                 TunnelKind::Vxlan | TunnelKind::VxlanV6 => vxlan_device(kind.family()),
+                TunnelKind::Wireguard | TunnelKind::WireguardV6 => continue,
             };
             let comes = change.devices_come.iter().any(|(name, _)| name == device);
             if comes && kind.current(node).is_none() && had_none(before, name, kind) {

@@ -199,7 +199,7 @@ fn promise_addresses(snapshot: &mut Snapshot) {
                 .pools
                 .values()
                 .any(|pool| kind.qualifies(pool, &node.metadata.labels));
-            if !qualifies || kind.current(&node).is_some() {
+            if !qualifies || kind.is_wireguard() || kind.current(&node).is_some() {
                 continue;
             }
             let address: IpAddr = match kind {
