@@ -12,7 +12,9 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
+use crate::desired::{
+    Desired, PlannedRoute, Route, RouteKey, RouteKind, Target, Tunnel, TunnelKind, problem,
+};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
@@ -209,6 +211,12 @@ fn is_made_like(tunnel: &Tunnel, link: &Link, links: &Links) -> bool {
     })
 }
 
+/// True for a route to an address that is itself on a VXLAN link.
+fn is_to_vtep(planned: &&PlannedRoute) -> bool {
+    planned.kind == RouteKind::Vxlan
+        && matches!(&planned.route.target, Target::Via(hops) if hops.iter().all(|h| h.gateway.is_none()))
+}
+
 enum RouteState<'a> {
     Missing,
     /// Ours, but it leads elsewhere.
@@ -345,7 +353,9 @@ impl Ops<'_> {
     }
 
     fn routes(&mut self, actual: &Actual) {
-        for planned in self.desired.routes.values() {
+        // IPv6 takes a route through a VTEP only once the VTEP itself is on the tunnel's link.
+        let (vteps, others): (Vec<_>, Vec<_>) = self.desired.routes.values().partition(is_to_vtep);
+        for planned in vteps.into_iter().chain(others) {
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {
                 continue;

@@ -155,7 +155,9 @@ impl Route {
         let dev = self.dev.as_deref().unwrap_or_default();
         let destination = self.destination();
         let known = |p: &Prefix| p.len() == 0 || underlay.iter().any(|u| u.covers(p));
-        if destination.is_some_and(|p| is_kernels_own(&p)) {
+        let kernels = destination.is_some_and(|p| is_kernels_own(&p))
+            || self.protocol.as_deref() == Some("kernel");
+        if kernels {
             return RouteKind::Underlay;
         }
         if self.kind.as_deref() == Some("blackhole") {
@@ -225,6 +227,7 @@ mod tests {
             {"dst":"10.244.4.0/26","gateway":"10.244.4.0","dev":"vxlan.calico","protocol":"80","flags":["onlink"]},
             {"dst":"10.244.5.0/26","protocol":"bird","flags":[],"nexthops":[{"gateway":"10.0.0.5","dev":"eth0","weight":1,"flags":[]}]},
             {"dst":"fe80::/64","dev":"cali0123456789a","protocol":"kernel","metric":256,"flags":[],"pref":"medium"},
+            {"dst":"fd00:244::40","dev":"vxlan-v6.calico","protocol":"kernel","metric":256,"flags":[],"pref":"medium"},
             {"dst":"fd00:10::/64","dev":"eth0","protocol":"kernel","metric":256,"flags":[],"pref":"medium"},
             {"type":"blackhole","dst":"fd00:244::40/122","dev":"lo","protocol":"80","metric":1024,"flags":[],"pref":"medium"},
             {"dst":"fd00:244::41","dev":"cali0123456789a","metric":1024,"flags":[],"pref":"medium"},
@@ -249,6 +252,7 @@ mod tests {
                 "ipip",
                 "vxlan",
                 "direct",
+                "underlay",
                 "underlay",
                 "underlay",
                 "blackhole",

@@ -32,10 +32,15 @@ pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
     routes.into_iter().map(classify).collect()
 }
 
-/// Routes of one kind.
+/// Routes of one kind in all families of the lab. A VTEP on the link of its tunnel is part of the way and no
+/// destination: it is not counted.
 #[must_use]
 pub fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
-    kinds(lab, node).iter().filter(|(k, _)| *k == kind).count()
+    let is_vtep = |k: RouteKind, r: &Route| k == RouteKind::Vxlan && r.gateway.is_none();
+    kinds(lab, node)
+        .iter()
+        .filter(|(k, r)| *k == kind && !is_vtep(*k, r))
+        .count()
 }
 
 /// True when a node has a network device of this name.

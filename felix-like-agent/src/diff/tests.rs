@@ -74,6 +74,7 @@ fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
         }
         Op::AddRoute(route) => {
             route.target.links().try_for_each(|l| exists(actual, l))?;
+            gateway_is_on_link(actual, route)?;
             let there = actual.routes.entry(route.key()).or_default();
             if there.iter().any(|r| r.tos == 0) {
                 return Err("file exists".into());
@@ -82,6 +83,7 @@ fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
         }
         Op::ReplaceRoute(route) => {
             route.target.links().try_for_each(|l| exists(actual, l))?;
+            gateway_is_on_link(actual, route)?;
             let there = actual.routes.entry(route.key()).or_default();
             match there.iter_mut().find(|r| r.tos == 0) {
                 Some(first) => *first = route.clone().into(),
@@ -102,6 +104,26 @@ fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
         }
         Op::PutNat(nat) => actual.nat = Some(nat.fingerprint()),
         Op::DeleteNat => actual.nat = None,
+    }
+    Ok(())
+}
+
+/// IPv6 refuses a gateway that a route over another device leads to, "onlink" or not.
+fn gateway_is_on_link(actual: &Actual, route: &Route) -> Result<(), String> {
+    let Target::Via(hops) = &route.target else {
+        return Ok(());
+    };
+    for hop in hops {
+        let Some(gateway) = hop.gateway.filter(IpAddr::is_ipv6) else {
+            continue;
+        };
+        let way = actual
+            .all_routes()
+            .filter(|r| r.prefix.len() > 0 && r.prefix.contains(gateway))
+            .max_by_key(|r| (r.prefix.len(), std::cmp::Reverse(r.metric)));
+        if way.is_some_and(|r| r.link() != Some(&hop.link)) {
+            return Err("invalid gateway or device mismatch".into());
+        }
     }
     Ok(())
 }
@@ -632,4 +654,55 @@ fn ops_come_in_dependency_order() {
             "delete route 10.244.9.0/26 blackhole proto 80 metric 0",
         ]
     );
+}
+
+/// From unencapsulated to VXLAN on IPv6: the block's old route is what leads to the VTEP, until the VTEP has its own.
+#[test]
+fn an_ipv6_vtep_is_on_the_link_before_anything_goes_through_it() {
+    let link: IfName = vxlan_device(Family::Ipv6).into();
+    let route = |prefix: &str, target: Target| Route {
+        prefix: prefix.parse().unwrap(),
+        metric: 1024,
+        protocol: 80,
+        target,
+        mtu: None,
+    };
+    let via = |gateway: &str, link: &IfName| Target::via(gateway.parse().ok(), link, true);
+    let mut desired = Desired::default();
+    let tunnel = Tunnel {
+        name: link.clone(),
+        kind: TunnelKind::Vxlan {
+            vni: 4096,
+            port: 4789,
+            local: "fd00:a::1".parse().unwrap(),
+            parent: "eth0".into(),
+            mac: [0x66; 6],
+        },
+        mtu: 1430,
+        address: None,
+    };
+    desired.tunnels.insert(link.clone(), tunnel);
+    for wanted in [
+        route("fd00:244::40/122", via("fd00:244::41", &link)),
+        route("fd00:244::41/128", Target::via(None, &link, false)),
+    ] {
+        let planned = PlannedRoute {
+            route: wanted,
+            kind: RouteKind::Vxlan,
+        };
+        desired.routes.insert(planned.route.prefix, planned);
+    }
+    let mut actual = base();
+    actual.push_route(route("fd00:244::40/122", via("fd00:a::2", &"eth0".into())).into());
+    for phase in [Phase::Learning, Phase::Synced] {
+        let (ops, after) = run(&desired, &actual, phase);
+        assert!(
+            matches!(
+                ops.as_slice(),
+                [Op::AddTunnel(_), Op::AddRoute(_), Op::ReplaceRoute(_)]
+            ),
+            "{ops:?}"
+        );
+        assert_eq!(diff(&desired, &after, phase), []);
+    }
 }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use caracal_model::ipam::Block;
+use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
 
@@ -183,8 +184,20 @@ fn vxlan(
     };
     // The VTEP itself is on the link: there is nothing to go through.
     let gateway = (prefix != Prefix::host(vtep)).then_some(vtep);
+    if gateway.is_some() && family == Family::Ipv6 {
+        // IPv6 refuses a gateway that another device's route leads to, "onlink" or not, and until the pool's mode
+        // changes the block's own route is one. With the VTEP on the link, replacing that route is one step.
+        vtep_on_link(planner, vtep, &link, mtu);
+    }
     let target = Target::via(gateway, &link, gateway.is_some());
     let route = planner.route(prefix, cluster_metric(family), target, Some(mtu));
+    planner.add(RouteKind::Vxlan, route);
+}
+
+fn vtep_on_link(planner: &mut Planner<'_>, vtep: IpAddr, link: &IfName, mtu: u32) {
+    let metric = cluster_metric(Family::of(vtep));
+    let target = Target::via(None, link, false);
+    let route = planner.route(Prefix::host(vtep), metric, target, Some(mtu));
     planner.add(RouteKind::Vxlan, route);
 }
 

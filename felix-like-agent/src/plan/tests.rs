@@ -610,6 +610,7 @@ fn ipv6_has_vxlan_and_direct_routes() {
         [
             OWN,
             "vxlan: fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico onlink metric 1024 mtu 1430",
+            "vxlan: fd00:10:244:2::1/128 dev vxlan-v6.calico metric 1024 mtu 1430",
         ]
     );
     world.kernel.ipv6 = Err("the kernel has no IPv6".into());

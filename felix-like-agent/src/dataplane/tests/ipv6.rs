@@ -42,7 +42,8 @@ fn vxlan_direct_blackhole_and_workload() {
 fd00:10:244:1::5 dev cali123 metric 1024 pref medium
 ";
         let vxlan = format!(
-            "{local}fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 onlink mtu 1430 pref medium\n"
+            "{local}fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 onlink mtu 1430 pref medium
+fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
         );
         wait_for("VXLAN", LIMIT, routes, |seen| seen == vxlan).await;
         let status = node.settled().await;
@@ -67,6 +68,19 @@ fd00:10:244:1::5 dev cali123 metric 1024 pref medium
         wait_for("no device", LIMIT, links, |seen| !seen.contains("vxlan-v6")).await;
         node.settled().await;
         node.assert_quiet().await;
+        // And back, over a route that leads to the very gateway: the kernel asks for the VTEP on the link first.
+        let (kind, name, value) = pool("p", "fd00:10:244::/48", r#","vxlanMode":"Always""#);
+        node.put(kind, name, value);
+        wait_for("VXLAN again", LIMIT, routes, |seen| seen == vxlan).await;
+        assert_eq!(node.settled().await.problems, []);
+        let (kind, name, value) = pool("p", "fd00:10:244::/48", "");
+        node.put(kind, name, value);
+        wait_for("direct again", LIMIT, routes, |seen| seen == direct).await;
+        wait_for("no device again", LIMIT, links, |seen| {
+            !seen.contains("vxlan-v6")
+        })
+        .await;
+        node.settled().await;
         let mut multipath = BTreeMap::new();
         let hops = ["fd00:a::2", "fd00:a::3"]
             .map(|h| h.parse().unwrap())
