@@ -118,9 +118,11 @@ pub struct WatchOptions {
     pub reconnect_after: Duration,
     /// Silence after which the view is stale although no error was seen.
     pub stale_after: Duration,
-    /// Shortest time between two views that differ in their snapshot. The first change after a quiet time
-    /// passes at once.
-    pub coalesce: Duration,
+    /// Shortest time between two views that differ in their snapshot, for each key that is followed: a view costs
+    /// its readers time in proportion to its size. The first change after a quiet time passes at once.
+    pub coalesce_per_key: Duration,
+    /// Longest such time, however many keys there are.
+    pub coalesce_limit: Duration,
     /// First pause before connecting again; doubles with every failure. Pauses are jittered, so that a
     /// cluster's nodes do not come back all at the same moment.
     pub backoff_min: Duration,
@@ -138,7 +140,9 @@ impl Default for WatchOptions {
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),
-            coalesce: Duration::from_millis(100),
+            // A view is copied and planned anew as a whole; a cluster of a few hundred keys need not wait for it.
+            coalesce_per_key: Duration::from_micros(10),
+            coalesce_limit: Duration::from_millis(100),
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(2),
             list_timeout: Duration::from_secs(60),

@@ -7,20 +7,22 @@ use caracal_model::Snapshot;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Freshness, View};
+use super::{Freshness, View, WatchOptions};
 
 pub(super) struct Publisher {
     sender: watch::Sender<View>,
-    coalesce: Duration,
-    last: Option<Instant>,
+    coalesce_per_key: Duration,
+    coalesce_limit: Duration,
+    next: Option<Instant>,
 }
 
 impl Publisher {
-    pub(super) const fn new(sender: watch::Sender<View>, coalesce: Duration) -> Self {
+    pub(super) const fn new(sender: watch::Sender<View>, options: &WatchOptions) -> Self {
         Self {
             sender,
-            coalesce,
-            last: None,
+            coalesce_per_key: options.coalesce_per_key,
+            coalesce_limit: options.coalesce_limit,
+            next: None,
         }
     }
 
@@ -31,12 +33,20 @@ impl Publisher {
 
     /// When the next snapshot may be published.
     pub(super) fn next_slot(&self, now: Instant) -> Instant {
-        self.last.map_or(now, |last| last + self.coalesce)
+        self.next.unwrap_or(now)
     }
 
-    /// Publishes a snapshot that was listed or followed.
-    pub(super) fn snapshot(&mut self, now: Instant, snapshot: Arc<Snapshot>, freshness: Freshness) {
-        self.last = Some(now);
+    /// Publishes a snapshot of so many keys that was listed or followed.
+    pub(super) fn snapshot(
+        &mut self,
+        now: Instant,
+        snapshot: Arc<Snapshot>,
+        keys: usize,
+        freshness: Freshness,
+    ) {
+        let keys = u32::try_from(keys).unwrap_or(u32::MAX);
+        let gap = self.coalesce_per_key.saturating_mul(keys);
+        self.next = Some(now + gap.min(self.coalesce_limit));
         self.sender.send_modify(|view| {
             log_transition(&view.freshness, &freshness, snapshot.revision);
             view.snapshot = snapshot;

@@ -93,6 +93,11 @@ impl Replica {
         self.dirty
     }
 
+    /// Number of keys that are followed.
+    pub(super) fn keys(&self) -> usize {
+        self.known.len()
+    }
+
     /// The snapshot to publish.
     pub(super) fn take(&mut self) -> Arc<Snapshot> {
         self.dirty = false;

@@ -50,7 +50,7 @@ impl<S: Store> Task<S> {
     pub(super) fn new(store: S, options: WatchOptions, sender: watch::Sender<View>) -> Self {
         Self {
             store,
-            publisher: Publisher::new(sender, options.coalesce),
+            publisher: Publisher::new(sender, &options),
             replica: Replica::new(),
             liveness: Liveness::new(Instant::now()),
             outage: Outage::new(options.log_interval),
@@ -209,6 +209,8 @@ impl<S: Store> Task<S> {
     fn publish(&mut self) {
         let now = Instant::now();
         let freshness = self.liveness.freshness(now, &self.options);
-        self.publisher.snapshot(now, self.replica.take(), freshness);
+        let keys = self.replica.keys();
+        self.publisher
+            .snapshot(now, self.replica.take(), keys, freshness);
     }
 }

@@ -27,8 +27,11 @@ use crate::ownership::{Ownership, is_tunnel_device};
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
 use crate::settings::{Overrides, Settings};
 
-/// Shortest time between the starts of two passes: bursts are taken together.
-const SPACING: Duration = Duration::from_millis(50);
+/// After a pass the loop rests for so many times as long as the pass took: bursts are taken together, and passes
+/// never take more than a third of the time.
+const REST: u32 = 2;
+/// Longest such rest.
+const REST_LIMIT: Duration = Duration::from_millis(50);
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
 /// Passes with more ops log them at debug level.
@@ -259,7 +262,8 @@ impl Reconciler {
                 }
             };
             let wake = again.map_or(next_resync, |again| again.min(next_resync));
-            if !self.wait(started, wake).await {
+            let rested = Instant::now() + (started.elapsed() * REST).min(REST_LIMIT);
+            if !self.wait(rested, wake).await {
                 return;
             }
             if Instant::now() >= next_resync {
@@ -275,7 +279,7 @@ impl Reconciler {
     }
 
     /// Waits for a reason for the next pass. False when nobody is left to work for.
-    async fn wait(&mut self, started: Instant, wake: Instant) -> bool {
+    async fn wait(&mut self, rested: Instant, wake: Instant) -> bool {
         let command = loop {
             let command = tokio::select! {
                 command = self.commands.recv() => Some(command),
@@ -303,7 +307,7 @@ impl Reconciler {
             Some(Some(Command::Resync)) => self.look_at_everything(),
             Some(Some(Command::Answer(_))) | None => {}
         }
-        tokio::time::sleep_until(started + SPACING).await;
+        tokio::time::sleep_until(rested).await;
         true
     }
 

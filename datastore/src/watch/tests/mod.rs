@@ -34,8 +34,22 @@ async fn a_view_follows_the_datastore() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn views_of_few_keys_follow_one_another_closely() {
+    let store = MemoryStore::new();
+    let mut receiver = started(&store).await;
+    for i in 1..=5 {
+        put(&store, "a", i);
+        sleep(Duration::from_millis(2)).await;
+        assert_eq!(third(&receiver.borrow_and_update().clone(), "a"), Some(i));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_change_passes_at_once_and_bursts_coalesce() {
     let store = MemoryStore::new();
+    // Ten microseconds for each of 20000 keys would be twice the limit.
+    let many = (0..20_000).map(|n| Write::Put(key(&format!("other{n}")), pool(0).into_bytes()));
+    store.write(many.collect());
     let mut receiver = started(&store).await;
     sleep(Duration::from_secs(10)).await;
     receiver.mark_unchanged();
