@@ -4,8 +4,10 @@
 //! completed it: a pod that works keeps working.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use caracal_datastore::store::Store;
+use caracal_model::announcement::Announcement;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 
@@ -14,7 +16,8 @@ use crate::attachment::{Workload, handle_of_alias};
 use crate::call::{Call, Milestone, Progress};
 use crate::del;
 use crate::endpoint::{self, Known};
-use crate::error::CniError;
+use crate::error::{CniError, chain};
+use crate::gates;
 use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
@@ -22,6 +25,7 @@ use crate::kernel::pod::{self, PodPlan};
 use crate::kernel::route_wait::RouteWait;
 use crate::kernel::sysctl;
 use crate::kernel::veth::VethPair;
+use crate::node_process;
 use crate::settings;
 use crate::spec::outcome::Route;
 use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
@@ -44,6 +48,7 @@ pub async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let netns = Netns::open(call.netns()?)?;
+    gates::wait(&call.conf.gates()?).await?;
     tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;
     let complete = known.own_endpoint(&call.attachment).is_some();
@@ -95,7 +100,9 @@ async fn attach<S: Store>(
         0 => None,
         seconds => Some((RouteWait::subscribe()?, seconds)),
     };
-    let (obtained, pair) = if call.has_own_addresses() {
+    let (obtained, pair) = if !site.wishes.without_ipam.is_empty() {
+        with_named_addresses(&site).await?
+    } else if call.has_own_addresses() {
         with_own_addresses(&site, store, &known).await?
     } else {
         with_delegated_addresses(&site, &known).await?
@@ -108,16 +115,47 @@ async fn attach<S: Store>(
     progress(Milestone::PodConfigured);
 
     let mac = pair.pod.mac.unwrap_or(site.mac);
-    endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
+    let revision = endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
     progress(Milestone::EndpointWritten);
 
-    if let Some((wait, seconds)) = wait {
-        let node = call.attachment.node.as_str();
-        wait.wait(&pair.host, &plan.addresses, seconds, node)
-            .await?;
-        progress(Milestone::RouteSeen);
-    }
+    let routed = async {
+        if let Some((wait, seconds)) = wait {
+            let node = call.attachment.node.as_str();
+            wait.wait(&pair.host, &plan.addresses, seconds, node)
+                .await?;
+            progress(Milestone::RouteSeen);
+        }
+        Ok::<_, CniError>(())
+    };
+    let announced = async {
+        announced(call, &plan.addresses, revision).await;
+        progress(Milestone::Announced);
+        Ok(())
+    };
+    tokio::try_join!(routed, announced)?;
     outcome(call, &plan, &pair, &mac)
+}
+
+/// Waits until other nodes have been told of the addresses, a while at most: a pod that is not announced yet is better
+/// than none.
+async fn announced(call: &Call, addresses: &[Prefix], revision: i64) {
+    let seconds = call.conf.announce_wait();
+    if seconds == 0 {
+        return;
+    }
+    let wait = Duration::from_secs(u64::from(seconds));
+    let addresses = addresses.iter().map(Prefix::address).collect();
+    let socket = call.dirs.admin_socket();
+    match node_process::announced(&socket, addresses, revision, wait).await {
+        Ok(Announcement {
+            missing: Some(reason),
+            ..
+        }) => tracing::warn!(reason, seconds, "not announced yet; going on"),
+        Ok(announcement) => tracing::debug!(?announcement, "announced"),
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "cannot tell whether it is announced");
+        }
+    }
 }
 
 async fn configure(site: &Site<'_>, pair: &Pair, plan: &PodPlan) -> Result<(), KernelError> {
@@ -134,7 +172,7 @@ async fn configure(site: &Site<'_>, pair: &Pair, plan: &PodPlan) -> Result<(), K
 
 /// The families to prepare for. A delegated plugin tells only afterwards.
 fn expected_families(call: &Call, wishes: &Wishes) -> Vec<Family> {
-    if call.has_own_addresses() {
+    if call.has_own_addresses() || !wishes.without_ipam.is_empty() {
         return wishes.wanted_families();
     }
     let mut families = vec![Family::Ipv4];
@@ -148,6 +186,15 @@ fn default_routes(call: &Call, addresses: &[Prefix]) -> Vec<Prefix> {
     }
     let any = |family| Prefix::truncated(pod::gateway(family), 0);
     pod::families(addresses).into_iter().map(any).collect()
+}
+
+/// Addresses that the pod brings; nobody is asked for them.
+async fn with_named_addresses(site: &Site<'_>) -> Result<(Obtained, Pair), CniError> {
+    let pair = make_pair(site).await?;
+    let named = &site.wishes.without_ipam;
+    let addresses: Vec<_> = named.iter().copied().map(Prefix::host).collect();
+    let destinations = default_routes(site.call, &addresses);
+    Ok((Obtained::new(addresses, destinations), pair))
 }
 
 /// Addresses from the datastore and the pair from the kernel, at the same time.

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use caracal_datastore::store::Store;
 use caracal_ipam::client::{Client, ClientError};
-use caracal_ipam::error::{AssignError, AssignIpError, Unreadable};
-use caracal_ipam::request::{AssignIpRequest, AssignRequest};
+use caracal_ipam::error::{AssignError, AssignIpError, ReleaseError, Unreadable};
+use caracal_ipam::request::{AssignIpRequest, AssignRequest, Target};
 use caracal_model::names::{HandleId, NodeName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::ip_pool::AllowedUse;
 use caracal_model::txn::KeyValue;
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, calicos_handle};
 use crate::spec::Wishes;
 use crate::turn::Turn;
 
@@ -41,6 +41,17 @@ pub enum AddressError {
         #[source]
         source: ClientError<AssignIpError>,
     },
+    /// One that Calico's plugin took could not be released.
+    #[error(
+        "cannot release addresses of {handle} that Calico's plugin took for a further interface"
+    )]
+    Calicos {
+        /// The handle.
+        handle: HandleId,
+        /// Why.
+        #[source]
+        source: ClientError<ReleaseError>,
+    },
     /// They could not be released or looked up.
     #[error("cannot look up or release handle {handle}")]
     Handle {
@@ -59,6 +70,7 @@ impl AddressError {
         match self {
             Self::Assign(error) => error.is_transient(),
             Self::AssignIp { source, .. } => source.is_transient(),
+            Self::Calicos { source, .. } => source.is_transient(),
             Self::Handle { source, .. } => source.is_transient(),
         }
     }
@@ -241,4 +253,39 @@ pub async fn release<S: Store>(
             source,
         })?;
     Ok(released.addresses)
+}
+
+/// Releases what Calico's plugin has assigned to a further interface of a container. It has one handle for all of a
+/// container's interfaces, so that only the endpoint tells which addresses are this interface's.
+///
+/// # Errors
+/// [`AddressError`].
+pub async fn release_calicos<S: Store>(
+    store: &S,
+    handle: &HandleId,
+    networks: &[Prefix],
+) -> Result<(), AddressError> {
+    let Some(handle) = calicos_handle(handle).filter(|_| !networks.is_empty()) else {
+        return Ok(());
+    };
+    let held = look_up(store, &handle).await?.into_iter();
+    let of_interface = held.filter(|h| networks.contains(&Prefix::host(h.address)));
+    let targets: Vec<_> = of_interface
+        .map(|h| Target {
+            address: h.address,
+            handle: Some(handle.clone()),
+            sequence: h.sequence,
+        })
+        .collect();
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let client = Client::new(store.clone());
+    match client.release_ips(targets).await {
+        Ok(released) => {
+            tracing::info!(%handle, addresses = ?released.addresses, "released: Calico's plugin took them");
+            Ok(())
+        }
+        Err(source) => Err(AddressError::Calicos { handle, source }),
+    }
 }

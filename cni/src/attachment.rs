@@ -286,6 +286,14 @@ pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
     })
 }
 
+/// The handle under which Calico's plugin has the addresses of a further interface: that of the container's first
+/// one. None when this is the first one's handle.
+#[must_use]
+pub fn calicos_handle(handle: &HandleId) -> Option<HandleId> {
+    let (first, _ifname) = handle.as_str().split_once(':')?;
+    Some(HandleId::from(first))
+}
+
 /// The container of a handle of this network. None for another network's handle and for those where the
 /// border between network and container is not certain (`a.b` may be a network too).
 #[must_use]

@@ -21,6 +21,8 @@ pub enum Milestone {
     EndpointWritten,
     /// ADD: the kernel routes to the pod.
     RouteSeen,
+    /// ADD: the pod's addresses are announced.
+    Announced,
     /// DEL: the interface is gone.
     InterfaceDeleted,
     /// DEL: the endpoint is gone.
@@ -31,12 +33,13 @@ pub enum Milestone {
 
 impl Milestone {
     /// All, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::AddressesHeld,
         Self::PairMade,
         Self::PodConfigured,
         Self::EndpointWritten,
         Self::RouteSeen,
+        Self::Announced,
         Self::InterfaceDeleted,
         Self::EndpointDeleted,
         Self::AddressesReleased,

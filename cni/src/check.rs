@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use caracal_datastore::store::Store;
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::format_mac;
 
 use crate::addresses;
@@ -16,7 +16,7 @@ use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
 use crate::kernel::pod;
 use crate::kernel::route_wait::is_routed;
-use crate::spec::{Command, Outcome};
+use crate::spec::{Command, Outcome, Wishes};
 
 /// What differs.
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +34,17 @@ pub struct CheckError {
 /// [`CniError::Check`] with all differences.
 pub async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let known = endpoint::read(store, &call.attachment).await?;
+    let from_ipam = Wishes::of(&call.env, &call.conf)?.without_ipam.is_empty();
     let mut differences = Vec::new();
-    let addresses = stored(call, store, &known, &mut differences).await?;
+    let mac = known.own_endpoint(&call.attachment).map(|e| e.spec.mac);
+    let addresses = stored(call, store, &known, from_ipam, &mut differences).await?;
     previous(call, &addresses, &mut differences)?;
-    kernel(call, &addresses, &mut differences).await?;
-    if let Some(delegate) = call.delegate()? {
+    let made = Made {
+        mac,
+        ..Made::remembered(call)?
+    };
+    kernel(call, &addresses, &made, &mut differences).await?;
+    if let Some(delegate) = call.delegate()?.filter(|_| from_ipam) {
         delegate.run(Command::Check)?;
     }
     if differences.is_empty() {
@@ -64,6 +70,7 @@ async fn stored<S: Store>(
     call: &Call,
     store: &S,
     known: &Known,
+    from_ipam: bool,
     differences: &mut Vec<String>,
 ) -> Result<Vec<Prefix>, CniError> {
     let attachment = &call.attachment;
@@ -85,7 +92,7 @@ async fn stored<S: Store>(
     }
     let mut addresses = spec.ip_networks;
     addresses.sort_unstable();
-    if call.has_own_addresses() {
+    if from_ipam && call.has_own_addresses() {
         let handle = attachment.handle();
         let held = addresses::held(store, &handle).await?;
         let held: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
@@ -135,9 +142,41 @@ fn previous(
     Ok(())
 }
 
+/// What else is known of the ADD.
+#[derive(Default)]
+struct Made {
+    /// MAC of the pod's interface.
+    mac: Option<String>,
+    /// MTU of the pod's interface; results tell it from 1.1.0 on.
+    mtu: Option<u32>,
+    /// Destinations through our gateway.
+    destinations: Vec<Prefix>,
+}
+
+impl Made {
+    fn remembered(call: &Call) -> Result<Self, CniError> {
+        let mut made = Self::default();
+        let previous = match &call.conf.prev_result {
+            Some(previous) => Outcome::from_json(previous).map_err(CniError::PrevResult)?,
+            None => Outcome::default(),
+        };
+        let name = &call.attachment.ifname;
+        let mut interfaces = previous.interfaces.iter();
+        let own = interfaces.find(|i| i.name == *name && i.sandbox.is_some());
+        made.mtu = own.and_then(|i| i.mtu);
+        let through_us = previous.routes.iter().filter(|route| {
+            let gateway = pod::gateway(Family::of(route.dst.address));
+            route.gw == Some(gateway)
+        });
+        made.destinations = through_us.map(|route| route.dst.prefix()).collect();
+        Ok(made)
+    }
+}
+
 async fn kernel(
     call: &Call,
     addresses: &[Prefix],
+    made: &Made,
     differences: &mut Vec<String>,
 ) -> Result<(), CniError> {
     let netns = Netns::open(call.netns()?)?;
@@ -162,6 +201,7 @@ async fn kernel(
         differences.push(format!("{name} and {host_name} are not one veth pair"));
     }
     pod_side(call, &inside, &pod_link, addresses, differences).await?;
+    as_made(&inside, &pod_link, made, differences).await?;
     Ok(())
 }
 
@@ -188,6 +228,37 @@ async fn host_side(
             if !is_routed(host, link, address).await? {
                 differences.push(format!("the host has no route to {address} on {name}"));
             }
+        }
+    }
+    Ok(())
+}
+
+async fn as_made(
+    inside: &Links,
+    link: &Link,
+    made: &Made,
+    differences: &mut Vec<String>,
+) -> Result<(), KernelError> {
+    let name = &link.name;
+    let mac = link.mac.as_ref().map(format_mac).unwrap_or_default();
+    if let Some(wanted) = made.mac.as_ref().filter(|wanted| **wanted != mac) {
+        differences.push(format!("{name} has MAC {mac}, the endpoint {wanted}"));
+    }
+    if let Some(wanted) = made.mtu.filter(|wanted| *wanted != link.mtu) {
+        differences.push(format!("{name} has MTU {}, prevResult {wanted}", link.mtu));
+    }
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let of_family = |d: &&Prefix| d.family() == family && d.len() > 0;
+        let wanted: Vec<_> = made.destinations.iter().filter(of_family).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let present = pod::destinations(inside, link, family).await?;
+        for route in wanted.into_iter().filter(|route| !present.contains(route)) {
+            let gateway = pod::gateway(family);
+            differences.push(format!(
+                "the container has no route to {route} via {gateway} on {name}"
+            ));
         }
     }
     Ok(())

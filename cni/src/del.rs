@@ -8,10 +8,10 @@ use caracal_datastore::store::Store;
 use caracal_model::time::Timestamp;
 
 use crate::addresses;
-use crate::attachment::INTERFACE_PREFIX;
+use crate::attachment::{INTERFACE_PREFIX, calicos_handle};
 use crate::call::{Call, Milestone, Progress, Role};
 use crate::endpoint;
-use crate::error::CniError;
+use crate::error::{CniError, chain};
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::{Netns, NetnsError};
 use crate::spec::Command;
@@ -61,16 +61,6 @@ pub(crate) async fn release_or_leave<S: Store>(
     Ok(())
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 fn tombstone(call: &Call) -> Tombstone {
     let attachment = &call.attachment;
     let endpoint = (call.role == Role::Main).then(|| attachment.endpoint_key().to_path());
@@ -90,7 +80,13 @@ async fn release<S: Store>(
     let attachment = &call.attachment;
     tombstones::settle(store, &call.dirs.lib, attachment, Patience::None).await?;
     if call.role == Role::Main {
-        endpoint::remove(store, &attachment.endpoint_key(), &attachment.container_id).await?;
+        let handle = attachment.handle();
+        let (key, container) = (attachment.endpoint_key(), &attachment.container_id);
+        if calicos_handle(&handle).is_some() {
+            let networks = endpoint::networks_of(store, &key, container).await?;
+            addresses::release_calicos(store, &handle, &networks).await?;
+        }
+        endpoint::remove(store, &key, container).await?;
         progress(Milestone::EndpointDeleted);
     }
     if call.has_own_addresses() {

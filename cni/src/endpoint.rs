@@ -131,7 +131,7 @@ fn is_locked(cluster: &[u8]) -> bool {
     value["spec"]["datastoreReady"] == Value::Bool(false)
 }
 
-/// Writes the endpoint, and the profile that it needs when there is none.
+/// Writes the endpoint, and the profile that it needs when there is none. Answers with the revision of that.
 ///
 /// # Errors
 /// [`EndpointError`].
@@ -141,13 +141,13 @@ pub async fn write<S: Store>(
     addresses: &[Prefix],
     mac: &Mac,
     mut known: Known,
-) -> Result<(), EndpointError> {
+) -> Result<i64, EndpointError> {
     for _ in 0..TRIES {
         let txn = draft(attachment, addresses, mac, &known)?;
         match store.commit(&txn).await.map_err(EndpointError::Store)? {
             TxnOutcome::Committed(revision) => {
                 tracing::debug!(revision, "endpoint written");
-                return Ok(());
+                return Ok(revision);
             }
             TxnOutcome::Conflict => known = read(store, attachment).await?,
         }
@@ -181,6 +181,24 @@ fn draft(
         txn = txn.create(key.to_path(), value.to_string().into_bytes());
     }
     Ok(txn)
+}
+
+/// The addresses of the endpoint when it is this container's; else none.
+///
+/// # Errors
+/// [`EndpointError`].
+pub async fn networks_of<S: Store>(
+    store: &S,
+    key: &Key,
+    container_id: &str,
+) -> Result<Vec<Prefix>, EndpointError> {
+    let range = Range::Key(key.to_path());
+    let answer = store.read(&[range]).await.map_err(EndpointError::Store)?;
+    let stored = answer.ranges.into_iter().flatten().next();
+    let endpoint = stored
+        .filter(|stored| is_of_container(&stored.value, container_id))
+        .and_then(|stored| WorkloadEndpoint::from_json(&stored.value).ok());
+    Ok(endpoint.map(|e| e.spec.ip_networks).unwrap_or_default())
 }
 
 /// Removes the endpoint when it is this container's. True when there was one.

@@ -6,6 +6,7 @@ use crate::addresses::AddressError;
 use crate::check::CheckError;
 use crate::delegate::DelegateError;
 use crate::endpoint::EndpointError;
+use crate::gates::GateError;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
@@ -13,6 +14,17 @@ use crate::settings::SettingsError;
 use crate::spec::{Code, ConfigError, EnvError, Failure};
 use crate::status::StatusError;
 use crate::tombstones::TombstoneError;
+
+/// An error with its causes in one line, for logs.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +62,9 @@ pub enum CniError {
     /// The kernel.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// A program that the configuration wants to be ready.
+    #[error(transparent)]
+    Gate(#[from] GateError),
     /// The agent's route.
     #[error(transparent)]
     RouteWait(#[from] RouteWaitError),
@@ -95,6 +110,7 @@ impl CniError {
             }
             Self::Delegate(_) => Code::Delegate,
             Self::Kernel(error) => kernel_code(error),
+            Self::Gate(_) => Code::TryAgainLater,
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
             Self::Tombstone(error) => tombstone_code(error),

@@ -18,7 +18,7 @@ use crate::attachment::{container_of, handle, handle_of_alias};
 use crate::call::{Call, Role};
 use crate::endpoint::{self, EndpointError};
 use crate::error::CniError;
-use crate::kernel::link::Links;
+use crate::kernel::link::{KernelError, Link, Links};
 use crate::spec::{Command, ConfigError};
 
 /// Releases what belongs to no attachment of the list.
@@ -27,13 +27,18 @@ use crate::spec::{Command, ConfigError};
 /// [`CniError`]; what was released until then stays released.
 pub async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let alive = alive(call)?;
-    let interfaces = call.role == Role::Main;
-    if interfaces {
-        delete_interfaces(call, &alive).await?;
-    }
     let dead = dead_handles(call, store, &alive).await?;
-    if interfaces && !dead.is_empty() {
-        remove_endpoints(call, store, &dead).await?;
+    if call.role == Role::Main {
+        let host = Links::here()?;
+        let links = dead_links(call, &host, &alive).await?;
+        let by_link = links.iter().map(|(_, handle)| handle.clone());
+        let all: BTreeSet<_> = dead.iter().cloned().chain(by_link).collect();
+        // The interfaces are what tells of attachments whose addresses another plugin has, so they go last.
+        remove_endpoints(call, store, &alive, &all).await?;
+        for (link, handle) in &links {
+            host.delete(link).await?;
+            tracing::info!(link = link.name, %handle, "deleted: the runtime knows no such attachment");
+        }
     }
     for handle in &dead {
         let addresses = addresses::release(store, handle, &[]).await?;
@@ -59,19 +64,22 @@ fn alive(call: &Call) -> Result<BTreeSet<HandleId>, ConfigError> {
         .collect())
 }
 
-async fn delete_interfaces(call: &Call, alive: &BTreeSet<HandleId>) -> Result<(), CniError> {
-    let host = Links::here()?;
-    for link in host.all().await? {
-        let Some(handle) = link.alias.as_deref().and_then(handle_of_alias) else {
-            continue;
-        };
-        let ours = container_of(&handle, &call.attachment.network).is_some();
-        if ours && !alive.contains(&handle) {
-            host.delete(&link).await?;
-            tracing::info!(link = link.name, %handle, "deleted: the runtime knows no such attachment");
-        }
-    }
-    Ok(())
+/// The interfaces of this network's attachments that are not alive, with the handle that their alias tells.
+async fn dead_links(
+    call: &Call,
+    host: &Links,
+    alive: &BTreeSet<HandleId>,
+) -> Result<Vec<(Link, HandleId)>, KernelError> {
+    let of_alias = |link: Link| {
+        let handle = link.alias.as_deref().and_then(handle_of_alias)?;
+        Some((link, handle))
+    };
+    let dead = |(_, handle): &(Link, HandleId)| {
+        let ours = container_of(handle, &call.attachment.network).is_some();
+        ours && !alive.contains(handle)
+    };
+    let links = host.all().await?.into_iter();
+    Ok(links.filter_map(of_alias).filter(dead).collect())
 }
 
 async fn dead_handles<S: Store>(
@@ -96,25 +104,25 @@ async fn dead_handles<S: Store>(
     Ok(dead)
 }
 
+/// Removes this node's endpoints of attachments that are `dead`; and of containers without orchestrator, whose
+/// endpoint tells the network, all those that are not alive.
 async fn remove_endpoints<S: Store>(
     call: &Call,
     store: &S,
-    dead: &[HandleId],
+    alive: &BTreeSet<HandleId>,
+    dead: &BTreeSet<HandleId>,
 ) -> Result<(), CniError> {
-    let containers: BTreeSet<_> = dead
-        .iter()
-        .filter_map(|handle| container_of(handle, &call.attachment.network))
-        .collect();
+    let network = call.attachment.network.as_str();
     let prefix = keys::kind_prefix(Kind::WorkloadEndpoint);
     for stored in read(store, Range::Prefix(prefix)).await? {
         let Ok(endpoint) = WorkloadEndpoint::from_json(&stored.value) else {
             continue;
         };
         let spec = &endpoint.spec;
-        let attachment = handle(&call.attachment.network, &spec.container_id, &spec.endpoint);
+        let attachment = handle(network, &spec.container_id, &spec.endpoint);
+        let told = spec.orchestrator == "cni" && spec.profiles == [network];
         if spec.node == call.attachment.node.as_str()
-            && containers.contains(spec.container_id.as_str())
-            && dead.contains(&attachment)
+            && (dead.contains(&attachment) || told && !alive.contains(&attachment))
             && let Ok(key) = Key::parse(&stored.key)
         {
             endpoint::remove(store, &key, &spec.container_id).await?;

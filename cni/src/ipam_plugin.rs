@@ -11,7 +11,7 @@ use crate::check::CheckError;
 use crate::del;
 use crate::endpoint;
 use crate::error::CniError;
-use crate::spec::{IpConfig, Outcome, Wishes};
+use crate::spec::{ConfigError, IpConfig, Outcome, Wishes};
 use crate::tombstones::{self, Patience};
 
 /// Assigns addresses; the same ones for a repeated call.
@@ -25,6 +25,14 @@ pub async fn add<S: Store>(
 ) -> Result<Outcome, CniError> {
     tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
+    if !wishes.without_ipam.is_empty() {
+        return Err(ConfigError::Invalid {
+            key: "ipAddrsNoIpam",
+            reason: "an IPAM plugin has only IPAM's addresses; use the main plugin caracal-cni"
+                .into(),
+        }
+        .into());
+    }
     let known = endpoint::read(store, &call.attachment).await?;
     let handle = known.handle.as_ref();
     let held = match addresses::hold(store, &call.dirs.run, &call.attachment, &wishes, handle).await

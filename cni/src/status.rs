@@ -1,47 +1,54 @@
-//! STATUS: could an ADD be served now? The datastore must answer and know the node, and the node's process
-//! must be up, since only it programs routes.
-
-use std::io;
-use std::path::PathBuf;
+//! STATUS: could an ADD be served now? The node's process must be up and ready, since only it programs routes, the
+//! datastore must answer and know the node, and the readiness gates must be open.
 
 use caracal_datastore::store::Store;
-use tokio::net::UnixStream;
+use caracal_model::status::Status;
 
 use crate::call::{Call, Role};
 use crate::endpoint::{self, EndpointError};
 use crate::error::CniError;
+use crate::gates::GateError;
+use crate::node_process::{self, NodeProcessError};
 use crate::spec::Command;
 
 /// Why an ADD could not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// The node's process does not answer.
-    #[error(
-        "the node's process does not listen on {path:?}; is it running? \
-         Without it no pod gets a route"
-    )]
-    Node {
-        /// The admin socket.
-        path: PathBuf,
-        /// What the system says.
-        #[source]
-        source: io::Error,
+    #[error(transparent)]
+    Process(#[from] NodeProcessError),
+    /// The node's process is not ready.
+    #[error("node {node} is not ready: {reason}")]
+    NotReady {
+        /// The node.
+        node: String,
+        /// What it waits for.
+        reason: String,
     },
     /// The datastore does not serve.
     #[error("no pod can be attached now")]
     Datastore(#[source] EndpointError),
+    /// A program that the configuration wants to be ready is not.
+    #[error(transparent)]
+    Gate(#[from] GateError),
 }
 
-/// Checks the node's process (an IPAM plugin does without), the datastore, and a delegated IPAM plugin.
+/// Checks the node's process (an IPAM plugin does without), the gates, the datastore, and a delegated IPAM plugin.
 ///
 /// # Errors
 /// [`StatusError`] with the reason, or the delegated plugin's.
 pub async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     if call.role == Role::Main {
-        let path = call.dirs.admin_socket();
-        UnixStream::connect(&path)
+        let said = node_process::status(&call.dirs.admin_socket())
             .await
-            .map_err(|source| StatusError::Node { path, source })?;
+            .map_err(StatusError::Process)?;
+        if let Some(reason) = unready(&said) {
+            let node = call.attachment.node.to_string();
+            return Err(StatusError::NotReady { node, reason }.into());
+        }
+    }
+    for gate in call.conf.gates()? {
+        gate.look().await.map_err(StatusError::Gate)?;
     }
     endpoint::read(store, &call.attachment)
         .await
@@ -50,4 +57,50 @@ pub async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
         delegate.run(Command::Status)?;
     }
     Ok(())
+}
+
+/// Why a node that says this would not route a new pod.
+fn unready(said: &Status) -> Option<String> {
+    let reason = said
+        .datastore
+        .reason
+        .as_deref()
+        .unwrap_or("no reason given");
+    match said.datastore.state.as_str() {
+        "starting" => return Some(reason.to_owned()),
+        "stale" => return Some(format!("it does not hear from the datastore: {reason}")),
+        _ => {}
+    }
+    match said.kernel.phase.as_str() {
+        "frozen" => Some("it is about to restart".to_owned()),
+        "" => Some("it has not looked at the kernel's routes yet".to_owned()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_would_not_route_a_pod_is_not_ready() {
+        let said = |state: &str, phase: &str| {
+            let mut said = Status::default();
+            said.datastore.state = state.to_owned();
+            said.datastore.reason = Some("etcd is down".to_owned());
+            said.kernel.phase = phase.to_owned();
+            unready(&said)
+        };
+        assert_eq!(said("fresh", "synced"), None);
+        assert_eq!(said("lagging", "learning"), None);
+        for (state, phase, part) in [
+            ("starting", "", "etcd is down"),
+            ("stale", "synced", "the datastore: etcd is down"),
+            ("fresh", "frozen", "restart"),
+            ("fresh", "", "not looked at the kernel"),
+        ] {
+            let reason = said(state, phase).unwrap_or_default();
+            assert!(reason.contains(part), "{reason}");
+        }
+    }
 }

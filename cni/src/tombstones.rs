@@ -15,7 +15,7 @@ use caracal_model::names::HandleId;
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::{self, AddressError};
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, calicos_handle};
 use crate::endpoint::{self, EndpointError};
 
 const DIRECTORY: &str = "cni-tombstones";
@@ -237,6 +237,12 @@ async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, Tombston
     if let Some(key) = &tombstone.endpoint
         && let Ok(key) = Key::parse(key)
     {
+        if let Some(handle) = &tombstone.handle
+            && calicos_handle(handle).is_some()
+        {
+            let networks = endpoint::networks_of(store, &key, &tombstone.container_id).await?;
+            addresses::release_calicos(store, handle, &networks).await?;
+        }
         endpoint::remove(store, &key, &tombstone.container_id).await?;
     }
     if let Some(handle) = &tombstone.handle {

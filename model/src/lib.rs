@@ -13,6 +13,7 @@
 //! * `MODEL-4`: a value that does not parse never changes a snapshot's good data; it becomes a
 //!   [`Problem`](snapshot::Problem) with key and reason, and the last good value stays.
 
+pub mod announcement;
 pub mod ipam;
 pub mod keys;
 pub mod names;

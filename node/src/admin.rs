@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
+use caracal_model::announcement::AwaitAnnouncement;
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,6 +37,8 @@ pub(crate) enum Request {
         /// The destination.
         prefix: Prefix,
     },
+    /// [`caracal_model::announcement::Announcement`], when it is complete.
+    Announced(AwaitAnnouncement),
     /// Read the file again, and move what differs. Standalone speakers only.
     Reload,
 }

@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 use super::{ConfigError, Env, NetConf};
 
 const ANNOTATION: &str = "cni.projectcalico.org/";
+const NO_IPAM: &str = "ipAddrsNoIpam";
+const FLOATING: &str = "floatingIPs";
 const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
 /// What a call wishes of addresses.
@@ -24,6 +26,8 @@ pub struct Wishes {
     pub ipv4_pools: Vec<String>,
     /// IPv6 pools by name or CIDR; empty = any.
     pub ipv6_pools: Vec<String>,
+    /// These addresses without asking IPAM; exclusive of `addresses`.
+    pub without_ipam: Vec<IpAddr>,
     /// The MAC of the pod's interface.
     pub mac: Option<Mac>,
 }
@@ -41,9 +45,19 @@ impl Wishes {
                 Some(names) => Ok(names),
                 None => Ok::<_, ConfigError>(configured.to_vec()),
             };
+        refuse_floating(&annotations)?;
+        let without_ipam = without_ipam(conf, &annotations)?;
+        let addresses = addresses(env, conf, &annotations)?;
+        if !without_ipam.is_empty() && !addresses.is_empty() {
+            return Err(ConfigError::Invalid {
+                key: NO_IPAM,
+                reason: "other addresses are named as well; name one kind only".into(),
+            });
+        }
         Ok(Self {
             families: families(conf, &annotations)?,
-            addresses: addresses(env, conf, &annotations)?,
+            addresses,
+            without_ipam,
             ipv4_pools: pools("ipv4pools", &conf.ipam.ipv4_pools)?,
             ipv6_pools: pools("ipv6pools", &conf.ipam.ipv6_pools)?,
             mac: mac(env, conf, &annotations)?,
@@ -62,12 +76,13 @@ impl Wishes {
     /// The families of the attachment: those of the named addresses, else the wished ones.
     #[must_use]
     pub fn wanted_families(&self) -> Vec<Family> {
-        if self.addresses.is_empty() {
+        let named = || self.addresses.iter().chain(&self.without_ipam);
+        if named().next().is_none() {
             return self.families.clone();
         }
         [Family::Ipv4, Family::Ipv6]
             .into_iter()
-            .filter(|family| self.addresses.iter().any(|a| Family::of(*a) == *family))
+            .filter(|family| named().any(|a| Family::of(*a) == *family))
             .collect()
     }
 }
@@ -172,6 +187,38 @@ fn addresses(
         conf.args.get("cni").and_then(|cni| cni.get("ips")),
         "args.cni.ips",
     )
+}
+
+/// Addresses that no pool knows need the administrator's leave, as with Calico's plugin.
+fn without_ipam(
+    conf: &NetConf,
+    annotations: &Map<String, Value>,
+) -> Result<Vec<IpAddr>, ConfigError> {
+    let Some(texts) = list(annotations, NO_IPAM)? else {
+        return Ok(Vec::new());
+    };
+    if !conf.feature_control.ip_addrs_no_ipam {
+        return Err(ConfigError::Invalid {
+            key: NO_IPAM,
+            reason:
+                "the pod brings its own addresses, and feature_control.ip_addrs_no_ipam is not \
+                     true"
+                    .into(),
+        });
+    }
+    texts.iter().map(|t| address(NO_IPAM, t)).collect()
+}
+
+/// A pod that asks for a floating address and starts without it would look as if it had one.
+fn refuse_floating(annotations: &Map<String, Value>) -> Result<(), ConfigError> {
+    match list(annotations, FLOATING)? {
+        Some(addresses) if !addresses.is_empty() => Err(ConfigError::Unsupported {
+            key: FLOATING,
+            value: addresses.join(", "),
+            hint: "this node's agent translates no floating addresses; remove the annotation",
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn mac(

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::env::is_identifier;
 use super::version::{CniVersion, VersionError};
+use crate::gates::Gate;
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +118,14 @@ pub struct NetConf {
     pub policy_setup_timeout_seconds: Option<u32>,
     /// Ours: seconds to wait for the pod's route in the kernel; zero = do not wait.
     pub route_wait_seconds: Option<u32>,
+    /// Ours: seconds to wait until the pod's addresses are announced; zero = do not wait.
+    pub announce_wait_seconds: Option<u32>,
+    /// URLs of health checks that must succeed before a pod is attached.
+    #[serde(deserialize_with = "null_default")]
+    pub readiness_gates: Vec<String>,
+    /// `feature_control`
+    #[serde(deserialize_with = "null_default")]
+    pub feature_control: FeatureControl,
     /// Ours: the node's library directory, when it is not the environment's.
     #[serde(deserialize_with = "null_default")]
     pub lib_dir: String,
@@ -190,6 +199,21 @@ pub struct ContainerSettings {
     pub extra: BTreeMap<String, Value>,
 }
 
+/// `feature_control` of the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FeatureControl {
+    /// Pods may bring addresses that no pool knows, by annotation.
+    #[serde(deserialize_with = "null_default")]
+    pub ip_addrs_no_ipam: bool,
+    /// Pods may ask for floating addresses. There are none here: see [`NetConf::parse`].
+    #[serde(deserialize_with = "null_default")]
+    pub floating_ips: bool,
+    /// All other keys.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
 /// One attachment of `cni.dev/valid-attachments`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ValidAttachment {
@@ -206,13 +230,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "log_file_max_age",
     "log_file_max_count",
     "ipam_lock_file",
-    "readiness_gates",
     "endpoint_status_dir",
     "calico_api_group",
     "qps",
     "burst",
     "kubernetes",
-    "feature_control",
     "dataplane_options",
     "capabilities",
     "ipMasq",
@@ -244,6 +266,7 @@ impl NetConf {
             });
         }
         conf.check_supported()?;
+        conf.gates()?;
         Ok(conf)
     }
 
@@ -297,6 +320,20 @@ impl NetConf {
                 hint: "use \"veth\"",
             });
         }
+        if self.feature_control.floating_ips {
+            return Err(ConfigError::Unsupported {
+                key: "feature_control.floating_ips",
+                value: "true".to_owned(),
+                hint: "this node's agent translates no floating addresses; set it to false",
+            });
+        }
+        if self.ipam.extra.get("subnet").and_then(Value::as_str) == Some("usePodCidr") {
+            return Err(ConfigError::Unsupported {
+                key: "ipam.subnet",
+                value: "usePodCidr".to_owned(),
+                hint: "it needs the Kubernetes API; write the node's range, or use \"caracal-ipam\"",
+            });
+        }
         if self.extra.contains_key("etcd_discovery_srv") {
             return Err(ConfigError::Unsupported {
                 key: "etcd_discovery_srv",
@@ -318,8 +355,10 @@ impl NetConf {
             .cloned();
         let ipam = self.ipam.extra.keys().filter(|_| ours);
         let container = self.container_settings.extra.keys();
+        let features = self.feature_control.extra.keys();
         top.chain(ipam.map(|key| format!("ipam.{key}")))
             .chain(container.map(|key| format!("container_settings.{key}")))
+            .chain(features.map(|key| format!("feature_control.{key}")))
             .collect()
     }
 
@@ -342,6 +381,24 @@ impl NetConf {
         self.route_wait_seconds
             .or_else(|| self.policy_setup_timeout_seconds.filter(|s| *s > 0))
             .unwrap_or(DEFAULT)
+    }
+
+    /// Seconds to wait until the pod's addresses are announced; zero = do not wait.
+    #[must_use]
+    pub fn announce_wait(&self) -> u32 {
+        const DEFAULT: u32 = 2;
+        self.announce_wait_seconds.unwrap_or(DEFAULT)
+    }
+
+    /// The readiness gates.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`].
+    pub fn gates(&self) -> Result<Vec<Gate>, ConfigError> {
+        self.readiness_gates
+            .iter()
+            .map(|url| Gate::parse(url))
+            .collect()
     }
 
     /// `lib_dir`, when set.

@@ -13,6 +13,7 @@ use caracal_model::status::{BlockStatus, DatastoreStatus, Status};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::announced::{self, Told};
 use super::collector::Collected;
 use crate::admin::{Answer, Request};
 use crate::config::Config;
@@ -31,6 +32,8 @@ pub(super) enum Stage {
 pub(super) struct Owners {
     pub(super) view: watch::Receiver<View>,
     pub(super) speaker: SpeakerHandle,
+    /// What the speaker has been told.
+    pub(super) told: watch::Receiver<Told>,
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(super) reconciler: ReconcilerHandle,
     pub(super) collected: watch::Receiver<Collected>,
@@ -61,6 +64,7 @@ impl Answer for Answers {
             Request::Received { peer } => routes::received(speaker, &peer).await,
             Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
             Request::Reload => Err(
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),

@@ -1,6 +1,7 @@
 //! `caracal node`: the daemon. Composition only: nothing here decides about routes.
 
 mod address;
+mod announced;
 mod answers;
 pub(crate) mod collector;
 mod health;

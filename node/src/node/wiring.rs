@@ -16,6 +16,7 @@ use caracal_model::snapshot::Problem;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
 use super::{collector, learned, mtu, publish, startup, tombstones, tunnels};
 use crate::admin;
@@ -108,12 +109,14 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     let speaker = Speaker::spawn(planned.config.clone(), options);
 
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
+    let (told, told_rx) = watch::channel(Told::default());
     tokio::spawn(publish_changes(
         config.clone(),
         view.clone(),
         speaker.clone(),
         planned.config,
         plan_problems,
+        told,
     ));
 
     let (learned_tx, learned_rx) = watch::channel(Arc::default());
@@ -169,6 +172,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     let owners = Owners {
         view,
         speaker: speaker.clone(),
+        told: told_rx,
         kernel: reconciler.status(),
         reconciler: reconciler.clone(),
         collected,
@@ -188,7 +192,10 @@ async fn publish_changes(
     speaker: SpeakerHandle,
     mut current: caracal_bgp::config::SpeakerConfig,
     problems: watch::Sender<Vec<Problem>>,
+    told: watch::Sender<Told>,
 ) {
+    // The snapshot may have moved on since the speaker was started with a plan.
+    view.mark_changed();
     while view.changed().await.is_ok() {
         let snapshot = view.borrow_and_update().snapshot.clone();
         let planned = publish::speaker_config(&snapshot, &config);
@@ -198,20 +205,23 @@ async fn publish_changes(
             *old = planned.problems;
             changed
         });
-        if planned.config == current {
-            continue;
+        if planned.config != current {
+            tracing::info!(
+                rev = snapshot.revision,
+                peers = planned.config.peers.len(),
+                originated = planned.config.originate.len(),
+                "speaker reconfigured"
+            );
+            current = planned.config;
+            if speaker.reconfigure(current.clone()).await.is_err() {
+                tracing::error!("the BGP speaker has ended");
+                return;
+            }
         }
-        tracing::info!(
-            rev = snapshot.revision,
-            peers = planned.config.peers.len(),
-            originated = planned.config.originate.len(),
-            "speaker reconfigured"
-        );
-        current = planned.config;
-        if speaker.reconfigure(current.clone()).await.is_err() {
-            tracing::error!("the BGP speaker has ended");
-            return;
-        }
+        told.send_replace(Told {
+            revision: snapshot.revision,
+            originated: current.originate.keys().copied().collect(),
+        });
     }
 }
 

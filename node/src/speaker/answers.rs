@@ -34,6 +34,9 @@ impl Answer for Answers {
             Request::Received { peer } => routes::received(speaker, &peer).await,
             Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Announced(_) => {
+                Err("a standalone speaker has no pods; ask the node's process".to_owned())
+            }
             Request::Reload => self.reload().await,
         }
     }
