@@ -7,6 +7,7 @@ mod world;
 use caracal_cni::call::Milestone;
 use caracal_cni::tombstones;
 use serde_json::json;
+use world::agent::FakeAgent;
 use world::{Pod, World, address, in_node};
 
 fn killed(world: &World, verb: &str, pod: &Pod, at: Milestone) {
@@ -192,6 +193,23 @@ fn check_names_what_differs() {
             "ip route add {ip}/32 dev cali8f2c41d09c scope link"
         ));
         assert!(world.call("CHECK", &pod).ok);
+        pod.sh("ip link set eth0 mtu 1300");
+        differs(&world, "eth0 has MTU 1300, prevResult 1420");
+        pod.sh("ip link set eth0 mtu 1420 address 02:00:00:00:00:09");
+        differs(&world, "eth0 has MAC 02:00:00:00:00:09, the endpoint ");
+        let mac = result["interfaces"][1]["mac"].as_str().unwrap();
+        pod.sh(&format!("ip link set eth0 address {mac}"));
+        assert!(world.call("CHECK", &pod).ok);
+        let route = json!({"dst": "10.5.0.0/16", "gw": "169.254.1.1"});
+        world.conf["prevResult"]["routes"]
+            .as_array_mut()
+            .unwrap()
+            .push(route);
+        differs(&world, "no route to 10.5.0.0/16 via 169.254.1.1 on eth0");
+        world.conf["prevResult"]["routes"]
+            .as_array_mut()
+            .unwrap()
+            .pop();
         pod.sh("ip route del default");
         differs(&world, "no default route via 169.254.1.1 on eth0");
         pod.sh("ip addr flush dev eth0");
@@ -233,13 +251,27 @@ fn status_has_a_reason() {
                 .unwrap()
                 .contains("caracal.sock")
         );
-        std::fs::create_dir_all(world.dir.join("run")).unwrap();
-        let socket = std::os::unix::net::UnixListener::bind(world.dir.join("run/caracal.sock"));
-        assert!(status(&world).ok);
+        let agent = FakeAgent::start(&world);
+        let answer = status(&world);
+        assert!(answer.ok, "{answer:#?}");
+        agent.says("stale", "synced");
+        let answer = status(&world);
+        assert_eq!(answer.json["code"], 50, "{answer:#?}");
+        let message = answer.json["msg"].as_str().unwrap();
+        assert!(
+            message.contains("node node-a is not ready: it does not hear from the datastore"),
+            "{message}"
+        );
+        agent.says("fresh", "synced");
+        world.conf["readiness_gates"] = json!(["http://127.0.0.1:9/readiness"]);
+        let answer = status(&world);
+        assert_eq!(answer.json["code"], 50, "{answer:#?}");
+        let message = answer.json["msg"].as_str().unwrap();
+        assert!(message.contains("gate http://127.0.0.1:9/"), "{message}");
+        world.conf["readiness_gates"] = json!([]);
         world.etcd.kill();
         let answer = status(&world);
         assert_eq!(answer.json["code"], 50, "{answer:#?}");
-        drop(socket);
     });
 }
 

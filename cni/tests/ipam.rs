@@ -97,6 +97,37 @@ fn cni_2_a_delegated_address_of_a_killed_add_is_taken_over() {
 }
 
 #[test]
+fn gc_finds_attachments_whose_addresses_another_plugin_has() {
+    in_node(|mut world| {
+        install(&mut world);
+        let pod = Pod::new("8f2c41d09c");
+        world.add(&pod);
+        // Of the second only the endpoint is left, as after a restart of the machine.
+        world.put(
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--a-cni-dead-eth0",
+            &json!({"kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
+                "metadata": {"name": "node--a-cni-dead-eth0", "namespace": "default"},
+                "spec": {"orchestrator": "cni", "node": "node-a", "containerID": "dead",
+                    "endpoint": "eth0", "ipNetworks": ["10.91.0.9/32"],
+                    "interfaceName": "calidead", "profiles": ["pods"]}}),
+        );
+        let gc = |world: &World, alive: Value| {
+            let mut conf = world.conf.clone();
+            conf["cni.dev/valid-attachments"] = alive;
+            world::run(world.command("GC", "caracal-cni", None), &conf)
+        };
+        let alive = json!([{"containerID": "8f2c41d09c", "ifname": "eth0"}]);
+        let answer = gc(&world, alive);
+        assert!(answer.ok, "{answer:#?}");
+        assert_eq!(world.endpoints().len(), 1);
+        assert_eq!(world.interfaces().len(), 1);
+        let answer = gc(&world, json!([]));
+        assert!(answer.ok, "{answer:#?}");
+        world.assert_clean();
+    });
+}
+
+#[test]
 fn a_missing_ipam_plugin_is_named() {
     in_node(|mut world| {
         world.conf["ipam"] = json!({"type": "host-local"});

@@ -110,6 +110,7 @@ pub fn network_config(node: &NodeLayout) -> Value {
     if node.kind != NodeKind::Caracal {
         // The plugin waits for the agent's route, and here there is no agent: the lab makes it after ADD.
         config["route_wait_seconds"] = json!(0);
+        config["announce_wait_seconds"] = json!(0);
     }
     config
 }

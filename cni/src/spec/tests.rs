@@ -108,7 +108,12 @@ fn calicos_own_configuration_is_read_without_a_warning() {
         "include_default_routes": null, "policy_setup_timeout_seconds": 7, "endpoint_status_dir": "/x",
         "policy": {"type": "k8s"}, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
         "feature_control": {"ip_addrs_no_ipam": false}, "qps": 1, "burst": 2, "readiness_gates": [],
-        "ipam_lock_file": "/var/run/calico/ipam.lock", "capabilities": {"bandwidth": true}
+        "ipam_lock_file": "/var/run/calico/ipam.lock", "capabilities": {"bandwidth": true},
+        "hostname": "node-a", "nodename_file": "/var/lib/calico/nodename", "require_mtu_file": false,
+        "log_file_max_size": 100, "log_file_max_age": 30, "log_file_max_count": 10,
+        "etcd_authority": "10.0.0.1:2379", "etcd_scheme": "https", "device_type": "veth",
+        "calico_api_group": "", "dataplane_options": {"type": "grpc"},
+        "windows_use_single_network": false
     });
     let conf = NetConf::parse(text.to_string().as_bytes()).unwrap();
     assert_eq!(conf.unknown_keys(), Vec::<String>::new());
@@ -153,6 +158,18 @@ fn every_wrong_configuration_is_named() {
         (
             json!({"device_type": "netkit"}),
             "device_type \"netkit\" is not supported",
+        ),
+        (
+            json!({"feature_control": {"floating_ips": true}}),
+            "feature_control.floating_ips \"true\" is not supported",
+        ),
+        (
+            json!({"ipam": {"type": "host-local", "subnet": "usePodCidr"}}),
+            "ipam.subnet \"usePodCidr\" is not supported",
+        ),
+        (
+            json!({"readiness_gates": ["https://localhost:9098/"]}),
+            "readiness_gates: \"https://localhost:9098/\" is refused",
         ),
         (
             json!({"etcd_discovery_srv": "x"}),
@@ -240,6 +257,22 @@ fn the_first_source_of_addresses_wins() {
 }
 
 #[test]
+fn addresses_without_ipam_need_leave_and_are_alone() {
+    let mut change = json!({
+        "feature_control": {"ip_addrs_no_ipam": true},
+        "runtimeConfig": {"io.kubernetes.cri.pod-annotations":
+            {"cni.projectcalico.org/ipAddrsNoIpam": "[\"10.9.0.1\", \"fd09::1\"]"}},
+    });
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let granted = wishes("", &change).unwrap();
+    assert_eq!(granted.without_ipam, [ip("10.9.0.1"), ip("fd09::1")]);
+    assert_eq!(granted.wanted_families(), [Family::Ipv4, Family::Ipv6]);
+    change["args"] = json!({"cni": {"ips": ["10.0.0.4"]}});
+    let error = wishes("", &change).unwrap_err().to_string();
+    assert!(error.contains("name one kind only"), "{error}");
+}
+
+#[test]
 fn every_wrong_wish_is_named() {
     let annotation = |name: &str, text: &str| {
         json!({"runtimeConfig": {"io.kubernetes.cri.pod-annotations":
@@ -260,6 +293,16 @@ fn every_wrong_wish_is_named() {
         ),
         ("", annotation("ipAddrs", "10.0.0.1"), "ipAddrs: "),
         ("", annotation("ipFamilies", "[\"v4\"]"), "IPv4 or IPv6"),
+        (
+            "",
+            annotation("ipAddrsNoIpam", "[\"10.9.0.1\"]"),
+            "feature_control.ip_addrs_no_ipam is not true",
+        ),
+        (
+            "",
+            annotation("floatingIPs", "[\"10.9.0.1\"]"),
+            "floatingIPs \"10.9.0.1\" is not supported",
+        ),
         (
             "",
             json!({"ipam": {"assign_ipv4": "false"}}),

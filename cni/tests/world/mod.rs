@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod agent;
+
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -219,6 +221,13 @@ impl World {
     /// Runs a call with the configuration.
     pub(crate) fn run(&self, command: Command) -> Answer {
         run(command, &self.conf)
+    }
+
+    /// A call for another interface than `eth0`.
+    pub(crate) fn call_for(&self, verb: &str, pod: &Pod, ifname: &str) -> Answer {
+        let mut command = self.command(verb, "caracal-cni", Some(pod));
+        command.env("CNI_IFNAME", ifname);
+        self.run(command)
     }
 
     pub(crate) fn call(&self, verb: &str, pod: &Pod) -> Answer {

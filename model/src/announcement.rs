@@ -1,0 +1,32 @@
+//! What the CNI plugin asks the node's process after an ADD: are the pod's addresses announced? One question and
+//! one answer on the admin socket.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::net::Prefix;
+
+/// The question. The node answers when it is so, or when the time is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AwaitAnnouncement {
+    /// The pod's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Revision of the datastore at which the pod's endpoint was written. An answer about an older one is none.
+    pub revision: i64,
+    /// How long to wait at most.
+    pub milliseconds: u64,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announcement {
+    /// What is announced for the addresses: their block, or a borrowed address by itself. An address of a pool that is
+    /// not exported has nothing here, and nothing is waited for.
+    pub prefixes: Vec<Prefix>,
+    /// Established sessions on which it went out.
+    pub sessions: usize,
+    /// What was still missing when the time was over; absent when all is announced.
+    pub missing: Option<String>,
+}
