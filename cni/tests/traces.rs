@@ -29,7 +29,7 @@ fn host_state(own: &str) -> BTreeSet<String> {
             "dev.",
         ];
         let of_kernel = counter.iter().any(|start| line.starts_with(start));
-        !of_kernel && !(line.contains(own) && !own.is_empty())
+        !of_kernel && (own.is_empty() || !line.contains(own))
     };
     // Lifetimes and the numbers of interfaces behind '@' change by themselves.
     state.lines().filter(steady).map(str::to_owned).collect()
