@@ -5,6 +5,7 @@
 //! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
 pub mod loss;
+pub mod stack;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

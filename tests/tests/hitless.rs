@@ -7,13 +7,17 @@ use std::path::Path;
 
 use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_model::Family;
 use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
+use caracal_tests::stack::{families, on_each_stack};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, set_pool_modes, up,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, set_pool_modes,
 };
 
-/// All kernels of the lab have exactly so many routes of a kind.
+/// All kernels of the lab have exactly so many routes of a kind in each family.
 fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
+    let times = families(lab);
+    let wanted: Vec<_> = wanted.iter().map(|(k, n)| (*k, n * times)).collect();
     for node in caracals(lab) {
         wait_until(40 * SECOND, what, || {
             let seen: Vec<_> = wanted
@@ -30,13 +34,21 @@ fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
     }
 }
 
-fn await_no_device(lab: &Lab, device: &str) {
+fn await_no_tunnel(lab: &Lab) {
     for node in caracals(lab) {
-        let there = || has_device(lab, &node, device);
-        wait_for(90 * SECOND, &format!("{device} gone"), there, |there| {
-            !there
+        let there =
+            || [Family::Ipv4, Family::Ipv6].map(|f| has_device(lab, &node, vxlan_device(f)));
+        wait_for(90 * SECOND, "the tunnels gone", there, |there| {
+            *there == [false; 2]
         })
         .unwrap();
+    }
+}
+
+const fn vxlan_device(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "vxlan.calico",
+        Family::Ipv6 => "vxlan-v6.calico",
     }
 }
 
@@ -48,10 +60,16 @@ const RING: [(&str, &str); 3] = [
 
 #[test]
 fn a_pool_changes_its_mode_under_traffic() {
-    if !possible("a_pool_changes_its_mode_under_traffic", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "hit-mode");
+    on_each_stack(
+        "a_pool_changes_its_mode_under_traffic",
+        &[],
+        "full-mesh",
+        "hit-mode",
+        changes_of_mode,
+    );
+}
+
+fn changes_of_mode(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let probes = Probes::start(&lab, &RING);
@@ -69,7 +87,7 @@ fn a_pool_changes_its_mode_under_traffic() {
         println!("vxlanMode {mode}: all kernels have switched");
     }
     // The device outlives the last sender, and its end is no event either.
-    await_no_device(&lab, "vxlan.calico");
+    await_no_tunnel(&lab);
     probes.after(1000);
     probes.assert_none_lost("host-gw → VXLAN → CrossSubnet → VXLAN → host-gw");
 }
@@ -78,10 +96,16 @@ fn a_pool_changes_its_mode_under_traffic() {
 /// through the change.
 #[test]
 fn a_node_that_is_late_is_waited_for() {
-    if !possible("a_node_that_is_late_is_waited_for", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "hit-late");
+    on_each_stack(
+        "a_node_that_is_late_is_waited_for",
+        &[],
+        "full-mesh",
+        "hit-late",
+        a_late_node,
+    );
+}
+
+fn a_late_node(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let probes = Probes::start(&lab, &RING);
@@ -104,7 +128,7 @@ fn a_node_that_is_late_is_waited_for() {
     for node in ["node1", "node3"] {
         let seen = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
         let what = "direct to the late one, VXLAN to the other";
-        wait_for(20 * SECOND, what, seen, |seen| *seen == [1, 1]).unwrap();
+        wait_for(20 * SECOND, what, seen, |seen| *seen == [families(&lab); 2]).unwrap();
     }
     lab.resume_node("node2").unwrap();
     let vxlan = [(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)];
@@ -114,7 +138,10 @@ fn a_node_that_is_late_is_waited_for() {
     set_pool_modes(&lab, "Never", "Never");
     for node in ["node1", "node2"] {
         let direct = || count(&lab, node, RouteKind::Direct);
-        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2).unwrap();
+        wait_for(20 * SECOND, "direct routes", direct, |n| {
+            *n == 2 * families(&lab)
+        })
+        .unwrap();
     }
     probes.after(2000);
     lab.resume_node("node3").unwrap();
@@ -143,10 +170,16 @@ fn rolling_restart(lab: &mut Lab, probes: &Probes) {
 
 #[test]
 fn all_nodes_of_a_mesh_restart_in_turn() {
-    if !possible("all_nodes_of_a_mesh_restart_in_turn", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "hit-roll");
+    on_each_stack(
+        "all_nodes_of_a_mesh_restart_in_turn",
+        &[],
+        "full-mesh",
+        "hit-roll",
+        restarts_of_a_mesh,
+    );
+}
+
+fn restarts_of_a_mesh(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let monitors: Vec<_> = caracals(&lab)
@@ -164,10 +197,16 @@ fn all_nodes_of_a_mesh_restart_in_turn() {
 
 #[test]
 fn all_nodes_and_both_reflectors_restart_in_turn() {
-    if !possible("all_nodes_and_both_reflectors_restart_in_turn", &[]) {
-        return;
-    }
-    let mut lab = up("rr-pair", "hit-rr");
+    on_each_stack(
+        "all_nodes_and_both_reflectors_restart_in_turn",
+        &[],
+        "rr-pair",
+        "hit-rr",
+        restarts_with_reflectors,
+    );
+}
+
+fn restarts_with_reflectors(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let monitors: Vec<_> = caracals(&lab)
@@ -185,10 +224,16 @@ fn all_nodes_and_both_reflectors_restart_in_turn() {
 
 #[test]
 fn two_nodes_killed_three_seconds_apart() {
-    if !possible("two_nodes_killed_three_seconds_apart", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "hit-two");
+    on_each_stack(
+        "two_nodes_killed_three_seconds_apart",
+        &[],
+        "full-mesh",
+        "hit-two",
+        two_nodes_killed,
+    );
+}
+
+fn two_nodes_killed(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let probes = Probes::start(&lab, &RING);
@@ -246,10 +291,16 @@ fn noise(lab: &Lab, times: usize) {
 
 #[test]
 fn etcd_compacted_and_restored_from_an_older_backup() {
-    if !possible("etcd_compacted_and_restored_from_an_older_backup", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "hit-etcd");
+    on_each_stack(
+        "etcd_compacted_and_restored_from_an_older_backup",
+        &[],
+        "full-mesh",
+        "hit-etcd",
+        etcd_that_forgets,
+    );
+}
+
+fn etcd_that_forgets(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);

@@ -1,0 +1,207 @@
+//! The same scenario over IPv4, over IPv6, and over both at once.
+//!
+//! Examples are written for IPv4; the other stacks are derived from them by one rule, so that a scenario says nothing
+//! of families: `10.0.1.11` becomes `fd00:10:0:1::11`, `10.0.1.0/24` becomes `fd00:10:0:1::/64`, a /26 block a /122.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use caracal_lab::Lab;
+use caracal_model::{Family, Prefix};
+use serde_json::{Value, json};
+
+use crate::{example, possible, up_text};
+
+/// Which families a cluster speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// IPv4 alone.
+    Ipv4,
+    /// IPv6 alone: no IPv4 address on any node, and etcd over IPv6.
+    Ipv6,
+    /// Both on every node and every pod.
+    Dual,
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+            Self::Dual => "dual stack",
+        })
+    }
+}
+
+impl Stack {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Dual];
+
+    /// The name of a scenario's lab on this stack.
+    #[must_use]
+    pub fn lab(self, name: &str) -> String {
+        match self {
+            Self::Ipv4 => name.to_owned(),
+            Self::Ipv6 => format!("{name}-6"),
+            Self::Dual => format!("{name}-46"),
+        }
+    }
+
+    /// An IPv4 topology's text for this stack.
+    ///
+    /// # Panics
+    /// When it is no topology, or its addresses are not IPv4.
+    #[must_use]
+    pub fn topology(self, text: &str) -> String {
+        if self == Self::Ipv4 {
+            return text.to_owned();
+        }
+        let mut topology: Value = serde_saphyr::from_str(text).expect("a topology is YAML");
+        for segment in list(&mut topology, "segments") {
+            self.put(segment, "cidr", &|text| subnet(text, 64));
+        }
+        for router in list(&mut topology, "routers") {
+            for leg in list(router, "legs") {
+                self.put(leg, "address", &address);
+            }
+        }
+        for node in list(&mut topology, "nodes") {
+            self.put(node, "address", &address);
+        }
+        let pool = pool(&topology["pool"]);
+        match self {
+            Self::Dual => topology["pool6"] = pool,
+            _ => topology["pool"] = pool,
+        }
+        topology.to_string()
+    }
+
+    /// Puts the IPv6 counterpart of a value beside it or in its place.
+    fn put(self, object: &mut Value, key: &str, counterpart: &dyn Fn(&str) -> String) {
+        let Some(text) = object[key].as_str() else {
+            return;
+        };
+        let value = json!(counterpart(text));
+        match self {
+            Self::Dual => object[format!("{key}6")] = value,
+            _ => object[key] = value,
+        }
+    }
+}
+
+fn list<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> + use<'a> {
+    let list = value.get_mut(key).and_then(Value::as_array_mut);
+    list.into_iter().flatten()
+}
+
+fn address(text: &str) -> String {
+    let address: Ipv4Addr = text.parse().expect("an IPv4 address");
+    let [a, b, c, d] = address.octets();
+    format!("fd00:{a}:{b}:{c}::{d}")
+}
+
+fn subnet(text: &str, len: u8) -> String {
+    let prefix: Prefix = text.parse().expect("an IPv4 subnet");
+    let network = address(&prefix.address().to_string());
+    let network: Ipv6Addr = network.parse().expect("an IPv6 address");
+    Prefix::v6(network, len).to_string()
+}
+
+fn pool(pool: &Value) -> Value {
+    let cidr = pool["cidr"].as_str().unwrap_or("10.244.0.0/16");
+    let block = pool["blockSize"].as_u64().unwrap_or(26);
+    let mut counterpart = json!({
+        "cidr": subnet(cidr, 64),
+        "blockSize": block + 96,
+        "natOutgoing": pool["natOutgoing"].as_bool().unwrap_or(true),
+    });
+    if !pool["vxlanMode"].is_null() {
+        counterpart["vxlanMode"] = pool["vxlanMode"].clone();
+    }
+    counterpart
+}
+
+/// An address of a node in each family of its lab.
+///
+/// # Panics
+/// When there is no such node.
+#[must_use]
+pub fn addresses(lab: &Lab, node: &str) -> Vec<std::net::IpAddr> {
+    let layout = lab.layout().node(node).expect("a node of the lab");
+    layout.uplink.addresses().map(|(a, _)| a).collect()
+}
+
+/// The number of families of a lab.
+#[must_use]
+pub fn families(lab: &Lab) -> usize {
+    lab.topology().families().len()
+}
+
+/// True when a lab speaks a family.
+#[must_use]
+pub fn speaks(lab: &Lab, family: Family) -> bool {
+    lab.topology().families().contains(&family)
+}
+
+/// Runs a scenario on labs of all stacks, side by side: what it waits for, it waits for once. `name` begins the names of the
+/// labs.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_each_stack(
+    scenario: &str,
+    programs: &[&str],
+    topology: &str,
+    name: &str,
+    body: impl Fn(Lab) + Sync,
+) {
+    if !possible(scenario, programs) {
+        return;
+    }
+    let text = std::fs::read_to_string(example(topology)).expect("an example");
+    std::thread::scope(|scope| {
+        for stack in Stack::ALL {
+            let (text, body) = (stack.topology(&text), &body);
+            let run = move || body(up_text(&text, topology, &stack.lab(name)));
+            std::thread::Builder::new()
+                .name(format!("{scenario} ({stack})"))
+                .spawn_scoped(scope, run)
+                .expect("a thread");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use caracal_lab::Topology;
+
+    use super::*;
+
+    #[test]
+    fn every_example_has_its_counterparts() {
+        for name in ["full-mesh", "cross-subnet", "rr-pair", "mixed-bird"] {
+            let text = std::fs::read_to_string(example(name)).unwrap();
+            let families = |stack: Stack| {
+                let text = stack.topology(&text);
+                Topology::parse(&text, name).unwrap().families()
+            };
+            assert_eq!(families(Stack::Ipv4), [Family::Ipv4]);
+            assert_eq!(families(Stack::Ipv6), [Family::Ipv6]);
+            assert_eq!(families(Stack::Dual), [Family::Ipv4, Family::Ipv6]);
+        }
+    }
+
+    #[test]
+    fn addresses_keep_their_digits() {
+        let text = std::fs::read_to_string(example("cross-subnet")).unwrap();
+        let topology = Topology::parse(&Stack::Dual.topology(&text), "t").unwrap();
+        let node = topology.node("node3").unwrap();
+        let second = node.address6.as_ref().unwrap().value.to_string();
+        assert_eq!(second, "fd00:10:0:2::11");
+        let pool = topology.pool_of(Family::Ipv6).unwrap();
+        assert_eq!(pool.cidr.value.to_string(), "fd00:10:244::/64");
+        assert_eq!((pool.block_size(), pool.nat_outgoing()), (122, true));
+    }
+}
