@@ -1,6 +1,6 @@
 # make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
-# make bench  the same BGP work for caracal, BIRD 2 and FRR, interleaved; tables go to docs/performance.md
+# make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6 and FRR, interleaved; tables go to docs/performance.md
 #
 # All install the Debian packages they miss (as root, or through sudo).
 
@@ -11,7 +11,7 @@ CARGO ?= cargo
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
-TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod
+TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
 
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
 E2E := \
@@ -24,13 +24,13 @@ E2E := \
   ipam_chaos \
   ipam_pools \
 
-.PHONY: demo test lint unit e2e ipip bench release clean packages-build packages-demo packages-test
+.PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal
 	target/debug/caracal lab demo topologies/examples/cross-subnet.yaml
 
-test: packages-test lint unit e2e ipip
+test: packages-test lint unit instructions e2e ipip
 
 # Formatting, lints, documentation.
 lint: packages-build
@@ -57,10 +57,24 @@ ipip: packages-test
 	lab/with-ipip-kernel --check
 	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test ipip -- --test-threads=1 --nocapture
 
-# Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr).
-bench: packages-test
+# What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
+instructions: packages-test
+	$(CARGO) build --release -p caracal-bench
+	target/release/caracal-bench instructions
+
+# Makes the record anew; say why in the commit.
+instructions-record: packages-test
+	$(CARGO) build --release -p caracal-bench
+	target/release/caracal-bench instructions --record
+
+# Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
+# of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.
+bench: packages-test target/bird1
 	$(CARGO) build --release -p caracal-bench
 	target/release/caracal-bench run --write docs/performance.md
+
+target/bird1:
+	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
 
 release: packages-build
 	$(CARGO) build --release -p caracal

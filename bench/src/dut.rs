@@ -20,14 +20,25 @@ pub enum Speaker {
     Caracal,
     /// BIRD 2.
     Bird2,
+    /// BIRD 1.6, on which Calico's is based. Debian's packages of the two exclude each other: `make bench` unpacks this one.
+    Bird1,
     /// FRR's bgpd.
     Frr,
     /// GoBGP.
     Gobgp,
 }
 
+/// Where `make bench` unpacks BIRD 1.6, from the target directory.
+const BIRD1: &str = "bird1/usr/sbin/bird";
 /// Where FRR keeps its daemons.
 const BGPD: &str = "/usr/lib/frr/bgpd";
+
+/// BIRD 1.6 where `make bench` unpacks it: this program is in `target/release`.
+fn bird1() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let found = program.parent()?.parent()?.join(BIRD1);
+    found.is_file().then_some(found)
+}
 
 impl Speaker {
     /// The name in tables.
@@ -35,6 +46,7 @@ impl Speaker {
         match self {
             Self::Caracal => "caracal",
             Self::Bird2 => "bird2",
+            Self::Bird1 => "bird1",
             Self::Frr => "frr",
             Self::Gobgp => "gobgp",
         }
@@ -42,11 +54,12 @@ impl Speaker {
 
     /// What the program says of its version; `None` when it is not installed.
     pub fn version(self) -> Option<String> {
-        let program = match self {
+        let program: PathBuf = match self {
             Self::Caracal => return Some(format!("caracal {}", env!("CARGO_PKG_VERSION"))),
-            Self::Bird2 => "bird",
-            Self::Frr => BGPD,
-            Self::Gobgp => "gobgpd",
+            Self::Bird2 => "bird".into(),
+            Self::Bird1 => bird1()?,
+            Self::Frr => BGPD.into(),
+            Self::Gobgp => "gobgpd".into(),
         };
         let output = Command::new(program).arg("--version").output().ok()?;
         let text = [output.stdout, output.stderr].concat();
@@ -59,7 +72,7 @@ impl Speaker {
         match self {
             // FRR coalesces for seconds after a session came up; that delay is not its speed.
             Self::Frr => Duration::from_secs(10),
-            Self::Caracal | Self::Bird2 | Self::Gobgp => Duration::from_millis(500),
+            Self::Caracal | Self::Bird2 | Self::Bird1 | Self::Gobgp => Duration::from_millis(500),
         }
     }
 
@@ -69,6 +82,7 @@ impl Speaker {
         let text = match self {
             Self::Caracal => caracal(scenario)?,
             Self::Bird2 => bird(scenario),
+            Self::Bird1 => bird_1_6(scenario),
             Self::Frr => frr(scenario),
             Self::Gobgp => gobgp(scenario),
         };
@@ -83,6 +97,11 @@ impl Speaker {
             Self::Bird2 => {
                 command.args(["bird", "-f", "-c"]).arg(&file);
                 command.arg("-s").arg(dir.join("bird.ctl"))
+            }
+            Self::Bird1 => {
+                let program = bird1().context("BIRD 1.6 is not there")?;
+                command.arg(program).args(["-f", "-c"]).arg(&file);
+                command.arg("-s").arg(dir.join("bird1.ctl"))
             }
             Self::Frr => {
                 let own = |name: &str| dir.join(name);
@@ -202,6 +221,31 @@ fn bird(scenario: &Scenario) -> String {
             format!("multihop; rr client; rr cluster id {DUT};")
         } else {
             "direct;".to_owned()
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "protocol bgp p{index} from neighbour {{ neighbor {} as {}; {kind} }}",
+            role.address, role.asn
+        );
+    }
+    text
+}
+
+/// BIRD 1.6 has no channels and no `direct` for the protocol: everything is one level up.
+fn bird_1_6(scenario: &Scenario) -> String {
+    let hold = scenario.hold;
+    let mut text = format!(
+        "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
+         protocol static {{ route {CLIENTS}/20 via {LINK}; }}\n\
+         template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
+         import all; export where source = RTS_BGP;\n}}\n"
+    );
+    for (index, role) in scenario.roles.iter().enumerate() {
+        let kind = if role.asn == DUT_AS {
+            format!("multihop; rr client; rr cluster id {DUT};")
+        } else {
+            "direct; next hop self;".to_owned()
         };
         // Writing to a String cannot fail.
         let _ = writeln!(

@@ -1,6 +1,7 @@
 //! Two network namespaces joined by a veth pair: the generator lives in one, the speaker under test in the other.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -32,11 +33,32 @@ fn ip(args: &str) -> Result<()> {
     Ok(())
 }
 
+/// What every name begins with; the process id follows.
+const PREFIX: &str = "cbench";
+
+/// Deletes the namespaces of runs that were killed.
+fn sweep() -> Result<()> {
+    let Ok(folder) = std::fs::read_dir("/run/netns") else {
+        return Ok(());
+    };
+    for entry in folder {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let id = name.strip_prefix(PREFIX).and_then(|n| n.split('-').next());
+        if let Some(id) = id.and_then(|id| id.parse::<u32>().ok())
+            && !Path::new(&format!("/proc/{id}")).exists()
+        {
+            ip(&format!("netns del {name}"))?;
+        }
+    }
+    Ok(())
+}
+
 impl Lab {
     /// Makes the namespaces.
     pub fn new() -> Result<Self> {
+        sweep()?;
         let lab = Self {
-            prefix: format!("cbench{}", std::process::id()),
+            prefix: format!("{PREFIX}{}", std::process::id()),
         };
         let (dut, generator) = (lab.dut(), lab.generator());
         ip(&format!("netns add {dut}"))?;

@@ -1,5 +1,6 @@
 //! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other in turn, with
-//! checked results. `caracal-bench speaker FILE`: the speaker under test, from a configuration in JSON.
+//! checked results. `caracal-bench instructions`: what the hot paths cost, in a unit that a busy machine does not
+//! change. `caracal-bench speaker FILE`: the speaker under test, from a configuration in JSON.
 //!
 //! It makes two network namespaces of its own and needs root for them. It must never touch the namespace it was
 //! started in.
@@ -11,6 +12,8 @@
 
 mod dut;
 mod generator;
+mod hot;
+mod instructions;
 mod lab;
 mod report;
 mod routes;
@@ -51,6 +54,23 @@ enum Action {
         #[command(flatten)]
         args: RunArgs,
     },
+    /// Counts the instructions of the hot paths under valgrind and compares them with the record.
+    Instructions {
+        /// The record.
+        #[arg(long, default_value = "bench/instructions.txt")]
+        file: PathBuf,
+        /// Makes the record instead.
+        #[arg(long)]
+        record: bool,
+    },
+    /// One hot path by itself.
+    #[command(hide = true)]
+    Hot {
+        /// Which.
+        name: String,
+        /// How much of it.
+        units: usize,
+    },
     /// The speaker under test.
     Speaker {
         /// Its configuration: a `SpeakerConfig` as JSON.
@@ -60,11 +80,11 @@ enum Action {
 
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
-    /// A-N, B-N, C, D, E-N; N as in 100k or 1M.
-    #[arg(default_values = ["A-100k", "A-1M", "B-100", "B-300", "B-1000", "C", "D", "E-300"])]
+    /// A-N, B-N, C, D, E-N, L-N; N as in 100k or 1M.
+    #[arg(default_values = ["A-100k", "A-1M", "B-100", "B-300", "B-1000", "C", "D", "E-300", "L-300"])]
     scenarios: Vec<String>,
     /// Speakers; those that are not installed are left out.
-    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "frr"])]
+    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "bird1", "frr"])]
     speakers: Vec<Speaker>,
     /// Runs of each speaker; speakers take turns.
     #[arg(long, default_value_t = 3)]
@@ -78,6 +98,8 @@ fn main() -> Result<()> {
     match Args::parse().command {
         Action::Run(args) => outside(&args),
         Action::Inside { dut, args } => inside(&dut, &args),
+        Action::Instructions { file, record } => instructions::guard(&file, record),
+        Action::Hot { name, units } => hot::find(&name)?.run(units),
         Action::Speaker { config } => speak(&config),
     }
 }

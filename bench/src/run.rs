@@ -12,6 +12,10 @@ use crate::scenario::{Kind, Scenario};
 
 /// How long a phase may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// Changes of the latency scenario.
+const CHANGES: usize = 300;
+/// Between two of them.
+const PAUSE: Duration = Duration::from_millis(5);
 /// How long the idle scenario looks on.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -117,6 +121,11 @@ impl Run<'_> {
                     ("kill-half", kill),
                 ])
             }
+            Kind::Latency => {
+                let announced = self.scenario.clients_announce();
+                self.send(announced)?;
+                self.single_changes()
+            }
             Kind::Idle => {
                 let (start, cpu) = (Instant::now(), self.process.cpu()?);
                 self.generator.idle(IDLE, self.scenario)?;
@@ -127,6 +136,31 @@ impl Run<'_> {
                 Ok(vec![("idle", cost)])
             }
         }
+    }
+
+    /// One change after the other: median, and the one that 99 of 100 do not exceed.
+    fn single_changes(&mut self) -> Result<Vec<(&'static str, Cost)>> {
+        let cpu = self.process.cpu()?;
+        let mut walls = Vec::with_capacity(CHANGES);
+        for number in 0..CHANGES {
+            let (client, octets) = self
+                .scenario
+                .client_moves(number % self.scenario.roles.len());
+            self.generator.expect(self.scenario);
+            self.generator.idle(PAUSE, self.scenario)?;
+            let start = Instant::now();
+            self.generator.send(client, octets);
+            self.generator.converge(self.scenario, LIMIT)?;
+            walls.push(start.elapsed());
+        }
+        self.rest()?;
+        let cpu = self.process.cpu()?.saturating_sub(cpu) / CHANGES as u32;
+        walls.sort_unstable();
+        let at = |part: usize| Cost {
+            wall: walls[(CHANGES - 1) * part / 100],
+            cpu,
+        };
+        Ok(vec![("change p50", at(50)), ("change p99", at(99))])
     }
 
     fn load(&mut self) -> Result<Cost> {

@@ -31,6 +31,8 @@ pub enum Kind {
     Flap,
     /// Sessions that say nothing.
     Idle,
+    /// A reflector at rest and one change at a time.
+    Latency,
 }
 
 /// A scenario with its tables.
@@ -69,7 +71,7 @@ fn nth(base: Ipv4Addr, n: usize) -> Ipv4Addr {
 }
 
 impl Scenario {
-    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`; sizes may be chosen.
+    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`, `L-300`; sizes may be chosen.
     pub fn new(name: &str) -> Result<Self> {
         let (letter, size) = name.split_once('-').unwrap_or((name, ""));
         let size = |default: usize| {
@@ -98,10 +100,15 @@ impl Scenario {
         let (kind, roles, universe) = match letter {
             "A" => (Kind::Load, one_each(), Universe::internet(size(1_000_000)?)),
             "D" => (Kind::Flap, one_each(), Universe::internet(size(100_000)?)),
-            "B" => {
+            "B" | "L" => {
                 let clients = size(300)?;
                 let blocks = Universe::blocks(clients * (BLOCKS + 1));
-                (Kind::Reflect, (0..clients).map(client).collect(), blocks)
+                let kind = if letter == "B" {
+                    Kind::Reflect
+                } else {
+                    Kind::Latency
+                };
+                (kind, (0..clients).map(client).collect(), blocks)
             }
             "C" => {
                 let senders = (0..10).map(|n| neighbour(n, SENDER_AS, false));
@@ -113,7 +120,7 @@ impl Scenario {
                 let clients = (0..size(300)?).map(client).collect();
                 (Kind::Idle, clients, Universe::blocks(0))
             }
-            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D or E-N"),
+            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N or L-N"),
         };
         let sets = (universe.len() * 6 / 100).max(1) as u32;
         let mut random = Random::new(2);
@@ -210,19 +217,31 @@ impl Scenario {
 
     /// Each client withdraws a block and announces another one.
     pub fn clients_move(&mut self) -> Vec<(usize, Vec<u8>)> {
-        let mut out = Vec::new();
-        for client in 0..self.roles.len() {
-            let (old, new) = (client * (BLOCKS + 1), client * (BLOCKS + 1) + BLOCKS);
-            let nets = &self.universe.nets;
-            let mut octets = Vec::new();
-            wire::update(&nets[old..=old], None, &[], &mut octets);
-            let attrs = self.client_attrs(client);
-            wire::update(&[], Some(&attrs), &nets[new..=new], &mut octets);
-            self.wanted[old] = 0;
-            self.wanted[new] = 1;
-            out.push((client, octets));
-        }
-        out
+        (0..self.roles.len())
+            .map(|c| self.client_moves(c))
+            .collect()
+    }
+
+    /// A client withdraws a block and announces the one that it does not have.
+    pub fn client_moves(&mut self, client: usize) -> (usize, Vec<u8>) {
+        let (first, last) = (client * (BLOCKS + 1), client * (BLOCKS + 1) + BLOCKS);
+        let (old, new) = if self.wanted[first] == 1 {
+            (first, last)
+        } else {
+            (last, first)
+        };
+        let nets = &self.universe.nets;
+        let mut octets = Vec::new();
+        wire::update(&nets[old..=old], None, &[], &mut octets);
+        let attrs = self.client_attrs(client);
+        wire::update(&[], Some(&attrs), &nets[new..=new], &mut octets);
+        self.wanted[old] = 0;
+        self.wanted[new] = 1;
+        (client, octets)
+    }
+
+    fn reflects(&self) -> bool {
+        matches!(self.kind, Kind::Reflect | Kind::Latency)
     }
 
     /// Every other client goes away; returns which.
@@ -243,12 +262,12 @@ impl Expectation for Scenario {
                 let sender = wire::second_as(list).and_then(|asn| asn.checked_sub(SENDER_AS));
                 sender.map_or(u8::MAX, |n| n as u8 + 1)
             }
-            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Idle => 1,
+            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Idle | Kind::Latency => 1,
         }
     }
 
     fn own(&self, receiver: usize, index: u32) -> bool {
-        self.kind == Kind::Reflect && index as usize / (BLOCKS + 1) == receiver
+        self.reflects() && index as usize / (BLOCKS + 1) == receiver
     }
 
     fn wanted(&self, receiver: usize, index: u32) -> u8 {
@@ -260,7 +279,7 @@ impl Expectation for Scenario {
     }
 
     fn attrs(&self, index: u32) -> Attrs {
-        if self.kind == Kind::Reflect {
+        if self.reflects() {
             let client = index as usize / (BLOCKS + 1);
             return Attrs {
                 originator: Some(self.roles[client].address),
@@ -287,6 +306,7 @@ mod tests {
         assert_eq!(Scenario::new("A-2k").unwrap().universe.len(), 2000);
         assert_eq!(Scenario::new("B-7").unwrap().roles.len(), 7);
         assert_eq!(Scenario::new("C-100").unwrap().roles.len(), 20);
+        assert_eq!(Scenario::new("L-7").unwrap().kind, Kind::Latency);
         assert!(Scenario::new("F").is_err());
         assert!(Scenario::new("A-many").is_err());
     }
@@ -302,6 +322,9 @@ mod tests {
         scenario.clients_move();
         assert_eq!(seen(&scenario, 1), 8);
         assert_eq!(scenario.wanted(0, 5), 0);
+        // And back.
+        scenario.client_moves(1);
+        assert_eq!((scenario.wanted(0, 5), scenario.wanted(0, 9)), (1, 0));
         assert_eq!(scenario.clients_leave(), [0, 2]);
         assert_eq!(seen(&scenario, 1), 0);
     }

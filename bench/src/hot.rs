@@ -1,0 +1,232 @@
+//! The hot paths by themselves, in one thread, so that their instructions can be counted.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use bytes::BytesMut;
+use caracal_bgp::config::{PeerConfig, SpeakerConfig};
+use caracal_bgp::rib::{Outbound, Rib, RibOptions, SessionInfo};
+use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
+use caracal_bgp::wire::format::Format;
+use caracal_bgp::wire::update::{Update, encode_announce, encode_withdraw};
+use caracal_bgp::wire::{self, Message};
+use caracal_model::net::Family;
+
+use crate::lab::DUT;
+use crate::scenario::{DUT_AS, Scenario};
+use crate::wire::HEADER;
+
+/// A path and the unit in which its work is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Its name on the command line and in the record.
+    pub name: &'static str,
+    /// What one unit of work is.
+    pub unit: &'static str,
+    run: fn(usize) -> Result<()>,
+}
+
+/// All of them.
+pub const PATHS: [Path; 5] = [
+    Path {
+        name: "decode",
+        unit: "route decoded from UPDATEs of 17 routes",
+        run: |routes| updates(routes).map(|_| ()),
+    },
+    Path {
+        name: "load",
+        unit: "route decoded, stored, decided, exported to one external peer and encoded",
+        run: |routes| load(routes).map(|_| ()),
+    },
+    Path {
+        name: "withdraw",
+        unit: "the same, then withdrawn from the table and from the peer",
+        run: withdraw,
+    },
+    Path {
+        name: "reflect-10",
+        unit: "route stored and packed once for 10 reflector clients",
+        run: |routes| reflect(10, routes),
+    },
+    Path {
+        name: "reflect-100",
+        unit: "route stored and packed once for 100 reflector clients",
+        run: |routes| reflect(100, routes),
+    },
+];
+
+/// The path of this name.
+pub fn find(name: &str) -> Result<Path> {
+    match PATHS.iter().find(|path| path.name == name) {
+        Some(path) => Ok(*path),
+        None => bail!("there is no hot path {name}"),
+    }
+}
+
+impl Path {
+    /// Does so many units of work.
+    pub fn run(self, units: usize) -> Result<()> {
+        (self.run)(units)
+    }
+}
+
+fn format(internal: bool) -> Format {
+    Format {
+        four_octet_as: true,
+        internal,
+        ..Format::default()
+    }
+}
+
+/// What an external sender says, decoded.
+fn updates(routes: usize) -> Result<Vec<Update>> {
+    let mut scenario = Scenario::new(&format!("A-{routes}"))?;
+    let mut found = Vec::new();
+    for (_, octets) in scenario.announce() {
+        let mut rest = octets.as_slice();
+        while let Some(len) = rest.get(16..18) {
+            let len = usize::from(u16::from_be_bytes([len[0], len[1]])).max(HEADER);
+            let (message, next) = rest.split_at(len);
+            match wire::decode(message, &format(false))? {
+                Message::Update(decoded) => found.extend(decoded.into_updates()),
+                other => bail!("{:?} among UPDATEs", other.kind()),
+            }
+            rest = next;
+        }
+    }
+    Ok(found)
+}
+
+fn name(peer: usize) -> PeerName {
+    PeerName::from(peer.to_string())
+}
+
+/// A table with so many established peers.
+fn table(peers: usize, internal: bool) -> (Rib, Instant) {
+    let mut config = SpeakerConfig {
+        local_as: Asn(DUT_AS),
+        router_id: RouterId(DUT),
+        listen: None,
+        peers: BTreeMap::new(),
+        originate: BTreeMap::new(),
+        filters: BTreeMap::new(),
+    };
+    let address = |peer: usize| Ipv4Addr::from(u32::from(DUT) + 1 + peer as u32);
+    for peer in 0..peers {
+        let asn = if internal {
+            DUT_AS
+        } else {
+            65001 + peer as u32
+        };
+        let mut configured = PeerConfig::new(IpAddr::V4(address(peer)), Asn(asn));
+        configured.client_of = internal.then_some(ClusterId(DUT));
+        config.peers.insert(name(peer), configured);
+    }
+    let now = Instant::now();
+    let (mut rib, _) = Rib::new(now, &config, RibOptions::default());
+    for peer in 0..peers {
+        let session = SessionInfo {
+            families: vec![Family::Ipv4],
+            router_id: RouterId(address(peer)),
+            local_address: IpAddr::V4(DUT),
+            remote_address: IpAddr::V4(address(peer)),
+            graceful_restart: None,
+            capabilities: Vec::new(),
+        };
+        rib.peer_up(now, &name(peer), session);
+    }
+    // Nothing is announced before all have told what they had.
+    for peer in 0..peers {
+        rib.receive(now, &name(peer), Update::end_of_rib(Family::Ipv4));
+    }
+    rib.decide(now);
+    (rib, now)
+}
+
+/// Decides and packs what waits; the octets that all members of the update groups get.
+fn settle(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Result<()> {
+    for outbound in rib.decide(now).out {
+        let Outbound::Group(update) = outbound else {
+            continue;
+        };
+        for bundle in update.bundles().bundles {
+            match &bundle.attrs {
+                Some(attrs) => encode_announce(
+                    Family::Ipv4,
+                    attrs,
+                    &bundle.prefixes,
+                    &format(internal),
+                    out,
+                )?,
+                None => encode_withdraw(Family::Ipv4, &bundle.prefixes, &format(internal), out),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load(routes: usize) -> Result<(Rib, Vec<Update>)> {
+    let updates = updates(routes)?;
+    let (mut rib, now) = table(2, false);
+    let mut out = BytesMut::new();
+    for some in updates.chunks(16) {
+        for update in some {
+            rib.receive(now, &name(0), update.clone());
+        }
+        settle(&mut rib, now, false, &mut out)?;
+    }
+    if out.is_empty() {
+        bail!("nothing was announced");
+    }
+    Ok((rib, updates))
+}
+
+fn withdraw(routes: usize) -> Result<()> {
+    let (mut rib, updates) = load(routes)?;
+    let now = Instant::now();
+    let mut out = BytesMut::new();
+    for update in updates {
+        let gone = Update {
+            withdrawn: update.announced,
+            ..Update::default()
+        };
+        rib.receive(now, &name(0), gone);
+        settle(&mut rib, now, false, &mut out)?;
+    }
+    if out.is_empty() {
+        bail!("nothing was withdrawn");
+    }
+    Ok(())
+}
+
+fn reflect(clients: usize, routes: usize) -> Result<()> {
+    let (mut rib, now) = table(clients, true);
+    let mut out = BytesMut::new();
+    for (number, mut update) in updates(routes)?.into_iter().enumerate() {
+        if let Some(attrs) = &mut update.attrs {
+            attrs.local_pref = Some(100);
+        }
+        rib.receive(now, &name(number % clients), update);
+        settle(&mut rib, now, true, &mut out)?;
+    }
+    if out.is_empty() {
+        bail!("nothing was reflected");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_path_does_its_work() {
+        for path in PATHS {
+            find(path.name).unwrap().run(500).unwrap();
+        }
+        assert!(find("nonsense").is_err());
+    }
+}
