@@ -32,8 +32,8 @@ pub struct Path {
 pub const PATHS: [Path; 5] = [
     Path {
         name: "decode",
-        unit: "route decoded from UPDATEs of 17 routes",
-        run: |routes| updates(routes).map(|_| ()),
+        unit: "route decoded ten times, from UPDATEs of 17 routes",
+        run: decode,
     },
     Path {
         name: "load",
@@ -80,23 +80,44 @@ fn format(internal: bool) -> Format {
     }
 }
 
-/// What an external sender says, decoded.
-fn updates(routes: usize) -> Result<Vec<Update>> {
+/// What an external sender says, as octets.
+fn said(routes: usize) -> Result<Vec<u8>> {
     let mut scenario = Scenario::new(&format!("A-{routes}"))?;
+    let octets = scenario
+        .announce()
+        .into_iter()
+        .flat_map(|(_, octets)| octets);
+    Ok(octets.collect())
+}
+
+/// The UPDATEs in it.
+fn decoded(mut octets: &[u8]) -> Result<Vec<Update>> {
     let mut found = Vec::new();
-    for (_, octets) in scenario.announce() {
-        let mut rest = octets.as_slice();
-        while let Some(len) = rest.get(16..18) {
-            let len = usize::from(u16::from_be_bytes([len[0], len[1]])).max(HEADER);
-            let (message, next) = rest.split_at(len);
-            match wire::decode(message, &format(false))? {
-                Message::Update(decoded) => found.extend(decoded.into_updates()),
-                other => bail!("{:?} among UPDATEs", other.kind()),
-            }
-            rest = next;
+    while let Some(len) = octets.get(16..18) {
+        let len = usize::from(u16::from_be_bytes([len[0], len[1]])).max(HEADER);
+        let (message, rest) = octets.split_at(len);
+        match wire::decode(message, &format(false))? {
+            Message::Update(decoded) => found.extend(decoded.into_updates()),
+            other => bail!("{:?} among UPDATEs", other.kind()),
         }
+        octets = rest;
     }
     Ok(found)
+}
+
+fn updates(routes: usize) -> Result<Vec<Update>> {
+    decoded(&said(routes)?)
+}
+
+fn decode(routes: usize) -> Result<()> {
+    let octets = said(routes)?;
+    for _ in 0..10 {
+        let updates = decoded(&octets)?;
+        if updates.is_empty() {
+            bail!("nothing was decoded");
+        }
+    }
+    Ok(())
 }
 
 fn name(peer: usize) -> PeerName {
