@@ -229,6 +229,12 @@ impl Rib {
         }
     }
 
+    /// Number of destinations that [`Rib::decide`] would look at.
+    #[must_use]
+    pub const fn undecided(&self) -> usize {
+        self.dirty.len()
+    }
+
     /// The second half of [`Rib::apply`].
     pub fn decide(&mut self, now: Instant) -> Changes {
         self.finish(now, Changes::default())

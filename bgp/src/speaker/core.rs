@@ -29,6 +29,10 @@ use listening::Listening;
 /// How many messages are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
 
+/// How many destinations may wait for a decision: what is under way at a time costs memory, and beyond a
+/// few full messages for each peer, more of it saves nothing.
+const DECIDE: usize = 8192;
+
 /// How soon a control message is offered again to a session whose channel was full.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -168,6 +172,9 @@ impl Core {
                 _ = inbox.sessions.recv_many(&mut batch, BATCH) => {
                     for message in batch.drain(..) {
                         self.hear(message);
+                        if self.rib.undecided() >= DECIDE {
+                            self.decide();
+                        }
                     }
                     self.decide();
                 }

@@ -36,13 +36,10 @@ struct Encoded {
 impl SharedUpdate {
     /// Makes a change of any size shareable.
     pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
-        let GroupUpdate {
-            members,
-            mut routes,
-        } = update;
+        let GroupUpdate { members, routes } = update;
+        let mut routes = routes.into_iter();
         std::iter::from_fn(move || {
-            let rest = routes.split_off(routes.len().min(SHARED_ROUTES));
-            let routes = std::mem::replace(&mut routes, rest);
+            let routes: Vec<_> = routes.by_ref().take(SHARED_ROUTES).collect();
             if routes.is_empty() {
                 return None;
             }
