@@ -23,6 +23,7 @@ E2E := \
   speaker \
   ipam_chaos \
   ipam_pools \
+  topology \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
-pub use diff::{ConfigChange, PeerChange, diff};
+pub use diff::{ConfigChange, PeerChange, diff, renamed};
 pub use leave::{LEAVING_FILTER, SILENT_FILTER};
 
 use crate::policy::Filter;

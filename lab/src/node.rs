@@ -113,9 +113,27 @@ impl Lab {
     /// # Errors
     /// [`NodeError`].
     pub fn caracal(&self, node: &str, arguments: &[&str]) -> Result<String, NodeError> {
+        self.caracal_within(node, arguments, CALL)
+    }
+
+    /// The same with a deadline, for commands that wait for something.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn caracal_within(
+        &self,
+        node: &str,
+        arguments: &[&str],
+        deadline: Duration,
+    ) -> Result<String, NodeError> {
         let node = self.node_layout(node)?;
         let mut command = self.client(&node, arguments);
-        Ok(program::call(Some(&node.netns), &mut command, b"", CALL)?)
+        Ok(program::call(
+            Some(&node.netns),
+            &mut command,
+            b"",
+            deadline,
+        )?)
     }
 
     /// What a Caracal node says of itself. A node that calls itself degraded by its exit status has

@@ -287,6 +287,9 @@ pub(crate) enum Style {
 pub(crate) enum TopologyCommand {
     /// Prints the sessions before and after a change. Exit code 5 when a node would be left without a path.
     Plan(TopologyPlanArgs),
+    /// Makes a change in the datastore: new sessions first; the old ones go when no node needs them any more. Exit
+    /// code 5 when a node would be left without a path; nothing is written then.
+    Apply(TopologyApplyArgs),
 }
 
 /// `caracal topology plan`.
@@ -295,18 +298,58 @@ pub(crate) struct TopologyPlanArgs {
     /// Files with resources, instead of the datastore. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
-    /// A file with the resources that are to change. May be repeated.
+    /// The change.
+    #[command(flatten)]
+    pub(crate) change: TopologyChangeArgs,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// A change of the topology.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopologyChangeArgs {
+    /// A file with the resources that are to change, each whole. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) change: Vec<PathBuf>,
-    /// The change is to switch automatic reflectors on, as the annotation caracal.io/topology=auto does.
+    /// A BGPPeer that is to be deleted. May be repeated.
+    #[arg(long = "delete-peer", value_name = "NAME")]
+    pub(crate) delete: Vec<String>,
+    /// Automatic reflectors, as the annotation caracal.io/topology=auto switches them on.
     #[arg(long)]
     pub(crate) auto: bool,
+    /// The node-to-node mesh, without automatic reflectors.
+    #[arg(long, conflicts_with = "auto")]
+    pub(crate) mesh: bool,
     /// With --auto: the number of nodes up to which there is a mesh.
     #[arg(long, value_name = "NODES", requires = "auto")]
     pub(crate) limit: Option<usize>,
     /// With --auto: reflectors of a zone, besides the standby.
     #[arg(long, value_name = "NUMBER", requires = "auto")]
     pub(crate) reflectors: Option<usize>,
+    /// With --auto: 2 for reflectors above those of the zones.
+    #[arg(long, value_name = "1|2", requires = "auto")]
+    pub(crate) levels: Option<usize>,
+}
+
+/// `caracal topology apply`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopologyApplyArgs {
+    /// The change; none: wait for the transition that is under way.
+    #[command(flatten)]
+    pub(crate) change: TopologyChangeArgs,
+    /// How long to wait, in seconds. Then both topologies' sessions stay.
+    #[arg(long, default_value_t = 120)]
+    pub(crate) timeout: u64,
+    /// A node that is known to be dead: nobody waits for it. May be repeated.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) skip: Vec<String>,
+    /// Let the old sessions of the transition under way go without waiting.
+    #[arg(long)]
+    pub(crate) finish: bool,
+    /// Go back to the topology before the transition under way.
+    #[arg(long, conflicts_with = "finish")]
+    pub(crate) abort: bool,
     /// Output form.
     #[command(flatten)]
     pub(crate) output: OutputArgs,

@@ -80,11 +80,20 @@ impl Probes {
     /// When one does not start.
     #[must_use]
     pub fn start(lab: &Lab, pairs: &[(&str, &str)]) -> Self {
+        Self::start_at(lab, pairs, RATE)
+    }
+
+    /// The same at another rate, in datagrams per second.
+    ///
+    /// # Panics
+    /// When one does not start.
+    #[must_use]
+    pub fn start_at(lab: &Lab, pairs: &[(&str, &str)], rate: u32) -> Self {
         let mut probes = Vec::new();
         for (from, to) in pairs {
             for family in lab.topology().families() {
                 let probe = lab
-                    .probe_of(from, to, family, RATE)
+                    .probe_of(from, to, family, rate)
                     .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
                 probes.push((format!("{from} → {to} ({family})"), probe));
             }

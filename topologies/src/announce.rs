@@ -105,7 +105,7 @@ fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyC
 /// What may be announced, tried after the peer's own filters: nothing of a pool with `disableBGPExport`; our
 /// own originations; what was learned inside the pools (and, on a reflector, inside the service ranges);
 /// nothing else. Communities are added to what passes, also to what others originate.
-pub(crate) fn export_filter(view: &View<'_>) -> Filter {
+pub(crate) fn export_filter(view: &View<'_>, reflects: bool) -> Filter {
     let mut terms = Vec::new();
     let (hidden, open): (Vec<_>, Vec<_>) = view
         .snapshot
@@ -128,9 +128,10 @@ pub(crate) fn export_filter(view: &View<'_>) -> Filter {
         });
     }
     terms.push(accept(vec![Condition::Source(Source::Static)]));
-    let passed_on = view
-        .cluster_id()
-        .map_or(&[][..], |_| &view.settings.service_ranges);
+    let passed_on = match reflects {
+        true => &view.settings.service_ranges[..],
+        false => &[],
+    };
     let ranges = open.into_iter().map(|(prefix, _)| prefix);
     if let Some(condition) = inside(ranges.chain(passed_on.iter().copied())) {
         terms.push(accept(vec![condition]));

@@ -12,10 +12,14 @@
 //!   the zone goes first.
 //! * **Sticky.** The order is by age (`creationTimestamp`), so a node that joins displaces nobody; nodes of one
 //!   age go by a hash of zone and name. A node in preparation for its end leaves with the label [`AVOID`].
+//! * **Levels.** With one level all reflectors of the cluster are peers of each other. With two ([`LEVELS`]) a few
+//!   nodes stand above the zones and reflect between them: zone reflectors are their clients, and have sessions
+//!   with them instead of with all reflectors of other zones. They are elected first, spread over zones, and belong
+//!   to no zone.
 //! * **Back to the mesh.** Below the limit the mesh is back. A cluster that swings around the limit would
 //!   re-peer each time; give it a lower [`LIMIT`].
 //!
-//! Reflectors of one zone share a cluster id (RFC 4456 §7) and are plain peers of all other reflectors. Nodes
+//! Reflectors of one zone share a cluster id (RFC 4456 §7) and are plain peers of each other. Nodes
 //! outside the cluster's AS cannot be clients, and nodes with a `routeReflectorClusterID` are the operator's
 //! own reflectors: the election leaves both alone, and [`crate::paths`] tells whether somebody is cut off.
 
@@ -38,6 +42,9 @@ pub const LIMIT: &str = "caracal.io/topology-mesh-limit";
 /// Annotation with the number of reflectors of a zone besides the standby; 2 when absent.
 pub const REFLECTORS: &str = "caracal.io/topology-reflectors";
 
+/// Annotation with the number of levels of reflectors: 1 (when absent) or 2. A cluster of one zone has one.
+pub const LEVELS: &str = "caracal.io/topology-levels";
+
 /// Label of a node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -52,8 +59,10 @@ pub const AVOID: &str = "caracal.io/reflector";
 pub struct Tuning {
     /// Up to so many nodes there is a mesh.
     pub limit: usize,
-    /// Reflectors of a zone, besides the standby.
+    /// Reflectors of a zone, and of the top, besides the standby.
     pub reflectors: usize,
+    /// Levels of reflectors: 1 or 2.
+    pub levels: usize,
 }
 
 impl Default for Tuning {
@@ -61,6 +70,7 @@ impl Default for Tuning {
         Self {
             limit: 50,
             reflectors: 2,
+            levels: 1,
         }
     }
 }
@@ -73,7 +83,16 @@ pub enum Choice {
     /// Few enough nodes: a mesh.
     Mesh,
     /// Reflectors.
-    Reflectors(BTreeMap<String, Zone>),
+    Reflectors(Reflection),
+}
+
+/// The reflectors of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reflection {
+    /// The zones by name.
+    pub zones: BTreeMap<String, Zone>,
+    /// Reflectors above the zones in the order of their election, the standby last; none with one level.
+    pub top: Vec<NodeName>,
 }
 
 /// The reflectors of a zone.
@@ -111,6 +130,10 @@ pub fn tuning(snapshot: &Snapshot) -> Result<Option<Tuning>, String> {
     Ok(Some(Tuning {
         limit: number(LIMIT, default.limit, 1)?,
         reflectors: number(REFLECTORS, default.reflectors, 1)?,
+        levels: match number(LEVELS, default.levels, 1)? {
+            levels @ 1..=2 => levels,
+            more => return Err(format!("annotation {LEVELS} {more} is neither 1 nor 2")),
+        },
     }))
 }
 
@@ -139,21 +162,33 @@ pub fn elect(snapshot: &Snapshot, tuning: Tuning) -> Choice {
     if count <= tuning.limit {
         return Choice::Mesh;
     }
+    let top = if tuning.levels > 1 && zones.len() > 1 {
+        let all: Vec<_> = zones.values().flatten().copied().collect();
+        ranked("", &all, tuning.reflectors + 1, ZONE)
+    } else {
+        Vec::new()
+    };
+    for members in zones.values_mut() {
+        members.retain(|(name, _)| !top.contains(name));
+    }
     let zones = zones.into_iter().map(|(zone, members)| {
-        let reflectors = ranked(&zone, &members, tuning.reflectors + 1);
+        let reflectors = ranked(&zone, &members, tuning.reflectors + 1, RACK);
         let clients = members
             .iter()
             .map(|(name, _)| (*name).clone())
             .filter(|name| !reflectors.contains(name))
             .collect();
         let elected = Zone {
-            cluster: Some(cluster_id(&zone)),
+            cluster: Some(cluster_id(&format!("zone/{zone}"))),
             reflectors,
             clients,
         };
         (zone, elected)
     });
-    Choice::Reflectors(zones.collect())
+    Choice::Reflectors(Reflection {
+        zones: zones.collect(),
+        top,
+    })
 }
 
 /// Members have an address, are in the cluster's AS and are no reflectors of the operator's.
@@ -169,8 +204,8 @@ fn label<'a>(node: &'a Node, name: &str) -> Option<&'a str> {
     node.metadata.labels.get(name).map(String::as_str)
 }
 
-/// The first `count` members in the order of election.
-fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize) -> Vec<NodeName> {
+/// The first `count` members in the order of election, spread over the values of the label `spread`.
+fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize, spread: &str) -> Vec<NodeName> {
     let mut order: Vec<_> = members
         .iter()
         .map(|(name, node)| {
@@ -185,24 +220,26 @@ fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize) -> Vec<NodeN
         .collect();
     order.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let mut elected: Vec<NodeName> = Vec::new();
-    let mut racks = BTreeSet::new();
+    let mut places = BTreeSet::new();
     while elected.len() < count && !order.is_empty() {
-        // Another rack is only worth a younger node, never one that is leaving or to be avoided.
+        // Another place is only worth a younger node, never one that is leaving or to be avoided.
         let standing = (order[0].0.0, order[0].0.1);
         let fresh = order
             .iter()
             .take_while(|(key, ..)| (key.0, key.1) == standing)
-            .position(|(_, _, node)| label(node, RACK).is_some_and(|rack| !racks.contains(rack)));
+            .position(|(_, _, node)| {
+                label(node, spread).is_some_and(|place| !places.contains(place))
+            });
         let (_, name, node) = order.remove(fresh.unwrap_or(0));
-        racks.extend(label(node, RACK));
+        places.extend(label(node, spread));
         elected.push(name.clone());
     }
     elected
 }
 
-/// The cluster id of a zone: in 240.0.0.0/4, where no node has its address.
-fn cluster_id(zone: &str) -> ClusterId {
-    let digest = Sha256::digest(format!("zone/{zone}"));
+/// The cluster id of a zone or of the top: in 240.0.0.0/4, where no node has its address.
+fn cluster_id(of: &str) -> ClusterId {
+    let digest = Sha256::digest(of);
     ClusterId(Ipv4Addr::new(
         0xf0 | (digest[0] & 0x0e),
         digest[1],
@@ -215,26 +252,51 @@ impl Choice {
     /// The cluster id that the election gives a node; `None` when it is no reflector.
     #[must_use]
     pub fn cluster_of(&self, node: &NodeName) -> Option<ClusterId> {
-        let Self::Reflectors(zones) = self else {
+        let Self::Reflectors(elected) = self else {
             return None;
         };
-        let zone = zones.values().find(|zone| zone.reflectors.contains(node))?;
-        zone.cluster
+        if elected.top.contains(node) {
+            return Some(cluster_id("top"));
+        }
+        let mut zones = elected.zones.values();
+        zones.find(|zone| zone.reflectors.contains(node))?.cluster
+    }
+
+    /// The cluster in which `peer` is the client of `node`; `None` when it is not.
+    #[must_use]
+    pub fn client_of(&self, node: &NodeName, peer: &NodeName) -> Option<ClusterId> {
+        let Self::Reflectors(elected) = self else {
+            return None;
+        };
+        let client = match elected.top.contains(node) {
+            true => !elected.top.contains(peer),
+            false => self.cluster_of(peer).is_none(),
+        };
+        self.cluster_of(node).filter(|_| client)
     }
 
     /// The nodes that a node has sessions with, in the order of their names; `None` without reflectors.
     #[must_use]
     pub fn peers_of(&self, node: &NodeName) -> Option<BTreeSet<NodeName>> {
-        let Self::Reflectors(zones) = self else {
+        let Self::Reflectors(elected) = self else {
             return None;
         };
+        let reflectors = || elected.zones.values().flat_map(|z| z.reflectors.iter());
         let mut peers = BTreeSet::new();
-        for zone in zones.values() {
+        if elected.top.contains(node) {
+            peers.extend(elected.top.iter().chain(reflectors()).cloned());
+        }
+        for zone in elected.zones.values() {
             if zone.clients.contains(node) {
                 peers.extend(zone.reflectors.iter().cloned());
             } else if zone.reflectors.contains(node) {
                 peers.extend(zone.clients.iter().cloned());
-                peers.extend(zones.values().flat_map(|z| z.reflectors.iter().cloned()));
+                peers.extend(zone.reflectors.iter().cloned());
+                if elected.top.is_empty() {
+                    peers.extend(reflectors().cloned());
+                } else {
+                    peers.extend(elected.top.iter().cloned());
+                }
             }
         }
         peers.remove(node);

@@ -63,10 +63,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
             peer.families = vec![family];
             peer.password.clone_from(&password);
             peer.graceful_restart = restart(view);
-            // Reflectors are plain peers of each other, in whatever zone.
-            peer.client_of = view
-                .cluster_id()
-                .filter(|_| view.auto.cluster_of(node_name).is_none());
+            peer.client_of = view.auto.client_of(view.name, node_name);
             peer.kind = KIND.to_owned();
             // The port is no part of a mesh peer's name.
             let name = peer_name("Mesh", address, BGP_PORT);

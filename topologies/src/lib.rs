@@ -8,6 +8,7 @@
 //! | [`settings`] | BGPConfiguration `default` and `node.NAME` as one set of values |
 //! | [`full_mesh`] | sessions between all nodes |
 //! | [`auto`] | reflectors that the cluster elects when a mesh would be too large |
+//! | [`transition`] | the sessions of two topologies at once, from one to the other |
 //! | [`paths`] | whether every node learns of every other |
 //! | [`peers`] | sessions that BGPPeer resources ask for |
 //! | [`route_reflector`] | which peers are reflector clients (RFC 4456) |
@@ -42,6 +43,7 @@ pub mod router_id;
 pub mod services;
 mod session;
 pub mod settings;
+pub mod transition;
 pub mod tunnels;
 mod view;
 
@@ -83,6 +85,8 @@ pub struct Planned {
     pub config: SpeakerConfig,
     /// What could not be planned, sorted.
     pub problems: Vec<Problem>,
+    /// While a transition is under way: which sessions go, and which are new.
+    pub parting: Option<transition::Parting>,
 }
 
 /// Plans the speaker of one node.
@@ -92,10 +96,21 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     let view = View::new(snapshot, node, options, &mut problems);
 
     let mut sessions = sessions(&view, &mut problems);
+    let parting = match transition::under_way(snapshot) {
+        Ok(under_way) => under_way.map(|t| transition::join(&t, &view, options, &mut sessions)),
+        Err(fault) => {
+            let subject = view::path(caracal_model::resource::Kind::BgpConfiguration, "default");
+            let reason = format!("{fault}; the sessions of the topology before are not kept");
+            problems.note("bgp.transition", subject, reason);
+            None
+        }
+    };
+    let reflects =
+        view.cluster_id().is_some() || sessions.values().any(|s| s.peer.client_of.is_some());
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);
     filters.insert(
         announce::EXPORT_FILTER.to_owned(),
-        announce::export_filter(&view),
+        announce::export_filter(&view, reflects),
     );
     let config = SpeakerConfig {
         local_as: view.asn,
@@ -111,6 +126,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     Planned {
         config,
         problems: problems.into_vec(),
+        parting,
     }
 }
 

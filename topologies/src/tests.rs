@@ -20,3 +20,4 @@ mod order;
 mod peering;
 mod reflection;
 mod services;
+mod transition;

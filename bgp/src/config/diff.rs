@@ -96,6 +96,32 @@ pub fn diff(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
     }
 }
 
+/// Peers that have another name and are the same: from the old name to the new. Whoever applies this first and then
+/// [`diff`] keeps their sessions.
+#[must_use]
+pub fn renamed(old: &SpeakerConfig, new: &SpeakerConfig) -> BTreeMap<PeerName, PeerName> {
+    let place = |peer: &PeerConfig| (peer.address, peer.port, peer.remote_as);
+    let only_in = |some: &SpeakerConfig, other: &SpeakerConfig| {
+        let mut places = BTreeMap::new();
+        for (name, peer) in &some.peers {
+            if !other.peers.contains_key(name) {
+                places
+                    .entry(place(peer))
+                    .or_insert_with(Vec::new)
+                    .push(name.clone());
+            }
+        }
+        places
+    };
+    let mut added = only_in(new, old);
+    let pair = |(place, names): (_, Vec<PeerName>)| match (&names[..], &added.remove(&place)?[..]) {
+        ([before], [after]) => Some((before.clone(), after.clone())),
+        // Two peers at one place: nobody can say which is which.
+        _ => None,
+    };
+    only_in(old, new).into_iter().filter_map(pair).collect()
+}
+
 /// The keys under which two maps differ.
 fn differing<'a, K: Ord, V: Eq>(
     old: &'a BTreeMap<K, V>,

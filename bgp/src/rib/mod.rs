@@ -19,6 +19,7 @@ mod import;
 mod index;
 mod intern;
 mod next_hops;
+mod parting;
 mod paths;
 mod peers;
 mod query;
@@ -42,6 +43,7 @@ pub use bundle::{Bundle, Bundles};
 pub use decision::Reason;
 pub use import::{DecidedBy, Refusal};
 pub use next_hops::NextHops;
+pub use parting::Parting;
 pub use peers::PeerId;
 pub use session::{RemoteRestart, SessionInfo};
 pub use startup::StartupTimes;
@@ -225,6 +227,9 @@ impl Rib {
         }
         if let Some(family) = update.end_of_rib {
             self.startup.end_of_rib(id, family);
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.unfinished.remove(&family);
+            }
             self.sweep_stale(id, |seen| seen == family);
         }
     }

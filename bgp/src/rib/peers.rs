@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use caracal_model::net::Family;
+
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
 use super::session::SessionInfo;
@@ -77,6 +79,9 @@ pub(super) struct PeerState {
     pub(super) session: Option<SessionInfo>,
     /// The session is established.
     pub(super) up: bool,
+    /// Families whose End-of-RIB has not come in this session. A peer without graceful restart need not send it
+    /// (RFC 4724 §2), and is not waited for.
+    pub(super) unfinished: BTreeSet<Family>,
     /// Index of its update group while it is up.
     pub(super) group: Option<usize>,
     /// Prefixes in its Adj-RIB-In.
@@ -102,6 +107,7 @@ impl PeerState {
             export: Vec::new(),
             session: None,
             up: false,
+            unfinished: BTreeSet::new(),
             group: None,
             received: 0,
             accepted: 0,
@@ -250,6 +256,15 @@ impl Peers {
         let id = PeerId(u32::try_from(index).expect("fewer than 2^32 peers"));
         self.names.insert(name.clone(), id);
         id
+    }
+
+    pub(super) fn rename(&mut self, old: &PeerName, new: &PeerName) {
+        if let Some(id) = self.names.remove(old) {
+            self.names.insert(new.clone(), id);
+            if let Some(peer) = self.get_mut(id) {
+                peer.name = new.clone();
+            }
+        }
     }
 
     pub(super) fn remove(&mut self, id: PeerId) {

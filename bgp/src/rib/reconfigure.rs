@@ -11,8 +11,17 @@ use super::table::DestId;
 use super::{Changes, Outbound, PeerId, Refusal, Rib};
 use crate::attrs::PathAttrs;
 use crate::config::{self, ConfigChange, SpeakerConfig};
+use crate::types::PeerName;
 
 impl Rib {
+    /// Gives a peer another name; nothing else changes. The new name is not taken.
+    pub fn rename_peer(&mut self, old: &PeerName, new: &PeerName) {
+        self.peers.rename(old, new);
+        if let Some(peer) = self.config.peers.remove(old) {
+            self.config.peers.insert(new.clone(), peer);
+        }
+    }
+
     /// Goes over to a new configuration. For peers whose change needs a new session
     /// ([`config::PeerChange::reset`]) the session counts as ended.
     pub fn reconfigure(&mut self, now: Instant, new: &SpeakerConfig) -> Changes {

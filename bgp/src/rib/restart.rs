@@ -3,6 +3,7 @@
 //! Stale routes stay in use like any others until the peer has announced them again, has sent End-of-RIB, has
 //! come back without them, or has taken too long.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
@@ -26,6 +27,10 @@ impl Rib {
             .collect();
         let Some(peer) = self.peers.get_mut(id) else {
             return;
+        };
+        peer.unfinished = match session.graceful_restart {
+            Some(_) => session.families.iter().copied().collect(),
+            None => BTreeSet::new(),
         };
         peer.session = Some(session);
         peer.up = true;

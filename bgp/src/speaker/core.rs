@@ -99,6 +99,8 @@ pub(super) struct Core {
     sessions: JoinSet<PeerName>,
     /// Which peer a session task serves; needed when it ends without saying so.
     tasks: HashMap<task::Id, PeerName>,
+    /// Peers whose running session was started under another name: from that name to the one they have now.
+    renamed: BTreeMap<PeerName, PeerName>,
     /// Some session has not yet got the latest configuration.
     outdated: bool,
     /// The table has taken UPDATEs that are not yet decided.
@@ -142,6 +144,7 @@ impl Core {
             to_core,
             sessions: JoinSet::new(),
             tasks: HashMap::default(),
+            renamed: BTreeMap::new(),
             outdated: false,
             undecided: false,
             disabled: None,
@@ -227,6 +230,7 @@ impl Core {
             | ToCore::RouteRefresh { peer, .. }
             | ToCore::State { peer, .. } => peer.clone(),
         };
+        let name = self.renamed.get(&name).cloned().unwrap_or(name);
         // A peer that is no longer configured, or whose session has been told to end, has no say.
         let Some(peer) = self
             .peers

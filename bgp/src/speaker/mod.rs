@@ -16,6 +16,7 @@ pub mod shared;
 mod socket;
 pub mod status;
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 
 use caracal_model::net::Prefix;
@@ -23,7 +24,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::core::{Core, Inbox};
 use crate::config::SpeakerConfig;
-use crate::rib::{AdvertisedRoute, Explanation, LearnedRoute, NextHops, RouteInfo, StartupTimes};
+use crate::rib::{
+    AdvertisedRoute, Explanation, LearnedRoute, NextHops, Parting, RouteInfo, StartupTimes,
+};
 use crate::types::PeerName;
 use feed::KeyedFeed;
 use message::{ListenerStart, SessionStart};
@@ -124,6 +127,7 @@ enum Command {
     Received(PeerName, oneshot::Sender<Option<Vec<RouteInfo>>>),
     Advertised(PeerName, oneshot::Sender<Option<Vec<AdvertisedRoute>>>),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
+    Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
     Fib(oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -231,6 +235,14 @@ impl SpeakerHandle {
         self.ask(|answer| Command::Explain(prefix, answer))
             .await
             .map(|explanation| *explanation)
+    }
+
+    /// What would be missing if these peers went now.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn parting(&self, going: BTreeSet<PeerName>) -> Result<Parting, SpeakerEnded> {
+        self.ask(|answer| Command::Parting(going, answer)).await
     }
 
     /// A new subscription to the routes for the forwarding table. It starts with all there are.

@@ -7,6 +7,7 @@ pub(crate) mod collector;
 mod health;
 mod learned;
 mod mtu;
+mod parting;
 mod publish;
 mod startup;
 mod tombstones;

@@ -18,7 +18,8 @@ use tokio::sync::watch;
 
 use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
-use super::{collector, learned, mtu, publish, startup, tombstones, tunnels};
+use super::parting::InForce;
+use super::{collector, learned, mtu, parting, publish, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
 use crate::http;
@@ -110,6 +111,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
 
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
     let (told, told_rx) = watch::channel(Told::default());
+    let (in_force, in_force_rx) = watch::channel(InForce::of(planned.parting, &planned.config));
     tokio::spawn(publish_changes(
         config.clone(),
         view.clone(),
@@ -117,7 +119,15 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         planned.config,
         plan_problems,
         told,
+        in_force,
     ));
+    let reporter = parting::report(
+        store.clone(),
+        config.node.clone(),
+        speaker.clone(),
+        in_force_rx,
+    );
+    tokio::spawn(reporter);
 
     let (learned_tx, learned_rx) = watch::channel(Arc::default());
     let (converged_tx, converged_rx) = watch::channel(Convergence::default());
@@ -193,6 +203,7 @@ async fn publish_changes(
     mut current: caracal_bgp::config::SpeakerConfig,
     problems: watch::Sender<Vec<Problem>>,
     told: watch::Sender<Told>,
+    in_force: watch::Sender<Option<InForce>>,
 ) {
     // The snapshot may have moved on since the speaker was started with a plan.
     view.mark_changed();
@@ -221,6 +232,13 @@ async fn publish_changes(
         told.send_replace(Told {
             revision: snapshot.revision,
             originated: current.originate.keys().copied().collect(),
+        });
+        // Behind the configuration: a report is about sessions that the speaker has.
+        let next = InForce::of(planned.parting, &current);
+        in_force.send_if_modified(|known| {
+            let changed = *known != next;
+            *known = next;
+            changed
         });
     }
 }

@@ -10,7 +10,7 @@ use super::*;
 use crate::auto::{self, AVOID, Choice, Tuning, Zone};
 use crate::paths;
 
-const AUTO: &str = "
+pub(super) const AUTO: &str = "
 kind: BGPConfiguration
 metadata: {name: default, annotations: {caracal.io/topology: auto, caracal.io/topology-mesh-limit: '10'}}
 spec: {}
@@ -31,7 +31,7 @@ fn created(number: usize) -> String {
 }
 
 /// `count` nodes over three zones with four racks each, the older the smaller their number.
-fn cluster(count: usize) -> String {
+pub(super) fn cluster(count: usize) -> String {
     let mut text = String::new();
     for i in 0..count {
         let (zone, rack) = (format!("z{}", i % 3), format!("r{}", i / 3 % 4));
@@ -42,7 +42,7 @@ fn cluster(count: usize) -> String {
 
 fn elected(snapshot: &Snapshot) -> BTreeMap<String, Zone> {
     match auto::choose(snapshot) {
-        Choice::Reflectors(zones) => zones,
+        Choice::Reflectors(elected) => elected.zones,
         other => panic!("{other:?}"),
     }
 }
@@ -229,4 +229,68 @@ fn annotations_that_cannot_be_read_are_reported_and_change_nothing() {
         assert_eq!(codes, ["bgp.topology"]);
         assert_eq!(planned.config.peers.len(), 22);
     }
+}
+
+#[test]
+fn two_levels_reflect_between_zones_with_fewer_sessions() {
+    let two = AUTO.replace("'10'", "'10', caracal.io/topology-levels: '2'");
+    let cluster = snapshot(&[&two, &cluster(60)]);
+    let Choice::Reflectors(elected) = auto::choose(&cluster) else {
+        panic!("reflectors");
+    };
+    // The oldest nodes of different zones stand at the top, and the next ones reflect their zones.
+    let top: Vec<_> = elected.top.iter().map(NodeName::as_str).collect();
+    assert_eq!(top, ["n000", "n001", "n002"]);
+    assert_eq!(names(&elected.zones["z0"]), ["n003", "n006", "n009"]);
+    let options = PlanOptions::default();
+    let sessions = paths::sessions(&cluster, &options);
+    assert_eq!(sessions.missing(&cluster), []);
+    // 48 clients × 3, 9 zone reflectors × 3 at the top, 3 + 3 × 3 among equals; two families.
+    assert_eq!(sessions.count(), 2 * (48 * 3 + 9 * 3 + 3 + 9));
+    // A zone reflector knows nobody in other zones but the top.
+    assert_eq!(
+        sessions.nodes[&NodeName::from("n003")].len(),
+        2 * (16 + 2 + 3)
+    );
+    let config = |name: &str| plan(&cluster, &name.into(), &options).config;
+    let clients = |config: &SpeakerConfig| {
+        let of: BTreeSet<_> = config.peers.values().filter_map(|p| p.client_of).collect();
+        (
+            config
+                .peers
+                .values()
+                .filter(|p| p.client_of.is_some())
+                .count(),
+            of,
+        )
+    };
+    let (count, of_top) = clients(&config("n000"));
+    assert_eq!((count, of_top.len()), (18, 1));
+    let (count, of_zone) = clients(&config("n003"));
+    assert_eq!((count, of_zone.len()), (32, 1));
+    assert_ne!(of_top, of_zone);
+    // Two of three at each level may die.
+    let mut sessions = sessions;
+    let mut alive = cluster.clone();
+    for dead in ["n000", "n001", "n003", "n006"] {
+        sessions.nodes.remove(&NodeName::from(dead));
+        alive.nodes.remove(&NodeName::from(dead));
+    }
+    assert_eq!(sessions.missing(&alive), []);
+}
+
+#[test]
+fn a_cluster_of_one_zone_has_one_level() {
+    let two = AUTO.replace("'10'", "'10', caracal.io/topology-levels: '2'");
+    let mut text = String::new();
+    for i in 0..20 {
+        text += &node(i, "z", "r", &created(i), "");
+    }
+    let Choice::Reflectors(elected) = auto::choose(&snapshot(&[&two, &text])) else {
+        panic!("reflectors");
+    };
+    assert_eq!(
+        (elected.top.len(), elected.zones["z"].reflectors.len()),
+        (0, 3)
+    );
 }

@@ -35,6 +35,7 @@ impl Core {
             Command::Explain(prefix, answer) => {
                 drop(answer.send(Box::new(self.rib.explain(&prefix))));
             }
+            Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
             Command::Fib(answer) => drop(answer.send(self.subscribe())),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}

@@ -67,7 +67,8 @@ impl Core {
     pub(super) fn session_ended(&mut self, ended: Result<(Id, PeerName), JoinError>) {
         let name = match ended {
             Ok((id, name)) => {
-                self.tasks.remove(&id);
+                let name = self.tasks.remove(&id).unwrap_or(name);
+                self.renamed.retain(|_, now| *now != name);
                 name
             }
             Err(failure) => {
@@ -125,8 +126,39 @@ impl Core {
         }
     }
 
+    /// Takes over names that peers have got without being others. Their sessions keep running, under the name with
+    /// which they were started.
+    fn rename(&mut self, new: &SpeakerConfig) {
+        for (old, now) in config::renamed(&self.config, new) {
+            // A session that is still ending under the new name, or was started under it, would be taken for this one.
+            let started_so = self.renamed.get(&now);
+            if self.peers.contains_key(&now) || started_so.is_some_and(|to| *to != old) {
+                continue;
+            }
+            let Some(peer) = self.peers.remove(&old) else {
+                continue;
+            };
+            info!(%old, %now, "peer has another name");
+            self.peers.insert(now.clone(), peer);
+            self.rib.rename_peer(&old, &now);
+            if let Some(config) = self.config.peers.remove(&old) {
+                self.config.peers.insert(now.clone(), config);
+            }
+            let first = self.renamed.iter().find(|(_, to)| **to == old);
+            let first = first.map_or_else(|| old.clone(), |(first, _)| first.clone());
+            self.renamed.remove(&first);
+            if first != now {
+                self.renamed.insert(first, now.clone());
+            }
+            for name in self.tasks.values_mut().filter(|name| **name == old) {
+                name.clone_from(&now);
+            }
+        }
+    }
+
     /// Goes over to a new configuration. Peers that do not differ are not touched.
     pub(super) fn reconfigure(&mut self, new: SpeakerConfig) {
+        self.rename(&new);
         let change = config::diff(&self.config, &new);
         if change.is_empty() {
             return;

@@ -509,3 +509,32 @@ async fn answers_can_be_serialised() {
             .contains(r#""next_hop":"10.0.0.2""#)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_with_another_name_keeps_its_session() {
+    let (stage, mut sessions) = Stage::established(config(&[2, 3])).await;
+    let start = stage.established_peer(2).await;
+    let rename = |n: u8, to: u8| {
+        let mut new = config(&[3]);
+        new.peers
+            .insert(name(to), PeerConfig::new(address(n), Asn(64512)));
+        new
+    };
+    // There, to a third name, and back: what the session says, under the name of its start, is heard.
+    for (round, now) in [(1, 7), (2, 8), (3, 2)] {
+        stage.speaker.reconfigure(rename(2, now)).await.unwrap();
+        sessions[0].announce(round).await;
+        let peer = stage
+            .peer(now, |peer| peer.routes.received == usize::from(round))
+            .await;
+        assert_eq!(peer.state, SessionState::Established);
+        assert_eq!((peer.established_count, peer.since), (1, start.since));
+    }
+    // When it ends, the next one has the new name.
+    stage.speaker.reconfigure(rename(2, 7)).await.unwrap();
+    stage.peer(7, |_| true).await;
+    drop(sessions.remove(0));
+    let mut stage = stage;
+    let next = stage.session().await;
+    assert_eq!(next.start.peer, name(7));
+}

@@ -65,7 +65,7 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
 }
 
 /// Resources and IPAM at one revision.
-async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
+pub(super) async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
     let ranges = [
         Range::Prefix(keys::resources_prefix()),
         Range::Prefix(keys::ipam_prefix()),

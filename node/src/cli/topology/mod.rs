@@ -1,14 +1,14 @@
-//! `caracal topology plan`: what a change of the topology does to the sessions, before anybody makes it.
+//! `caracal topology`: what a change of the topology does to the sessions, before anybody makes it; and the change,
+//! make before break.
+
+mod apply;
+mod change;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use caracal_bgp::config::Password;
-use caracal_model::keys::Key;
-use caracal_model::resource::{BgpConfiguration, Kind, Resource};
-use caracal_model::snapshot::{Applied, Snapshot};
-use caracal_model::{NodeName, Prefix};
+use caracal_model::{NodeName, Prefix, Snapshot};
 use caracal_topologies::auto::{self, Choice};
 use caracal_topologies::paths::{self, Missing, Sessions};
 use caracal_topologies::{PlanOptions, SecretName};
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::render::input::Source;
 use super::{print_json, table};
-use crate::args::{Output, TopologyCommand, TopologyPlanArgs};
+use crate::args::{Output, TopologyCommand};
 
 /// Exit code of a plan that would leave a node without a path.
 const REFUSED: u8 = 5;
@@ -24,35 +24,19 @@ const REFUSED: u8 = 5;
 /// So many of a long list are shown.
 const SHOWN: usize = 10;
 
+/// Passwords from files.
+type Secrets = BTreeMap<SecretName, Password>;
+
 pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
-    let TopologyCommand::Plan(args) = command;
+    let args = match command {
+        TopologyCommand::Plan(args) => args,
+        TopologyCommand::Apply(args) => return apply::run(&args),
+    };
     let no_blocks: [Prefix; 0] = [];
     let before = Source::open(&args.input, None, &no_blocks)?.read()?;
     let mut after = before.snapshot.clone();
     let mut secrets = before.secrets;
-    for path in &args.change {
-        let mut faults = Vec::new();
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let resources = caracal_topologies::resources::from_yaml(&text)
-            .with_context(|| path.display().to_string())?;
-        for problem in resources.apply(&mut after) {
-            faults.push(format!("{}: {}", problem.subject, problem.reason));
-        }
-        anyhow::ensure!(
-            faults.is_empty(),
-            "{}: {}",
-            path.display(),
-            faults.join("; ")
-        );
-        secrets.extend(resources.secrets);
-    }
-    if args.auto {
-        switch_on(&mut after, &args)?;
-    }
-    if let Err(reason) = auto::tuning(&after) {
-        anyhow::bail!("BGPConfiguration default: {reason}");
-    }
+    change::make(&args.change, &mut after, &mut secrets)?;
     Ok(compare(
         &before.snapshot,
         &after,
@@ -61,36 +45,7 @@ pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// Sets the annotations in the snapshot, as the user would in the BGPConfiguration.
-fn switch_on(snapshot: &mut Snapshot, args: &TopologyPlanArgs) -> anyhow::Result<()> {
-    let mut configuration: BgpConfiguration = snapshot.bgp_default().map_or_else(
-        || Resource::new("default", Default::default()),
-        |c| (**c).clone(),
-    );
-    let annotations = &mut configuration.metadata.annotations;
-    annotations.insert(auto::TOPOLOGY.to_owned(), "auto".to_owned());
-    for (name, value) in [
-        (auto::LIMIT, args.limit),
-        (auto::REFLECTORS, args.reflectors),
-    ] {
-        if let Some(value) = value {
-            annotations.insert(name.to_owned(), value.to_string());
-        }
-    }
-    let path = Key::resource(Kind::BgpConfiguration, "default").to_path();
-    let revision = snapshot.revision + 1;
-    match snapshot.apply(&path, Some(&configuration.to_json()), revision) {
-        Applied::Invalid(reason) => anyhow::bail!("{path}: {reason}"),
-        Applied::Changed | Applied::Ignored => Ok(()),
-    }
-}
-
-fn compare(
-    before: &Snapshot,
-    after: &Snapshot,
-    secrets: &BTreeMap<SecretName, Password>,
-    output: Output,
-) -> ExitCode {
+fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Output) -> ExitCode {
     let options = PlanOptions {
         secrets: secrets.clone(),
         ..PlanOptions::default()
@@ -139,10 +94,14 @@ fn count(sessions: &Sessions, node: &NodeName) -> usize {
 }
 
 fn role(choice: &Choice, node: &NodeName) -> String {
-    let Choice::Reflectors(zones) = choice else {
+    let Choice::Reflectors(elected) = choice else {
         return String::new();
     };
-    for (zone, elected) in zones {
+    if let Some(place) = elected.top.iter().position(|name| name == node) {
+        let standby = place > 0 && place + 1 == elected.top.len();
+        return format!("{}top reflector", if standby { "standby " } else { "" });
+    }
+    for (zone, elected) in &elected.zones {
         let zone = if zone.is_empty() { "-" } else { zone };
         if let Some(place) = elected.reflectors.iter().position(|name| name == node) {
             let kind = if place > 0 && place + 1 == elected.reflectors.len() {

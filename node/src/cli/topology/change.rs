@@ -1,0 +1,89 @@
+//! What is asked to change: resource files, and the switches for what people change most.
+
+use anyhow::Context;
+use caracal_model::Snapshot;
+use caracal_model::keys::Key;
+use caracal_model::resource::{BgpConfiguration, Kind, Resource};
+use caracal_model::snapshot::Applied;
+use caracal_topologies::auto;
+
+use super::Secrets;
+use crate::args::TopologyChangeArgs;
+
+impl TopologyChangeArgs {
+    /// True when nothing is asked.
+    pub(super) fn is_empty(&self) -> bool {
+        self.change.is_empty() && self.delete.is_empty() && !self.auto && !self.mesh
+    }
+}
+
+/// Changes the snapshot as asked. Secrets of the files are added.
+pub(super) fn make(
+    args: &TopologyChangeArgs,
+    after: &mut Snapshot,
+    secrets: &mut Secrets,
+) -> anyhow::Result<()> {
+    for path in &args.change {
+        let mut faults = Vec::new();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let resources = caracal_topologies::resources::from_yaml(&text)
+            .with_context(|| path.display().to_string())?;
+        for problem in resources.apply(after) {
+            faults.push(format!("{}: {}", problem.subject, problem.reason));
+        }
+        anyhow::ensure!(
+            faults.is_empty(),
+            "{}: {}",
+            path.display(),
+            faults.join("; ")
+        );
+        secrets.extend(resources.secrets);
+    }
+    for name in &args.delete {
+        anyhow::ensure!(
+            after.bgp_peers.remove(name).is_some(),
+            "there is no BGPPeer {name} to delete"
+        );
+    }
+    if args.auto || args.mesh {
+        configure(after, args)?;
+    }
+    if let Err(reason) = auto::tuning(after) {
+        anyhow::bail!("BGPConfiguration default: {reason}");
+    }
+    Ok(())
+}
+
+/// Sets the BGPConfiguration `default`, as the user would.
+fn configure(snapshot: &mut Snapshot, args: &TopologyChangeArgs) -> anyhow::Result<()> {
+    let mut configuration: BgpConfiguration = snapshot.bgp_default().map_or_else(
+        || Resource::new("default", Default::default()),
+        |c| (**c).clone(),
+    );
+    let annotations = &mut configuration.metadata.annotations;
+    let numbers = [
+        (auto::LIMIT, args.limit),
+        (auto::REFLECTORS, args.reflectors),
+        (auto::LEVELS, args.levels),
+    ];
+    if args.auto {
+        annotations.insert(auto::TOPOLOGY.to_owned(), "auto".to_owned());
+        for (name, value) in numbers {
+            if let Some(value) = value {
+                annotations.insert(name.to_owned(), value.to_string());
+            }
+        }
+    } else {
+        annotations.remove(auto::TOPOLOGY);
+        configuration.spec.node_to_node_mesh_enabled = Some(true);
+    }
+    let path = Key::resource(Kind::BgpConfiguration, "default").to_path();
+    let revision = snapshot
+        .bgp_default()
+        .map_or(snapshot.revision, |c| c.revision);
+    match snapshot.apply(&path, Some(&configuration.to_json()), revision) {
+        Applied::Invalid(reason) => anyhow::bail!("{path}: {reason}"),
+        Applied::Changed | Applied::Ignored => Ok(()),
+    }
+}

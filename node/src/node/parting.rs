@@ -1,0 +1,102 @@
+//! While the topology changes: reports what this node would miss without the sessions that are to go, for whoever
+//! conducts the change (`caracal topology apply`). What a report means is said in [`caracal_topologies::transition`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::types::PeerName;
+use caracal_datastore::store::{Store, StoreError};
+use caracal_model::names::NodeName;
+use caracal_model::txn::{Range, Txn};
+use caracal_topologies::transition::{self, Parting, Report};
+use tokio::sync::watch;
+
+/// How often the table is asked. Short against what a change of sessions takes, long against what the question costs.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Prefixes that are named in a report.
+const EXAMPLES: usize = 5;
+
+/// A transition as this node's speaker has it in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InForce {
+    parting: Parting,
+    /// Addresses of the new peers.
+    coming: BTreeMap<PeerName, IpAddr>,
+}
+
+impl InForce {
+    pub(super) fn of(parting: Option<Parting>, config: &SpeakerConfig) -> Option<Self> {
+        let parting = parting?;
+        let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
+        let coming = parting.coming.iter().filter_map(address).collect();
+        Some(Self { parting, coming })
+    }
+}
+
+/// Reports until the channel closes. A report that cannot be written is written later.
+pub(super) async fn report<S: Store>(
+    store: S,
+    me: NodeName,
+    speaker: SpeakerHandle,
+    mut in_force: watch::Receiver<Option<InForce>>,
+) {
+    // `None` = unknown: a run before may have left a report.
+    let mut written: Option<Option<Report>> = None;
+    loop {
+        let current = in_force.borrow_and_update().clone();
+        let wanted = match &current {
+            None => None,
+            Some(current) => match look(&speaker, current).await {
+                Some(report) => Some(report),
+                None => return,
+            },
+        };
+        if written.as_ref() != Some(&wanted) {
+            match write(&store, &me, wanted.as_ref()).await {
+                Ok(()) => written = Some(wanted),
+                Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
+            }
+        }
+        let idle = current.is_none() && written == Some(None);
+        tokio::select! {
+            changed = in_force.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(LOOK), if !idle => {}
+        }
+    }
+}
+
+/// `None`: the speaker has ended.
+async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<Report> {
+    let told = speaker.parting(current.parting.going.clone()).await.ok()?;
+    let address = |name: &PeerName| current.coming.get(name).copied();
+    let incomplete: BTreeSet<IpAddr> = told.incomplete.iter().filter_map(address).collect();
+    Some(Report {
+        transition: current.parting.id.clone(),
+        incomplete,
+        uncovered: told.uncovered.len(),
+        examples: told.uncovered.into_iter().take(EXAMPLES).collect(),
+    })
+}
+
+async fn write<S: Store>(
+    store: &S,
+    me: &NodeName,
+    report: Option<&Report>,
+) -> Result<(), StoreError> {
+    let path = transition::report_path(me);
+    let answer = store.read(&[Range::Key(path.clone())]).await?;
+    let stored = answer.ranges.into_iter().flatten().next();
+    let value = report.map(|r| serde_json::to_vec(r).expect("a report is always valid JSON"));
+    let txn = match (stored, value) {
+        (None, None) => return Ok(()),
+        (Some(stored), None) => Txn::new().delete(path, stored.mod_revision),
+        (None, Some(value)) => Txn::new().create(path, value),
+        (Some(stored), Some(value)) => Txn::new().update(path, stored.mod_revision, value),
+    };
+    // Nobody else writes this key but one who clears it away; the next look sees to that.
+    store.commit(&txn).await.map(|_| ())
+}
