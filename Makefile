@@ -12,6 +12,8 @@ BUILD_PACKAGES := protobuf-compiler libprotobuf-dev
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
 TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
+# Container runtimes, and a root file system for their containers.
+TEST_PACKAGES += podman containerd runc crun busybox-static
 
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
 E2E := \
@@ -24,6 +26,7 @@ E2E := \
   ipam_chaos \
   ipam_pools \
   topology \
+  runtimes \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 
