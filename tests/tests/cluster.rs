@@ -1,11 +1,15 @@
 //! Whole clusters in namespaces on this machine's kernel: real etcd, real BGP, real routes, real packets.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::net::IpAddr;
+
 use caracal_lab::ip::{Route, RouteKind};
 use caracal_lab::witness::VXLAN;
 use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_model::Family;
 use caracal_model::snapshot::Problem;
-use caracal_tests::loss::{after, count, kinds};
+use caracal_tests::loss::{Probes, after, count, kinds};
+use caracal_tests::stack::{addresses, families, on_each_stack, speaks};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
     settled, up,
@@ -13,23 +17,34 @@ use caracal_tests::{
 
 #[test]
 fn full_mesh_routes_directly() {
-    if !possible("full_mesh_routes_directly", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "e2e-mesh");
+    on_each_stack(
+        "full_mesh_routes_directly",
+        &[],
+        "full-mesh",
+        "e2e-mesh",
+        direct_routes,
+    );
+}
+
+fn direct_routes(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
+    let times = families(&lab);
     for node in caracals(&lab) {
         let status = lab.node_status(&node).unwrap();
-        assert_eq!(status.peers.len(), 2, "{status:?}");
+        assert_eq!(status.peers.len(), 2 * times, "{status:?}");
         assert_eq!(
             count(&lab, &node, RouteKind::Direct),
-            2,
+            2 * times,
             "{:?}",
             kinds(&lab, &node)
         );
-        assert_eq!(count(&lab, &node, RouteKind::Blackhole), 1);
-        assert_eq!(count(&lab, &node, RouteKind::Local), 2, "one for each pod");
+        assert_eq!(count(&lab, &node, RouteKind::Blackhole), times);
+        assert_eq!(
+            count(&lab, &node, RouteKind::Local),
+            2 * times,
+            "one for each pod"
+        );
         assert!(status.problems.is_empty(), "{:?}", status.problems);
         for (kind, route) in kinds(&lab, &node) {
             if matches!(kind, RouteKind::Direct | RouteKind::Blackhole) {
@@ -44,13 +59,16 @@ fn full_mesh_routes_directly() {
 
 #[test]
 fn cross_subnet_encapsulates_only_across_the_router() {
-    if !possible(
+    on_each_stack(
         "cross_subnet_encapsulates_only_across_the_router",
         &["tcpdump"],
-    ) {
-        return;
-    }
-    let lab = up("cross-subnet", "e2e-cross");
+        "cross-subnet",
+        "e2e-cross",
+        encapsulation_across_the_router,
+    );
+}
+
+fn encapsulation_across_the_router(lab: Lab) {
     await_settled(&lab);
     let rack1 = lab.capture_segment("rack1", VXLAN).unwrap();
     assert_full_matrix(&lab);
@@ -59,7 +77,20 @@ fn cross_subnet_encapsulates_only_across_the_router() {
         .expect("packets to the other rack travel as VXLAN");
     let seen = rack1.stop();
     // No VXLAN between two nodes of one rack.
-    let within = |p: &&String| p.matches("10.0.1.1").count() >= 2;
+    let rack: Vec<_> = ["node1", "node2"]
+        .iter()
+        .flat_map(|n| addresses(&lab, n))
+        .collect();
+    let ends = |p: &str| {
+        let is_end = |a: &&IpAddr| p.contains(&format!(" {a}."));
+        rack.iter().filter(is_end).count()
+    };
+    assert!(
+        seen.packets.iter().any(|p| ends(p) == 1),
+        "{:?}",
+        seen.packets
+    );
+    let within = |p: &&String| ends(p) >= 2;
     assert_eq!(
         seen.packets.iter().filter(within).count(),
         0,
@@ -67,61 +98,54 @@ fn cross_subnet_encapsulates_only_across_the_router() {
         seen.packets
     );
     for node in caracals(&lab) {
-        assert_eq!(
-            count(&lab, &node, RouteKind::Direct),
-            1,
-            "{:?}",
-            kinds(&lab, &node)
-        );
-        let across = kinds(&lab, &node);
-        let blocks_across = across
-            .iter()
-            .filter(|(k, r)| *k == RouteKind::Vxlan && r.gateway.is_some())
-            .count();
-        assert_eq!(blocks_across, 2, "{across:?}");
+        let seen = [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, &node, k));
+        let times = families(&lab);
+        assert_eq!(seen, [times, 2 * times], "{:?}", kinds(&lab, &node));
     }
 }
 
 #[test]
 fn reflectors_carry_routes_between_clients() {
-    if !possible("reflectors_carry_routes_between_clients", &[]) {
-        return;
-    }
-    let lab = up("rr-pair", "e2e-rr");
+    on_each_stack(
+        "reflectors_carry_routes_between_clients",
+        &[],
+        "rr-pair",
+        "e2e-rr",
+        reflection,
+    );
+}
+
+fn reflection(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
+    let mut reflectors = [addresses(&lab, "rr1"), addresses(&lab, "rr2")].concat();
+    reflectors.sort();
     for node in ["node1", "node2", "node3"] {
         let status = lab.node_status(node).unwrap();
-        let peers: Vec<_> = status
-            .peers
-            .iter()
-            .filter_map(|p| p.address)
-            .map(|a| a.to_string())
-            .collect();
+        let mut peers: Vec<_> = status.peers.iter().filter_map(|p| p.address).collect();
+        peers.sort();
         assert_eq!(
-            peers,
-            ["10.0.0.1", "10.0.0.2"],
+            peers, reflectors,
             "a client peers with the reflectors alone"
         );
-        assert_eq!(count(&lab, node, RouteKind::Direct), 2);
+        assert_eq!(count(&lab, node, RouteKind::Direct), 2 * families(&lab));
     }
 }
 
 /// The first loss measurement: a node's process is killed while traffic flows to and from its pod.
 #[test]
 fn kill_9_loses_nothing() {
-    if !possible("kill_9_loses_nothing", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-kill");
+    on_each_stack("kill_9_loses_nothing", &[], "full-mesh", "e2e-kill", kill_9);
+}
+
+fn kill_9(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let towards = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
-    let from = lab.probe("node2/p1", "node3/p1", 1000).unwrap();
-    after(&towards, 1000);
+    let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
+    probes.after(1000);
     let before = kinds(&lab, "node2");
     lab.kill9_node("node2").unwrap();
-    after(&towards, 5000);
+    probes.after(5000);
     assert_eq!(
         kinds(&lab, "node2"),
         before,
@@ -132,46 +156,48 @@ fn kill_9_loses_nothing() {
         "node1",
         10 * SECOND,
         "node2's routes kept as stale",
-        |s| match s.peers.iter().find(|p| p.stale) {
-            Some(_) => Ok(()),
-            None => Err(format!("{:?}", s.peers)),
+        |s| match s.peers.iter().filter(|p| p.stale).count() {
+            n if n == families(&lab) => Ok(()),
+            _ => Err(format!("{:?}", s.peers)),
         },
     );
     assert_eq!(
         count(&lab, "node1", RouteKind::Direct),
-        2,
+        2 * families(&lab),
         "{:?}",
         stale.peers
     );
     lab.restart_node("node2").unwrap();
     await_settled(&lab);
-    after(&towards, 2000);
-    let (towards, from) = (towards.stop(), from.stop());
-    println!("kill -9, down for 5 s, and back: to the node: {towards}; from the node: {from}");
-    assert_eq!((towards.lost, from.lost), (0, 0));
+    probes.after(2000);
+    probes.assert_none_lost("kill -9, down for 5 s, and back");
     assert_eq!(kinds(&lab, "node2"), before);
 }
 
 #[test]
 fn sigterm_and_restart_lose_nothing() {
-    if !possible("sigterm_and_restart_lose_nothing", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-term");
+    on_each_stack(
+        "sigterm_and_restart_lose_nothing",
+        &[],
+        "full-mesh",
+        "e2e-term",
+        sigterm_and_restart,
+    );
+}
+
+fn sigterm_and_restart(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
-    after(&probe, 500);
+    let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
+    probes.after(500);
     for node in ["node2", "node1"] {
         lab.stop_node(node).unwrap();
-        after(&probe, 2000);
+        probes.after(2000);
         lab.restart_node(node).unwrap();
         await_settled(&lab);
     }
-    after(&probe, 1000);
-    let loss = probe.stop();
-    println!("SIGTERM, down for 2 s, and back, receiver then sender: {loss}");
-    assert_eq!(loss.lost, 0);
+    probes.after(1000);
+    probes.assert_none_lost("SIGTERM, down for 2 s, and back, receiver then sender");
 }
 
 #[test]
@@ -332,36 +358,44 @@ fn bad_values_are_named_and_cost_only_themselves() {
 
 #[test]
 fn foreign_routes_stay_and_ours_come_back() {
-    if !possible("foreign_routes_stay_and_ours_come_back", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-own");
+    on_each_stack(
+        "foreign_routes_stay_and_ours_come_back",
+        &[],
+        "full-mesh",
+        "e2e-own",
+        foreign_routes_and_ours,
+    );
+}
+
+fn foreign_routes_and_ours(mut lab: Lab) {
     await_settled(&lab);
     let netns = lab.netns("node1").unwrap();
-    let foreign = [
-        "10.244.200.0/26 via 10.0.0.12",
-        "172.30.0.0/16 via 10.0.0.12",
-    ];
-    let lines: Vec<String> = foreign
-        .iter()
-        .map(|route| format!("route add {route} proto static"))
-        .collect();
-    caracal_lab::ip::batch(Some(&netns), &lines).unwrap();
-    let before = kinds(&lab, "node1");
-    let is_ours = |(kind, route): &&(RouteKind, Route)| {
+    let mut foreign = Vec::new();
+    for via in addresses(&lab, "node2") {
+        let dsts = match via {
+            IpAddr::V4(_) => ["10.244.200.0/26", "172.30.0.0/16"],
+            IpAddr::V6(_) => ["fd00:10:244:0:200::/122", "fd00:172::/64"],
+        };
+        for dst in dsts {
+            let line = format!("route add {dst} via {via} proto static");
+            caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
+            foreign.push(dst);
+        }
+    }
+    let is_ours = |(kind, route): &(RouteKind, Route)| {
         *kind == RouteKind::Direct && route.protocol.as_deref() == Some("80")
     };
-    let (_, ours) = before
-        .iter()
-        .find(is_ours)
-        .expect("a route of ours")
-        .clone();
-    caracal_lab::ip::batch(Some(&netns), &[format!("route del {}", ours.dst)]).unwrap();
-    wait_until(10 * SECOND, "our route is back", || {
-        if kinds(&lab, "node1").iter().any(|(_, r)| r.dst == ours.dst) {
-            Ok(())
-        } else {
-            Err("missing")
+    let ours: Vec<_> = kinds(&lab, "node1").into_iter().filter(is_ours).collect();
+    assert_eq!(ours.len(), 2 * families(&lab));
+    for (_, route) in &ours {
+        let line = format!("route del {}", route.dst);
+        caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
+    }
+    wait_until(10 * SECOND, "our routes are back", || {
+        let left = kinds(&lab, "node1");
+        match ours.iter().find(|o| !left.contains(o)) {
+            None => Ok(()),
+            Some(missing) => Err(format!("{missing:?}")),
         }
     })
     .unwrap();
@@ -369,63 +403,66 @@ fn foreign_routes_stay_and_ours_come_back() {
     lab.restart_node("node1").unwrap();
     await_settled(&lab);
     let left = lab.routes("node1").unwrap();
-    for route in foreign {
-        let (dst, _) = route.split_once(' ').unwrap();
+    for dst in foreign {
         assert!(left.iter().any(|r| r.dst == dst), "{dst} is gone: {left:?}");
     }
 }
 
 #[test]
 fn traffic_that_leaves_the_pools_is_masqueraded() {
-    if !possible(
+    on_each_stack(
         "traffic_that_leaves_the_pools_is_masqueraded",
         &["tcpdump", "nft"],
-    ) {
-        return;
-    }
-    let lab = up("full-mesh", "e2e-nat");
+        "full-mesh",
+        "e2e-nat",
+        masquerading,
+    );
+}
+
+fn masquerading(lab: Lab) {
     await_settled(&lab);
     let etcd = lab.layout().etcd[0].clone();
-    let ping = |to: &str| {
+    let ping = |to: IpAddr| {
         let mut ping = caracal_lab::program::command("ping").unwrap();
-        ping.args(["-n", "-c", "3", "-i", "0.2", "-W", "5", to]);
-        caracal_lab::program::call(
-            Some(&lab.netns("node1/p1").unwrap()),
-            &mut ping,
-            b"",
-            30 * SECOND,
-        )
-        .unwrap();
+        ping.args(["-n", "-c", "3", "-i", "0.2", "-W", "5", &to.to_string()]);
+        let pod = lab.netns("node1/p1").unwrap();
+        caracal_lab::program::call(Some(&pod), &mut ping, b"", 30 * SECOND).unwrap();
     };
-    let outside = lab
-        .capture("etcd", &etcd.device, "icmp[icmptype] == icmp-echo")
-        .unwrap();
-    ping(&etcd.address.to_string());
-    outside.wait_for(3, 10 * SECOND).unwrap();
-    for packet in outside.stop().packets {
-        assert!(
-            packet.contains("10.0.0.1 >"),
-            "the node's address is the source: {packet}"
-        );
-    }
-    let pod = lab
-        .state()
-        .pods
-        .iter()
-        .find(|p| p.node == "node2")
-        .unwrap()
-        .clone();
-    let inside = lab
-        .capture("node2", "eth0", "icmp[icmptype] == icmp-echo")
-        .unwrap();
-    ping(&pod.address.unwrap().to_string());
-    inside.wait_for(3, 10 * SECOND).unwrap();
-    for packet in inside.stop().packets {
-        assert!(
-            packet.contains("10.244."),
-            "between pods the pod's address stays: {packet}"
-        );
-        assert!(!packet.contains("10.0.0.1 >"), "{packet}");
+    let pod = |node: &str| {
+        let mut pods = lab.state().pods.iter();
+        pods.find(|p| p.node == node).unwrap().clone()
+    };
+    for family in lab.topology().families() {
+        let request = match family {
+            Family::Ipv4 => "icmp[icmptype] == icmp-echo",
+            Family::Ipv6 => "icmp6 and ip6[40] == 128",
+        };
+        let (node, _) = lab
+            .layout()
+            .node("node1")
+            .unwrap()
+            .uplink
+            .address_of(family)
+            .unwrap();
+        let source = pod("node1").address_of(family).unwrap();
+        let outside = lab.capture("etcd", &etcd.device, request).unwrap();
+        ping(etcd.address_of(family).unwrap().0);
+        outside.wait_for(3, 10 * SECOND).unwrap();
+        for packet in outside.stop().packets {
+            assert!(
+                packet.contains(&format!(" {node} >")),
+                "the node's address is the source: {packet}"
+            );
+        }
+        let inside = lab.capture("node2", "eth0", request).unwrap();
+        ping(pod("node2").address_of(family).unwrap());
+        inside.wait_for(3, 10 * SECOND).unwrap();
+        for packet in inside.stop().packets {
+            assert!(
+                packet.contains(&format!(" {source} >")),
+                "between pods the pod's address stays: {packet}"
+            );
+        }
     }
 }
 
@@ -470,10 +507,16 @@ fn a_kernel_without_ipip_is_explained() {
 
 #[test]
 fn a_pod_deleted_while_etcd_is_down_leaks_no_address() {
-    if !possible("a_pod_deleted_while_etcd_is_down_leaks_no_address", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-tomb");
+    on_each_stack(
+        "a_pod_deleted_while_etcd_is_down_leaks_no_address",
+        &[],
+        "full-mesh",
+        "e2e-tomb",
+        a_tombstone,
+    );
+}
+
+fn a_tombstone(mut lab: Lab) {
     await_settled(&lab);
     let pod = lab
         .state()
@@ -494,16 +537,18 @@ fn a_pod_deleted_while_etcd_is_down_leaks_no_address() {
         40 * SECOND,
         "the address is free again",
         || in_use(&lab),
-        |now| *now == before - 1,
+        |now| *now == before - families(&lab),
     )
     .unwrap();
     lab.cni("DEL", &pod).expect("DEL succeeds for what is gone");
     await_settled(&lab);
-    let route = format!("{}", pod.address.unwrap());
-    assert!(
-        !lab.routes("node1").unwrap().iter().any(|r| r.dst == route),
-        "the pod's route is gone"
-    );
+    for family in lab.topology().families() {
+        let route = pod.address_of(family).unwrap().to_string();
+        assert!(
+            !lab.routes("node1").unwrap().iter().any(|r| r.dst == route),
+            "the pod's route is gone"
+        );
+    }
 }
 
 /// The demonstration as a user without rights runs it: in a user namespace, or with a clear refusal.
@@ -544,20 +589,28 @@ fn without_root_the_lab_runs_or_says_what_is_missing() {
 /// A pod's packets fit the tunnel: the plan's MTU reaches the plugin.
 #[test]
 fn pods_get_the_mtu_of_the_tunnel() {
-    if !possible("pods_get_the_mtu_of_the_tunnel", &[]) {
-        return;
-    }
-    let lab = up("cross-subnet", "e2e-mtu");
+    on_each_stack(
+        "pods_get_the_mtu_of_the_tunnel",
+        &[],
+        "cross-subnet",
+        "e2e-mtu",
+        mtu_of_pods,
+    );
+}
+
+fn mtu_of_pods(lab: Lab) {
     await_settled(&lab);
+    // The larger header is IPv6's: a pod of both families has one interface.
+    let mtu = if speaks(&lab, Family::Ipv6) {
+        "1430"
+    } else {
+        "1450"
+    };
     let file = lab.folder().lib("node1").join("mtu");
-    wait_until(
-        20 * SECOND,
-        "the mtu file",
-        || match std::fs::read_to_string(&file) {
-            Ok(text) if text == "1450" => Ok(()),
-            other => Err(format!("{other:?}")),
-        },
-    )
+    let read = || std::fs::read_to_string(&file).ok();
+    wait_for(20 * SECOND, "the mtu file", read, |t| {
+        t.as_deref() == Some(mtu)
+    })
     .unwrap();
     let pod = lab
         .state()
@@ -571,7 +624,7 @@ fn pods_get_the_mtu_of_the_tunnel() {
     let mut ip = caracal_lab::program::command("ip").unwrap();
     ip.args(["link", "show", "eth0"]);
     let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 10 * SECOND).unwrap();
-    assert!(link.contains(" mtu 1450 "), "{link}");
+    assert!(link.contains(&format!(" mtu {mtu} ")), "{link}");
 }
 
 /// A reader that goes away ends a printing command quietly, as it does every filter.
@@ -604,51 +657,73 @@ fn a_closed_pipe_ends_a_command_without_a_word() {
 /// Each method of address detection, in the real binary on real interfaces: what it finds is what it registers.
 #[test]
 fn addresses_are_detected_and_registered() {
-    if !possible("addresses_are_detected_and_registered", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "e2e-detect");
+    on_each_stack(
+        "addresses_are_detected_and_registered",
+        &[],
+        "full-mesh",
+        "e2e-detect",
+        detection,
+    );
+}
+
+fn detection(lab: Lab) {
     let node = lab.layout().node("node1").unwrap().clone();
-    for (number, method) in [
-        "first-found",
-        "interface=eth.*",
-        "skip-interface=lo",
-        "cidr=10.0.0.0/24",
-        "can-reach=10.0.0.2",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let name = format!("detect{number}");
-        let folder = lab.folder().path().join(&name);
-        let mut command = std::process::Command::new(caracal_tests::binary());
-        command
-            .arg("node")
-            .env_clear()
-            .env("NODENAME", &name)
-            .env("IP", "autodetect")
-            .env("IP_AUTODETECTION_METHOD", method)
-            .env("DISABLE_NODE_IP_CHECK", "true")
-            .env("CALICO_NETWORKING_BACKEND", "none")
-            .env("ETCD_ENDPOINTS", &node.etcd_endpoint)
-            .env("CARACAL_RUN_DIR", folder.join("run"))
-            .env("CARACAL_LIB_DIR", folder.join("lib"))
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null());
-        let mut child = caracal_lab::netns::spawn(&node.netns, &mut command).unwrap();
-        let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
-        let registered = wait_until(20 * SECOND, "the Node with its address", || {
-            let stored = lab
-                .etcdctl(&["get", "--print-value-only", &key], b"")
-                .map_err(|e| e.to_string())?;
-            if stored.contains(r#""ipv4Address":"10.0.0.1/24""#) {
-                Ok(())
-            } else {
-                Err(stored)
-            }
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        registered.unwrap_or_else(|e| panic!("{method}: {e}"));
+    for family in lab.topology().families() {
+        let (own, len) = node.uplink.address_of(family).unwrap();
+        let (other, _) = lab
+            .layout()
+            .node("node2")
+            .unwrap()
+            .uplink
+            .address_of(family)
+            .unwrap();
+        let subnet = lab.topology().segments[0].prefix(family).unwrap();
+        let (variables, field) = match family {
+            Family::Ipv4 => (["IP", "IP_AUTODETECTION_METHOD"], "ipv4Address"),
+            Family::Ipv6 => (["IP6", "IP6_AUTODETECTION_METHOD"], "ipv6Address"),
+        };
+        let methods = [
+            "first-found".to_owned(),
+            "interface=eth.*".to_owned(),
+            "skip-interface=lo".to_owned(),
+            format!("cidr={subnet}"),
+            format!("can-reach={other}"),
+        ];
+        for (number, method) in methods.into_iter().enumerate() {
+            let name = format!("detect{number}-{}", family.as_str());
+            let folder = lab.folder().path().join(&name);
+            let mut command = std::process::Command::new(caracal_tests::binary());
+            command
+                .arg("node")
+                .env_clear()
+                .env("NODENAME", &name)
+                // The other family is not asked for.
+                .env("IP", "none")
+                .env(variables[0], "autodetect")
+                .env(variables[1], &method)
+                .env("DISABLE_NODE_IP_CHECK", "true")
+                .env("CALICO_NETWORKING_BACKEND", "none")
+                .env("ETCD_ENDPOINTS", &node.etcd_endpoint)
+                .env("CARACAL_RUN_DIR", folder.join("run"))
+                .env("CARACAL_LIB_DIR", folder.join("lib"))
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null());
+            let mut child = caracal_lab::netns::spawn(&node.netns, &mut command).unwrap();
+            let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+            let wanted = format!(r#""{field}":"{own}/{len}""#);
+            let registered = wait_until(20 * SECOND, "the Node with its address", || {
+                let stored = lab
+                    .etcdctl(&["get", "--print-value-only", &key], b"")
+                    .map_err(|e| e.to_string())?;
+                if stored.contains(&wanted) {
+                    Ok(())
+                } else {
+                    Err(stored)
+                }
+            });
+            child.kill().unwrap();
+            child.wait().unwrap();
+            registered.unwrap_or_else(|e| panic!("{method}: {e}"));
+        }
     }
 }
