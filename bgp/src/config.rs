@@ -3,6 +3,7 @@
 
 mod diff;
 mod leave;
+mod options;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use diff::{ConfigChange, PeerChange, diff, renamed};
 pub use leave::{LEAVING_FILTER, SILENT_FILTER};
+pub use options::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
 
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
@@ -98,6 +100,23 @@ pub struct PeerConfig {
     pub export: Vec<String>,
     /// How often our own AS may stand in a received path (default 0).
     pub allow_own_as: u8,
+    /// Some: not one peer but all that connect from these addresses, each with these options. `address` is then the
+    /// range's own and means nothing.
+    pub range: Option<Prefix>,
+    /// How many prefixes the peer may announce.
+    pub prefix_limit: Option<PrefixLimit>,
+    /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that direction. Off by default,
+    /// as in Calico.
+    pub require_policy: bool,
+    /// Offer IPv4 prefixes with IPv6 next hops (RFC 8950).
+    pub extended_next_hop: bool,
+    /// Several paths per prefix (RFC 7911).
+    pub add_path: AddPath,
+    /// Long-lived graceful restart (RFC 9494): how long the peer shall keep our routes after the restart time, as a last
+    /// resort; at most 2²⁴−1 s on the wire. Only with `graceful_restart`.
+    pub long_lived: Option<Duration>,
+    /// Bidirectional Forwarding Detection.
+    pub bfd: Option<Bfd>,
     /// Why this peer exists, for people: `mesh`, `global`, `node`.
     pub kind: String,
 }
@@ -125,6 +144,13 @@ impl PeerConfig {
             import: Vec::new(),
             export: Vec::new(),
             allow_own_as: 0,
+            range: None,
+            prefix_limit: None,
+            require_policy: false,
+            extended_next_hop: false,
+            add_path: AddPath::default(),
+            long_lived: None,
+            bfd: None,
             kind: String::new(),
         }
     }

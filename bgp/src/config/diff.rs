@@ -158,10 +158,18 @@ fn peer_change(
         import,
         export,
         allow_own_as,
+        range,
+        prefix_limit,
+        require_policy,
+        extended_next_hop,
+        add_path,
+        long_lived,
+        bfd,
         kind,
     } = new;
     let own_as = local_as.unwrap_or(new_speaker.local_as);
     let replaced = *address != old.address
+        || *range != old.range
         || *remote_as != old.remote_as
         || own_as != old.local_as.unwrap_or(old_speaker.local_as);
     let uses_changed = |names: &[String]| names.iter().any(|name| filters.contains(name));
@@ -173,16 +181,25 @@ fn peer_change(
             || *source != old.source
             || *hold_time != old.hold_time
             || *families != old.families
-            || *graceful_restart != old.graceful_restart,
+            || *graceful_restart != old.graceful_restart
+            || *extended_next_hop != old.extended_next_hop
+            || *add_path != old.add_path
+            || *long_lived != old.long_lived,
         session: *passive != old.passive
             || *ttl != old.ttl
             || *ttl_security != old.ttl_security
             || *password != old.password
+            || *prefix_limit != old.prefix_limit
+            || *bfd != old.bfd
             || *kind != old.kind,
-        import: *import != old.import || *allow_own_as != old.allow_own_as || uses_changed(import),
+        import: *import != old.import
+            || *allow_own_as != old.allow_own_as
+            || *require_policy != old.require_policy
+            || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
             || *client_of != old.client_of
+            || *require_policy != old.require_policy
             || uses_changed(export),
     }
 }
@@ -192,7 +209,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{GracefulRestart, Listen, NextHopMode, Origination, Password};
+    use crate::config::{
+        Bfd, GracefulRestart, Listen, NextHopMode, Origination, Password, PrefixLimit,
+    };
     use crate::policy::Filter;
     use crate::types::{Asn, ClusterId, RouterId};
 
@@ -257,7 +276,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 18] = [
+        let table: [(Change, PeerChange); 25] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -285,6 +304,22 @@ mod tests {
             (|p| p.allow_own_as = 1, IMPORT),
             (|p| p.export.clear(), EXPORT),
             (|p| p.next_hop = NextHopMode::Own, EXPORT),
+            (
+                |p| p.range = Some(Prefix::v4([10, 0, 0, 0].into(), 8)),
+                REPLACED,
+            ),
+            (|p| p.prefix_limit = Some(PrefixLimit::new(9)), SESSION),
+            (
+                |p| p.require_policy = true,
+                PeerChange {
+                    export: true,
+                    ..IMPORT
+                },
+            ),
+            (|p| p.extended_next_hop = true, RESET),
+            (|p| p.add_path.receive = true, RESET),
+            (|p| p.long_lived = Some(Duration::from_secs(1)), RESET),
+            (|p| p.bfd = Some(Bfd::default()), SESSION),
         ];
         for (change, expected) in table {
             let mut new = config();

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use caracal_model::net::Family;
+
 use super::{Conn, RouterId};
 use crate::types::{Asn, SessionState};
 use crate::wire::error::DecodeError;
@@ -88,6 +90,13 @@ pub enum Down {
         /// The state.
         state: SessionState,
     },
+    /// The peer announced more prefixes than it may (RFC 4486 §4).
+    PrefixLimit {
+        /// In this family.
+        family: Family,
+        /// What it may.
+        max: u32,
+    },
     /// We stopped it, with this text for the peer's operator.
     Stopped(String),
     /// We are about to restart.
@@ -113,6 +122,7 @@ impl Down {
             Self::Notified(_) => "notification_received",
             Self::Malformed(_) => "malformed_message",
             Self::Unexpected { .. } => "unexpected_message",
+            Self::PrefixLimit { .. } => "prefix_limit",
             Self::Stopped(_) => "stopped",
             Self::Restarting => "restarting",
         }
@@ -141,6 +151,7 @@ impl Down {
             | Self::Closed(_)
             | Self::Replaced
             | Self::Notified(_)
+            | Self::PrefixLimit { .. }
             | Self::Stopped(_)
             | Self::Restarting => false,
         }
@@ -193,6 +204,9 @@ impl fmt::Display for Down {
             Self::Malformed(error) => write!(f, "malformed message: {error}"),
             Self::Unexpected { kind, state } => {
                 write!(f, "peer sent {} in state {state}", kind.name())
+            }
+            Self::PrefixLimit { family, max } => {
+                write!(f, "peer announced more than {max} {family} prefixes")
             }
             Self::Stopped(text) if text.is_empty() => f.write_str("stopped here"),
             Self::Stopped(text) => write!(f, "stopped here: {text}"),

@@ -155,6 +155,18 @@ pub enum Input {
     BytesWaiting(Conn),
     /// The peer has taken nothing from us for too long (RFC 9687).
     SendHoldExpired(Conn),
+    /// We want the peer to send all routes of the family again (RFC 2918).
+    AskRefresh(Family),
+    /// The peer has announced more prefixes than it may. `Some`: try again after this time; otherwise other settings
+    /// start it again.
+    PrefixLimit {
+        /// The family with too many.
+        family: Family,
+        /// How many are allowed.
+        max: u32,
+        /// The pause.
+        restart: Option<Duration>,
+    },
 }
 
 /// What is to be done.
@@ -190,6 +202,10 @@ pub enum Output {
     Update(Update),
     /// The peer wants all routes of the family again.
     RouteRefresh(Family),
+    /// The peer is about to send all routes of the family again (RFC 7313, BoRR).
+    RefreshBegin(Family),
+    /// That was all; what has not come again is gone (RFC 7313, EoRR).
+    RefreshEnd(Family),
     /// An UPDATE was wrong in a way that the session survives; it is dealt with, this is for the log.
     Fault(AttrFault),
 }

@@ -5,14 +5,20 @@ use std::time::{Duration, Instant};
 use caracal_model::net::Family;
 
 use super::{Down, Settings};
+use crate::config::PeerConfig;
 use crate::types::{Asn, RouterId};
-use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
+use crate::wire::capability::{
+    AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
+};
 use crate::wire::format::{FamilySet, Format};
 use crate::wire::notification::{Code, Notification, OpenSubcode};
 use crate::wire::open::Open;
 
 /// The largest restart time that fits (RFC 4724 §3: 12 bits of seconds).
 const MAX_RESTART_TIME: u16 = 0x0fff;
+
+/// The largest stale time that fits (RFC 9494 §3: 24 bits of seconds).
+const MAX_STALE_TIME: u32 = 0x00ff_ffff;
 
 /// What two OPENs settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +35,10 @@ pub struct Negotiated {
     pub route_refresh: bool,
     /// The peer's graceful restart; `None` unless both sides announced it.
     pub graceful_restart: Option<RemoteGracefulRestart>,
+    /// The peer's long-lived graceful restart, by family; `None` unless both sides announced it (RFC 9494).
+    pub long_lived: Option<Vec<LongLivedFamily>>,
+    /// Begin and end of a refresh are marked (RFC 7313): both sides announced it.
+    pub enhanced_refresh: bool,
     /// Everything the peer announced.
     pub remote_capabilities: Vec<Capability>,
 }
@@ -70,8 +80,18 @@ impl Negotiated {
         };
         push(self.format.four_octet_as, "4-octet AS");
         push(self.route_refresh, "route refresh");
+        push(self.enhanced_refresh, "enhanced route refresh");
         push(self.format.extended_send, "extended message");
         push(self.format.extended_next_hop, "extended next hop");
+        push(
+            !self.format.path_ids_in.is_empty(),
+            &format!("ADD-PATH receive {}", self.format.path_ids_in),
+        );
+        push(
+            !self.format.path_ids_out.is_empty(),
+            &format!("ADD-PATH send {}", self.format.path_ids_out),
+        );
+        push(self.long_lived.is_some(), "long-lived graceful restart");
         if let Some(restart) = &self.graceful_restart {
             push(
                 true,
@@ -85,9 +105,8 @@ impl Negotiated {
 
 /// The OPEN we send.
 ///
-/// Announced: multiprotocol for each configured family, route refresh, extended message, four-octet AS and,
-/// if configured, graceful restart. Enhanced refresh and ADD-PATH are understood by the codec but not
-/// announced: the table has no use for them yet.
+/// Announced: multiprotocol for each configured family, route refresh, enhanced too, extended message, four-octet AS and,
+/// if configured, graceful restart, long-lived too, ADD-PATH and IPv6 next hops for IPv4.
 #[must_use]
 pub fn our_open(settings: &Settings, now: Instant) -> Open {
     let peer = &settings.peer;
@@ -97,6 +116,7 @@ pub fn our_open(settings: &Settings, now: Instant) -> Open {
         .map(|family| Capability::Multiprotocol((*family).into()))
         .collect();
     capabilities.push(Capability::RouteRefresh);
+    capabilities.push(Capability::EnhancedRouteRefresh);
     capabilities.push(Capability::ExtendedMessage);
     capabilities.push(Capability::FourOctetAs(settings.local_as()));
     if let Some(restart) = peer.graceful_restart {
@@ -114,6 +134,25 @@ pub fn our_open(settings: &Settings, now: Instant) -> Open {
                 .map(|family| ((*family).into(), restarting || settings.had_session))
                 .collect(),
         }));
+        if let Some(stale_time) = peer.long_lived {
+            let seconds = u32::try_from(stale_time.as_secs()).unwrap_or(u32::MAX);
+            let of_family = |family: &Family| LongLivedFamily {
+                family: (*family).into(),
+                forwarding: restarting || settings.had_session,
+                stale_time: seconds.min(MAX_STALE_TIME),
+            };
+            let list = peer.families.iter().map(of_family).collect();
+            capabilities.push(Capability::LongLivedGracefulRestart(list));
+        }
+    }
+    if peer.extended_next_hop && peer.families.contains(&Family::Ipv4) {
+        let ipv6: AfiSafi = Family::Ipv6.into();
+        let list = vec![(Family::Ipv4.into(), ipv6.afi)];
+        capabilities.push(Capability::ExtendedNextHop(list));
+    }
+    if let Some(mode) = add_path_mode(peer) {
+        let list = peer.families.iter().map(|family| ((*family).into(), mode));
+        capabilities.push(Capability::AddPath(list.collect()));
     }
     Open {
         asn: settings.local_as(),
@@ -166,7 +205,19 @@ pub fn negotiate(settings: &Settings, theirs: &Open) -> Result<Negotiated, (Down
             extended_send: has(&Capability::ExtendedMessage),
             internal: settings.is_internal(),
             families: common,
-            extended_next_hop: false,
+            extended_next_hop: extended_next_hop(settings, theirs),
+            path_ids_in: path_ids(
+                theirs,
+                common,
+                settings.peer.add_path.receive,
+                AddPathMode::Send,
+            ),
+            path_ids_out: path_ids(
+                theirs,
+                common,
+                settings.peer.add_path.send.is_some(),
+                AddPathMode::Receive,
+            ),
         },
         hold_time: settings
             .hold_time()
@@ -175,6 +226,8 @@ pub fn negotiate(settings: &Settings, theirs: &Open) -> Result<Negotiated, (Down
         remote_router_id: theirs.router_id,
         route_refresh: has(&Capability::RouteRefresh),
         graceful_restart: graceful_restart(settings, theirs, common),
+        long_lived: long_lived(settings, theirs, common),
+        enhanced_refresh: has(&Capability::RouteRefresh) && has(&Capability::EnhancedRouteRefresh),
         remote_capabilities: theirs.capabilities.clone(),
     })
 }
@@ -193,6 +246,63 @@ fn families(open: &Open) -> FamilySet {
         return [Family::Ipv4].into_iter().collect();
     }
     announced.into_iter().filter_map(AfiSafi::family).collect()
+}
+
+/// What we want to do with several paths per prefix (RFC 7911 §4).
+const fn add_path_mode(peer: &PeerConfig) -> Option<AddPathMode> {
+    match (peer.add_path.receive, peer.add_path.send.is_some()) {
+        (true, true) => Some(AddPathMode::Both),
+        (true, false) => Some(AddPathMode::Receive),
+        (false, true) => Some(AddPathMode::Send),
+        (false, false) => None,
+    }
+}
+
+/// The families with path identifiers in one direction: we want it, and the peer announced its part (RFC 7911 §4).
+fn path_ids(theirs: &Open, common: FamilySet, wanted: bool, part: AddPathMode) -> FamilySet {
+    let announced = theirs
+        .capabilities
+        .iter()
+        .flat_map(|capability| match capability {
+            Capability::AddPath(list) => list.as_slice(),
+            _ => &[],
+        });
+    announced
+        .filter(|(_, mode)| wanted && (*mode == part || *mode == AddPathMode::Both))
+        .filter_map(|(family, _)| family.family())
+        .filter(|family| common.contains(*family))
+        .collect()
+}
+
+/// RFC 8950 §4: both sides announced IPv6 next hops for IPv4 unicast.
+fn extended_next_hop(settings: &Settings, theirs: &Open) -> bool {
+    let ipv6: AfiSafi = Family::Ipv6.into();
+    let entry = (AfiSafi::from(Family::Ipv4), ipv6.afi);
+    let announced = |capability: &Capability| matches!(capability, Capability::ExtendedNextHop(list) if list.contains(&entry));
+    settings.peer.extended_next_hop && theirs.capabilities.iter().any(announced)
+}
+
+/// RFC 9494 §4.1: only together with graceful restart.
+fn long_lived(
+    settings: &Settings,
+    theirs: &Open,
+    common: FamilySet,
+) -> Option<Vec<LongLivedFamily>> {
+    settings.peer.long_lived?;
+    graceful_restart(settings, theirs, common)?;
+    let list = theirs
+        .capabilities
+        .iter()
+        .rev()
+        .find_map(|capability| match capability {
+            Capability::LongLivedGracefulRestart(list) => Some(list),
+            _ => None,
+        })?;
+    let ours = |entry: &&LongLivedFamily| {
+        let family = entry.family.family();
+        family.is_some_and(|family| common.contains(family))
+    };
+    Some(list.iter().filter(ours).copied().collect())
 }
 
 fn graceful_restart(

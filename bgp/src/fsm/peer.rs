@@ -12,7 +12,8 @@ use super::{Conn, ConnectFailure, Down, Ends, Input, Negotiated, Output, Setting
 use crate::types::SessionState;
 use crate::wire::format::Format;
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
-use crate::wire::{encode_keepalive, encode_notification, encode_open};
+use crate::wire::refresh::{RefreshKind, RouteRefresh};
+use crate::wire::{encode_keepalive, encode_notification, encode_open, encode_refresh};
 
 /// How long a peer may take to send its OPEN. RFC 4271 §8.2.2 suggests four minutes.
 pub(super) const OPEN_HOLD: Duration = Duration::from_secs(240);
@@ -45,6 +46,8 @@ pub struct Peer {
     shown: SessionState,
     /// Why the last connection ended, until it is put out.
     reason: Option<Down>,
+    /// Stopped for too many prefixes, until the settings change.
+    limited: bool,
 }
 
 impl Peer {
@@ -63,6 +66,7 @@ impl Peer {
             outputs: VecDeque::new(),
             shown: SessionState::Idle,
             reason: None,
+            limited: false,
         }
     }
 
@@ -116,6 +120,7 @@ impl Peer {
                 self.settings = *settings;
                 self.settings.had_session |= had_session;
                 // A person has changed something: no reason to wait on.
+                self.enabled |= std::mem::take(&mut self.limited);
                 self.idle_hold = None;
                 self.connect_retry = None;
                 self.dial(now);
@@ -141,6 +146,12 @@ impl Peer {
                 self.end(now, conn, Down::SendHoldTimerExpired, Some(notification));
             }
             Input::SendHoldExpired(_) => {}
+            Input::AskRefresh(family) => self.ask_refresh(family),
+            Input::PrefixLimit {
+                family,
+                max,
+                restart,
+            } => self.prefix_limit(now, family, max, restart),
         }
         self.show();
     }
@@ -368,6 +379,41 @@ impl Peer {
         }
     }
 
+    /// Asks for all routes of a family again, when the peer can.
+    fn ask_refresh(&mut self, family: Family) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        if negotiated.route_refresh && negotiated.families().contains(family) {
+            let refresh = RouteRefresh {
+                family: family.into(),
+                kind: RefreshKind::Request,
+            };
+            let mut octets = BytesMut::new();
+            encode_refresh(&refresh, &mut octets);
+            self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        }
+    }
+
+    /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.
+    fn prefix_limit(&mut self, now: Instant, family: Family, max: u32, restart: Option<Duration>) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        let hard = negotiated
+            .graceful_restart
+            .as_ref()
+            .is_some_and(|restart| restart.notification);
+        let cease = Notification::maximum_prefixes(family.into(), max);
+        // RFC 8538 §4: the session ends for good, also to a peer that would keep our routes.
+        let cease = if hard { cease.hard_reset() } else { cease };
+        self.limited = restart.is_none();
+        self.enabled = restart.is_some();
+        self.end(now, conn, Down::PrefixLimit { family, max }, Some(cease));
+        self.connect_retry = None;
+        self.idle_hold = restart.map(|pause| now + pause);
+    }
+
     /// Ends a connection from our side.
     pub(super) fn end(
         &mut self,
@@ -447,7 +493,7 @@ fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
         Down::Notified(notification) => {
             restart.notification && notification.code != Code::Cease(CeaseSubcode::HardReset)
         }
-        Down::Stopped(_) => false,
+        Down::Stopped(_) | Down::PrefixLimit { .. } => false,
         // We sent a NOTIFICATION that is no hard reset.
         Down::ConnectFailed(_)
         | Down::ConnectTimeout(_)

@@ -47,7 +47,7 @@ impl Peer {
             }
             Reaction::Refresh(refresh) => {
                 connection.alive(now);
-                self.refresh(refresh);
+                self.refresh(conn, refresh);
             }
             Reaction::Notified(notification) => {
                 self.end(now, conn, Down::Notified(notification), None);
@@ -71,12 +71,23 @@ impl Peer {
         );
     }
 
-    fn refresh(&mut self, refresh: RouteRefresh) {
-        // BoRR and EoRR come only to those who announced enhanced refresh, and we do not.
-        if refresh.kind == RefreshKind::Request
-            && let Some(family) = refresh.family.family()
-        {
-            self.outputs.push_back(Output::RouteRefresh(family));
+    fn refresh(&mut self, conn: Conn, refresh: RouteRefresh) {
+        let Some(negotiated) = self.connection(conn).and_then(Connection::negotiated) else {
+            return;
+        };
+        let Some(family) = refresh.family.family() else {
+            return;
+        };
+        if !negotiated.families().contains(family) {
+            return;
+        }
+        // RFC 7313 §5: marks are for those who agreed on them, and unknown subtypes are ignored.
+        let marked = negotiated.enhanced_refresh;
+        match refresh.kind {
+            RefreshKind::Request => self.outputs.push_back(Output::RouteRefresh(family)),
+            RefreshKind::Begin if marked => self.outputs.push_back(Output::RefreshBegin(family)),
+            RefreshKind::End if marked => self.outputs.push_back(Output::RefreshEnd(family)),
+            RefreshKind::Begin | RefreshKind::End | RefreshKind::Other(_) => {}
         }
     }
 

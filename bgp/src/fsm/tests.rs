@@ -177,6 +177,8 @@ fn describe(output: &Output) -> String {
             )
         }
         Output::RouteRefresh(family) => format!("refresh {family}"),
+        Output::RefreshBegin(family) => format!("refresh begins {family}"),
+        Output::RefreshEnd(family) => format!("refresh ends {family}"),
         Output::Fault(fault) => format!("fault {fault}"),
     }
 }
@@ -190,6 +192,7 @@ fn message_words(octets: &[u8]) -> String {
     match decode(octets, &crate::wire::format::Format::default()).unwrap() {
         Message::Open(_) => "OPEN".to_owned(),
         Message::Keepalive => "KEEPALIVE".to_owned(),
+        Message::RouteRefresh(_) => "REFRESH".to_owned(),
         Message::Notification(notification) => {
             let (code, subcode) = notification.code.octets();
             format!("{code}/{subcode}")

@@ -33,6 +33,10 @@ pub(super) struct GroupKey {
     /// Our address towards the peer.
     pub(super) local_address: IpAddr,
     pub(super) families: Vec<Family>,
+    /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
+    pub(super) extended_next_hop: bool,
+    /// The peer understands LLGR_STALE (RFC 9494).
+    pub(super) long_lived: bool,
     pub(super) filters: Vec<Arc<NamedFilter>>,
 }
 
@@ -63,6 +67,8 @@ pub enum Withheld {
     NoAdvertise,
     /// Community NO_EXPORT or NO_EXPORT_SUBCONFED (RFC 1997).
     NoExport,
+    /// Kept as a last resort, and the peer has not announced that it understands that (RFC 9494 §4.3).
+    LongLivedStale,
     /// Its NEXT_HOP would be the peer's own address (RFC 4271 §5.1.3).
     PeerIsNextHop,
     /// The session has no address of the family that could be the NEXT_HOP.
@@ -79,6 +85,9 @@ impl fmt::Display for Withheld {
             Self::InternalToInternal => "learned from an internal peer, and no reflector client",
             Self::NoAdvertise => "community NO_ADVERTISE",
             Self::NoExport => "community NO_EXPORT",
+            Self::LongLivedStale => {
+                "community LLGR_STALE, and the peer has no long-lived graceful restart"
+            }
             Self::PeerIsNextHop => "the next hop would be the peer itself",
             Self::NoNextHop => "no address of the family for the next hop",
             Self::Policy(by) => return write!(f, "rejected by {by}"),
@@ -197,6 +206,8 @@ fn changed(before: Option<&Arc<PathAttrs>>, after: Option<&Arc<PathAttrs>>) -> b
 pub(super) struct ExportCache {
     base: Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
     done: Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
+    /// The family of `done`.
+    family: Option<Family>,
 }
 
 fn cached(
@@ -264,17 +275,16 @@ impl GroupKey {
                 Ok(interner.intern(self.finish(changed, prefix.family(), source)?))
             }
             Cow::Borrowed(_) => {
-                // NEXT_HOP depends on the family; the key's attributes have one, so the cache holds per family.
-                let of_family = |done: &Arc<PathAttrs>| {
-                    done.next_hop
-                        .is_some_and(|hop| Family::of(hop) == prefix.family())
-                };
-                if let Some(done) = cached(&cache.done, attrs, peer).filter(of_family) {
+                // NEXT_HOP depends on the family, so the cache holds for one.
+                let family = prefix.family();
+                let known = cached(&cache.done, attrs, peer);
+                if let Some(done) = known.filter(|_| cache.family == Some(family)) {
                     return Ok(done);
                 }
                 let done =
                     interner.intern(self.finish((*base).clone(), prefix.family(), source)?);
                 cache.done = Some((attrs.clone(), peer, done.clone()));
+                cache.family = Some(family);
                 Ok(done)
             }
         }
@@ -293,6 +303,9 @@ impl GroupKey {
         let has = |community| attrs.communities.binary_search(&community).is_ok();
         if has(Community::NO_ADVERTISE) {
             return Err(Withheld::NoAdvertise);
+        }
+        if !self.long_lived && has(Community::LLGR_STALE) {
+            return Err(Withheld::LongLivedStale);
         }
         match self.kind {
             PeerKind::External => {
@@ -356,7 +369,9 @@ impl GroupKey {
         family: Family,
         source: PathSource,
     ) -> Result<IpAddr, Withheld> {
-        let own = (Family::of(self.local_address) == family).then_some(self.local_address);
+        let fits = Family::of(self.local_address) == family
+            || (self.extended_next_hop && family == Family::Ipv4);
+        let own = fits.then_some(self.local_address);
         let given = attrs.next_hop;
         let chosen = match (self.next_hop, self.kind, source) {
             (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {

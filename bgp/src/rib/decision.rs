@@ -17,6 +17,8 @@ use crate::types::Asn;
 /// loops, next hop resolvable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// Kept as a last resort (RFC 9494 §4.4).
+    pub long_lived_stale: bool,
     /// We originated it.
     pub local: bool,
     /// LOCAL_PREF, or the default.
@@ -47,6 +49,8 @@ pub struct Candidate {
 pub enum Reason {
     /// There was no other path.
     OnlyPath,
+    /// Whatever is kept as a last resort loses (RFC 9494 §4.4).
+    LongLivedStale,
     /// What we originate beats what we learn.
     LocalOrigin,
     /// Highest LOCAL_PREF (RFC 4271 §9.1.1).
@@ -73,6 +77,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::OnlyPath => "only path",
+            Self::LongLivedStale => "no LLGR_STALE",
             Self::LocalOrigin => "own route before learned ones",
             Self::LocalPref => "higher LOCAL_PREF",
             Self::AsPathLength => "shorter AS_PATH",
@@ -124,6 +129,9 @@ impl Decision {
 
     fn eliminate(&mut self, paths: &[Candidate]) -> (usize, Reason) {
         let mut last = Reason::OnlyPath;
+        self.keep_lowest(paths, &mut last, Reason::LongLivedStale, |p| {
+            p.long_lived_stale
+        });
         self.keep_lowest(paths, &mut last, Reason::LocalOrigin, |p| !p.local);
         self.keep_lowest(paths, &mut last, Reason::LocalPref, |p| {
             u32::MAX - p.local_pref

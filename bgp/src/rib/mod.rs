@@ -18,12 +18,14 @@ pub mod decision;
 mod import;
 mod index;
 mod intern;
+mod limit;
 mod next_hops;
 mod parting;
 mod paths;
 mod peers;
 mod query;
 mod reconfigure;
+mod refresh;
 mod restart;
 mod select;
 mod session;
@@ -34,7 +36,7 @@ mod view;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
@@ -45,7 +47,7 @@ pub use import::{DecidedBy, Refusal};
 pub use next_hops::NextHops;
 pub use parting::Parting;
 pub use peers::PeerId;
-pub use session::{RemoteRestart, SessionInfo};
+pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
 pub use startup::StartupTimes;
 pub use view::{
     AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PathStatus, PeerCounts,
@@ -105,6 +107,37 @@ pub enum Outbound {
         /// The routes.
         routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
     },
+    /// Everything of a family again for one peer, marked as such (RFC 7313).
+    Refresh {
+        /// The peer.
+        peer: PeerId,
+        /// The family.
+        family: Family,
+        /// Everything it is told.
+        routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
+    },
+    /// The peer has announced more prefixes than it may; its session has to end.
+    PrefixLimit {
+        /// The peer.
+        peer: PeerId,
+        /// The family with too many.
+        family: Family,
+        /// How many it may announce.
+        max: u32,
+        /// A new session may come after this time; `None`: when the configuration changes.
+        restart: Option<Duration>,
+    },
+    /// The peer comes near its limit, or has passed one that only warns.
+    PrefixWarning {
+        /// The peer.
+        peer: PeerId,
+        /// The family.
+        family: Family,
+        /// How many it has announced.
+        count: usize,
+        /// How many it may announce.
+        max: u32,
+    },
     /// The End-of-RIB marker (RFC 4724 §2).
     EndOfRib {
         /// The peer.
@@ -133,6 +166,8 @@ pub struct Rib {
     dirty: Vec<DestId>,
     /// End-of-RIB markers that are due when selection is no longer deferred.
     owed: Vec<(PeerId, Family)>,
+    /// What is to be said about peers with too many prefixes.
+    notices: Vec<Outbound>,
 }
 
 impl Rib {
@@ -156,6 +191,7 @@ impl Rib {
             startup: Startup::new(now, options.restarting, options.startup),
             dirty: Vec::new(),
             owed: Vec::new(),
+            notices: Vec::new(),
         };
         let changes = rib.reconfigure(now, config);
         (rib, changes)
@@ -211,7 +247,10 @@ impl Rib {
     /// The first half of [`Rib::apply`]: nothing is decided until [`Rib::decide`] or any other call that returns
     /// changes. What many UPDATEs change is then decided once and exported together.
     pub fn receive(&mut self, now: Instant, name: &PeerName, update: Update) {
-        let up = |id: &PeerId| self.peers.get(*id).is_some_and(|peer| peer.up);
+        let up = |id: &PeerId| {
+            let peer = self.peers.get(*id);
+            peer.is_some_and(|peer| peer.up && !peer.over_limit)
+        };
         let Some(id) = self.peers.id(name).filter(up) else {
             return;
         };
@@ -225,12 +264,13 @@ impl Rib {
         if let Some(attrs) = update.attrs.filter(|_| !update.announced.is_empty()) {
             self.learn(id, attrs, &update.announced);
         }
+        self.check_limit(id);
         if let Some(family) = update.end_of_rib {
             self.startup.end_of_rib(id, family);
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.unfinished.remove(&family);
             }
-            self.sweep_stale(id, |seen| seen == family);
+            self.sweep_stale(id, |seen, _| seen == family);
         }
     }
 
@@ -243,19 +283,6 @@ impl Rib {
     /// The second half of [`Rib::apply`].
     pub fn decide(&mut self, now: Instant) -> Changes {
         self.finish(now, Changes::default())
-    }
-
-    /// A peer asks for everything of a family again (RFC 2918).
-    pub fn route_refresh(&mut self, name: &PeerName, family: Family) -> Changes {
-        let mut changes = Changes::default();
-        if let Some(id) = self.peers.id(name) {
-            let mut routes = self.routes_of_member(id);
-            routes.retain(|(prefix, _)| prefix.family() == family);
-            if !routes.is_empty() {
-                changes.out.push(Outbound::Peer { peer: id, routes });
-            }
-        }
-        changes
     }
 
     /// Announces a route of our own, or changes it.
@@ -286,13 +313,19 @@ impl Rib {
     /// Does what is due: drops stale routes, ends a deferral.
     pub fn handle_timeout(&mut self, now: Instant) -> Changes {
         self.expire_stale(now);
+        self.expire_refreshes(now);
         self.finish(now, Changes::default())
     }
 
     /// When [`Rib::handle_timeout`] is due next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let stale = self.peers.iter().filter_map(|(_, peer)| peer.stale_until);
+        let timers = |(_, peer): (PeerId, &'_ PeerState)| {
+            let [a, b] = peer.long_lived_until;
+            let [c, d] = peer.refreshing;
+            [peer.stale_until, a, b, c, d].into_iter().flatten().min()
+        };
+        let stale = self.peers.iter().filter_map(timers);
         stale.chain(self.startup.next_timeout()).min()
     }
 
@@ -311,6 +344,7 @@ impl Rib {
 
     /// Ends every call that changes something.
     fn finish(&mut self, now: Instant, mut changes: Changes) -> Changes {
+        changes.out.append(&mut self.notices);
         let due = self.startup.expire(now);
         if !self.startup.deferring() {
             self.settle(&mut changes);

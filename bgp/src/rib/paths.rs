@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 
-use super::table::{Dest, DestId, Path, Rank};
+use super::table::{Dest, DestId, Path, Rank, Staleness};
 use super::{DEFAULT_LOCAL_PREF, PeerId, Refusal, Rib, import};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
@@ -36,8 +36,10 @@ impl Rib {
             let dest = self.table.find_or_insert(*prefix);
             if let Some(path) = self.table.get_mut(dest).path_of(id)
                 && Arc::ptr_eq(&path.received, &received)
+                && path.stale != Staleness::LongLived
             {
-                if std::mem::take(&mut path.stale) {
+                // Nothing about it changes when the peer just repeats it (RFC 7313).
+                if std::mem::replace(&mut path.stale, Staleness::Fresh).is_kept() {
                     self.touch(dest, id);
                 }
                 continue;
@@ -59,22 +61,24 @@ impl Rib {
         received: Arc<PathAttrs>,
         outcome: Result<Arc<PathAttrs>, Refusal>,
     ) {
-        let old = self.table.get_mut(id).remove(peer);
+        let dest = self.table.get_mut(id);
+        let old = dest.remove(peer);
         let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
         let is_accepted = outcome.is_ok();
         if let Some(state) = self.peers.get_mut(peer) {
             state.received += usize::from(old.is_none());
+            state.received_ipv6 +=
+                usize::from(old.is_none() && dest.prefix.family() == Family::Ipv6);
             state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
         }
         let refusal = outcome.as_ref().err().copied();
-        let dest = self.table.get_mut(id);
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
         dest.push(Path {
             received,
             accepted: outcome.ok(),
             peer,
             refusal,
-            stale: false,
+            stale: Staleness::Fresh,
             rank: Rank::None,
         });
         if was_accepted || is_accepted {
@@ -89,6 +93,7 @@ impl Rib {
         dest.touched |= old.rank != Rank::None;
         if let Some(state) = self.peers.get_mut(peer) {
             state.received -= 1;
+            state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
             state.accepted -= usize::from(old.accepted.is_some());
         }
         // Also when it was not in use: the destination may be empty now and must be released.

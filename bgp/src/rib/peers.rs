@@ -44,22 +44,24 @@ pub(super) fn filters(config: &SpeakerConfig) -> Filters {
     config.filters.iter().map(named).collect()
 }
 
+/// A filter that lets nothing pass.
+fn reject_all(name: String) -> Arc<NamedFilter> {
+    let reject = Term {
+        conditions: vec![],
+        actions: vec![],
+        verdict: Some(Verdict::Reject),
+    };
+    Arc::new(NamedFilter {
+        name,
+        filter: Filter {
+            terms: vec![reject],
+        },
+    })
+}
+
 /// The filters of these names. One that is not defined rejects everything: a missing rule must not open a door.
 fn resolve(names: &[String], filters: &Filters) -> Vec<Arc<NamedFilter>> {
-    let missing = |name: &String| {
-        let reject = Term {
-            conditions: vec![],
-            actions: vec![],
-            verdict: Some(Verdict::Reject),
-        };
-        let name = format!("{name} (not defined)");
-        Arc::new(NamedFilter {
-            name,
-            filter: Filter {
-                terms: vec![reject],
-            },
-        })
-    };
+    let missing = |name: &String| reject_all(format!("{name} (not defined)"));
     names
         .iter()
         .map(|name| filters.get(name).cloned().unwrap_or_else(|| missing(name)))
@@ -88,8 +90,18 @@ pub(super) struct PeerState {
     pub(super) received: usize,
     /// Those of them that were accepted.
     pub(super) accepted: usize,
+    /// Those of `received` that are IPv6.
+    pub(super) received_ipv6: usize,
     /// Stale routes are kept until then.
     pub(super) stale_until: Option<Instant>,
+    /// Routes that are kept as a last resort go then, by family (RFC 9494).
+    pub(super) long_lived_until: [Option<Instant>; 2],
+    /// The peer sends everything again, until then at most, by family (RFC 7313).
+    pub(super) refreshing: [Option<Instant>; 2],
+    /// The peer has announced more than it may; nothing is taken from it until its next session.
+    pub(super) over_limit: bool,
+    /// The warning about its number of prefixes has been given, by family.
+    pub(super) warned: [bool; 2],
 }
 
 impl PeerState {
@@ -111,7 +123,12 @@ impl PeerState {
             group: None,
             received: 0,
             accepted: 0,
+            received_ipv6: 0,
             stale_until: None,
+            long_lived_until: [None; 2],
+            refreshing: [None; 2],
+            over_limit: false,
+            warned: [false; 2],
         };
         peer.configure(config, speaker, filters);
         peer
@@ -124,20 +141,52 @@ impl PeerState {
         speaker: &SpeakerConfig,
         filters: &Filters,
     ) -> bool {
-        let import = resolve(&config.import, filters);
         let own_as = [
             config.local_as.unwrap_or(speaker.local_as),
             speaker.local_as,
         ];
+        // RFC 8212 §2: towards another AS, no policy means no routes.
+        let denied = config.require_policy && own_as[0] != config.remote_as;
+        let rules = |names: &[String]| {
+            if denied && names.is_empty() {
+                return vec![reject_all("(no policy, RFC 8212)".to_owned())];
+            }
+            resolve(names, filters)
+        };
+        let import = rules(&config.import);
         let changed = import != self.import
             || own_as != self.own_as
             || config.allow_own_as != self.config.allow_own_as
             || config.remote_as != self.config.remote_as;
         self.import = import;
         self.own_as = own_as;
-        self.export = resolve(&config.export, filters);
+        self.export = rules(&config.export);
         self.config = config.clone();
         changed
+    }
+
+    /// True when some of its routes are kept past the end of a session.
+    pub(super) fn has_stale(&self) -> bool {
+        self.stale_until.is_some() || self.long_lived_until.iter().any(Option::is_some)
+    }
+
+    /// The families that the session, or the last one, wants to be kept beyond the restart time.
+    pub(super) fn long_lived_families(&self) -> Vec<Family> {
+        let session = self.session.as_ref();
+        let entries = session.and_then(|session| session.options.long_lived.as_ref());
+        entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.family)
+            .collect()
+    }
+
+    /// Number of prefixes of a family in its Adj-RIB-In.
+    pub(super) const fn received_of(&self, family: Family) -> usize {
+        match family {
+            Family::Ipv4 => self.received - self.received_ipv6,
+            Family::Ipv6 => self.received_ipv6,
+        }
     }
 
     pub(super) fn kind(&self) -> PeerKind {
@@ -178,6 +227,8 @@ impl PeerState {
             next_hop: self.config.next_hop,
             local_address: session.local_address,
             families: session.families.clone(),
+            extended_next_hop: session.options.extended_next_hop,
+            long_lived: session.options.long_lived.is_some(),
             filters: self.export.clone(),
         })
     }

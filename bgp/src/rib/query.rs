@@ -53,7 +53,7 @@ impl Rib {
             med: attrs.med,
             as_path_len: attrs.as_path.path_len(),
             communities: communities(attrs),
-            stale: best.stale,
+            stale: best.stale.is_kept(),
         })
     }
 
@@ -128,7 +128,7 @@ impl Rib {
             received: state.received,
             accepted: state.accepted,
             advertised,
-            stale: state.stale_until.is_some(),
+            stale: state.has_stale(),
         })
     }
 
@@ -261,7 +261,7 @@ impl Rib {
             prefix,
             peer: self.peers.get(path.peer).map(|peer| peer.name.clone()),
             attrs: AttrsInfo::from(&**path.accepted.as_ref().unwrap_or(&path.received)),
-            stale: path.stale,
+            stale: path.stale.is_kept(),
             status,
         }
     }

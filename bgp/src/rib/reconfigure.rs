@@ -7,7 +7,8 @@ use std::time::Instant;
 use caracal_model::net::Prefix;
 
 use super::peers::{self, PeerState};
-use super::table::DestId;
+use super::restart;
+use super::table::{DestId, Staleness};
 use super::{Changes, Outbound, PeerId, Refusal, Rib};
 use crate::attrs::PathAttrs;
 use crate::config::{self, ConfigChange, SpeakerConfig};
@@ -137,7 +138,9 @@ impl Rib {
         let Some(path) = self.table.get_mut(id).path_of(from) else {
             return;
         };
+        let kept_long = path.stale == Staleness::LongLived;
         let (accepted, refusal) = match outcome {
+            Ok(attrs) if kept_long => (restart::long_lived(&attrs, &mut self.interner), None),
             Ok(attrs) => (Some(attrs), None),
             Err(refusal) => (None, Some(refusal)),
         };

@@ -6,6 +6,7 @@ use super::peers::Peers;
 use super::table::{Dest, Path, Rank};
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::policy::PeerKind;
+use crate::types::Community;
 
 /// The decision process with its scratch space.
 #[derive(Debug, Default)]
@@ -20,7 +21,15 @@ pub(super) struct Selector {
 /// A path as the decision process sees it; `None` when it is not eligible.
 pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Option<Candidate> {
     let attrs = path.accepted.as_deref()?;
+    // Sorted, and LLGR_STALE is nearly the highest there is: a look at the last answers for most.
+    let last = attrs.communities.last();
+    let may_be_stale = last.is_some_and(|last| *last >= Community::LLGR_STALE);
     let common = Candidate {
+        long_lived_stale: may_be_stale
+            && attrs
+                .communities
+                .binary_search(&Community::LLGR_STALE)
+                .is_ok(),
         local: true,
         local_pref: attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
         as_path_len: attrs.as_path.path_len(),

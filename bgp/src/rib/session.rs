@@ -21,8 +21,36 @@ pub struct SessionInfo {
     pub remote_address: IpAddr,
     /// The peer's graceful restart capability; `None` when either side did not send one.
     pub graceful_restart: Option<RemoteRestart>,
+    /// What else was negotiated.
+    #[serde(default)]
+    pub options: SessionOptions,
     /// Capabilities in use, in the field's words, for people: `4-octet AS`, `route refresh`, …
     pub capabilities: Vec<String>,
+}
+
+/// What a session can do beyond the plainest one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionOptions {
+    /// Begin and end of a refresh are marked (RFC 7313).
+    pub enhanced_refresh: bool,
+    /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
+    pub extended_next_hop: bool,
+    /// Families in which the peer takes several paths per prefix (RFC 7911).
+    pub path_ids_out: Vec<Family>,
+    /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC 9494).
+    pub long_lived: Option<Vec<LongLivedRestart>>,
+}
+
+/// Long-lived graceful restart of a peer's family (RFC 9494 §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LongLivedRestart {
+    /// The family.
+    pub family: Family,
+    /// Forwarding survived the peer's restart.
+    pub forwarding: bool,
+    /// How long we shall keep its routes after the restart time.
+    pub time: Duration,
 }
 
 /// The graceful restart capability of a peer (RFC 4724 §3).

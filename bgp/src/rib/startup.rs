@@ -181,7 +181,7 @@ impl Startup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rib::RemoteRestart;
+    use crate::rib::{RemoteRestart, SessionOptions};
     use crate::types::RouterId;
 
     const A: PeerId = PeerId(1);
@@ -199,6 +199,7 @@ mod tests {
             local_address: [10, 0, 0, 1].into(),
             remote_address: [10, 0, 0, 2].into(),
             graceful_restart: restarting.map(restart),
+            options: SessionOptions::default(),
             capabilities: vec![],
         }
     }

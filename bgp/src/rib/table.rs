@@ -44,10 +44,30 @@ pub(super) struct Path {
     pub(super) peer: PeerId,
     /// Why it was refused.
     pub(super) refusal: Option<Refusal>,
-    /// Kept from before a restart of the peer (RFC 4724 §4.2).
-    pub(super) stale: bool,
+    /// Not confirmed since something happened.
+    pub(super) stale: Staleness,
     /// What the last decision made of it.
     pub(super) rank: Rank,
+}
+
+/// Why a path awaits to be announced again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Staleness {
+    /// It does not.
+    Fresh,
+    /// The peer sends everything again (RFC 7313).
+    Refresh,
+    /// Kept from before a restart of the peer (RFC 4724 §4.2).
+    Restart,
+    /// Kept as a last resort, with LLGR_STALE in its accepted attributes (RFC 9494 §4.2).
+    LongLived,
+}
+
+impl Staleness {
+    /// True when the peer has been away since it announced the path.
+    pub(super) const fn is_kept(self) -> bool {
+        matches!(self, Self::Restart | Self::LongLived)
+    }
 }
 
 /// What a decision made of a path.
@@ -257,7 +277,7 @@ mod tests {
             accepted: None,
             peer: PeerId(peer),
             refusal: None,
-            stale: false,
+            stale: Staleness::Fresh,
             rank: Rank::None,
         }
     }

@@ -4,7 +4,10 @@
 
 mod export;
 mod learning;
+mod limits;
+mod long_lived;
 mod reconfigure;
+mod refresh;
 mod restart;
 mod sequences;
 
@@ -63,6 +66,7 @@ fn session(n: u8) -> SessionInfo {
             time: Duration::from_secs(120),
             families: vec![(Family::Ipv4, true)],
         }),
+        options: SessionOptions::default(),
         capabilities: vec![],
     }
 }
@@ -102,6 +106,10 @@ struct Net {
     told: BTreeMap<PeerId, Told>,
     /// End-of-RIB markers in the order in which they were sent.
     markers: Vec<(PeerId, Family)>,
+    /// Marked refreshes in the order in which they were sent.
+    refreshes: Vec<(PeerId, Family)>,
+    /// Words about too many prefixes.
+    notices: Vec<Outbound>,
     /// What the forwarding side knows.
     fib: BTreeMap<Prefix, LearnedRoute>,
 }
@@ -120,6 +128,8 @@ impl Net {
             config,
             told: BTreeMap::new(),
             markers: Vec::new(),
+            refreshes: Vec::new(),
+            notices: Vec::new(),
             fib: BTreeMap::new(),
         };
         net.mirror(changes);
@@ -150,6 +160,19 @@ impl Net {
                     }
                 }
                 Outbound::Peer { peer, routes } => self.tell(peer, routes),
+                Outbound::Refresh {
+                    peer,
+                    family,
+                    routes,
+                } => {
+                    let told = self.told.entry(peer).or_default();
+                    told.retain(|prefix, _| prefix.family() != family);
+                    self.refreshes.push((peer, family));
+                    self.tell(peer, routes);
+                }
+                notice @ (Outbound::PrefixLimit { .. } | Outbound::PrefixWarning { .. }) => {
+                    self.notices.push(notice);
+                }
                 Outbound::EndOfRib { peer, family } => self.markers.push((peer, family)),
             }
         }

@@ -5,6 +5,7 @@
 
 mod answers;
 mod listening;
+mod ranges;
 mod sessions;
 
 use std::collections::BTreeMap;
@@ -21,10 +22,12 @@ use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
 use super::status::Convergence;
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
-use crate::config::SpeakerConfig;
+use crate::config::{PeerConfig, SpeakerConfig};
 use crate::rib::{Changes, Outbound, PeerId, Rib, RibOptions};
 use crate::types::{PeerName, SessionState};
+use crate::wire::refresh::RefreshKind;
 use listening::Listening;
+use ranges::Dynamic;
 
 /// How many messages are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
@@ -49,6 +52,8 @@ struct Peer {
     control: Option<mpsc::Sender<ToSession>>,
     /// The session has not yet got the latest configuration.
     outdated: bool,
+    /// The session has to end for too many prefixes and has not yet been told.
+    limit: Option<ToSession>,
     state: SessionState,
     since: SystemTime,
     reason: Option<String>,
@@ -61,6 +66,7 @@ impl Peer {
             id: Some(id),
             control: None,
             outdated: false,
+            limit: None,
             state: SessionState::Idle,
             since: SystemTime::now(),
             reason: None,
@@ -91,6 +97,10 @@ pub(super) struct Core {
     restarting_until: Option<Instant>,
     rib: Rib,
     peers: BTreeMap<PeerName, Peer>,
+    /// Ranges of addresses from which peers may come.
+    ranges: Vec<(PeerName, PeerConfig)>,
+    /// The peers that came from them; they are part of `config`.
+    dynamic: BTreeMap<PeerName, Dynamic>,
     /// By the peer's handle in the table.
     feeds: Vec<Option<Arc<OutFeed>>>,
     fib: Vec<FibFeed>,
@@ -121,7 +131,7 @@ pub(super) struct Inbox {
 
 impl Core {
     pub(super) fn new(
-        config: SpeakerConfig,
+        mut config: SpeakerConfig,
         options: SpeakerOptions,
         convergence: watch::Sender<Convergence>,
         starts: Tasks,
@@ -131,6 +141,7 @@ impl Core {
             restarting: options.restarting,
             startup: options.startup,
         };
+        let ranges = ranges::take_ranges(&mut config);
         let (rib, _) = Rib::new(now, &config, rib_options);
         let (to_core, inbox) = mpsc::channel(TO_CORE_DEPTH);
         let core = Self {
@@ -138,6 +149,8 @@ impl Core {
             restarting_until: options.restarting.then(|| now + options.startup.selection),
             rib,
             peers: BTreeMap::new(),
+            ranges,
+            dynamic: BTreeMap::new(),
             feeds: Vec::new(),
             fib: Vec::new(),
             convergence,
@@ -210,6 +223,7 @@ impl Core {
                 () = sleep => {
                     let changes = self.rib.handle_timeout(now());
                     self.emit(changes);
+                    self.expire_dynamic();
                 }
             }
         }
@@ -217,7 +231,9 @@ impl Core {
 
     fn next_timeout(&self) -> Option<Instant> {
         let retry = self.outdated.then(|| now() + RETRY);
-        self.rib.next_timeout().into_iter().chain(retry).min()
+        let departure = self.next_departure();
+        let timers = [self.rib.next_timeout(), retry, departure];
+        timers.into_iter().flatten().min()
     }
 
     /// A message from a session task.
@@ -246,6 +262,7 @@ impl Core {
                 peer.enter(SessionState::Established);
                 peer.established_count += 1;
                 self.set_feed(id, Some(feed));
+                self.note_session(&name, true);
                 self.rib.peer_up(now, &name, session)
             }
             ToCore::Down {
@@ -255,6 +272,7 @@ impl Core {
                 peer.enter(SessionState::Idle);
                 peer.reason = Some(reason);
                 self.set_feed(id, None);
+                self.note_session(&name, false);
                 self.rib.peer_down(now, &name, graceful)
             }
             ToCore::Update { update, .. } => {
@@ -262,7 +280,19 @@ impl Core {
                 self.undecided = true;
                 return;
             }
-            ToCore::RouteRefresh { family, .. } => self.rib.route_refresh(&name, family),
+            ToCore::RouteRefresh { family, kind, .. } => match kind {
+                RefreshKind::Request => {
+                    // What has been heard is part of the answer, so that its changes do not come behind it.
+                    self.decide();
+                    self.rib.route_refresh(&name, family)
+                }
+                RefreshKind::Begin => {
+                    self.rib.refresh_begin(now, &name, family);
+                    return;
+                }
+                RefreshKind::End => self.rib.refresh_end(now, &name, family),
+                RefreshKind::Other(_) => return,
+            },
             ToCore::State { state, reason, .. } => {
                 debug!(peer = %name, %state, reason, "state");
                 peer.enter(state);
@@ -315,12 +345,58 @@ impl Core {
                         feed.extend(routes);
                     }
                 }
+                Outbound::Refresh {
+                    peer,
+                    family,
+                    routes,
+                } => {
+                    if let Some(feed) = self.feed(peer) {
+                        feed.refresh(family, routes);
+                    }
+                }
+                Outbound::PrefixLimit {
+                    peer,
+                    family,
+                    max,
+                    restart,
+                } => self.limit(
+                    peer,
+                    ToSession::PrefixLimit {
+                        family,
+                        max,
+                        restart,
+                    },
+                ),
+                Outbound::PrefixWarning {
+                    peer,
+                    family,
+                    count,
+                    max,
+                } => {
+                    let name = self.name_of(peer);
+                    warn!(peer = ?name, %family, count, max, "peer comes near its limit of prefixes");
+                }
                 Outbound::EndOfRib { peer, family } => {
                     if let Some(feed) = self.feed(peer) {
                         feed.end_of_rib(family);
                     }
                 }
             }
+        }
+    }
+
+    /// The name of a peer by its handle.
+    fn name_of(&self, id: PeerId) -> Option<&PeerName> {
+        let found = self.peers.iter().find(|(_, peer)| peer.id == Some(id));
+        found.map(|(name, _)| name)
+    }
+
+    /// Has a session ended for too many prefixes, as soon as it can hear.
+    fn limit(&mut self, id: PeerId, message: ToSession) {
+        let mut peers = self.peers.values_mut();
+        if let Some(peer) = peers.find(|peer| peer.id == Some(id)) {
+            peer.limit = Some(message);
+            self.outdated = true;
         }
     }
 

@@ -37,8 +37,19 @@ struct Pending<V> {
 enum Item {
     /// The pending value of this prefix.
     Value(Prefix),
-    /// Everything of this family that was pushed before has been taken.
+    /// Everything that was pushed before has been taken.
+    Marker(Marker),
+}
+
+/// A message between routes whose place among them matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    /// End-of-RIB (RFC 4724 §2).
     EndOfRib(Family),
+    /// Everything of the family follows (RFC 7313, BoRR).
+    RefreshBegin(Family),
+    /// That was everything (RFC 7313, EoRR).
+    RefreshEnd(Family),
 }
 
 impl<V> Pending<V> {
@@ -56,6 +67,19 @@ impl<V> Pending<V> {
 }
 
 impl Pending<Option<Arc<PathAttrs>>> {
+    /// Drops what is pending for a family, marks of a refresh included.
+    fn forget(&mut self, family: Family) {
+        self.order.retain(|item| match item {
+            Item::Value(prefix) if prefix.family() == family => {
+                self.values.remove(prefix);
+                false
+            }
+            Item::Value(_) => true,
+            Item::Marker(Marker::RefreshBegin(seen) | Marker::RefreshEnd(seen)) => *seen != family,
+            Item::Marker(Marker::EndOfRib(_)) => true,
+        });
+    }
+
     /// Puts shared changes among those by prefix, where later ones replace them.
     fn fold(&mut self) {
         for (update, member) in std::mem::take(&mut self.shared) {
@@ -155,15 +179,15 @@ pub struct OutBatch {
     pub withdrawn: Vec<Prefix>,
     /// Prefixes to announce, by attribute set; no set occurs twice.
     pub announced: Vec<(Arc<PathAttrs>, Vec<Prefix>)>,
-    /// Families whose End-of-RIB marker is due after the above.
-    pub end_of_rib: Vec<Family>,
+    /// What is due after the above, in this order.
+    pub markers: Vec<Marker>,
 }
 
 impl OutBatch {
     /// True when there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.withdrawn.is_empty() && self.announced.is_empty() && self.end_of_rib.is_empty()
+        self.withdrawn.is_empty() && self.announced.is_empty() && self.markers.is_empty()
     }
 }
 
@@ -208,8 +232,42 @@ impl OutFeed {
         let mut pending = self.feed.lock();
         pending.fold();
         // A marker that is still waiting is overtaken by this one: one marker per family at most.
-        pending.order.retain(|item| *item != Item::EndOfRib(family));
-        pending.order.push_back(Item::EndOfRib(family));
+        let marker = Item::Marker(Marker::EndOfRib(family));
+        pending.order.retain(|item| *item != marker);
+        pending.order.push_back(marker);
+        drop(pending);
+        self.feed.bell.notify_one();
+    }
+
+    /// Queues everything of a family again between its marks (RFC 7313 §4): what the reader has not heard when the second
+    /// one comes is gone for it. `changes` is all there is, so it replaces whatever of the family is pending.
+    ///
+    /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come before it; the
+    /// routes go out again before End-of-RIB then.
+    pub fn refresh(
+        &self,
+        family: Family,
+        changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>,
+    ) {
+        let mut pending = self.feed.lock();
+        pending.fold();
+        let end_of_rib = Item::Marker(Marker::EndOfRib(family));
+        let marked = !pending.order.contains(&end_of_rib);
+        if marked {
+            pending.forget(family);
+            let begin = Item::Marker(Marker::RefreshBegin(family));
+            pending.order.push_back(begin);
+        } else {
+            pending.order.retain(|item| *item != end_of_rib);
+        }
+        for (prefix, value) in changes {
+            pending.push(prefix, value);
+        }
+        pending.order.push_back(if marked {
+            Item::Marker(Marker::RefreshEnd(family))
+        } else {
+            end_of_rib
+        });
         drop(pending);
         self.feed.bell.notify_one();
     }
@@ -258,7 +316,7 @@ impl OutFeed {
         let mut groups: HashMap<*const PathAttrs, usize> = HashMap::default();
         for _ in 0..max {
             match pending.order.front() {
-                Some(Item::Value(prefix)) if batch.end_of_rib.is_empty() => {
+                Some(Item::Value(prefix)) if batch.markers.is_empty() => {
                     let prefix = *prefix;
                     pending.order.pop_front();
                     match pending.values.remove(&prefix) {
@@ -274,8 +332,8 @@ impl OutFeed {
                         None => {}
                     }
                 }
-                Some(Item::EndOfRib(family)) => {
-                    batch.end_of_rib.push(*family);
+                Some(Item::Marker(marker)) => {
+                    batch.markers.push(*marker);
                     pending.order.pop_front();
                 }
                 Some(Item::Value(_)) | None => break,
@@ -348,7 +406,7 @@ impl<V> KeyedFeed<V> {
         drop(pending);
         let take = |item: &Item| match item {
             Item::Value(prefix) => values.remove(prefix).map(|value| (*prefix, value)),
-            Item::EndOfRib(_) => None,
+            Item::Marker(_) => None,
         };
         order.iter().filter_map(take).collect()
     }
@@ -401,14 +459,51 @@ mod tests {
         feed.end_of_rib(Family::Ipv4);
         feed.push(p("10.0.2.0/24"), None);
         let first = feed.take(1);
-        assert_eq!((first.withdrawn.len(), first.end_of_rib.len()), (1, 0));
+        assert_eq!((first.withdrawn.len(), first.markers.len()), (1, 0));
         let second = feed.take(10);
         assert_eq!(second.withdrawn, [p("10.0.1.0/24")]);
-        assert_eq!(second.end_of_rib, [Family::Ipv4]);
+        assert_eq!(second.markers, [Marker::EndOfRib(Family::Ipv4)]);
         assert_eq!(feed.take(10).withdrawn, [p("10.0.2.0/24")]);
         feed.end_of_rib(Family::Ipv4);
         feed.end_of_rib(Family::Ipv4);
         assert_eq!(feed.len(), 1, "one marker per family at most");
+    }
+
+    #[test]
+    fn rfc7313_4_all_routes_of_the_family_stand_between_the_marks() {
+        let feed = OutFeed::new();
+        feed.push(p("10.0.0.0/24"), Some(attrs(1)));
+        feed.push(p("10.0.9.0/24"), None);
+        feed.push(p("fd00::/64"), None);
+        for _ in 0..2 {
+            feed.refresh(Family::Ipv4, [(p("10.0.0.0/24"), Some(attrs(2)))]);
+        }
+        feed.push(p("10.0.1.0/24"), Some(attrs(3)));
+        let before = feed.take(10);
+        assert_eq!(before.withdrawn, [p("fd00::/64")], "the other family stays");
+        assert!(
+            before.announced.is_empty(),
+            "nothing before BoRR is repeated after it"
+        );
+        assert_eq!(before.markers, [Marker::RefreshBegin(Family::Ipv4)]);
+        let all = feed.take(10);
+        assert_eq!(all.announced, [(attrs(2), vec![p("10.0.0.0/24")])]);
+        assert_eq!(all.markers, [Marker::RefreshEnd(Family::Ipv4)]);
+        assert_eq!(feed.take(10).announced.len(), 1);
+        assert!(feed.is_empty());
+    }
+
+    #[test]
+    fn rfc7313_4_no_begin_before_end_of_rib() {
+        let feed = OutFeed::new();
+        let one = attrs(1);
+        feed.push(p("10.0.0.0/24"), Some(one.clone()));
+        feed.end_of_rib(Family::Ipv4);
+        feed.refresh(Family::Ipv4, [(p("10.0.1.0/24"), Some(one))]);
+        let batch = feed.take(10);
+        assert_eq!(batch.announced[0].1.len(), 2);
+        assert_eq!(batch.markers, [Marker::EndOfRib(Family::Ipv4)]);
+        assert!(feed.is_empty());
     }
 
     #[test]

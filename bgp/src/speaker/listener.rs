@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
 use std::time::Duration;
 
+use caracal_model::net::Prefix;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::warn;
@@ -77,38 +77,38 @@ async fn accept(listener: &TcpListener, start: &mut ListenerStart) {
 
 /// The MD5 keys that are set on the socket. Connections that it accepts inherit them.
 #[derive(Default)]
-struct Keys(HashMap<IpAddr, Password>);
+struct Keys(HashMap<Prefix, Password>);
 
 impl Keys {
     /// Brings the socket in line with the peers.
     fn follow(&mut self, listener: &TcpListener, peers: &mut watch::Receiver<Vec<ListenPeer>>) {
-        let wanted: HashMap<IpAddr, Password> = peers
+        let wanted: HashMap<Prefix, Password> = peers
             .borrow_and_update()
             .iter()
-            .filter_map(|peer| Some((peer.address, peer.password.clone()?)))
+            .filter_map(|peer| Some((peer.prefix, peer.password.clone()?)))
             .collect();
-        let gone: Vec<IpAddr> = self
+        let gone: Vec<Prefix> = self
             .0
             .keys()
-            .filter(|address| !wanted.contains_key(address))
+            .filter(|prefix| !wanted.contains_key(prefix))
             .copied()
             .collect();
-        for address in gone {
-            self.0.remove(&address);
-            if let Err(error) = socket::set_md5(listener, address, None) {
-                warn!(%address, %error, "cannot remove the TCP MD5 key");
+        for prefix in gone {
+            self.0.remove(&prefix);
+            if let Err(error) = socket::set_md5(listener, prefix, None) {
+                warn!(%prefix, %error, "cannot remove the TCP MD5 key");
             }
         }
-        for (address, password) in wanted {
-            if self.0.get(&address) == Some(&password) {
+        for (prefix, password) in wanted {
+            if self.0.get(&prefix) == Some(&password) {
                 continue;
             }
-            match socket::set_md5(listener, address, Some(&password)) {
+            match socket::set_md5(listener, prefix, Some(&password)) {
                 Ok(()) => {
-                    self.0.insert(address, password);
+                    self.0.insert(prefix, password);
                 }
                 Err(error) => {
-                    warn!(%address, %error, "cannot set the TCP MD5 key, the peer's connections will fail");
+                    warn!(%prefix, %error, "cannot set the TCP MD5 key, the peer's connections will fail");
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! The words between the core task and the session tasks. Towards the core the channel is bounded and
 //! blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
@@ -13,6 +13,7 @@ use super::feed::OutFeed;
 use crate::config::{Listen, Password, PeerConfig};
 use crate::rib::SessionInfo;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
+use crate::wire::refresh::RefreshKind;
 use crate::wire::update::Update;
 
 /// Capacity of the channel from all sessions to the core, in messages. Enough that a session that reads a full
@@ -64,8 +65,8 @@ pub struct ListenerStart {
 /// A peer as the listening socket knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenPeer {
-    /// Its address.
-    pub address: IpAddr,
+    /// Its address, or the range of addresses that it may come from.
+    pub prefix: Prefix,
     /// Its TCP MD5 key.
     pub password: Option<Password>,
 }
@@ -116,12 +117,14 @@ pub enum ToCore {
         /// The decoded message.
         update: Update,
     },
-    /// The peer asks for everything of a family again (RFC 2918).
+    /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC 7313).
     RouteRefresh {
         /// Which peer.
         peer: PeerName,
         /// Of which family.
         family: Family,
+        /// Request, begin or end.
+        kind: RefreshKind,
     },
     /// The state machine entered a state; for status only.
     State {
@@ -146,6 +149,18 @@ pub enum ToSession {
         stream: TcpStream,
         /// The peer's end.
         remote: SocketAddr,
+    },
+    /// Ask the peer for everything of a family again (RFC 2918).
+    AskRefresh(Family),
+    /// The peer has announced more prefixes than it may: end the session (RFC 4486 §4), and dial again after the
+    /// pause or, without one, when the configuration changes.
+    PrefixLimit {
+        /// The family with too many.
+        family: Family,
+        /// How many are allowed.
+        max: u32,
+        /// The pause.
+        restart: Option<Duration>,
     },
     /// End the session and the task.
     Shutdown(Shutdown),

@@ -128,6 +128,7 @@ enum Command {
     Advertised(PeerName, oneshot::Sender<Option<Vec<AdvertisedRoute>>>),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
     Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
+    Refresh(PeerName, oneshot::Sender<bool>),
     Fib(oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -243,6 +244,14 @@ impl SpeakerHandle {
     /// [`SpeakerEnded`].
     pub async fn parting(&self, going: BTreeSet<PeerName>) -> Result<Parting, SpeakerEnded> {
         self.ask(|answer| Command::Parting(going, answer)).await
+    }
+
+    /// Asks a peer to send everything again (RFC 2918). `false`: it has no session, or cannot be asked now.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn refresh(&self, peer: PeerName) -> Result<bool, SpeakerEnded> {
+        self.ask(|answer| Command::Refresh(peer, answer)).await
     }
 
     /// A new subscription to the routes for the forwarding table. It starts with all there are.

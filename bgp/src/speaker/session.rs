@@ -14,6 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use caracal_model::net::{Family, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -22,10 +23,12 @@ use tracing::{Instrument, debug, info_span, warn};
 use super::message::{SessionStart, Shutdown, ToCore, ToSession};
 use super::socket;
 use crate::config::PeerConfig;
-use crate::fsm::{Conn, ConnectFailure, Input, Output, Peer, Settings, Stop, Up};
-use crate::rib::{RemoteRestart, SessionInfo};
+use crate::fsm::{Conn, ConnectFailure, Input, Negotiated, Output, Peer, Settings, Stop, Up};
+use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
 use crate::types::{PeerName, SessionState};
+use crate::wire::capability::LongLivedFamily;
 use crate::wire::notification::CeaseSubcode;
+use crate::wire::refresh::RefreshKind;
 use link::{Link, Read};
 use outgoing::Outgoing;
 use waits::{readable, ready, until, writable};
@@ -290,7 +293,9 @@ impl Session {
                 });
             }
             Output::Update(update) => self.tell(ToCore::Update { peer, update }),
-            Output::RouteRefresh(family) => self.tell(ToCore::RouteRefresh { peer, family }),
+            Output::RouteRefresh(family) => self.tell_refresh(family, RefreshKind::Request),
+            Output::RefreshBegin(family) => self.tell_refresh(family, RefreshKind::Begin),
+            Output::RefreshEnd(family) => self.tell_refresh(family, RefreshKind::End),
             Output::Fault(fault) => {
                 warn!(%fault, verdict = ?fault.verdict, "UPDATE with an error");
             }
@@ -312,6 +317,11 @@ impl Session {
                 self.queue.push_back(message);
             }
         }
+    }
+
+    fn tell_refresh(&mut self, family: Family, kind: RefreshKind) {
+        let peer = self.name.clone();
+        self.tell(ToCore::RouteRefresh { peer, family, kind });
     }
 
     /// States that the core has not yet taken are overtaken by the next, so they do not pile up.
@@ -449,6 +459,16 @@ impl Session {
         match message {
             ToSession::Config(config) => self.configure(*config),
             ToSession::Stream { stream, .. } => self.offer(stream),
+            ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
+            ToSession::PrefixLimit {
+                family,
+                max,
+                restart,
+            } => self.feed(Input::PrefixLimit {
+                family,
+                max,
+                restart,
+            }),
             ToSession::Shutdown(how) => {
                 let stop = match how {
                     Shutdown::Restart => Stop::Restart,
@@ -468,7 +488,7 @@ impl Session {
         let config = &self.settings.peer;
         for link in [&self.out, &self.inc].into_iter().flatten() {
             let keyed = if rekey {
-                socket::set_md5(&link.stream, config.address, config.password.as_ref())
+                socket::set_md5(&link.stream, Prefix::host(config.address), config.password.as_ref())
             } else {
                 Ok(())
             };
@@ -540,6 +560,25 @@ fn connect_failure(peer: &PeerConfig, error: &io::Error) -> ConnectFailure {
     }
 }
 
+fn session_options(negotiated: &Negotiated) -> SessionOptions {
+    let entry = |entry: &LongLivedFamily| {
+        Some(LongLivedRestart {
+            family: entry.family.family()?,
+            forwarding: entry.forwarding,
+            time: Duration::from_secs(entry.stale_time.into()),
+        })
+    };
+    SessionOptions {
+        enhanced_refresh: negotiated.enhanced_refresh,
+        extended_next_hop: negotiated.format.extended_next_hop,
+        path_ids_out: negotiated.format.path_ids_out.iter().collect(),
+        long_lived: negotiated
+            .long_lived
+            .as_ref()
+            .map(|list| list.iter().filter_map(entry).collect()),
+    }
+}
+
 /// What the table needs to know of the session.
 fn session_info(up: Up) -> SessionInfo {
     let Up { negotiated, ends } = up;
@@ -549,6 +588,7 @@ fn session_info(up: Up) -> SessionInfo {
         local_address: ends.local.ip().to_canonical(),
         remote_address: ends.remote.ip().to_canonical(),
         capabilities: negotiated.in_use(),
+        options: session_options(&negotiated),
         graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
             restarting: restart.restarting,
             time: restart.time,

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
+use caracal_model::net::Prefix;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -19,6 +20,10 @@ const MAX_KEY: usize = 80;
 const MAX_TTL: u8 = 255;
 /// Linux: `TCP_MD5SIG`.
 const TCP_MD5SIG: i32 = 14;
+/// Linux: `TCP_MD5SIG_EXT`, whose first flag says that `prefix_len` counts.
+const TCP_MD5SIG_EXT: i32 = 32;
+/// Bits before the IPv4 address in an IPv4-mapped one.
+const MAPPED_BITS: u8 = 96;
 /// Room for the headers of a SYN: IPv6 with extensions, TCP with options.
 const SYN_LEN: usize = 256;
 /// Linux: `TCP_SAVE_SYN`.
@@ -47,7 +52,7 @@ pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
     }
     apply(&socket, peer)?;
     if let Some(password) = &peer.password {
-        set_md5(&socket, peer.address, Some(password)).map_err(|error| {
+        set_md5(&socket, Prefix::host(peer.address), Some(password)).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot set the TCP MD5 key: {error}"))
         })?;
     }
@@ -179,7 +184,7 @@ struct TcpMd5Sig {
 /// `CONFIG_TCP_MD5SIG` refuses.
 pub(super) fn set_md5(
     socket: &impl AsFd,
-    peer: IpAddr,
+    peer: Prefix,
     password: Option<&Password>,
 ) -> io::Result<()> {
     let secret = password.map_or(&[][..], |password| password.0.as_bytes());
@@ -193,19 +198,23 @@ pub(super) fn set_md5(
     };
     place.copy_from_slice(secret);
     // A socket for both families knows IPv4 peers by their mapped addresses.
-    let peer = match peer {
-        IpAddr::V4(v4) if is_v6(&SockRef::from(socket))? => IpAddr::V6(v4.to_ipv6_mapped()),
-        other => other,
+    let (address, prefix_len) = match peer.address() {
+        IpAddr::V4(v4) if is_v6(&SockRef::from(socket))? => {
+            (IpAddr::V6(v4.to_ipv6_mapped()), MAPPED_BITS + peer.len())
+        }
+        other => (other, peer.len()),
     };
+    let is_range = peer.len() < peer.family().bits();
+    let name = if is_range { TCP_MD5SIG_EXT } else { TCP_MD5SIG };
     let option = TcpMd5Sig {
-        address: socket_address(peer),
-        flags: 0,
-        prefix_len: 0,
+        address: socket_address(address),
+        flags: u8::from(is_range),
+        prefix_len: if is_range { prefix_len } else { 0 },
         key_len: u16::try_from(secret.len()).unwrap_or_default(),
         interface: 0,
         key,
     };
-    match set_option(socket, libc::IPPROTO_TCP, TCP_MD5SIG, &option) {
+    match set_option(socket, libc::IPPROTO_TCP, name, &option) {
         // There was none.
         Err(error) if password.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

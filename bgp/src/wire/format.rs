@@ -118,6 +118,10 @@ pub struct Format {
     pub families: FamilySet,
     /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
+    /// Families whose prefixes come with a path identifier (RFC 7911).
+    pub path_ids_in: FamilySet,
+    /// Families whose prefixes we send with a path identifier.
+    pub path_ids_out: FamilySet,
 }
 
 impl Default for Format {
@@ -133,6 +137,8 @@ impl Default for Format {
                 ipv6: false,
             },
             extended_next_hop: false,
+            path_ids_in: FamilySet::NONE,
+            path_ids_out: FamilySet::NONE,
         }
     }
 }

@@ -7,6 +7,8 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::capability::AfiSafi;
+
 /// Longest shutdown communication in octets (RFC 9003 §2: the length field's own limit).
 pub const MAX_SHUTDOWN_TEXT: usize = 255;
 /// Longest data we send: the standard message size minus header and codes.
@@ -254,6 +256,16 @@ impl Notification {
         super::put_len_u8(&mut data, text.len());
         data.put_slice(text.as_bytes());
         Self::with_data(Code::Cease(subcode), data.freeze())
+    }
+
+    /// Cease / Maximum Number of Prefixes Reached, with the family and how many are allowed (RFC 4486 §4).
+    #[must_use]
+    pub fn maximum_prefixes(family: AfiSafi, max: u32) -> Self {
+        let mut data = BytesMut::with_capacity(7);
+        data.put_u16(family.afi);
+        data.put_u8(family.safi);
+        data.put_u32(max);
+        Self::with_data(Code::Cease(CeaseSubcode::MaximumPrefixes), data.freeze())
     }
 
     /// This NOTIFICATION inside a Hard Reset (RFC 8538 §3.1): the peer drops our routes at once although

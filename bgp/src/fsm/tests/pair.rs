@@ -119,6 +119,8 @@ impl Pair {
                 Output::State(..)
                 | Output::Update(_)
                 | Output::RouteRefresh(_)
+                | Output::RefreshBegin(_)
+                | Output::RefreshEnd(_)
                 | Output::Fault(_) => {}
             }
         }

@@ -1,6 +1,8 @@
 //! Every state with every input, on the outgoing connection. A new state or a new event does not compile
 //! until each of its cells is here.
 
+use caracal_model::net::Family;
+
 use super::super::{Conn, Input, Stop};
 use super::{Bench, THEM, US, ends, refused, settings, their_open};
 use crate::types::{Asn, SessionState};
@@ -35,6 +37,9 @@ enum Event {
     Keepalive,
     Update,
     Refresh,
+    RefreshBegin,
+    AskRefresh,
+    PrefixLimit,
     Notification,
     Malformed,
     SendHoldExpired,
@@ -42,7 +47,7 @@ enum Event {
     Timeout,
 }
 
-const EVENTS: [Event; 18] = [
+const EVENTS: [Event; 21] = [
     Event::Start,
     Event::StopCease,
     Event::StopRestart,
@@ -56,6 +61,9 @@ const EVENTS: [Event; 18] = [
     Event::Keepalive,
     Event::Update,
     Event::Refresh,
+    Event::RefreshBegin,
+    Event::AskRefresh,
+    Event::PrefixLimit,
     Event::Notification,
     Event::Malformed,
     Event::SendHoldExpired,
@@ -127,6 +135,19 @@ fn input(event: Event) -> Option<Input> {
                 kind: RefreshKind::Request,
             }))
         }
+        Event::RefreshBegin => {
+            let family = AfiSafi { afi: 1, safi: 1 };
+            message(Message::RouteRefresh(RouteRefresh {
+                family,
+                kind: RefreshKind::Begin,
+            }))
+        }
+        Event::AskRefresh => Some(Input::AskRefresh(Family::Ipv4)),
+        Event::PrefixLimit => Some(Input::PrefixLimit {
+            family: Family::Ipv4,
+            max: 10,
+            restart: None,
+        }),
         Event::Notification => message(Message::Notification(Notification::cease(
             CeaseSubcode::OutOfResources,
         ))),
@@ -157,6 +178,9 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::Keepalive
             | Event::Update
             | Event::Refresh
+            | Event::RefreshBegin
+            | Event::AskRefresh
+            | Event::PrefixLimit
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -174,6 +198,9 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::Keepalive
             | Event::Update
             | Event::Refresh
+            | Event::RefreshBegin
+            | Event::AskRefresh
+            | Event::PrefixLimit
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -196,6 +223,9 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::Keepalive
             | Event::Update
             | Event::Refresh
+            | Event::RefreshBegin
+            | Event::AskRefresh
+            | Event::PrefixLimit
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -212,6 +242,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::Settings
             | Event::Connected
             | Event::ConnectFailed
+            | Event::AskRefresh
+            | Event::PrefixLimit
             | Event::BytesWaiting,
         ) => "",
         (OpenSent, Event::StopCease) => "out 6/2; close out; =Idle stopped",
@@ -220,7 +252,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         (OpenSent, Event::Closed) => "=Active closed_by_peer",
         (OpenSent, Event::Open) => "out KEEPALIVE; =OpenConfirm",
         (OpenSent, Event::OpenOfWrongAs) => "out 2/2; close out; =Idle bad_peer_as",
-        (OpenSent, Event::Keepalive | Event::Update | Event::Refresh) => {
+        (OpenSent, Event::Keepalive | Event::Update | Event::Refresh | Event::RefreshBegin) => {
             "out 5/1; close out; =Idle unexpected_message"
         }
         (OpenSent, Event::Notification) => "close out; =Active notification_received",
@@ -233,15 +265,22 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::Settings
             | Event::Connected
             | Event::ConnectFailed
+            | Event::AskRefresh
+            | Event::PrefixLimit
             | Event::BytesWaiting,
         ) => "",
         (OpenConfirm, Event::StopCease) => "out 6/9; close out; =Idle stopped",
         (OpenConfirm, Event::StopRestart) => "close out; =Idle restarting",
         (OpenConfirm, Event::Incoming) => "adopt; in OPEN",
         (OpenConfirm, Event::Closed) => "=Active closed_by_peer",
-        (OpenConfirm, Event::Open | Event::OpenOfWrongAs | Event::Update | Event::Refresh) => {
-            "out 5/2; close out; =Idle unexpected_message"
-        }
+        (
+            OpenConfirm,
+            Event::Open
+            | Event::OpenOfWrongAs
+            | Event::Update
+            | Event::Refresh
+            | Event::RefreshBegin,
+        ) => "out 5/2; close out; =Idle unexpected_message",
         (OpenConfirm, Event::Keepalive) => "up out; =Established",
         (OpenConfirm, Event::Notification) => "close out; =Active notification_received",
         (OpenConfirm, Event::Malformed) => "out 1/1; close out; =Idle malformed_message",
@@ -269,6 +308,11 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         }
         (Established, Event::Update) => "update +0 -1",
         (Established, Event::Refresh) => "refresh IPv4",
+        (Established, Event::RefreshBegin) => "refresh begins IPv4",
+        (Established, Event::AskRefresh) => "out REFRESH",
+        (Established, Event::PrefixLimit) => {
+            "out 6/9; close out; down prefix_limit; =Idle prefix_limit"
+        }
         (Established, Event::Notification) => {
             "close out; down gracefully notification_received; =Active notification_received"
         }

@@ -9,6 +9,8 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         next_hop: NextHopMode::Auto,
         local_address: [10, 0, 0, 1].into(),
         families: vec![Family::Ipv4],
+        extended_next_hop: false,
+        long_lived: false,
         filters,
     }
 }

@@ -5,6 +5,7 @@ use super::*;
 /// A path like any other; `n` makes it distinct in the last step only.
 fn path(n: u8) -> Candidate {
     Candidate {
+        long_lived_stale: false,
         local: false,
         local_pref: 100,
         as_path_len: 2,
@@ -38,6 +39,19 @@ fn wins(better: Candidate, reason: Reason) {
 
 #[test]
 fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
+    let stale = |path: Candidate| Candidate {
+        long_lived_stale: true,
+        ..path
+    };
+    let mut decision = Decision::default();
+    decision.run(&[
+        stale(Candidate {
+            local_pref: 1000,
+            ..path(1)
+        }),
+        path(2),
+    ]);
+    assert_eq!(decision.best, Some((1, Reason::LongLivedStale)));
     wins(
         Candidate {
             local: true,
@@ -202,6 +216,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         |((local_pref, as_path_len, origin, med, neighbour_as), rest)| {
             let (external, metric, router_id, cluster_list_len) = rest;
             Candidate {
+                long_lived_stale: false,
                 local: false,
                 local_pref,
                 as_path_len,

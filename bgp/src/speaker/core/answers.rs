@@ -2,7 +2,10 @@
 
 use std::time::UNIX_EPOCH;
 
+use caracal_model::net::Family;
+
 use super::{Core, Peer, now};
+use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
 use crate::speaker::{Command, FibFeed};
 use crate::types::PeerName;
@@ -36,10 +39,21 @@ impl Core {
                 drop(answer.send(Box::new(self.rib.explain(&prefix))));
             }
             Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
+            Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
             Command::Fib(answer) => drop(answer.send(self.subscribe())),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}
         }
+    }
+
+    /// Has a peer asked for everything again, in each family.
+    fn ask_refresh(&self, name: &PeerName) -> bool {
+        let control = self.peers.get(name).and_then(|peer| peer.control.as_ref());
+        let (Some(control), Some(session)) = (control, self.rib.session(name)) else {
+            return false;
+        };
+        let ask = |family: &Family| control.try_send(ToSession::AskRefresh(*family)).is_ok();
+        session.families.iter().all(ask)
     }
 
     /// A feed that starts with all routes there are.

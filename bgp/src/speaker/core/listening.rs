@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use caracal_model::net::Prefix;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tracing::{debug, info, warn};
 
 use super::Core;
-use crate::config::SpeakerConfig;
+use crate::config::{PeerConfig, SpeakerConfig};
 use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
 use crate::types::{PeerName, SessionState};
 
@@ -55,12 +56,13 @@ impl Drop for Listening {
 }
 
 /// The peers whose connections the listening socket must be ready for.
-fn listen_peers(config: &SpeakerConfig) -> Vec<ListenPeer> {
-    let of_peer = |peer: &crate::config::PeerConfig| ListenPeer {
-        address: peer.address,
+fn listen_peers(config: &SpeakerConfig, ranges: &[(PeerName, PeerConfig)]) -> Vec<ListenPeer> {
+    let of_peer = |peer: &PeerConfig| ListenPeer {
+        prefix: peer.range.unwrap_or_else(|| Prefix::host(peer.address)),
         password: peer.password.clone(),
     };
-    config.peers.values().map(of_peer).collect()
+    let ranges = ranges.iter().map(|(_, range)| of_peer(range));
+    config.peers.values().map(of_peer).chain(ranges).collect()
 }
 
 impl Core {
@@ -81,7 +83,7 @@ impl Core {
 
     /// Hands the listener the peers of the configuration.
     pub(super) fn tell_listener(&mut self) {
-        let peers = listen_peers(&self.config);
+        let peers = listen_peers(&self.config, &self.ranges);
         self.listening.peers.send_if_modified(|known| {
             let changed = *known != peers;
             *known = peers;
@@ -111,7 +113,9 @@ impl Core {
             .local_addr()
             .ok()
             .map(|local| local.ip().to_canonical());
-        let Some(name) = self.peer_of(remote.ip().to_canonical(), local) else {
+        let address = remote.ip().to_canonical();
+        let known = self.peer_of(address, local);
+        let Some(name) = known.or_else(|| self.welcome(address)) else {
             debug!(%remote, "connection from an address that is no peer's: closed");
             return;
         };

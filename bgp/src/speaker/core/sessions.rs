@@ -158,7 +158,14 @@ impl Core {
 
     /// Goes over to a new configuration. Peers that do not differ are not touched.
     pub(super) fn reconfigure(&mut self, new: SpeakerConfig) {
+        let new = self.with_dynamic(new);
         self.rename(&new);
+        self.go_over_to(new);
+        self.tell_listener();
+    }
+
+    /// The same for a configuration whose ranges have been taken out and their peers put in.
+    pub(super) fn go_over_to(&mut self, new: SpeakerConfig) {
         let change = config::diff(&self.config, &new);
         if change.is_empty() {
             return;
@@ -226,6 +233,15 @@ impl Core {
     pub(super) fn offer_configuration(&mut self) {
         if !std::mem::take(&mut self.outdated) {
             return;
+        }
+        for peer in self.peers.values_mut() {
+            let (Some(control), Some(message)) = (&peer.control, peer.limit.take()) else {
+                continue;
+            };
+            if let Err(mpsc::error::TrySendError::Full(message)) = control.try_send(message) {
+                peer.limit = Some(message);
+                self.outdated = true;
+            }
         }
         for (name, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.outdated) {
             let (Some(control), Some(config)) = (&peer.control, self.config.peers.get(name)) else {

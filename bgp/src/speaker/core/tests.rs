@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::attrs::PathAttrs;
 use crate::config::{Origination, PeerConfig};
-use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo};
-use crate::speaker::feed::OutBatch;
+use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo, SessionOptions};
+use crate::speaker::feed::{Marker, OutBatch};
 use crate::speaker::message::{ListenerStart, SessionStart};
 use crate::speaker::status::PeerStatus;
 use crate::speaker::{Running, Speaker, SpeakerHandle};
@@ -168,6 +168,7 @@ impl Played {
             local_address: address(1),
             remote_address: self.start.config.address,
             graceful_restart: Some(restart),
+            options: SessionOptions::default(),
             capabilities: vec![],
         };
         let (peer, feed) = (self.start.peer.clone(), self.feed.clone());
@@ -231,7 +232,7 @@ async fn routes_flow_from_a_session_to_the_forwarding_table_and_own_routes_to_se
         let told = session.told().await;
         assert_eq!(told.announced.len(), 1);
         assert_eq!(told.announced[0].1, [prefix(9)]);
-        assert_eq!(told.end_of_rib, [Family::Ipv4]);
+        assert_eq!(told.markers, [Marker::EndOfRib(Family::Ipv4)]);
     }
     let fib = stage.speaker.fib().await.unwrap();
     sessions[0].announce(1).await;
@@ -472,7 +473,7 @@ async fn rfc4724_4_1_a_restarting_speaker_announces_when_all_peers_have_spoken()
     assert!(two.feed.is_empty());
     three.update(Update::end_of_rib(Family::Ipv4)).await;
     let told = two.told().await;
-    assert_eq!((told.announced.len(), told.end_of_rib.len()), (1, 1));
+    assert_eq!((told.announced.len(), told.markers.len()), (1, 1));
     assert!(!stage.speaker.status().await.unwrap().deferring);
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use crate::fsm::Conn;
-use crate::speaker::feed::{OutBatch, OutChunk, OutFeed};
+use crate::speaker::feed::{Marker, OutBatch, OutChunk, OutFeed};
 use crate::speaker::shared::{announce, withdraw};
+use crate::wire::encode_refresh;
 use crate::wire::format::Format;
+use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::encode_end_of_rib;
 
 /// How many prefixes are taken from the feed at once: a few full messages, and no long hold of its lock.
@@ -42,15 +44,30 @@ impl Outgoing {
         true
     }
 
+    fn mark(&self, marker: Marker, out: &mut BytesMut) {
+        let (Marker::EndOfRib(family) | Marker::RefreshBegin(family) | Marker::RefreshEnd(family)) =
+            marker;
+        if !self.format.families.contains(family) {
+            return;
+        }
+        let mut refresh = |kind| {
+            let family = family.into();
+            encode_refresh(&RouteRefresh { family, kind }, out);
+        };
+        match marker {
+            Marker::EndOfRib(_) => encode_end_of_rib(family, out),
+            Marker::RefreshBegin(_) => refresh(RefreshKind::Begin),
+            Marker::RefreshEnd(_) => refresh(RefreshKind::End),
+        }
+    }
+
     fn encode(&self, batch: &OutBatch, out: &mut BytesMut) {
         withdraw(&batch.withdrawn, &self.format, out);
         for (attrs, prefixes) in &batch.announced {
             announce(attrs, prefixes, &self.format, out);
         }
-        for family in &batch.end_of_rib {
-            if self.format.families.contains(*family) {
-                encode_end_of_rib(*family, out);
-            }
+        for marker in &batch.markers {
+            self.mark(*marker, out);
         }
     }
 }

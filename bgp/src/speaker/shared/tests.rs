@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::rib::{Outbound, Rib, RibOptions, SessionInfo};
+use crate::rib::{Outbound, Rib, RibOptions, SessionInfo, SessionOptions};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 use crate::wire::format::{FamilySet, MAX_MESSAGE};
 use crate::wire::header::frame_len;
@@ -50,6 +50,7 @@ fn reflector(now: Instant) -> Rib {
             local_address: own.0.into(),
             remote_address: address(client),
             graceful_restart: None,
+            options: SessionOptions::default(),
             capabilities: vec![],
         };
         rib.peer_up(now, &name(client), session);

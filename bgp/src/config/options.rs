@@ -1,0 +1,101 @@
+//! Options of a peer that are off unless somebody asks for them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How many prefixes a peer may announce, in each family (RFC 4486 §4, subcode 1). Counted before import policy: what
+/// is refused costs memory as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PrefixLimit {
+    /// The most that it may announce.
+    pub max: u32,
+    /// Percentage of `max` from which on there is a warning in the log.
+    pub warning: u8,
+    /// What happens beyond `max`.
+    pub action: LimitAction,
+}
+
+impl PrefixLimit {
+    /// A limit that ends the session until somebody changes the configuration, with a warning at 75 %.
+    #[must_use]
+    pub const fn new(max: u32) -> Self {
+        Self {
+            max,
+            warning: 75,
+            action: LimitAction::Disable,
+        }
+    }
+
+    /// The number of prefixes from which on there is a warning.
+    #[must_use]
+    pub fn warning_from(&self) -> u32 {
+        let scaled = u64::from(self.max) * u64::from(self.warning) / 100;
+        u32::try_from(scaled).unwrap_or(u32::MAX)
+    }
+}
+
+/// What happens when a peer announces more prefixes than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitAction {
+    /// A warning in the log; the routes are taken.
+    Warn,
+    /// Cease / Maximum Number of Prefixes Reached; no new session until the configuration changes.
+    Disable,
+    /// The same, and a new attempt after this time.
+    Restart(Duration),
+}
+
+/// Several paths per prefix (RFC 7911), for all families of the session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AddPath {
+    /// Take several paths per prefix from the peer.
+    pub receive: bool,
+    /// Send several paths per prefix to the peer: so many of the best, at most.
+    pub send: Option<PathCount>,
+}
+
+/// How many paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathCount {
+    /// Every path that could be used.
+    All,
+    /// The best so many.
+    Best(u8),
+}
+
+impl PathCount {
+    /// As a number.
+    #[must_use]
+    pub fn limit(self) -> usize {
+        match self {
+            Self::All => usize::MAX,
+            Self::Best(count) => usize::from(count),
+        }
+    }
+}
+
+/// Bidirectional Forwarding Detection for a peer (RFC 5880, 5881, 5883).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bfd {
+    /// How often we want to send and can receive.
+    pub interval: Duration,
+    /// How many packets in a row may be lost: the peer is down after so many of its intervals.
+    pub multiplier: u8,
+    /// Treat the loss of a peer whose BFD shares the fate of its control plane (C bit clear, RFC 5882 §4.3) as a restart of
+    /// the peer: its routes are kept as graceful restart says. Otherwise they go at once.
+    pub graceful: bool,
+}
+
+impl Default for Bfd {
+    /// Three times 300 ms: a dead peer is noticed within a second.
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_millis(300),
+            multiplier: 3,
+            graceful: false,
+        }
+    }
+}
