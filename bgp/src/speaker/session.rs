@@ -488,7 +488,11 @@ impl Session {
         let config = &self.settings.peer;
         for link in [&self.out, &self.inc].into_iter().flatten() {
             let keyed = if rekey {
-                socket::set_md5(&link.stream, Prefix::host(config.address), config.password.as_ref())
+                socket::set_md5(
+                    &link.stream,
+                    Prefix::host(config.address),
+                    config.password.as_ref(),
+                )
             } else {
                 Ok(())
             };

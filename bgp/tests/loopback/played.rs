@@ -237,6 +237,48 @@ async fn a_session_lives_and_ends_with_a_word() {
 }
 
 #[tokio::test]
+async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
+    use wire::refresh::{RefreshKind, RouteRefresh};
+    let mut stage = Stage::new(47, 64, |_| ()).await;
+    let mut peer = stage.establish(90).await;
+    let ToCore::Up { session, feed, .. } = stage.hear().await else {
+        panic!("not up")
+    };
+    assert!(session.options.enhanced_refresh);
+    let family = Family::Ipv4.into();
+    for kind in [
+        RefreshKind::Begin,
+        RefreshKind::End,
+        RefreshKind::Other(9),
+        RefreshKind::Request,
+    ] {
+        peer.send(|out| wire::encode_refresh(&RouteRefresh { family, kind }, out))
+            .await;
+    }
+    for expected in [RefreshKind::Begin, RefreshKind::End, RefreshKind::Request] {
+        let ToCore::RouteRefresh { kind, .. } = stage.hear().await else {
+            panic!("no refresh")
+        };
+        assert_eq!(kind, expected, "unknown ones are ignored");
+    }
+    let attrs = PathAttrs {
+        next_hop: Some([10, 0, 0, 1].into()),
+        ..PathAttrs::default()
+    };
+    feed.refresh(Family::Ipv4, [(prefix(9), Some(Arc::new(attrs)))]);
+    let mark = |kind| Message::RouteRefresh(RouteRefresh { family, kind });
+    assert_eq!(peer.receive().await, mark(RefreshKind::Begin));
+    assert!(matches!(peer.receive().await, Message::Update(_)));
+    assert_eq!(peer.receive().await, mark(RefreshKind::End));
+    stage
+        .control
+        .send(ToSession::AskRefresh(Family::Ipv4))
+        .await
+        .unwrap();
+    assert_eq!(peer.receive().await, mark(RefreshKind::Request));
+}
+
+#[tokio::test]
 async fn rfc4724_4_1_a_restart_ends_without_a_word() {
     let stage = Stage::new(41, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;

@@ -6,3 +6,4 @@
 mod interop;
 mod mesh;
 mod net;
+mod options;

@@ -62,9 +62,14 @@ impl Core {
                 return false;
             };
             let taken = config.peers.contains_key(name)
-                || config.peers.values().any(|peer| peer.address == dynamic.address);
+                || config
+                    .peers
+                    .values()
+                    .any(|peer| peer.address == dynamic.address);
             if !taken {
-                config.peers.insert(name.clone(), member(range, dynamic.address));
+                config
+                    .peers
+                    .insert(name.clone(), member(range, dynamic.address));
             }
             !taken
         });
@@ -74,9 +79,10 @@ impl Core {
 
     /// Makes a peer of an address that lies in a range, the narrowest if there are several.
     pub(super) fn welcome(&mut self, address: IpAddr) -> Option<PeerName> {
-        let covering = self.ranges.iter().filter(|(_, peer)| {
-            peer.range.is_some_and(|range| range.contains(address))
-        });
+        let covering = self
+            .ranges
+            .iter()
+            .filter(|(_, peer)| peer.range.is_some_and(|range| range.contains(address)));
         let (range, template) =
             covering.max_by_key(|(_, peer)| peer.range.map(|range| range.len()))?;
         let siblings = self.dynamic.values().filter(|peer| peer.range == *range);
@@ -138,5 +144,86 @@ impl Core {
         {
             self.go_over_to(config);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use caracal_model::net::Prefix;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::speaker::status::Convergence;
+    use crate::speaker::{SpeakerOptions, Tasks};
+    use crate::types::{Asn, RouterId};
+
+    fn core() -> Core {
+        let range = |len| PeerConfig {
+            range: Some(Prefix::v4([10, 0, 0, 0].into(), len)),
+            ..PeerConfig::new([10, 0, 0, 0].into(), Asn(64512))
+        };
+        let config = SpeakerConfig {
+            local_as: Asn(64512),
+            router_id: RouterId([1, 0, 0, 1].into()),
+            listen: None,
+            peers: BTreeMap::from([("wide".into(), range(8)), ("narrow".into(), range(24))]),
+            originate: BTreeMap::new(),
+            filters: BTreeMap::new(),
+        };
+        let (publish, _) = watch::channel(Convergence::default());
+        let tasks = Tasks {
+            session: |_| Box::pin(std::future::pending()),
+            listener: |_| Box::pin(std::future::pending()),
+        };
+        Core::new(config, SpeakerOptions::default(), publish, tasks).0
+    }
+
+    fn peers(core: &Core) -> Vec<&str> {
+        core.config.peers.keys().map(PeerName::as_str).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_of_a_range_goes_when_it_has_stayed_away() {
+        let mut core = core();
+        assert_eq!(peers(&core), [""; 0], "a range is no peer");
+        let near = core.welcome([10, 0, 0, 9].into()).unwrap();
+        core.welcome([10, 7, 0, 9].into()).unwrap();
+        assert_eq!(core.welcome([11, 0, 0, 9].into()), None);
+        assert_eq!(peers(&core), ["narrow_10_0_0_9", "wide_10_7_0_9"]);
+        assert!(core.config.peers[&near].passive);
+        core.note_session(&near, true);
+        tokio::time::advance(IDLE).await;
+        core.expire_dynamic();
+        assert_eq!(
+            peers(&core),
+            ["narrow_10_0_0_9"],
+            "the other never had a session"
+        );
+        assert_eq!(core.next_departure(), None);
+        core.note_session(&near, false);
+        tokio::time::advance(IDLE).await;
+        core.expire_dynamic();
+        assert_eq!(peers(&core).len(), 1, "its routes are kept for 120 s");
+        tokio::time::advance(IDLE).await;
+        core.expire_dynamic();
+        assert_eq!(peers(&core).len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_range_has_so_many_peers_and_no_more() {
+        let mut core = core();
+        let range = core.ranges[0].0.clone();
+        for n in 0..u32::try_from(MAX_PEERS).unwrap() {
+            let dynamic = Dynamic {
+                range: range.clone(),
+                address: IpAddr::V4((0x0a00_0000 + n).into()),
+                until: None,
+            };
+            core.dynamic.insert(format!("x{n}").into(), dynamic);
+        }
+        assert_eq!(core.welcome([10, 0, 0, 1].into()), None);
     }
 }
