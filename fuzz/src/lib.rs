@@ -31,6 +31,7 @@ fn format(octet: u8) -> Format {
         extended_send: bit(5),
         extended_next_hop: bit(6),
         families,
+        ..Format::default()
     }
 }
 

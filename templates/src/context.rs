@@ -221,6 +221,36 @@ pub struct Peer {
     pub password_hidden: bool,
     /// `ipv4`, `ipv6`.
     pub families: Vec<&'static str>,
+    /// The addresses that it may come from, when it is a range.
+    pub range: Option<String>,
+    /// Seconds that long-lived stale routes are kept.
+    pub long_lived: Option<String>,
+    /// Microseconds between BFD packets.
+    pub bfd_interval: Option<String>,
+    /// Lost BFD packets that mean down.
+    pub bfd_multiplier: u8,
+    /// The loss of a peer by BFD may be its restart.
+    pub bfd_graceful: bool,
+    /// `all`, `rx` or `tx` for several paths.
+    pub add_paths: Option<&'static str>,
+    /// How many paths are sent, when it is not all.
+    pub best_paths: Option<String>,
+    /// IPv6 next hops for IPv4.
+    pub extended_next_hop: bool,
+    /// Nothing comes in, for lack of a policy.
+    pub no_import: bool,
+    /// Nothing goes out, for lack of a policy.
+    pub no_export: bool,
+    /// No routes without a filter.
+    pub require_policy: bool,
+    /// How many prefixes may come.
+    pub limit: Option<String>,
+    /// `warn`, `disable`, `restart`.
+    pub limit_action: &'static str,
+    /// Percentage.
+    pub limit_warning: u8,
+    /// Seconds.
+    pub limit_restart: u64,
     /// `self`, `keep` or null.
     pub next_hop: Option<&'static str>,
     /// The peer's AS is ours on this session.

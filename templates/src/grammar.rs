@@ -6,6 +6,7 @@
 
 mod build;
 mod lexer;
+mod options;
 mod peer;
 mod policy;
 mod route;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::{NextHopMode, PeerConfig, SpeakerConfig};
+use caracal_bgp::config::{LimitAction, NextHopMode, PathCount, PeerConfig, SpeakerConfig};
 use caracal_bgp::types::PeerName;
 
 use super::{Peer, quoted};
@@ -45,6 +45,8 @@ pub(super) fn peer_view(
         _ => None,
     };
     let reach = Reach::of(peer.ttl, peer.ttl_security);
+    let internal = peer.local_as.unwrap_or(config.local_as) == peer.remote_as;
+    let denied = peer.require_policy && !internal;
     let listen = config.listen;
     Ok(Peer {
         symbol: symbol.text.clone(),
@@ -77,14 +79,59 @@ pub(super) fn peer_view(
         password_hidden: peer.password.is_some() && password.is_none(),
         password,
         families: peer.families.iter().map(|family| family.as_str()).collect(),
+        range: peer.range.map(|range| range.to_string()),
+        long_lived: match peer.long_lived {
+            Some(time) => Some(seconds_of(&what, time)?.to_string()),
+            None => None,
+        },
+        bfd_interval: peer.bfd.map(|bfd| bfd.interval.as_micros().to_string()),
+        bfd_multiplier: peer.bfd.map_or(0, |bfd| bfd.multiplier),
+        bfd_graceful: peer.bfd.is_some_and(|bfd| bfd.graceful),
+        add_paths: match (peer.add_path.receive, peer.add_path.send) {
+            (true, Some(_)) => Some("on"),
+            (true, None) => Some("rx"),
+            (false, Some(_)) => Some("tx"),
+            (false, None) => None,
+        },
+        best_paths: match peer.add_path.send {
+            Some(PathCount::Best(count)) => Some(count.to_string()),
+            Some(PathCount::All) | None => None,
+        },
+        extended_next_hop: peer.extended_next_hop,
+        no_import: denied && peer.import.is_empty(),
+        no_export: denied && peer.export.is_empty(),
+        require_policy: peer.require_policy,
+        limit: peer.prefix_limit.map(|limit| limit.max.to_string()),
+        limit_action: match peer.prefix_limit.map(|limit| limit.action) {
+            Some(LimitAction::Warn) => "warn",
+            Some(LimitAction::Restart(_)) => "restart",
+            Some(LimitAction::Disable) | None => "disable",
+        },
+        limit_warning: peer.prefix_limit.map_or(0, |limit| limit.warning),
+        limit_restart: match peer.prefix_limit.map(|limit| limit.action) {
+            Some(LimitAction::Restart(pause)) => seconds_of(&what, pause)?,
+            _ => 0,
+        },
         next_hop: match peer.next_hop {
             NextHopMode::Auto => None,
             NextHopMode::Own => Some("self"),
             NextHopMode::Keep => Some("keep"),
         },
-        internal: peer.local_as.unwrap_or(config.local_as) == peer.remote_as,
+        internal,
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
+    })
+}
+
+/// Whole seconds that fit into 32 bits.
+fn seconds_of(what: &str, time: std::time::Duration) -> Result<u64, RenderError> {
+    if time.subsec_nanos() == 0 && u32::try_from(time.as_secs()).is_ok() {
+        return Ok(time.as_secs());
+    }
+    Err(RenderError::Inexpressible {
+        what: what.to_owned(),
+        value: format!("{time:?}"),
+        reason: "times are whole seconds up to 4294967295",
     })
 }
 

@@ -12,6 +12,7 @@ use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 use caracal_model::net::Prefix;
 
 use super::lexer::{Fault, Located, Number};
+use super::options::{self, Extras};
 use super::peer::{Call, Channel, PeerOption};
 use super::policy::Function;
 use super::{PeerStatement, Statement};
@@ -188,7 +189,7 @@ impl<'a> Builder<'a> {
             draft.take(option);
         }
         let Some(Located {
-            value: (address, port, number),
+            value: (address, range, port, number),
             ..
         }) = draft.neighbor
         else {
@@ -196,6 +197,7 @@ impl<'a> Builder<'a> {
             return Err(Fault::new(peer.symbol.at, what));
         };
         let mut config = PeerConfig::new(address, self.resolve(number)?);
+        config.range = range;
         config.port = port.unwrap_or(BGP_PORT);
         if let Some((source, number)) = draft.local {
             config.source = source;
@@ -235,10 +237,27 @@ impl<'a> Builder<'a> {
         config.import = self.policy(first.import.as_ref(), internal)?;
         config.export = self.policy(first.export.as_ref(), internal)?;
         config.next_hop = first.next_hop;
+        config.add_path = options::add_path(&first.paths);
+        config.prefix_limit = options::prefix_limit(&first.limit);
         config.families.clear();
         for (at, channel) in &draft.channels {
             // RFC 8212: towards another AS, letting everything pass has to be said.
-            if !internal && (channel.import.is_none() || channel.export.is_none()) {
+            if channel.none && (internal || !config.require_policy) {
+                return Err(Fault::new(
+                    at,
+                    "\"all\" or a filter; \"none\" stands only beside \"#: policy required\", for an external peer",
+                ));
+            }
+            let silent = channel.import.is_none() || channel.export.is_none();
+            if config.require_policy && !internal {
+                let all = |calls: &Option<Vec<Call<'_>>>| calls.as_ref().is_some_and(Vec::is_empty);
+                if all(&channel.import) || all(&channel.export) {
+                    return Err(Fault::new(
+                        at,
+                        "a filter or no line at all: with \"policy required\", \"all\" is no policy",
+                    ));
+                }
+            } else if !internal && silent {
                 return Err(Fault::new(
                     at,
                     "a family with \"import …;\" and \"export …;\": an external peer needs both (RFC 8212), \"all\" lets \
@@ -247,11 +266,14 @@ impl<'a> Builder<'a> {
             }
             let same = self.policy(channel.import.as_ref(), internal)? == config.import
                 && self.policy(channel.export.as_ref(), internal)? == config.export
-                && channel.next_hop == config.next_hop;
+                && channel.next_hop == config.next_hop
+                && options::add_path(&channel.paths) == config.add_path
+                && options::prefix_limit(&channel.limit) == config.prefix_limit;
+            config.extended_next_hop |= channel.extended_next_hop;
             if !same || config.families.contains(&channel.family) {
                 return Err(Fault::new(
                     at,
-                    "each family once, all with the same filters and next hop",
+                    "each family once, all with the same filters, next hop, paths and limit",
                 ));
             }
             config.families.push(channel.family);
@@ -294,13 +316,16 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// Address, range, port and AS.
+type Neighbor<'a> = (std::net::IpAddr, Option<Prefix>, Option<u16>, Number<'a>);
+
 /// Options of a peer, the last of each kind.
 #[derive(Default)]
 struct Draft<'b, 'a> {
     name: Option<&'b str>,
     kind: Option<&'a str>,
     local: Option<(Option<std::net::IpAddr>, Number<'a>)>,
-    neighbor: Option<Located<'a, (std::net::IpAddr, Option<u16>, Number<'a>)>>,
+    neighbor: Option<Located<'a, Neighbor<'a>>>,
     reach: Option<Option<Option<u8>>>,
     ttl_security: bool,
     ttl: Option<(Option<u8>, Option<u8>)>,
@@ -313,6 +338,7 @@ struct Draft<'b, 'a> {
     allow_own_as: u8,
     password: Option<&'a str>,
     channels: Vec<(&'a str, &'b Channel<'a>)>,
+    extras: Extras,
 }
 
 impl<'b, 'a> Draft<'b, 'a> {
@@ -321,10 +347,15 @@ impl<'b, 'a> Draft<'b, 'a> {
             PeerOption::Name(name) => self.name = Some(name),
             PeerOption::Kind(kind) => self.kind = Some(kind),
             PeerOption::Local { address, asn } => self.local = Some((*address, *asn)),
-            PeerOption::Neighbor { address, port, asn } => {
+            PeerOption::Neighbor {
+                address,
+                range,
+                port,
+                asn,
+            } => {
                 self.neighbor = Some(Located {
                     at: option.at,
-                    value: (*address, *port, *asn),
+                    value: (*address, *range, *port, *asn),
                 });
             }
             PeerOption::Reach(reach) => self.reach = Some(*reach),
@@ -339,6 +370,7 @@ impl<'b, 'a> Draft<'b, 'a> {
             PeerOption::AllowOwnAs(count) => self.allow_own_as = *count,
             PeerOption::Password(text) => self.password = Some(text),
             PeerOption::Channel(channel) => self.channels.push((option.at, channel)),
+            PeerOption::Extra(extra) => self.extras.take(extra),
             PeerOption::Ignored => {}
         }
     }
@@ -370,5 +402,8 @@ impl<'b, 'a> Draft<'b, 'a> {
         config.password = self.password.map(|text| Password(text.to_owned()));
         self.kind.unwrap_or_default().clone_into(&mut config.kind);
         config.next_hop = NextHopMode::Auto;
+        config.long_lived = self.extras.long_lived;
+        config.bfd = self.extras.bfd;
+        config.require_policy = self.extras.require_policy;
     }
 }

@@ -3,15 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use caracal_bgp::config::NextHopMode;
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
 use super::lexer::{
     Fault, Located, Number, Res, block, directive, end_of_line, family, ip_address, ipv4_address,
-    number, one_of_words, string, symbol, token, u8_number, u16_number, u32_number,
+    number, one_of_words, prefix, string, symbol, token, u8_number, u16_number, u32_number,
 };
+use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
 use super::policy::name_line;
 
 /// One option.
@@ -25,6 +26,7 @@ pub(super) enum PeerOption<'a> {
     },
     Neighbor {
         address: IpAddr,
+        range: Option<Prefix>,
         port: Option<u16>,
         asn: Number<'a>,
     },
@@ -42,6 +44,7 @@ pub(super) enum PeerOption<'a> {
     AllowOwnAs(u8),
     Password(&'a str),
     Channel(Channel<'a>),
+    Extra(Extra),
     /// Something that concerns a BIRD daemon only.
     Ignored,
 }
@@ -55,6 +58,11 @@ pub(super) struct Channel<'a> {
     /// The same for export.
     pub(super) export: Option<Vec<Call<'a>>>,
     pub(super) next_hop: NextHopMode,
+    pub(super) extended_next_hop: bool,
+    /// `import none;` or `export none;` was written.
+    pub(super) none: bool,
+    pub(super) paths: Vec<PathOption>,
+    pub(super) limit: Vec<LimitOption>,
 }
 
 /// A call of a function: `NAME(true);`, or a filter by name.
@@ -66,7 +74,7 @@ pub(super) struct Call<'a> {
 }
 
 pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
-    const WORDS: [&str; 20] = [
+    const WORDS: [&str; 22] = [
         "description",
         "local",
         "neighbor",
@@ -80,6 +88,8 @@ pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
         "graceful",
         "allow",
         "password",
+        "long",
+        "bfd",
         "ipv4",
         "ipv6",
         "connect",
@@ -119,6 +129,8 @@ fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
             .map(|count| PeerOption::AllowOwnAs(count.unwrap_or(1)))
             .parse(s),
         "password" => string.map(PeerOption::Password).parse(s),
+        "long" => options::long_lived.map(PeerOption::Extra).parse(s),
+        "bfd" => options::bfd.map(PeerOption::Extra).parse(s),
         "strict" => preceded(token("bind"), switch)
             .map(|_| PeerOption::Ignored)
             .parse(s),
@@ -152,7 +164,7 @@ fn one_of_two<'a>(
 }
 
 /// `on` or nothing, `off`.
-fn switch(s: &str) -> Res<'_, bool> {
+pub(super) fn switch(s: &str) -> Res<'_, bool> {
     let (rest, word) = opt(|s| one_of_words(&["on", "yes", "off", "no"], s)).parse(s)?;
     Ok((rest, !matches!(word, Some("off" | "no"))))
 }
@@ -169,12 +181,22 @@ fn local(s: &str) -> Res<'_, PeerOption<'_>> {
         .parse(s)
 }
 
-/// `ADDRESS [port PORT] as ASN;`.
+/// `ADDRESS [port PORT] as ASN;`, `range PREFIX [port PORT] as ASN;`.
 fn neighbor(s: &str) -> Res<'_, PeerOption<'_>> {
+    let (rest, range) = opt(preceded(token("range"), cut(prefix))).parse(s)?;
+    let (rest, address) = match range {
+        Some(range) => (rest, range.address()),
+        None => ip_address(rest)?,
+    };
     let asn = delimited(token("as"), number, token(";"));
-    (ip_address, port, asn)
-        .map(|(address, port, asn)| PeerOption::Neighbor { address, port, asn })
-        .parse(s)
+    (port, asn)
+        .map(|(port, asn)| PeerOption::Neighbor {
+            address,
+            range,
+            port,
+            asn,
+        })
+        .parse(rest)
 }
 
 /// `rr client;`, `rr cluster id ID;`.
@@ -208,11 +230,16 @@ fn graceful(s: &str) -> Res<'_, PeerOption<'_>> {
         .parse(rest)
 }
 
-/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: password hidden`.
+/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: policy required`, `#: password hidden`.
 fn line(s: &str) -> Res<'_, PeerOption<'_>> {
     let (rest, line) = directive(s)?;
-    let (line, word) = one_of_words(&["name", "ttl", "password"], line)?;
+    let (line, word) = one_of_words(&["name", "ttl", "policy", "password"], line)?;
     match word {
+        "policy" => {
+            let (line, _) = token("required")(line)?;
+            end_of_line(line)?;
+            Ok((rest, PeerOption::Extra(Extra::RequirePolicy)))
+        }
         "name" => name_line.map(PeerOption::Name).parse(s),
         "ttl" => {
             let (line, ttl) = octet_or_none(line)?;
@@ -236,6 +263,10 @@ enum ChannelOption<'a> {
     Import(Vec<Call<'a>>),
     Export(Vec<Call<'a>>),
     NextHop(NextHopMode),
+    ExtendedNextHop(bool),
+    None,
+    Paths(PathOption),
+    Limit(LimitOption),
     Ignored,
 }
 
@@ -246,6 +277,10 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
         import: None,
         export: None,
         next_hop: NextHopMode::Auto,
+        extended_next_hop: false,
+        none: false,
+        paths: Vec::new(),
+        limit: Vec::new(),
     };
     let (rest, options) = opt(block(channel_option)).parse(rest)?;
     for option in options.into_iter().flatten() {
@@ -253,6 +288,10 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
             ChannelOption::Import(calls) => channel.import = Some(calls),
             ChannelOption::Export(calls) => channel.export = Some(calls),
             ChannelOption::NextHop(mode) => channel.next_hop = mode,
+            ChannelOption::None => channel.none = true,
+            ChannelOption::ExtendedNextHop(on) => channel.extended_next_hop = on,
+            ChannelOption::Paths(option) => channel.paths.push(option),
+            ChannelOption::Limit(option) => channel.limit.push(option),
             ChannelOption::Ignored => {}
         }
     }
@@ -261,8 +300,25 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
 }
 
 fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
-    let (rest, word) = one_of_words(&["import", "export", "next", "gateway"], s)?;
+    const WORDS: [&str; 8] = [
+        "import", "export", "next", "gateway", "extended", "add", "receive", "#:",
+    ];
+    let (rest, word) = one_of_words(&WORDS, s)?;
     match word {
+        "extended" => delimited((token("next"), token("hop")), switch, token(";"))
+            .map(ChannelOption::ExtendedNextHop)
+            .parse(rest),
+        "add" => options::add_paths.map(ChannelOption::Paths).parse(rest),
+        "receive" => options::receive_limit.map(ChannelOption::Limit).parse(rest),
+        "#:" => options::channel_line
+            .map(|line| match line {
+                ChannelLine::Paths(option) => ChannelOption::Paths(option),
+                ChannelLine::Limit(option) => ChannelOption::Limit(option),
+            })
+            .parse(s),
+        "import" | "export" if token("none")(rest).is_ok() => (token("none"), token(";"))
+            .map(|_| ChannelOption::None)
+            .parse(rest),
         "import" => terminated(policy, token(";"))
             .map(ChannelOption::Import)
             .parse(rest),

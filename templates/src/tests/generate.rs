@@ -180,8 +180,45 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn peer()(
+    fn options()(
         mut peer in session(),
+        range in of((any::<u32>(), 0u8..=32)),
+        limit in of((any::<u32>(), 0u8..=100, prop_oneof![
+            Just(LimitAction::Warn),
+            Just(LimitAction::Disable),
+            any::<u16>().prop_map(|s| LimitAction::Restart(Duration::from_secs(s.into()))),
+        ])),
+        require_policy in any::<bool>(),
+        extended_next_hop in any::<bool>(),
+        receive in any::<bool>(),
+        send in of(prop_oneof![Just(PathCount::All), any::<u8>().prop_map(PathCount::Best)]),
+        long_lived in of(0u64..1 << 24),
+        bfd in of((1u32.., 1u8.., any::<bool>())),
+    ) -> PeerConfig {
+        if let Some((address, len)) = range.filter(|_| peer.address.is_ipv4()) {
+            let range = Prefix::v4(address.into(), len);
+            peer.address = range.address();
+            peer.range = Some(range);
+        }
+        peer.prefix_limit = limit.map(|(max, warning, action)| PrefixLimit { max, warning, action });
+        peer.require_policy = require_policy;
+        peer.extended_next_hop = extended_next_hop;
+        peer.add_path = AddPath { receive, send };
+        // Only together with graceful restart (RFC 9494 §4.1).
+        peer.long_lived = long_lived.filter(|_| peer.graceful_restart.is_some()).map(Duration::from_secs);
+        // BIRD insists on our address for BFD over several hops.
+        peer.bfd = bfd.filter(|_| peer.source.is_some()).map(|(interval, multiplier, graceful)| Bfd {
+            interval: Duration::from_micros(interval.into()),
+            multiplier,
+            graceful,
+        });
+        peer
+    }
+}
+
+prop_compose! {
+    fn peer()(
+        mut peer in options(),
         cluster in of(any::<u32>()),
         next_hop in select(vec![NextHopMode::Auto, NextHopMode::Own, NextHopMode::Keep]),
         ttl in prop_oneof![Just(None), Just(Some(1)), of(any::<u8>())],

@@ -277,3 +277,105 @@ fn rfc8212_an_external_peer_needs_a_policy_both_ways() {
     }
     crate::parse(&text(65001, "ipv4 { import all; export all; };")).unwrap();
 }
+
+/// A peer with these lines and these lines in its family.
+fn with_options(options: &str, family: &str) -> Result<PeerConfig, ParseError> {
+    let text = format!(
+        "router id 10.0.0.1;\nprotocol bgp x {{ local as 64512; neighbor 10.0.0.2 as 64512;\n{options}\n\
+         ipv4 {{ {family}\n }}; }}\n"
+    );
+    Ok(parse(&text)?.peers.remove(&"x".into()).unwrap())
+}
+
+#[test]
+fn options_of_a_peer_that_are_off_by_default() {
+    use caracal_bgp::config::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+    use std::time::Duration;
+
+    let plain = with_options("", "").unwrap();
+    assert_eq!(
+        (
+            plain.bfd,
+            plain.long_lived,
+            plain.prefix_limit,
+            plain.add_path
+        ),
+        (None, None, None, AddPath::default())
+    );
+    let bfd = |text: &str| with_options(text, "").unwrap().bfd;
+    assert_eq!(bfd("bfd;"), Some(Bfd::default()));
+    assert_eq!(bfd("bfd off;"), None);
+    let tuned = Bfd {
+        interval: Duration::from_millis(50),
+        multiplier: 5,
+        graceful: true,
+    };
+    assert_eq!(
+        bfd("bfd { interval 50 ms; multiplier 5; }; bfd graceful;"),
+        Some(tuned)
+    );
+    let long = |text: &str| with_options(text, "").unwrap().long_lived;
+    assert_eq!(
+        long("long lived graceful restart on;"),
+        Some(Duration::from_secs(3600))
+    );
+    assert_eq!(
+        long("long lived graceful restart on; long lived stale time 60;"),
+        Some(Duration::from_secs(60))
+    );
+    let limit = |text: &str| with_options("", text).unwrap().prefix_limit;
+    assert_eq!(limit("receive limit 9;"), Some(PrefixLimit::new(9)));
+    assert_eq!(
+        limit("receive limit 9 action restart;\n#: limit warning 50 restart 7"),
+        Some(PrefixLimit {
+            max: 9,
+            warning: 50,
+            action: LimitAction::Restart(Duration::from_secs(7))
+        })
+    );
+    assert_eq!(limit("receive limit 9; receive limit off;"), None);
+    let paths = |text: &str| with_options("", text).unwrap().add_path;
+    let mode = |receive, send| AddPath { receive, send };
+    assert_eq!(paths("add paths on;"), mode(true, Some(PathCount::All)));
+    assert_eq!(paths("add paths rx;"), mode(true, None));
+    assert_eq!(
+        paths("add paths tx;\n#: add paths best 2"),
+        mode(false, Some(PathCount::Best(2)))
+    );
+    assert!(
+        with_options("", "extended next hop on;")
+            .unwrap()
+            .extended_next_hop
+    );
+    let error = with_options("", "receive limit 9 action block;").unwrap_err();
+    assert!(error.expected.contains("\"restart\""), "{error}");
+}
+
+#[test]
+fn a_range_stands_for_all_its_addresses() {
+    let text = "router id 10.0.0.1; protocol bgp x { local as 64512; neighbor range 10.0.0.0/8 as 64512; ipv4; }";
+    let peer = parse(text).unwrap().peers.remove(&"x".into()).unwrap();
+    assert_eq!(peer.range.unwrap().to_string(), "10.0.0.0/8");
+    let error = parse(&text.replace("10.0.0.0/8", "10.0.0.1/8")).unwrap_err();
+    assert!(error.expected.contains("prefix"), "{error}");
+}
+
+#[test]
+fn rfc8212_a_required_policy_replaces_the_demand_for_lines() {
+    let external = |family: &str| {
+        parse(&format!(
+            "router id 10.0.0.1; filter f {{ accept; }}\n\
+             protocol bgp x {{ local as 1; neighbor 10.0.0.2 as 2;\n#: policy required\nipv4 {{ {family} }}; }}"
+        ))
+    };
+    for silent in ["", "import none; export none;", "export filter f;"] {
+        let peer = external(silent).unwrap().peers.remove(&"x".into()).unwrap();
+        assert!(peer.require_policy && peer.import.is_empty(), "{silent}");
+    }
+    assert!(
+        external("import all; export filter f;").is_err(),
+        "\"all\" is no policy"
+    );
+    let error = with_options("", "import none;").unwrap_err();
+    assert!(error.expected.contains("policy required"), "{error}");
+}

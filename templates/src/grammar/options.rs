@@ -1,0 +1,231 @@
+//! Options of peers that are off unless the file asks for them: BFD, long-lived graceful restart, limits, ADD-PATH.
+
+use std::time::Duration;
+
+use caracal_bgp::config::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+use nom::Parser;
+use nom::combinator::{cut, opt};
+use nom::sequence::{preceded, terminated};
+
+use super::lexer::{
+    Located, Res, block, directive, end_of_line, one_of_words, token, u8_number, u32_number,
+};
+use super::peer::switch;
+
+/// BIRD's default for `long lived stale time`.
+const STALE_TIME: Duration = Duration::from_secs(3600);
+/// The pause of `action restart` without a `#: limit` line.
+const RESTART: Duration = Duration::from_secs(60);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(super) enum Extra {
+    LongLived(bool),
+    LongLivedTime(u32),
+    Bfd(Vec<BfdOption>),
+    RequirePolicy,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BfdOption {
+    Switch(bool),
+    Graceful,
+    Interval(Duration),
+    Multiplier(u8),
+}
+
+/// What a family says about several paths.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PathOption {
+    /// `add paths …;`
+    Switch(AddPath),
+    /// `#: add paths best N`
+    Best(u8),
+}
+
+/// What a family says about the number of prefixes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LimitOption {
+    /// `receive limit MAX action …;`; `None` = off.
+    Limit(Option<(u32, LimitAction)>),
+    /// `#: limit warning PERCENT restart SECONDS`
+    Details { warning: u8, restart: u32 },
+}
+
+/// The options of a peer, the last of each kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extras {
+    pub(super) long_lived: Option<Duration>,
+    pub(super) bfd: Option<Bfd>,
+    pub(super) require_policy: bool,
+}
+
+impl Extras {
+    pub(super) fn take(&mut self, extra: &Extra) {
+        match extra {
+            Extra::LongLived(on) => {
+                self.long_lived = on.then(|| self.long_lived.unwrap_or(STALE_TIME));
+            }
+            Extra::LongLivedTime(seconds) => {
+                self.long_lived = Some(Duration::from_secs((*seconds).into()));
+            }
+            Extra::Bfd(options) => {
+                for option in options {
+                    let mut bfd = self.bfd.unwrap_or_default();
+                    match option {
+                        BfdOption::Switch(on) => {
+                            self.bfd = on.then_some(bfd);
+                            continue;
+                        }
+                        BfdOption::Graceful => bfd.graceful = true,
+                        BfdOption::Interval(interval) => bfd.interval = *interval,
+                        BfdOption::Multiplier(count) => bfd.multiplier = *count,
+                    }
+                    self.bfd = Some(bfd);
+                }
+            }
+            Extra::RequirePolicy => self.require_policy = true,
+        }
+    }
+}
+
+/// The lines of a family about several paths, together.
+pub(super) fn add_path(options: &[PathOption]) -> AddPath {
+    let mut all = AddPath::default();
+    for option in options {
+        match option {
+            PathOption::Switch(mode) => all = *mode,
+            PathOption::Best(count) => all.send = Some(PathCount::Best(*count)),
+        }
+    }
+    all
+}
+
+/// The lines of a family about the number of prefixes, together.
+pub(super) fn prefix_limit(options: &[LimitOption]) -> Option<PrefixLimit> {
+    let mut limit = None;
+    for option in options {
+        match (option, &mut limit) {
+            (LimitOption::Limit(said), limit) => {
+                *limit = said.map(|(max, action)| PrefixLimit {
+                    action,
+                    ..PrefixLimit::new(max)
+                });
+            }
+            (LimitOption::Details { warning, restart }, Some(limit)) => {
+                limit.warning = *warning;
+                if matches!(limit.action, LimitAction::Restart(_)) {
+                    let pause = Duration::from_secs((*restart).into());
+                    limit.action = LimitAction::Restart(pause);
+                }
+            }
+            (LimitOption::Details { .. }, None) => {}
+        }
+    }
+    limit
+}
+
+/// After `long`: `lived graceful restart on;`, `lived stale time SECONDS;`.
+pub(super) fn long_lived(s: &str) -> Res<'_, Extra> {
+    let (rest, _) = token("lived")(s)?;
+    let (rest, word) = one_of_words(&["graceful", "stale"], rest)?;
+    if word == "graceful" {
+        return preceded(token("restart"), switch)
+            .map(Extra::LongLived)
+            .parse(rest);
+    }
+    preceded(token("time"), u32_number)
+        .map(Extra::LongLivedTime)
+        .parse(rest)
+}
+
+/// After `bfd`: nothing, `on`, `off`, `graceful` or `{ interval 300 ms; multiplier 3; }`.
+pub(super) fn bfd(s: &str) -> Res<'_, Extra> {
+    if super::lexer::skip(s).starts_with('{') {
+        let (rest, options) = block(bfd_option)(s)?;
+        let options = options.into_iter().map(|Located { value, .. }| value);
+        let all = std::iter::once(BfdOption::Switch(true)).chain(options);
+        return Ok((rest, Extra::Bfd(all.collect())));
+    }
+    if let Ok((rest, _)) = token("graceful")(s) {
+        return Ok((rest, Extra::Bfd(vec![BfdOption::Graceful])));
+    }
+    switch
+        .map(|on| Extra::Bfd(vec![BfdOption::Switch(on)]))
+        .parse(s)
+}
+
+fn bfd_option(s: &str) -> Res<'_, BfdOption> {
+    let (rest, word) = one_of_words(&["interval", "multiplier"], s)?;
+    if word == "interval" {
+        let (rest, number) = u32_number(rest)?;
+        let (rest, unit) = one_of_words(&["ms", "us", "s"], rest)?;
+        let interval = match unit {
+            "ms" => Duration::from_millis(number.into()),
+            "us" => Duration::from_micros(number.into()),
+            _ => Duration::from_secs(number.into()),
+        };
+        return token(";")
+            .map(|_| BfdOption::Interval(interval))
+            .parse(rest);
+    }
+    terminated(u8_number, token(";"))
+        .map(BfdOption::Multiplier)
+        .parse(rest)
+}
+
+/// After `add`: `paths on;`, `off`, `rx` or `tx`.
+pub(super) fn add_paths(s: &str) -> Res<'_, PathOption> {
+    let (rest, _) = token("paths")(s)?;
+    let (rest, word) = opt(|s| one_of_words(&["rx", "tx"], s)).parse(rest)?;
+    let (rest, on) = match word {
+        Some(_) => (rest, true),
+        None => switch(rest)?,
+    };
+    let mode = AddPath {
+        receive: on && word != Some("tx"),
+        send: (on && word != Some("rx")).then_some(PathCount::All),
+    };
+    token(";").map(|_| PathOption::Switch(mode)).parse(rest)
+}
+
+/// After `receive`: `limit MAX action warn;`, `disable` (the default) or `restart`; `limit off;`.
+pub(super) fn receive_limit(s: &str) -> Res<'_, LimitOption> {
+    let (rest, _) = token("limit")(s)?;
+    if let Ok((rest, _)) = token("off")(rest) {
+        return token(";").map(|_| LimitOption::Limit(None)).parse(rest);
+    }
+    let (rest, max) = u32_number(rest)?;
+    let word = cut(|s| one_of_words(&["warn", "disable", "restart"], s));
+    let action = preceded(token("action"), word);
+    let (rest, action) = terminated(opt(action), token(";")).parse(rest)?;
+    let action = match action {
+        Some("warn") => LimitAction::Warn,
+        Some("restart") => LimitAction::Restart(RESTART),
+        _ => LimitAction::Disable,
+    };
+    Ok((rest, LimitOption::Limit(Some((max, action)))))
+}
+
+/// A `#:` line of a family.
+pub(super) enum ChannelLine {
+    Paths(PathOption),
+    Limit(LimitOption),
+}
+
+/// `#: add paths best N`, `#: limit warning PERCENT restart SECONDS`.
+pub(super) fn channel_line(s: &str) -> Res<'_, ChannelLine> {
+    let (rest, line) = directive(s)?;
+    let (line, word) = one_of_words(&["add", "limit"], line)?;
+    let (line, value) = if word == "add" {
+        let (line, count) = preceded((token("paths"), token("best")), u8_number).parse(line)?;
+        (line, ChannelLine::Paths(PathOption::Best(count)))
+    } else {
+        let (line, warning) = preceded(token("warning"), u8_number).parse(line)?;
+        let (line, restart) = preceded(token("restart"), u32_number).parse(line)?;
+        let details = LimitOption::Details { warning, restart };
+        (line, ChannelLine::Limit(details))
+    };
+    end_of_line(line)?;
+    Ok((rest, value))
+}
