@@ -38,7 +38,8 @@ impl Rib {
         for (_, dest) in self.table.iter() {
             let accepted = || dest.paths().iter().filter(|path| path.accepted.is_some());
             let lost = accepted().any(|path| leaves.contains(&path.peer));
-            let covered = || accepted().any(|path| !path.stale.is_kept() && !leaves.contains(&path.peer));
+            let covered =
+                || accepted().any(|path| !path.stale.is_kept() && !leaves.contains(&path.peer));
             if lost && !covered() {
                 uncovered.push(dest.prefix);
             }
