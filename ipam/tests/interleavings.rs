@@ -1,108 +1,30 @@
 //! Races in virtual time: any interleaving of machines, with a crash at any step, keeps the invariants after
-//! every single commit; and every interleaving of two clients on one block, exhaustively.
+//! every single commit; and every interleaving of two or three clients on one or two blocks, exhaustively.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod histories;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 
+use caracal_ipam::AssignRequest;
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
-use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{AffinityWord, Finding, check};
-use caracal_ipam::leave::ReleaseNode;
-use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
-use caracal_ipam::tunnel::EnsureTunnel;
-use caracal_ipam::{AssignIpRequest, AssignRequest, Target, TunnelKind};
 use caracal_model::ipam::Owner;
-use caracal_model::names::HandleId;
-use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
+use caracal_model::resource::ip_pool::EncapMode;
+use histories::{Deed, SCENARIOS, Search, machine};
 use proptest::prelude::*;
-use world::actor::{Actor, Any, End, faults, held_by, run, view};
-use world::{World, after, config, node, pool, pool_with};
-
-/// One thing that a host does. Each host has its own handles, numbered.
-#[derive(Clone, Debug)]
-enum Deed {
-    Assign(u8, usize),
-    AssignIp(u8, u8),
-    Release(u8),
-    ReleaseIp(u8),
-    GiveBack(u8, bool),
-    Tunnel,
-    Leave,
-}
+use world::actor::{Actor, Any, End, faults, run, view};
+use world::{World, after, config, node, pool_with};
 
 const POOL: &str = "10.0.0.0/28";
-
-fn handle(host: usize, number: u8) -> HandleId {
-    HandleId::from(format!("h{host}.{number}"))
-}
-
-fn address(n: u8) -> IpAddr {
-    POOL.parse::<Prefix>()
-        .unwrap()
-        .nth(u128::from(n % 16))
-        .unwrap()
-}
-
-/// The machine for a deed. Time passes between deeds, so that empty blocks become old enough to reclaim.
-fn machine(host: usize, deed: &Deed, block_len: u8, minute: u64) -> Any {
-    let name = format!("node-{host}");
-    let now = after(minute * 61);
-    match deed {
-        Deed::Assign(number, count) => {
-            let mut request = AssignRequest::workload(name.as_str().into(), handle(host, *number));
-            request.num_v4 = *count;
-            Any::Assign(Assign::new(request, now))
-        }
-        Deed::AssignIp(number, n) => {
-            let request = AssignIpRequest {
-                address: address(*n),
-                node: name.as_str().into(),
-                handle: handle(host, *number),
-                attributes: BTreeMap::new(),
-                usage: AllowedUse::Workload,
-            };
-            Any::AssignIp(AssignIp::new(request, now))
-        }
-        Deed::Release(number) => {
-            let handle = handle(host, *number);
-            Any::ReleaseHandle(ReleaseHandle::new(handle, Vec::new(), now))
-        }
-        Deed::ReleaseIp(n) => {
-            // Only what is under a handle of this host (IPAM-8).
-            let targets = (0..3).map(|number| Target {
-                address: address(*n),
-                handle: Some(handle(host, number)),
-                sequence: None,
-            });
-            let targets = targets.take(1).collect();
-            Any::ReleaseIps(ReleaseIps::new(targets, now))
-        }
-        Deed::GiveBack(n, must_be_empty) => {
-            let owner = Owner::Host(name.as_str().into());
-            let cidr = Prefix::truncated(address(*n), block_len);
-            let machine = ReleaseAffinity::new(owner, cidr, *must_be_empty, now);
-            Any::ReleaseAffinity(machine)
-        }
-        Deed::Tunnel => {
-            let machine = EnsureTunnel::new(TunnelKind::Ipip, name.as_str().into(), now);
-            Any::Tunnel(machine)
-        }
-        Deed::Leave => Any::ReleaseNode(ReleaseNode::new(name.as_str().into(), now)),
-    }
-}
 
 fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         5 => (0u8..3, 1usize..4).prop_map(|(h, n)| Deed::Assign(h, n)),
         2 => (0u8..3, any::<u8>()).prop_map(|(h, n)| Deed::AssignIp(h, n)),
         3 => (0u8..3).prop_map(Deed::Release),
-        1 => any::<u8>().prop_map(Deed::ReleaseIp),
+        1 => (0u8..3, any::<u8>()).prop_map(|(h, n)| Deed::ReleaseIp(h, n)),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(n, e)| Deed::GiveBack(n, e)),
         1 => Just(Deed::Tunnel),
         1 => Just(Deed::Leave),
@@ -215,198 +137,57 @@ proptest! {
     }
 }
 
-/// A state of the exhaustive search: the world, each client's actor and what it still has to do, and how
-/// many crashes may still happen.
-#[derive(Clone, Debug)]
-struct Branch {
-    world: World,
-    clients: Vec<Client>,
-    crashes: usize,
-}
-
-#[derive(Clone, Debug)]
-struct Client {
-    host: usize,
-    actor: Option<Actor>,
-    todo: Vec<Deed>,
-    took: BTreeSet<IpAddr>,
-    crashed: bool,
-    handle: HandleId,
-}
-
-struct Search {
-    block_len: u8,
-    size: usize,
-    seen: HashSet<u64>,
-    ends: usize,
-}
-
-impl Search {
-    fn explore(&mut self, branch: Branch) {
-        let mut hasher = DefaultHasher::new();
-        format!("{branch:?}").hash(&mut hasher);
-        if !self.seen.insert(hasher.finish()) {
-            return;
-        }
-        let mut leaf = true;
-        for index in 0..branch.clients.len() {
-            if branch.clients[index].actor.is_none() && branch.clients[index].todo.is_empty() {
-                continue;
-            }
-            leaf = false;
-            let mut next = branch.clone();
-            self.advance(&mut next, index);
-            self.explore(next);
-            if branch.crashes > 0 && branch.clients[index].actor.is_some() {
-                let mut next = branch.clone();
-                next.crashes -= 1;
-                next.clients[index].actor = None;
-                next.clients[index].crashed = true;
-                self.explore(next);
-            }
-        }
-        if leaf {
-            self.ends += 1;
-            self.inspect_end(branch);
-        }
+/// IPAM-1 to IPAM-7 after every commit, IPAM-8 to IPAM-11 at the ends, of every interleaving of every scenario.
+fn search(names: &[&str]) {
+    for name in names {
+        let scenario = SCENARIOS.iter().find(|s| s.name == *name).unwrap();
+        let search = Search::through(scenario);
+        let ends = search.histories.len();
+        println!("{name}: {} states, {ends} ends", search.states());
+        assert!(ends > 1);
     }
-
-    /// At rest: everybody alive holds what it was told, and nothing is lost: once the dead hosts' data is
-    /// released, every address of the pool can be had again.
-    fn inspect_end(&self, mut branch: Branch) {
-        for client in &branch.clients {
-            if !client.crashed {
-                let held = held_by(&branch.world, &client.handle);
-                assert_eq!(held, client.took, "{branch:?}");
-            }
-        }
-        if branch.clients.iter().all(|client| !client.crashed) {
-            // A claim that a lost race made needless stays for the next one (IPAM-10).
-            let mut findings = check(&view(&branch.world), after(10_000));
-            findings.retain(|f| !matches!(f, Finding::Unconfirmed(_, _, AffinityWord::Pending)));
-            assert_eq!(findings, [], "{branch:?}");
-        }
-        let world = &mut branch.world;
-        for host in 0..2 {
-            let left = run(world, machine(host, &Deed::Leave, self.block_len, 100));
-            assert_eq!(left, End::Finished);
-        }
-        let mut request = AssignRequest::workload("node-0".into(), "all".into());
-        request.num_v4 = self.size;
-        let all = run(world, Any::Assign(Assign::new(request, after(20_000))));
-        assert!(matches!(all, End::Took(_)), "IPAM-10: {all:?} {world:?}");
-        assert_eq!(faults(world, after(20_000)), []);
-    }
-
-    fn advance(&self, branch: &mut Branch, index: usize) {
-        let minute = 5 - u64::try_from(branch.clients[index].todo.len()).unwrap();
-        let client = &mut branch.clients[index];
-        if client.actor.is_none() {
-            let deed = client.todo.remove(0);
-            if matches!(deed, Deed::Release(_)) {
-                client.took.clear();
-            }
-            let machine = machine(client.host, &deed, self.block_len, minute);
-            client.actor = Some(Actor::start(machine));
-        }
-        let actor = client.actor.as_mut().unwrap();
-        assert!(actor.conflicts < 12, "losing for ever: {actor:?}");
-        let changed = actor.go(&mut branch.world);
-        if let Some(end) = actor.end() {
-            if let End::Took(addresses) = end {
-                client.took.extend(addresses);
-            }
-            client.actor = None;
-            let mine = client.took.clone();
-            let others = branch
-                .clients
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != index);
-            for (_, other) in others {
-                assert!(mine.is_disjoint(&other.took), "IPAM-1: {branch:?}");
-            }
-        }
-        if changed {
-            let faults = faults(&branch.world, after(10_000));
-            assert!(faults.is_empty(), "{faults:?} in {branch:?}");
-        }
-    }
-}
-
-fn search(stage: &str, strict: bool, todos: &[(usize, &[Deed])], crashes: usize) {
-    let pool_range: Prefix = stage.parse().unwrap();
-    let block_len = 30;
-    let mut world = World::default()
-        .with(pool("p", stage, block_len))
-        .with(config(|c| c.strict_affinity = strict));
-    for host in 0..2 {
-        world.put(node(&format!("node-{host}")));
-    }
-    let client = |(host, todo): &(usize, &[Deed])| Client {
-        host: *host,
-        actor: None,
-        todo: todo.to_vec(),
-        took: BTreeSet::new(),
-        crashed: false,
-        handle: match todo[0] {
-            Deed::Assign(number, _) => handle(*host, number),
-            _ => unreachable!("a client begins with an assignment"),
-        },
-    };
-    let branch = Branch {
-        world,
-        clients: todos.iter().map(client).collect(),
-        crashes,
-    };
-    let mut search = Search {
-        block_len,
-        size: usize::try_from(pool_range.size()).unwrap(),
-        seen: HashSet::new(),
-        ends: 0,
-    };
-    search.explore(branch);
-    println!("{} states, {} ends", search.seen.len(), search.ends);
-    assert!(search.ends > 1);
-}
-
-const ONE_BLOCK: &str = "10.0.0.0/30";
-const TWO_BLOCKS: &str = "10.0.0.0/29";
-
-#[test]
-fn every_interleaving_of_two_hosts_on_one_block_with_two_crashes() {
-    let deeds: &[Deed] = &[Deed::Assign(0, 3), Deed::Release(0)];
-    search(ONE_BLOCK, false, &[(0, deeds), (1, deeds)], 2);
 }
 
 #[test]
-fn every_interleaving_of_two_hosts_that_borrow_from_each_other() {
-    let deeds: &[Deed] = &[Deed::Assign(0, 2), Deed::Release(0)];
-    search(ONE_BLOCK, false, &[(0, deeds), (1, deeds)], 1);
+fn every_interleaving_of_two_hosts_on_one_block() {
+    search(&[
+        "two hosts on one block, two crashes",
+        "two hosts that borrow from each other",
+    ]);
 }
 
 #[test]
-fn every_interleaving_of_claim_give_back_and_reclaim_with_two_crashes() {
-    let first: &[Deed] = &[
-        Deed::Assign(0, 1),
-        Deed::Release(0),
-        Deed::GiveBack(0, true),
-    ];
-    let second: &[Deed] = &[Deed::Assign(0, 2)];
-    search(ONE_BLOCK, true, &[(0, first), (1, second)], 2);
+fn every_interleaving_of_claim_give_back_and_reclaim() {
+    search(&["claim, give back and reclaim, two crashes"]);
 }
 
 #[test]
 fn every_interleaving_of_two_processes_of_one_host() {
-    let deeds: &[Deed] = &[Deed::Assign(0, 3)];
-    let more: &[Deed] = &[Deed::Assign(1, 3), Deed::Release(1)];
-    search(TWO_BLOCKS, false, &[(0, deeds), (0, more)], 1);
+    search(&["two processes of one host"]);
 }
 
 #[test]
-fn every_interleaving_of_three_clients_on_two_blocks() {
-    let first: &[Deed] = &[Deed::Assign(0, 3)];
-    let second: &[Deed] = &[Deed::Assign(1, 2)];
-    let third: &[Deed] = &[Deed::Assign(2, 2), Deed::Release(2)];
-    search(TWO_BLOCKS, false, &[(0, first), (0, second), (1, third)], 1);
+fn every_interleaving_of_three_clients() {
+    search(&[
+        "three clients on two blocks",
+        "three clients claim one block, two crashes",
+    ]);
+}
+
+#[test]
+fn every_interleaving_of_chosen_addresses() {
+    search(&[
+        "a chosen address against any address, two crashes",
+        "the same chosen address wanted by two hosts",
+    ]);
+}
+
+#[test]
+fn every_interleaving_of_a_node_that_is_deleted() {
+    search(&["a node deleted twice at once while another assigns"]);
+}
+
+#[test]
+fn every_interleaving_of_processes_that_ensure_a_tunnel() {
+    search(&["an old and a new process ensure one tunnel address"]);
 }

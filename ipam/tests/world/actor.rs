@@ -100,6 +100,16 @@ impl Actor {
         }
     }
 
+    /// What it waits for.
+    pub fn wish(&self) -> &Wish {
+        &self.wish
+    }
+
+    /// Takes the answer to its wish from elsewhere.
+    pub fn answer(&mut self, seen: Seen) {
+        self.wish = self.machine.step(seen);
+    }
+
     /// Carries out the pending wish. Returns true when the world changed.
     pub fn go(&mut self, world: &mut World) -> bool {
         let (seen, changed) = match &self.wish {
