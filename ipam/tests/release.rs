@@ -166,8 +166,8 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
 
 #[test]
 fn the_largest_transaction_fits_with_the_largest_proof() {
-    // Each address in a block and under a handle of its own, and the pool turned away from the node: three keys
-    // for each, and the proof of a guard beside them.
+    // Each address under a handle of its own, two in a block, and the pool turned away from the node: block,
+    // affinity and handle, and the proof of a guard beside them.
     let selecting = |rack: &str| {
         pool_with("p", "10.0.0.0/20", 30, |p| {
             p.spec.node_selector = rack.to_owned();
@@ -179,10 +179,12 @@ fn the_largest_transaction_fits_with_the_largest_proof() {
         .with(node("node-a"));
     let (mut targets, mut rest) = (Vec::new(), Vec::new());
     for n in 0..90 {
-        let got = assign(&mut world, "node-a", &format!("h{n}"), 4);
-        let mut got = got.into_iter().map(Target::any);
-        targets.extend(got.next());
-        rest.extend(got);
+        for handle in ["h", "i"] {
+            let got = assign(&mut world, "node-a", &format!("{handle}{n}"), 2);
+            let mut got = got.into_iter().map(Target::any);
+            targets.extend(got.next());
+            rest.extend(got);
+        }
     }
     drive(&mut world, ReleaseIps::new(rest, NOW)).unwrap();
     assert_eq!(view(&world).blocks.len(), 90);
@@ -198,7 +200,7 @@ fn the_largest_transaction_fits_with_the_largest_proof() {
     );
     let guarded = Guarded::new(ReleaseIps::new(targets, NOW), proof(MAX_PROOF));
     let released = drive(&mut world, guarded).unwrap();
-    assert_eq!(released.addresses.len(), 90);
+    assert_eq!(released.addresses.len(), 180);
     let now = view(&world);
     assert!(now.blocks.is_empty() && now.handles.is_empty() && now.affinities.is_empty());
     // The largest assignment: as many empty blocks of others as one transaction takes.
