@@ -27,6 +27,7 @@ E2E := \
   ipam_pools \
   topology \
   runtimes \
+  ipam_tools \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 
