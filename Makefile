@@ -28,6 +28,7 @@ E2E := \
   topology \
   runtimes \
   ipam_tools \
+  announcement \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

@@ -1,6 +1,7 @@
 //! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other in turn, with
 //! checked results. `caracal-bench instructions`: what the hot paths cost, in a unit that a busy machine does not
-//! change. `caracal-bench speaker FILE`: the speaker under test, from a configuration in JSON.
+//! change. `caracal-bench cni`: the CNI plugin beside Debian's, on a node of a lab. `caracal-bench speaker FILE`: the
+//! speaker under test, from a configuration in JSON.
 //!
 //! It makes two network namespaces of its own and needs root for them. It must never touch the namespace it was
 //! started in.
@@ -10,6 +11,7 @@
 )]
 #![allow(unreachable_pub, reason = "a program has no public interface")]
 
+mod cni;
 mod dut;
 mod generator;
 mod hot;
@@ -71,6 +73,8 @@ enum Action {
         /// How much of it.
         units: usize,
     },
+    /// Compares the CNI plugin with Debian's `bridge` and `host-local`.
+    Cni(cni::CniArgs),
     /// The speaker under test.
     Speaker {
         /// Its configuration: a `SpeakerConfig` as JSON.
@@ -97,6 +101,7 @@ struct RunArgs {
 fn main() -> Result<()> {
     match Args::parse().command {
         Action::Run(args) => outside(&args),
+        Action::Cni(args) => cni::run(&args),
         Action::Inside { dut, args } => inside(&dut, &args),
         Action::Instructions { file, record } => instructions::guard(&file, record),
         Action::Hot { name, units } => hot::find(&name)?.run(units),

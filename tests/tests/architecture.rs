@@ -62,7 +62,10 @@ fn crates_import_only_what_the_design_allows() {
             &["caracal-model", "caracal-ipam", "caracal-datastore"],
         ),
         ("caracal-lab", &["caracal-model"]),
-        ("caracal-bench", &["caracal-model", "caracal-bgp"]),
+        (
+            "caracal-bench",
+            &["caracal-model", "caracal-bgp", "caracal-lab"],
+        ),
         (
             "caracal-tests",
             &[

@@ -1,0 +1,96 @@
+//! An ADD returns when the pod is announced: what the node answers to the plugin's question, with real sessions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+
+use caracal_lab::{Lab, wait_until};
+use caracal_model::announcement::{Announcement, AwaitAnnouncement};
+use caracal_model::net::Prefix;
+use caracal_tests::{SECOND, assert_gone, await_settled, possible, up_text};
+use serde_json::{Value, json};
+
+const TOPOLOGY: &str = "
+name: announcement
+description: two nodes
+pool:
+  cidr: 10.244.0.0/24
+  blockSize: 29
+segments:
+  - name: lan
+    cidr: 10.0.0.0/24
+nodes:
+  - {name: node1, segment: lan, pods: 1}
+  - {name: node2, segment: lan, pods: 1}
+";
+
+/// Asks node1 as the plugin does.
+fn ask(lab: &Lab, address: IpAddr, revision: i64, milliseconds: u64) -> Announcement {
+    let question = AwaitAnnouncement {
+        addresses: vec![address],
+        revision,
+        milliseconds,
+    };
+    let mut request = json!(question);
+    request["request"] = json!("announced");
+    let mut stream = UnixStream::connect(lab.folder().socket("node1")).unwrap();
+    writeln!(stream, "{request}").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    let mut answer: Value = serde_json::from_str(&line).unwrap();
+    serde_json::from_value(answer["ok"].take()).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+#[test]
+fn the_node_says_whether_a_pod_is_announced() {
+    if !possible("the_node_says_whether_a_pod_is_announced", &[]) {
+        return;
+    }
+    let mut lab = up_text(TOPOLOGY, "announcement", "e2e-announce");
+    await_settled(&lab);
+    let pods = &lab.state().pods;
+    let own = pods.iter().find(|p| p.node == "node1").unwrap();
+    let address = own.address.unwrap();
+    let status = lab.node_status("node1").unwrap();
+    let block: Prefix = status.blocks[0].cidr;
+    assert!(block.contains(address));
+    let revision = status.datastore.revision;
+
+    let answer = ask(&lab, address, revision, 20_000);
+    let complete = Announcement {
+        prefixes: vec![block],
+        sessions: 1,
+        missing: None,
+    };
+    assert_eq!(answer, complete);
+    let peer = &status.peers[0].name;
+    let advertised = lab
+        .caracal("node1", &["bgp", "advertised", peer, "-o", "json"])
+        .unwrap();
+    assert!(advertised.contains(&block.to_string()), "{advertised}");
+
+    // Of a change that the node has not seen it says nothing.
+    let answer = ask(&lab, address, revision + 1_000_000, 50);
+    let missing = answer.missing.expect("a revision of the future");
+    assert!(missing.contains("the speaker is at revision"), "{missing}");
+
+    // An address that no pool of ours has is announced by nobody, and nothing is waited for.
+    let stranger = ask(&lab, "192.0.2.7".parse().unwrap(), revision, 20_000);
+    assert_eq!(stranger, Announcement::default());
+
+    // With the only peer gone there is nobody to tell; the wait is bounded.
+    lab.stop_node("node2").unwrap();
+    let gone = || {
+        let revision = lab.node_status("node1").unwrap().datastore.revision;
+        let answer = ask(&lab, address, revision, 50);
+        match answer.missing.as_deref() {
+            Some("no session is established") => Ok(()),
+            _ => Err(format!("{answer:?}")),
+        }
+    };
+    wait_until(60 * SECOND, "the session's end", gone).unwrap_or_else(|e| panic!("{e}"));
+    let name = lab.name().clone();
+    lab.down().unwrap();
+    assert_gone(&name);
+}
