@@ -29,6 +29,7 @@ E2E := \
   runtimes \
   ipam_tools \
   announcement \
+  failures \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

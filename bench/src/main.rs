@@ -11,6 +11,7 @@
 )]
 #![allow(unreachable_pub, reason = "a program has no public interface")]
 
+mod agent;
 mod cni;
 mod dut;
 mod generator;
@@ -75,6 +76,8 @@ enum Action {
     },
     /// Compares the CNI plugin with Debian's `bridge` and `host-local`.
     Cni(cni::CniArgs),
+    /// Times the agent's plan and comparison in a simulated cluster.
+    Plan(agent::plan::PlanArgs),
     /// The speaker under test.
     Speaker {
         /// Its configuration: a `SpeakerConfig` as JSON.
@@ -105,6 +108,7 @@ fn main() -> Result<()> {
         Action::Inside { dut, args } => inside(&dut, &args),
         Action::Instructions { file, record } => instructions::guard(&file, record),
         Action::Hot { name, units } => hot::find(&name)?.run(units),
+        Action::Plan(args) => agent::plan::run(&args),
         Action::Speaker { config } => speak(&config),
     }
 }

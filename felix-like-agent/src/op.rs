@@ -62,6 +62,17 @@ impl Op {
     }
 }
 
+impl Op {
+    /// True for changes of routes.
+    #[must_use]
+    pub const fn is_route(&self) -> bool {
+        matches!(
+            self,
+            Self::AddRoute(_) | Self::ReplaceRoute(_) | Self::DeleteRoute(_)
+        )
+    }
+}
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

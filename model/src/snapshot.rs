@@ -4,7 +4,7 @@
 //! data give equal snapshots, but for values that never parsed. A value that does not parse never replaces
 //! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -111,6 +111,9 @@ pub struct Snapshot {
     pub workloads: BTreeMap<(String, String), Versioned<WorkloadEndpoint>>,
     /// Blocks.
     pub blocks: BTreeMap<Prefix, Versioned<Block>>,
+    /// Blocks of which another node than the owner uses an address ([`Block::is_borrowed`]); kept by
+    /// [`Snapshot::apply`], because few are and looking at all addresses of a cluster takes long.
+    pub borrowed: BTreeSet<Prefix>,
     /// Affinities by owner and block.
     pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
     /// The IPAM configuration, when there is one.
@@ -187,12 +190,17 @@ impl Snapshot {
         rev: i64,
     ) -> Option<Result<(), (String, bool)>> {
         Some(match key {
-            Key::Block(cidr) => set(
-                &mut self.blocks,
-                cidr,
-                rev,
-                v.map(Block::from_json).map(|b| same_cidr(cidr, b)),
-            ),
+            Key::Block(cidr) => {
+                let parsed = v.map(Block::from_json).map(|b| same_cidr(cidr, b));
+                let stored = set(&mut self.blocks, cidr, rev, parsed);
+                let block = self.blocks.get(&cidr);
+                if block.is_some_and(|block| block.is_borrowed()) {
+                    self.borrowed.insert(cidr);
+                } else {
+                    self.borrowed.remove(&cidr);
+                }
+                stored
+            }
             Key::Affinity(owner, cidr) => set(
                 &mut self.affinities,
                 (owner, cidr),

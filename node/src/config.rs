@@ -129,35 +129,21 @@ pub(crate) struct ConfigError {
     reason: String,
 }
 
-/// Names of `FELIX_*` variables that mean something to Caracal, directly or because the thing they turn off
-/// does not exist here.
-const KNOWN_FELIX: &[&str] = &[
-    "FELIX_FELIXHOSTNAME",
-    "FELIX_IPV6SUPPORT",
-    "FELIX_HEALTHENABLED",
-    "FELIX_HEALTHHOST",
-    "FELIX_HEALTHPORT",
-    "FELIX_PROMETHEUSMETRICSENABLED",
-    "FELIX_PROMETHEUSMETRICSHOST",
-    "FELIX_PROMETHEUSMETRICSPORT",
-    "FELIX_DEFAULTENDPOINTTOHOSTACTION",
-    "FELIX_INTERFACEPREFIX",
-    "FELIX_VXLANVNI",
-    "FELIX_VXLANPORT",
-    "FELIX_IPIPMTU",
-    "FELIX_IPINIPMTU",
-    "FELIX_VXLANMTU",
-    "FELIX_VXLANMTUV6",
-    "FELIX_IPV4NORMALROUTEPRIORITY",
-    "FELIX_IPV6NORMALROUTEPRIORITY",
-    "FELIX_PROGRAMCLUSTERROUTES",
-    "FELIX_NATOUTGOINGEXCLUSIONS",
-    "FELIX_LOGSEVERITYSCREEN",
+/// `FELIX_*` variables that are read elsewhere than as FelixConfiguration keys.
+const OTHER_FELIX: &[&str] = &[
     "FELIX_ETCDENDPOINTS",
     "FELIX_ETCDCAFILE",
     "FELIX_ETCDCERTFILE",
     "FELIX_ETCDKEYFILE",
 ];
+
+fn is_known_felix(name: &str) -> bool {
+    let key = name.strip_prefix("FELIX_");
+    OTHER_FELIX.contains(&name)
+        || key
+            .and_then(caracal_agent::settings::keys::effect)
+            .is_some()
+}
 
 /// The environment as a map, with typed access.
 pub(crate) struct Env<'a>(&'a BTreeMap<String, String>);
@@ -402,7 +388,7 @@ fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
     let unknown: Vec<&str> = vars
         .keys()
         .map(String::as_str)
-        .filter(|name| name.starts_with("FELIX_") && !KNOWN_FELIX.contains(name))
+        .filter(|name| name.starts_with("FELIX_") && !is_known_felix(name))
         .collect();
     let mut warnings = Vec::new();
     if !unknown.is_empty() {

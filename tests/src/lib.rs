@@ -4,8 +4,10 @@
 //! A scenario needs root, a few Debian packages and the built binary; without one of them it says so and passes.
 //! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
+pub mod kernel;
 pub mod loss;
 pub mod stack;
+pub mod uninstall;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

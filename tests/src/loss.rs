@@ -67,7 +67,9 @@ pub fn has_device(lab: &Lab, node: &str, device: &str) -> bool {
 pub fn after(probe: &Probe, datagrams: u64) {
     let target = probe.sent() + datagrams;
     let sent = || probe.sent();
-    wait_for(120 * SECOND, "datagrams sent", sent, |n| *n >= target).expect("a probe that sends");
+    let expected = std::time::Duration::from_millis(datagrams * 1000 / u64::from(RATE));
+    let deadline = 2 * expected + 120 * SECOND;
+    wait_for(deadline, "datagrams sent", sent, |n| *n >= target).expect("a probe that sends");
 }
 
 /// Probes that run side by side.

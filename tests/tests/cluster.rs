@@ -201,51 +201,6 @@ fn sigterm_and_restart(mut lab: Lab) {
 }
 
 #[test]
-fn etcd_down_for_30_seconds_deletes_nothing() {
-    if !possible("etcd_down_for_30_seconds_deletes_nothing", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-etcd");
-    await_settled(&lab);
-    assert_full_matrix(&lab);
-    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
-    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
-    after(&probe, 100);
-    lab.stop_etcd().unwrap();
-    after(&probe, 30_000);
-    let stale = await_status(&lab, "node1", 30 * SECOND, "stale, with a reason", |s| {
-        if s.datastore.state == "stale" && s.datastore.reason.is_some() {
-            Ok(())
-        } else {
-            Err(format!("{:?}", s.datastore))
-        }
-    });
-    println!("while etcd is down: {:?}", stale.datastore);
-    let during: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
-    assert_eq!(during, before);
-    lab.start_etcd().unwrap();
-    await_settled(&lab);
-    // New state is picked up: another pool appears as a change of the revision that the kernel is in step with.
-    let revision = lab.node_status("node1").unwrap().kernel.revision;
-    lab.etcdctl(
-        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
-        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
-    )
-    .unwrap();
-    await_status(&lab, "node1", 20 * SECOND, "the new pool's tunnel", |s| {
-        let up = s.kernel.tunnels.iter().any(|t| t == "vxlan.calico");
-        if up && s.kernel.revision > revision {
-            Ok(())
-        } else {
-            Err(format!("{:?}", s.kernel))
-        }
-    });
-    let loss = probe.stop();
-    println!("etcd down for 30 s and back: {loss}");
-    assert_eq!(loss.lost, 0);
-}
-
-#[test]
 fn bad_values_are_named_and_cost_only_themselves() {
     if !possible("bad_values_are_named_and_cost_only_themselves", &[]) {
         return;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, wait_for, wait_until};
@@ -11,7 +11,8 @@ use caracal_model::Family;
 use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
 use caracal_tests::stack::{families, on_each_stack};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, set_pool_modes,
+    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, possible,
+    set_pool_modes, up,
 };
 
 /// All kernels of the lab have exactly so many routes of a kind in each family.
@@ -259,6 +260,100 @@ fn two_nodes_killed(mut lab: Lab) {
     await_settled(&lab);
     probes.after(1000);
     probes.assert_none_lost("two nodes killed with kill -9, 3 s apart");
+}
+
+/// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside it, then renamed.
+/// It differs from the one before by what follows the program, and `number` is in it.
+fn install(lab: &Lab, number: u32) -> PathBuf {
+    let place = lab.folder().bin().join("caracal");
+    let mut program = fs::read(binary()).unwrap();
+    program.extend(number.to_be_bytes());
+    let draft = lab.folder().bin().join(".caracal.new");
+    fs::write(&draft, program).unwrap();
+    fs::set_permissions(&draft, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::rename(&draft, &place).unwrap();
+    place
+}
+
+/// The file that a node's process runs; a replaced one is "(deleted)".
+fn runs(lab: &Lab, node: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{}/exe", lab.state().processes[node].pid)).unwrap()
+}
+
+/// From `CARACAL_E2E_UPGRADE_FROM` when that is set, else from a copy of the binary under test.
+fn install_old(lab: &mut Lab) {
+    let Some(old) = std::env::var_os("CARACAL_E2E_UPGRADE_FROM") else {
+        return;
+    };
+    let place = lab.folder().bin().join("caracal");
+    fs::remove_file(&place).unwrap();
+    fs::copy(old, place).unwrap();
+    for node in caracals(lab) {
+        lab.stop_node(&node).unwrap();
+        lab.restart_node(&node).unwrap();
+    }
+    await_settled(lab);
+}
+
+#[test]
+fn all_nodes_and_both_reflectors_are_upgraded_in_turn() {
+    if !possible("all_nodes_and_both_reflectors_are_upgraded_in_turn", &[]) {
+        return;
+    }
+    let mut lab = up("rr-pair", "hit-upgrade");
+    install_old(&mut lab);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let monitors: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| RouteMonitor::start(&lab, n))
+        .collect();
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    for (number, node) in (1..).zip(caracals(&lab)) {
+        let place = install(&lab, number);
+        assert_ne!(
+            runs(&lab, &node),
+            place,
+            "{node} still runs the file before"
+        );
+        lab.stop_node(&node).unwrap();
+        lab.restart_node(&node).unwrap();
+        assert_eq!(runs(&lab, &node), place, "{node} runs the new file");
+        await_settled(&lab);
+    }
+    probes.after(1000);
+    probes.assert_none_lost("upgrade of all nodes in turn, two reflectors included");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("upgrade with reflectors");
+    }
+}
+
+#[test]
+fn two_nodes_upgraded_three_seconds_apart() {
+    if !possible("two_nodes_upgraded_three_seconds_apart", &[]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "hit-upgrade2");
+    install_old(&mut lab);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    let place = install(&lab, 1);
+    // The second one ends while the first learns.
+    for node in ["node1", "node2"] {
+        lab.stop_node(node).unwrap();
+        lab.start_node(node).unwrap();
+        probes.after(3000);
+    }
+    for node in ["node1", "node2"] {
+        lab.await_node(node).unwrap();
+        assert_eq!(runs(&lab, node), place);
+    }
+    await_settled(&lab);
+    probes.after(1000);
+    probes.assert_none_lost("two nodes upgraded 3 s apart");
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use caracal_lab::{Lab, wait, wait_for};
 use caracal_tests::loss::{Probes, count};
+use caracal_tests::uninstall::{Life, live};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, binary, caracals, example, possible, set_pool_modes,
     up, up_text,
@@ -177,5 +178,35 @@ fn ipip_pool_changes_its_mode_under_traffic() {
             probes.after(500);
         }
         probes.assert_none_lost("none → IPIP Always → CrossSubnet → VXLAN → none");
+    });
+}
+
+/// With `tunl0`, rules by iptables, and pods that came and went.
+#[test]
+fn uninstall_leaves_a_kernel_with_tunl0_as_it_was() {
+    in_ipip_kernel("uninstall_leaves_a_kernel_with_tunl0_as_it_was", || {
+        let text = std::fs::read_to_string(example("ipip-always")).unwrap();
+        live(&Life {
+            lab: "e2e-ipipu",
+            topology: &text.replace("blockSize: 26", "blockSize: 26\n  natOutgoing: true"),
+            foreign: &[
+                "ip route add 10.244.200.0/26 via 10.0.0.12 proto static",
+                "ip route add blackhole 172.31.0.0/16 proto bird",
+                "iptables-legacy -A FORWARD -s 192.0.2.7 -j DROP",
+                "iptables-legacy -t nat -A POSTROUTING -s 192.0.2.0/24 -j MASQUERADE",
+                // A device that has once been up keeps a queue discipline, and that is not to be undone either.
+                "ip link set tunl0 up",
+                "ip link set tunl0 down",
+                // Tables that nobody has looked at yet are not there, and nothing takes them away again.
+                "iptables-legacy -t raw -L",
+            ],
+            during: &[
+                "dev tunl0 proto 80 onlink",
+                "blackhole 10.244.",
+                "-A FORWARD -j caracal-forward",
+                "-A caracal-outgoing -j MASQUERADE",
+                "dev cali",
+            ],
+        });
     });
 }

@@ -12,6 +12,7 @@ use caracal_model::{NodeName, Snapshot};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::hints::{self, Listener};
 use super::monitor::Monitor;
 use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError, Refusal};
@@ -46,8 +47,6 @@ pub struct ReconcilerOptions {
     pub settings: Settings,
     /// What wins over FelixConfiguration.
     pub overrides: Overrides,
-    /// Time between full comparisons without cause (Felix's `routeRefreshInterval`).
-    pub resync: Duration,
     /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
     pub tunnel_linger: Duration,
 }
@@ -60,7 +59,6 @@ impl ReconcilerOptions {
             me,
             settings: Settings::default(),
             overrides: Overrides::new(),
-            resync: Duration::from_secs(90),
             tunnel_linger: Duration::from_secs(30),
         }
     }
@@ -121,6 +119,8 @@ pub struct AgentStatus {
     pub spent: Duration,
     /// The last plan.
     pub desired: Arc<Desired>,
+    /// The interfaces as they were read for it.
+    pub links: Arc<Links>,
 }
 
 /// The reconciler, before it runs.
@@ -134,8 +134,12 @@ pub struct Reconciler {
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
     bell: Arc<Notify>,
-    /// Held for its tasks.
-    _monitor: Monitor,
+    /// Rings when our NAT rules, or chains that may stand in their way, have changed.
+    nat_bell: Arc<Notify>,
+    /// Held for their tasks.
+    _monitor: (Monitor, Vec<Listener>),
+    /// `routeRefreshInterval` as of the last pass; zero = never.
+    refresh: Duration,
     kernel: KernelSupport,
     probed: bool,
     nat: NatWriter,
@@ -219,7 +223,12 @@ impl Reconciler {
     ) -> Result<ReconcilerHandle, NetlinkError> {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
+        let nat_bell = Arc::new(Notify::new());
         let monitor = Monitor::start(Arc::clone(&bell), netlink.port)?;
+        let listeners = [
+            hints::sysctls(Arc::clone(&bell)),
+            hints::nftables(Arc::clone(&nat_bell)),
+        ];
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
         let reconciler = Self {
@@ -231,7 +240,10 @@ impl Reconciler {
             status,
             netlink,
             bell,
-            _monitor: monitor,
+            nat_bell,
+            // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
+            _monitor: (monitor, listeners.into_iter().flatten().collect()),
+            refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
             nat: NatWriter::default(),
@@ -251,7 +263,7 @@ impl Reconciler {
     }
 
     async fn run(mut self) {
-        let mut next_resync = Instant::now() + self.options.resync;
+        let mut last_resync = Instant::now();
         loop {
             let started = Instant::now();
             let again = match self.pass(started).await {
@@ -261,14 +273,15 @@ impl Reconciler {
                     Some(started + READ_RETRY)
                 }
             };
-            let wake = again.map_or(next_resync, |again| again.min(next_resync));
+            let resync = (!self.refresh.is_zero()).then(|| last_resync + self.refresh);
+            let wake = again.into_iter().chain(resync).min();
             let rested = Instant::now() + (started.elapsed() * REST).min(REST_LIMIT);
             if !self.wait(rested, wake).await {
                 return;
             }
-            if Instant::now() >= next_resync {
+            if resync.is_some_and(|resync| Instant::now() >= resync) {
                 self.look_at_everything();
-                next_resync = Instant::now() + self.options.resync;
+                last_resync = Instant::now();
             }
         }
     }
@@ -279,7 +292,14 @@ impl Reconciler {
     }
 
     /// Waits for a reason for the next pass. False when nobody is left to work for.
-    async fn wait(&mut self, rested: Instant, wake: Instant) -> bool {
+    async fn wait(&mut self, rested: Instant, wake: Option<Instant>) -> bool {
+        let awake = async {
+            match wake {
+                Some(wake) => tokio::time::sleep_until(wake).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(awake);
         let command = loop {
             let command = tokio::select! {
                 command = self.commands.recv() => Some(command),
@@ -287,7 +307,8 @@ impl Reconciler {
                 changed = self.gate.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
                 () = self.bell.notified() => None,
-                () = tokio::time::sleep_until(wake) => None,
+                () = self.nat_bell.notified() => { self.nat_seen = None; None }
+                () = &mut awake => None,
             };
             // No reason to read the kernel. Who asked may have gone.
             if let Some(Some(Command::Answer(asked))) = command {
@@ -344,6 +365,7 @@ impl Reconciler {
             &self.options.me,
             &self.options.overrides,
         );
+        self.refresh = settings.route_refresh;
         let mut actual = read::actual(&self.netlink).await?;
         self.probe(&snapshot, &settings, &actual).await?;
         let mut desired = plan(&Inputs {
@@ -365,7 +387,16 @@ impl Reconciler {
             gate.phase(&snapshot)
         };
         let ops = self.hold_back(diff(&desired, &actual, phase), &desired, now);
-        let ops = self.retries.due(ops, now);
+        let mut ops = self.retries.due(ops, now);
+        if !settings.route_sync {
+            ops.retain(|op| !op.is_route());
+            let reason = "routeSyncDisabled is set: no route is written or deleted on this node";
+            desired.problems.insert(problem(
+                "agent.route_sync_disabled",
+                "FelixConfiguration",
+                reason.to_owned(),
+            ));
+        }
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
         let report = Report {
@@ -604,6 +635,7 @@ impl Reconciler {
             applied: self.applied,
             spent: self.spent,
             desired: Arc::new(desired),
+            links: Arc::new(links.clone()),
         }));
     }
 }

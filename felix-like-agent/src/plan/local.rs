@@ -134,6 +134,9 @@ fn interface_sysctls(planner: &mut Planner<'_>, link: &Link, addresses: &[Prefix
 }
 
 fn forwarding(planner: &mut Planner<'_>) {
+    if !planner.inputs.settings.ip_forwarding {
+        return;
+    }
     let mut set = |path: &str| {
         planner
             .desired

@@ -4,6 +4,7 @@ use caracal_model::net::Family;
 
 use super::Planner;
 use crate::links::{Link, Links};
+use crate::settings::InterfacePattern;
 
 /// Octets that IPIP adds: an IPv4 header.
 pub const IPIP_OVERHEAD: u32 = 20;
@@ -14,34 +15,27 @@ pub const VXLAN_V6_OVERHEAD: u32 = 70;
 /// Host MTU when no interface says one; fits the smaller cloud networks.
 pub const FALLBACK_MTU: u32 = 1460;
 
-/// The smallest MTU among the interfaces that are up and named like hardware
-/// (`^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`, Calico's default) and the interface that carries the node's
-/// address; [`FALLBACK_MTU`] when there is none of these.
+/// The smallest MTU among the interfaces that are up and match the pattern, and the interface that carries the
+/// node's address; [`FALLBACK_MTU`] when there is none of these.
 #[must_use]
-pub fn host_mtu(links: &Links, parent: Option<&Link>) -> u32 {
+pub fn host_mtu(links: &Links, parent: Option<&Link>, pattern: &InterfacePattern) -> u32 {
     links
         .iter()
-        .filter(|l| l.up && is_hardware_name(l.name.as_str()))
+        .filter(|l| l.up && pattern.matches(l.name.as_str()))
         .chain(parent)
         .map(|l| l.mtu)
         .min()
         .unwrap_or(FALLBACK_MTU)
 }
 
-fn is_hardware_name(name: &str) -> bool {
-    if ["eth", "wlan", "wwan"].iter().any(|p| name.starts_with(p)) {
-        return true;
-    }
-    ["en", "wl", "ww", "sl", "ib"]
-        .iter()
-        .filter_map(|p| name.strip_prefix(p))
-        .any(|rest| rest.starts_with(['P', 'c', 'o', 'p', 's', 'v', 'x']))
-}
-
 impl Planner<'_> {
     fn host_mtu(&self, family: Family) -> u32 {
         let parent = self.own.get(&family).and_then(|own| own.parent);
-        host_mtu(self.inputs.links, parent)
+        host_mtu(
+            self.inputs.links,
+            parent,
+            &self.inputs.settings.mtu_interfaces,
+        )
     }
 
     pub(super) fn ipip_mtu(&self) -> u32 {
@@ -79,6 +73,8 @@ impl Planner<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
@@ -103,9 +99,12 @@ mod tests {
             ("docker0", 1300, true),
             ("entry", 1200, true),
         ]);
-        assert_eq!(host_mtu(&links, None), 1500);
-        assert_eq!(host_mtu(&with(&[("v0", 1400, true)]), None), 1460);
+        let hardware = InterfacePattern::default();
+        assert_eq!(host_mtu(&links, None, &hardware), 1500);
+        let docker = InterfacePattern::new("^docker").unwrap();
+        assert_eq!(host_mtu(&links, None, &docker), 1300);
         let links = with(&[("v0", 1400, true)]);
-        assert_eq!(host_mtu(&links, links.by_name("v0")), 1400);
+        assert_eq!(host_mtu(&links, None, &hardware), 1460);
+        assert_eq!(host_mtu(&links, links.by_name("v0"), &hardware), 1400);
     }
 }

@@ -1,5 +1,7 @@
 //! The pools, parsed once for a plan.
 
+use std::sync::Arc;
+
 use caracal_model::Snapshot;
 use caracal_model::names::PoolName;
 use caracal_model::net::{Family, Prefix};
@@ -19,11 +21,11 @@ pub(super) struct Pool {
 }
 
 /// All pools, most specific first.
-pub(super) struct Pools(Vec<Pool>);
+pub(super) struct Pools(Vec<Arc<Pool>>);
 
 impl Pools {
     pub(super) fn of(snapshot: &Snapshot, settings: &Settings) -> Self {
-        let mut pools: Vec<Pool> = snapshot
+        let mut pools: Vec<Arc<Pool>> = snapshot
             .pools
             .iter()
             .filter(|(_, pool)| !pool.spec.is_load_balancer_only())
@@ -35,17 +37,18 @@ impl Pools {
                 nat_outgoing: pool.spec.nat_outgoing,
             })
             .filter(|pool| settings.family(pool.prefix.family()))
+            .map(Arc::new)
             .collect();
         pools.sort_by_key(|pool| std::cmp::Reverse(pool.prefix.len()));
         Self(pools)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.0.iter()
+        self.0.iter().map(AsRef::as_ref)
     }
 
     /// The most specific pool that covers a prefix.
-    pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Pool> {
+    pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Arc<Pool>> {
         self.0.iter().find(|pool| pool.prefix.covers(prefix))
     }
 

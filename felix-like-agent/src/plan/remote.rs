@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use caracal_model::ipam::Block;
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
@@ -32,8 +31,8 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
         if let Some(owner) = owner.filter(|o| *o != me) {
             to_node(planner, block.cidr, &pool, owner);
         }
-        for (address, node) in used_elsewhere(block, owner) {
-            if node != me {
+        if inputs.snapshot.borrowed.contains(&block.cidr) {
+            for (address, node) in block.used_elsewhere().filter(|(_, node)| *node != me) {
                 to_node(planner, Prefix::host(address), &pool, node);
             }
         }
@@ -44,20 +43,6 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
 /// may be tens of thousands.
 fn host(affinity: &str) -> Option<&str> {
     affinity.strip_prefix("host:")
-}
-
-/// Addresses in use by another node than the block's owner.
-fn used_elsewhere<'a>(block: &'a Block, owner: Option<&str>) -> Vec<(IpAddr, &'a str)> {
-    let elsewhere = |node: Option<&str>| node.is_some() && node != owner;
-    // Nearly every block has none, and attributes are fewer than addresses.
-    if !block.attributes.iter().any(|a| elsewhere(a.node())) {
-        return Vec::new();
-    }
-    block
-        .allocated()
-        .filter(|(_, _, attribute)| attribute.released_at.is_none() && elsewhere(attribute.node()))
-        .filter_map(|(_, address, attribute)| Some((address, attribute.node()?)))
-        .collect()
 }
 
 fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str) {

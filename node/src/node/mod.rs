@@ -9,6 +9,7 @@ mod learned;
 mod mtu;
 mod parting;
 mod publish;
+mod readdress;
 mod startup;
 mod tombstones;
 mod tunnels;

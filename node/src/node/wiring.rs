@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
 use super::parting::InForce;
-use super::{collector, learned, mtu, parting, publish, startup, tombstones, tunnels};
+use super::{collector, learned, mtu, parting, publish, readdress, startup, tombstones, tunnels};
 use crate::admin;
 use crate::config::Config;
 use crate::http;
@@ -166,6 +166,14 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
             collector::collect(store.clone(), me.clone(), grace, view.clone(), collected_tx);
         tokio::spawn(collecting);
     }
+    let (address_problems, address_problems_rx) = watch::channel(Vec::new());
+    tokio::spawn(readdress::keep(
+        store.clone(),
+        config.clone(),
+        view.clone(),
+        reconciler.status(),
+        address_problems,
+    ));
     tokio::spawn(tunnels::keep(
         store.clone(),
         Client::new(store),
@@ -186,7 +194,12 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         kernel: reconciler.status(),
         reconciler: reconciler.clone(),
         collected,
-        problems: vec![plan_problems_rx, tunnel_problems_rx, tombstone_problems_rx],
+        problems: vec![
+            plan_problems_rx,
+            tunnel_problems_rx,
+            tombstone_problems_rx,
+            address_problems_rx,
+        ],
     };
     let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
     Ok(Node {

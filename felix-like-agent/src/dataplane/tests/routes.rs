@@ -284,3 +284,30 @@ fn equal_cost_paths_are_written_once() {
         node.assert_quiet().await;
     });
 }
+
+/// The kernel says nothing of this value: only the periodic comparison finds it changed.
+#[test]
+fn what_no_event_tells_is_repaired_at_the_resync() {
+    in_namespace(
+        "routes::what_no_event_tells_is_repaired_at_the_resync",
+        || async {
+            let mut node = up().await;
+            node.settled().await;
+            let path = "/proc/sys/net/ipv4/conf/cali123/route_localnet";
+            let read = || std::fs::read_to_string(path).unwrap();
+            wait_for("the value", LIMIT, read, |seen| seen.trim() == "1").await;
+            let spec = r#"{"metadata":{"name":"default"},"spec":{"routeRefreshInterval":"500ms"}}"#;
+            node.put("felixconfigurations", "default", spec.to_owned());
+            node.settled().await;
+            node.assert_quiet().await;
+            std::fs::write(path, "0").unwrap();
+            let took = wait_for("repaired at the resync", LIMIT, read, |seen| {
+                seen.trim() == "1"
+            })
+            .await;
+            println!(
+                "an unheard change was repaired within {took:?} with routeRefreshInterval 500ms"
+            );
+        },
+    );
+}

@@ -98,7 +98,11 @@ async fn planned(snapshot: &Snapshot, args: &ModeArgs) -> Result<ModePlan, ModeE
     });
     let mtu = match (args.mtu, dataplane::links().await) {
         (Some(mtu), _) => mtu,
-        (None, Ok(links)) => mtu::host_mtu(&links, None),
+        (None, Ok(links)) => mtu::host_mtu(
+            &links,
+            None,
+            &caracal_agent::settings::InterfacePattern::default(),
+        ),
         (None, Err(_)) => mtu::FALLBACK_MTU,
     };
     ModePlan::of(snapshot, &args.pool, modes, &Assumed { mtu, kernel })

@@ -1,7 +1,11 @@
 //! What an operator may set for the agent: built-in defaults, then FelixConfiguration `default`, then
 //! `node.NAME`, then overrides (the `FELIX_*` environment), in Calico's order of precedence.
 
+pub mod keys;
+
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use caracal_model::net::Family;
 use caracal_model::snapshot::Problem;
@@ -9,6 +13,7 @@ use caracal_model::{NodeName, Snapshot};
 use serde_json::Value;
 
 use crate::desired::problem;
+use keys::Effect;
 
 /// Which classes of routes to other nodes one of Calico's two programs is told to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +85,64 @@ pub struct Settings {
     pub bgp_routes: ProgramClusterRoutes,
     /// Traffic from pods to nodes' addresses keeps its source (`natOutgoingExclusions: IPPoolsAndHostIPs`).
     pub nat_excludes_hosts: bool,
+    /// Source of masqueraded IPv4 traffic (`natOutgoingAddress`); `None` = that of the interface it leaves by.
+    pub nat_address: Option<Ipv4Addr>,
+    /// Interfaces whose smallest MTU is the host's (`mtuIfacePattern`).
+    pub mtu_interfaces: InterfacePattern,
+    /// Time between full comparisons without cause (`routeRefreshInterval`); zero = never.
+    pub route_refresh: Duration,
+    /// Routes are written (`routeSyncDisabled: false`).
+    pub route_sync: bool,
+    /// The kernel's forwarding is turned on (`ipForwarding`).
+    pub ip_forwarding: bool,
+    /// Workloads may send from the prefixes that their WorkloadEndpoint allows beside its addresses
+    /// (`workloadSourceSpoofing: Any`).
+    pub spoofing: bool,
+    /// Workloads may send VXLAN packets (`allowVXLANPacketsFromWorkloads`).
+    pub vxlan_from_workloads: bool,
+    /// Workloads may send IPIP packets (`allowIPIPPacketsFromWorkloads`).
+    pub ipip_from_workloads: bool,
 }
+
+/// Names of interfaces, as a regular expression that matches anywhere unless it is anchored.
+#[derive(Clone, Debug)]
+pub struct InterfacePattern(regex::Regex);
+
+impl InterfacePattern {
+    /// Calico's default: interfaces named like hardware.
+    pub const HARDWARE: &'static str = "^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)";
+
+    /// `None` when it is no regular expression.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        regex::Regex::new(text).ok().map(Self)
+    }
+
+    /// True when a name matches.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+}
+
+impl Default for InterfacePattern {
+    fn default() -> Self {
+        Self::new(Self::HARDWARE).expect("invariant: a constant that a test compiles")
+    }
+}
+
+impl PartialEq for InterfacePattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl Eq for InterfacePattern {}
 
 /// Protocol of our routes: Felix's own number, so that either can take over from the other.
 pub const ROUTE_PROTOCOL: u8 = 80;
+/// Felix's `routeRefreshInterval`.
+const ROUTE_REFRESH: Duration = Duration::from_secs(90);
 
 impl Default for Settings {
     fn default() -> Self {
@@ -102,6 +161,14 @@ impl Default for Settings {
             felix_routes: ProgramClusterRoutes::EnabledIpipOnly,
             bgp_routes: ProgramClusterRoutes::EnabledNoEncapOnly,
             nat_excludes_hosts: false,
+            nat_address: None,
+            mtu_interfaces: InterfacePattern::default(),
+            route_refresh: ROUTE_REFRESH,
+            route_sync: true,
+            ip_forwarding: true,
+            spoofing: false,
+            vxlan_from_workloads: false,
+            ipip_from_workloads: false,
         }
     }
 }
@@ -142,60 +209,20 @@ impl Settings {
     }
 
     fn apply(&mut self, subject: &str, key: &str, value: &str, problems: &mut Vec<Problem>) {
-        if let Err(expected) = self.set(key, value) {
+        if let Some(Effect::Without(harmless, reason)) = keys::effect(key)
+            && !value.is_empty()
+            && !harmless.iter().any(|h| h.eq_ignore_ascii_case(value))
+        {
+            let reason = format!("{key} {value:?} has no effect: {reason}");
+            problems.push(problem("agent.setting_without_effect", subject, reason));
+        }
+        if let Err(expected) = keys::set(self, key, value) {
             problems.push(problem(
                 "agent.invalid_setting",
                 subject,
                 format!("{key} {value:?} is not usable; expected {expected}; it is ignored"),
             ));
         }
-    }
-
-    /// `Err` says what would be accepted. Keys that do not concern the agent are none of its business.
-    fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
-        const MTU: &str = "an MTU of 576 to 65535 octets, or 0 for automatic";
-        match key.to_ascii_lowercase().as_str() {
-            "interfaceprefix" => {
-                let prefixes: Vec<String> = value
-                    .split(',')
-                    .map(str::trim)
-                    .filter(|p| !p.is_empty())
-                    .map(str::to_owned)
-                    .collect();
-                if prefixes.is_empty() {
-                    return Err("at least one prefix of interface names");
-                }
-                self.interface_prefixes = prefixes;
-            }
-            "vxlanvni" => {
-                self.vxlan_vni = number(value, 1, 0x00ff_ffff).ok_or("a VNI of 1 to 16777215")?;
-            }
-            "vxlanport" => {
-                self.vxlan_port = number(value, 1, u16::MAX).ok_or("a UDP port of 1 to 65535")?;
-            }
-            "ipipmtu" | "ipinipmtu" => self.ipip_mtu = mtu(value).ok_or(MTU)?,
-            "vxlanmtu" => self.vxlan_mtu = mtu(value).ok_or(MTU)?,
-            "vxlanmtuv6" => self.vxlan_mtu_v6 = mtu(value).ok_or(MTU)?,
-            "ipv4normalroutepriority" => {
-                self.ipv4_route_metric = metric(value).ok_or("a metric of 1 to 999999")?;
-            }
-            "ipv6normalroutepriority" => {
-                self.ipv6_route_metric = metric(value).ok_or("a metric of 1 to 999999")?;
-            }
-            "programclusterroutes" => self.felix_routes = program_cluster_routes(value)?,
-            "natoutgoingexclusions" => {
-                self.nat_excludes_hosts = match value {
-                    "IPPoolsOnly" => false,
-                    "IPPoolsAndHostIPs" => true,
-                    _ => return Err("IPPoolsOnly or IPPoolsAndHostIPs"),
-                };
-            }
-            "ipv6support" => {
-                self.ipv6 = value.parse().map_err(|_| "true or false")?;
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     fn apply_bgp(
@@ -211,7 +238,7 @@ impl Settings {
             self.ipv6_route_metric = metric;
         }
         if let Some(text) = &spec.program_cluster_routes {
-            match program_cluster_routes(text) {
+            match keys::program_cluster_routes(text) {
                 Ok(value) => self.bgp_routes = value,
                 Err(expected) => problems.push(problem(
                     "agent.invalid_setting",
@@ -254,28 +281,6 @@ fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
-}
-
-fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Option<T> {
-    text.parse().ok().filter(|n| (low..=high).contains(n))
-}
-
-fn metric(text: &str) -> Option<u32> {
-    number(text, 1, crate::desired::BLACKHOLE_METRIC - 1)
-}
-
-#[allow(clippy::option_option, reason = "unusable / automatic / a value")]
-fn mtu(text: &str) -> Option<Option<u32>> {
-    match text.parse().ok()? {
-        0 => Some(None),
-        n @ 576..=65_535 => Some(Some(n)),
-        _ => None,
-    }
-}
-
-fn program_cluster_routes(text: &str) -> Result<ProgramClusterRoutes, &'static str> {
-    ProgramClusterRoutes::from_text(text)
-        .ok_or("Enabled, Disabled, EnabledIPIPOnly or EnabledNoEncapOnly")
 }
 
 #[cfg(test)]
@@ -331,5 +336,25 @@ mod tests {
             ]
         );
         assert_eq!(problems[0].subject, "FelixConfiguration default");
+    }
+    #[test]
+    fn what_has_no_effect_is_told() {
+        let s = snapshot(&[(
+            "default",
+            r#"{"wireguardEnabled":true,"bpfEnabled":false,"floatingIPs":"Disabled","mtuIfacePattern":"^bond","routeRefreshInterval":"3m"}"#,
+        )]);
+        let (settings, problems) =
+            Settings::resolve(&Settings::default(), &s, &"a".into(), &Overrides::new());
+        let reasons: Vec<_> = problems.iter().map(|p| p.reason.as_str()).collect();
+        assert_eq!(
+            reasons,
+            [
+                "wireguardEnabled \"true\" has no effect: there is no WireGuard: nothing is encrypted"
+            ]
+        );
+        assert_eq!(settings.route_refresh, Duration::from_secs(180));
+        assert!(
+            settings.mtu_interfaces.matches("bond0") && !settings.mtu_interfaces.matches("eth0")
+        );
     }
 }

@@ -1,0 +1,158 @@
+//! A simulated cluster: nodes in two subnets by turns, blocks with pods in them, and what a kernel in step holds.
+
+use std::collections::BTreeMap;
+
+use caracal_agent::actual::ActualNeighbour;
+use caracal_agent::desired::{Desired, TunnelKind};
+use caracal_agent::links::{Link, VxlanParameters};
+use caracal_agent::plan::Underlay;
+use caracal_agent::{Actual, Inputs, KernelSupport, Learned, Links, Settings, plan};
+use caracal_model::ipam::{AllocationAttribute, Block, Owner};
+use caracal_model::net::Prefix;
+use caracal_model::{Key, NodeName, Snapshot};
+
+/// Addresses in use in each block.
+const PODS: usize = 30;
+
+/// A datastore with so many nodes and blocks.
+#[must_use]
+pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut put = |path: String, value: Vec<u8>| {
+        snapshot.apply(&path, Some(&value), 1);
+    };
+    let resource =
+        |kind: &str, name: &str| format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+    let pool = r#"{"metadata":{"name":"p"},"spec":{"cidr":"10.128.0.0/9","vxlanMode":"CrossSubnet","natOutgoing":true}}"#;
+    put(resource("ippools", "p"), pool.into());
+    for n in 0..nodes {
+        let (rack, host) = (n % 2, n / 2 + 1);
+        let address = format!("10.{rack}.{}.{}/16", host / 250, host % 250 + 1);
+        let vtep = pod_address(n, 0);
+        let value = format!(
+            r#"{{"metadata":{{"name":"node{n}"}},"spec":{{"ipv4VXLANTunnelAddr":"{vtep}","bgp":{{"ipv4Address":"{address}"}}}}}}"#
+        );
+        put(resource("nodes", &format!("node{n}")), value.into());
+    }
+    for n in 0..blocks {
+        let node: NodeName = format!("node{}", n % nodes).into();
+        let cidr = Prefix::truncated(pod_address(n, 0).into(), 26);
+        let mut block = Block::new(cidr, Some(&Owner::Host(node.clone())), 1);
+        for ordinal in 0..PODS {
+            block.allocations[ordinal] = Some(ordinal);
+            block.unallocated.retain(|free| *free != ordinal);
+            let mut attribute = AllocationAttribute {
+                handle_id: Some(format!("k8s-pod-network.{n:08x}{ordinal:056x}")),
+                ..AllocationAttribute::default()
+            };
+            for (key, value) in [
+                ("node", node.as_str()),
+                ("namespace", "default"),
+                ("pod", "web-0"),
+            ] {
+                attribute.secondary.insert(key.to_owned(), value.to_owned());
+            }
+            block.attributes.push(attribute);
+        }
+        put(Key::Block(cidr).to_path(), block.to_json());
+    }
+    snapshot
+}
+
+fn pod_address(block: u32, ordinal: u32) -> std::net::Ipv4Addr {
+    (u32::from(std::net::Ipv4Addr::new(10, 128, 0, 0)) + block * 64 + ordinal).into()
+}
+
+/// Everything a plan needs.
+pub struct Node {
+    snapshot: Snapshot,
+    me: NodeName,
+    learned: BTreeMap<Prefix, Learned>,
+    links: Links,
+    underlay: Underlay,
+    settings: Settings,
+    kernel: KernelSupport,
+}
+
+impl Node {
+    /// The first node of a cluster.
+    #[must_use]
+    pub fn of(snapshot: Snapshot) -> Self {
+        let uplink = Link::new(2, "eth0").with_address("10.0.0.2/16".parse().expect("an address"));
+        Self {
+            me: "node0".into(),
+            learned: BTreeMap::new(),
+            links: [Link::new(1, "lo"), uplink].into_iter().collect(),
+            underlay: Underlay::default(),
+            settings: Settings::default(),
+            kernel: KernelSupport::default(),
+            snapshot,
+        }
+    }
+
+    /// Its plan.
+    #[must_use]
+    pub fn plan(&self) -> Desired {
+        plan(&Inputs {
+            snapshot: &self.snapshot,
+            me: &self.me,
+            learned: &self.learned,
+            links: &self.links,
+            underlay: &self.underlay,
+            settings: &self.settings,
+            kernel: &self.kernel,
+        })
+    }
+
+    /// A kernel that holds just what is desired.
+    #[must_use]
+    pub fn in_step(&self, desired: &Desired) -> Actual {
+        let mut links: Vec<Link> = self.links.iter().cloned().collect();
+        for (index, tunnel) in (3..).zip(desired.tunnels.values()) {
+            let mut link = Link::new(index, tunnel.name.as_str());
+            link.kind = tunnel.kind.as_str().to_owned();
+            link.mtu = tunnel.mtu;
+            link.addresses.extend(tunnel.cidr());
+            if let TunnelKind::Vxlan {
+                vni,
+                port,
+                local,
+                mac,
+                ..
+            } = &tunnel.kind
+            {
+                link.mac = Some(*mac);
+                link.vxlan = Some(VxlanParameters {
+                    vni: *vni,
+                    port: *port,
+                    local: Some(*local),
+                    parent: Some(2),
+                    learning: false,
+                    external: false,
+                });
+            }
+            links.push(link);
+        }
+        let mut actual = Actual {
+            links: links.into_iter().collect(),
+            fdb: desired.fdb.clone(),
+            sysctls: desired.sysctls.clone(),
+            nat: desired
+                .nat
+                .as_ref()
+                .map(caracal_agent::nat::Nat::fingerprint),
+            ..Actual::default()
+        };
+        for planned in desired.routes.values() {
+            actual.push_route(planned.route.clone().into());
+        }
+        for (key, mac) in &desired.neighbours {
+            let neighbour = ActualNeighbour {
+                mac: Some(*mac),
+                permanent: true,
+            };
+            actual.neighbours.insert(key.clone(), neighbour);
+        }
+        actual
+    }
+}

@@ -1,0 +1,4 @@
+//! The agent's work without the agent's task: planning and comparing at scale, and filling a kernel's table.
+
+pub mod cluster;
+pub mod plan;

@@ -1,0 +1,183 @@
+//! Notifications of the kernel's that are not about routes and links: changes of nftables, and of the sysctls that
+//! rtnetlink calls "netconf" (forwarding, `rp_filter`, `proxy_arp`). As in [`super::monitor`] they are hints: "look
+//! again". Only headers are read.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
+use tokio::sync::Notify;
+
+use super::netlink::NetlinkError;
+use crate::nat::nft::TABLE;
+
+/// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
+const NETCONF: u32 = 1 << 23 | 1 << 24;
+/// `NFNLGRP_NFTABLES` (7).
+const NFTABLES: u32 = 1 << 6;
+/// Octets asked for the receive buffer.
+const RECEIVE_BUFFER: u32 = 1 << 20;
+/// Octets of `struct nlmsghdr` and of `struct nfgenmsg` behind it.
+const NFT_HEADERS: usize = 20;
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`.
+const NEW_CHAIN: u16 = 10 << 8 | 3;
+/// `NFTA_TABLE_NAME`, and the table in chains, rules, sets and elements: all have number 1.
+const TABLE_NAME: u16 = 1;
+/// `NFTA_CHAIN_HOOK`, in chains that the kernel itself calls.
+const CHAIN_HOOK: u16 = 4;
+
+/// A task that listens. Ends when dropped.
+#[derive(Debug)]
+pub(super) struct Listener(tokio::task::JoinHandle<()>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Rings for each change of such a sysctl.
+pub(super) fn sysctls(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+    listen(netlink_sys::protocols::NETLINK_ROUTE, NETCONF, bell, |_| {
+        true
+    })
+}
+
+/// Rings for each change of our own nftables table, and of foreign chains that the kernel calls. `Err` where the kernel
+/// has no nftables.
+pub(super) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+    listen(
+        netlink_sys::protocols::NETLINK_NETFILTER,
+        NFTABLES,
+        bell,
+        concerns_us,
+    )
+}
+
+fn listen(
+    protocol: isize,
+    groups: u32,
+    bell: Arc<Notify>,
+    is_hint: fn(&[u8]) -> bool,
+) -> Result<Listener, NetlinkError> {
+    let mut socket = TokioSocket::new(protocol).map_err(NetlinkError::Open)?;
+    let inner = socket.socket_mut();
+    inner
+        .set_rx_buf_sz(RECEIVE_BUFFER)
+        .map_err(NetlinkError::Open)?;
+    inner
+        .bind(&SocketAddr::new(0, groups))
+        .map_err(NetlinkError::Open)?;
+    let task = async move {
+        loop {
+            match poll_fn(|cx| socket.poll_recv_from_full(cx)).await {
+                Ok((datagram, _)) if !messages(&datagram).any(is_hint) => {}
+                // An error is an overrun: something was said and lost.
+                Ok(_) => bell.notify_one(),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => bell.notify_one(),
+                Err(error) => {
+                    tracing::error!(%error, "a netlink listener ended; such changes are seen at the next resync only");
+                    return;
+                }
+            }
+        }
+    };
+    Ok(Listener(tokio::spawn(task)))
+}
+
+/// The netlink messages of a datagram, header included.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?)).ok()?;
+        let message = rest.get(..length).filter(|m| m.len() >= 16)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// The attributes (type, value) behind the headers of an nftables message.
+fn attributes(message: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = message.get(NFT_HEADERS..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));
+        let (length, kind) = (usize::from(word(0)?), word(2)?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        // Without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+        Some((kind & 0x3fff, value))
+    })
+}
+
+fn concerns_us(message: &[u8]) -> bool {
+    let kind = message.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+    let ours = |(number, value): (u16, &[u8])| {
+        number == TABLE_NAME && value.strip_suffix(&[0]) == Some(TABLE.as_bytes())
+    };
+    let hooked = || kind == Some(NEW_CHAIN) && attributes(message).any(|(n, _)| n == CHAIN_HOOK);
+    attributes(message).any(ours) || hooked()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn message(kind: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = vec![0; NFT_HEADERS];
+        for (number, value) in attributes {
+            let length = u16::try_from(value.len() + 4).unwrap();
+            body.extend(length.to_ne_bytes());
+            body.extend(number.to_ne_bytes());
+            body.extend(*value);
+            body.resize(body.len().next_multiple_of(4), 0);
+        }
+        let length = u32::try_from(body.len()).unwrap();
+        body[..4].copy_from_slice(&length.to_ne_bytes());
+        body[4..6].copy_from_slice(&kind.to_ne_bytes());
+        body
+    }
+
+    #[test]
+    fn our_table_and_hooked_chains_concern_us() {
+        let rule = 10 << 8 | 7;
+        let ours = message(rule, &[(1, b"caracal\0"), (2, b"forward\0")]);
+        let other = message(rule, &[(1, b"filter\0")]);
+        let longer = message(rule, &[(1, b"caracal2\0")]);
+        let hooked = message(NEW_CHAIN, &[(1, b"filter\0"), (0x8004, b"\0\0\0\0")]);
+        let plain = message(NEW_CHAIN, &[(1, b"filter\0"), (3, b"x\0")]);
+        for (message, expected) in [
+            (&ours, true),
+            (&other, false),
+            (&longer, false),
+            (&hooked, true),
+            (&plain, false),
+        ] {
+            assert_eq!(concerns_us(message), expected, "{message:?}");
+        }
+        let both = [other, ours].concat();
+        assert_eq!(messages(&both).filter(|m| concerns_us(m)).count(), 1);
+    }
+
+    #[test]
+    fn broken_messages_end_the_reading() {
+        let ours = message(7, &[(1, b"caracal\0")]);
+        for cut in 0..ours.len() {
+            assert_eq!(messages(&ours[..cut]).count(), 0, "{cut}");
+        }
+        assert_eq!(
+            messages(&[0; 64]).count(),
+            0,
+            "a length of zero does not loop"
+        );
+        let mut wrong = ours.clone();
+        wrong[20] = 255;
+        assert!(!concerns_us(&wrong));
+        wrong[20] = 0;
+        assert!(
+            !concerns_us(&wrong),
+            "an attribute without length does not loop"
+        );
+    }
+}

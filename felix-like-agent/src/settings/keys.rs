@@ -1,0 +1,357 @@
+//! The FelixConfiguration keys that concern routing, what each does here, and how its value is read. A key that
+//! would change what Felix does and changes nothing here is told, not swallowed.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::{InterfacePattern, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
+use crate::ownership::PROTOCOL_BOOT;
+
+/// What a key of Felix's does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Read by the agent.
+    Applied,
+    /// Read by another part of Caracal, or nothing here differs by it.
+    Elsewhere,
+    /// Without effect: any value but these (Felix's default, or what Caracal does anyway) is told, with the reason.
+    Without(&'static [&'static str], &'static str),
+}
+
+use Effect::{Applied, Elsewhere, Without};
+
+/// Every key that Caracal knows, as FelixConfiguration spells it.
+pub const KEYS: &[(&str, Effect)] = &[
+    ("interfacePrefix", Applied),
+    ("vxlanVNI", Applied),
+    ("vxlanPort", Applied),
+    ("ipipMTU", Applied),
+    ("ipInIpMtu", Applied),
+    ("vxlanMTU", Applied),
+    ("vxlanMTUV6", Applied),
+    ("mtuIfacePattern", Applied),
+    ("ipv4NormalRoutePriority", Applied),
+    ("ipv6NormalRoutePriority", Applied),
+    ("programClusterRoutes", Applied),
+    ("deviceRouteProtocol", Applied),
+    ("routeRefreshInterval", Applied),
+    ("routeSyncDisabled", Applied),
+    ("natOutgoingExclusions", Applied),
+    ("natOutgoingAddress", Applied),
+    ("ipForwarding", Applied),
+    ("ipv6Support", Applied),
+    ("workloadSourceSpoofing", Applied),
+    ("allowVXLANPacketsFromWorkloads", Applied),
+    ("allowIPIPPacketsFromWorkloads", Applied),
+    ("removeExternalRoutes", Elsewhere),
+    ("felixHostname", Elsewhere),
+    ("healthEnabled", Elsewhere),
+    ("healthHost", Elsewhere),
+    ("healthPort", Elsewhere),
+    ("prometheusMetricsEnabled", Elsewhere),
+    ("prometheusMetricsHost", Elsewhere),
+    ("prometheusMetricsPort", Elsewhere),
+    ("logSeverityScreen", Elsewhere),
+    ("reportingInterval", Elsewhere),
+    (
+        "deviceRouteSourceAddress",
+        Without(&[], "the kernel chooses the source address"),
+    ),
+    (
+        "routeSource",
+        Without(&["CalicoIPAM"], "routes follow the blocks"),
+    ),
+    (
+        "vxlanEnabled",
+        Without(&[], "tunnels follow the modes of the pools"),
+    ),
+    (
+        "ipipEnabled",
+        Without(&[], "tunnels follow the modes of the pools"),
+    ),
+    (
+        "ipInIpEnabled",
+        Without(&[], "tunnels follow the modes of the pools"),
+    ),
+    (
+        "ipv4ElevatedRoutePriority",
+        Without(&["512"], "there is no live migration"),
+    ),
+    (
+        "ipv6ElevatedRoutePriority",
+        Without(&["512"], "there is no live migration"),
+    ),
+    (
+        "netlinkTimeout",
+        Without(&["10", "10s"], "the kernel is given 10 s"),
+    ),
+    (
+        "floatingIPs",
+        Without(
+            &["Disabled"],
+            "there is no address translation for floating addresses",
+        ),
+    ),
+    (
+        "serviceLoopPrevention",
+        Without(
+            &["Disabled", "Drop"],
+            "there are no rules for service addresses",
+        ),
+    ),
+    (
+        "defaultEndpointToHostAction",
+        Without(
+            &["Accept", "Return"],
+            "there is no policy: workloads reach their host",
+        ),
+    ),
+    (
+        "externalNodesList",
+        Without(&[], "tunnel packets are not filtered by their source"),
+    ),
+    ("natPortRange", Without(&[], "the kernel chooses the ports")),
+    (
+        "iptablesNATOutgoingInterfaceFilter",
+        Without(&[], "all interfaces are masqueraded alike"),
+    ),
+    (
+        "nftablesMode",
+        Without(&["Auto"], "the backend is found by trying"),
+    ),
+    (
+        "endpointStatusPathPrefix",
+        Without(&["/var/run/calico"], "there are no endpoint status files"),
+    ),
+    (
+        "wireguardEnabled",
+        Without(&["false"], "there is no WireGuard: nothing is encrypted"),
+    ),
+    (
+        "wireguardEnabledV6",
+        Without(&["false"], "there is no WireGuard: nothing is encrypted"),
+    ),
+    (
+        "wireguardRoutingRulePriority",
+        Without(&["99"], "there is no WireGuard"),
+    ),
+    (
+        "bpfEnabled",
+        Without(&["false"], "there is no eBPF data path"),
+    ),
+];
+
+/// The effect of a key in any case; `None` for keys that do not concern routing.
+#[must_use]
+pub fn effect(key: &str) -> Option<Effect> {
+    let same = |(name, _): &&(&str, Effect)| name.eq_ignore_ascii_case(key);
+    KEYS.iter().find(same).map(|(_, effect)| *effect)
+}
+
+/// Protocol numbers of other routing programs (iproute2's `rt_protos`) and of the kernel: who took one of them would take
+/// their routes for its own.
+const OTHERS: [u8; 21] = [
+    0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 42, 186, 187, 188, 189, 192, 196,
+];
+
+/// Lays a value over the settings. `Err` says what would be accepted.
+pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(), &'static str> {
+    const MTU: &str = "an MTU of 576 to 65535 octets, or 0 for automatic";
+    match key.to_ascii_lowercase().as_str() {
+        "interfaceprefix" => settings.interface_prefixes = prefixes(value)?,
+        "vxlanvni" => {
+            settings.vxlan_vni = number(value, 1, 0x00ff_ffff).ok_or("a VNI of 1 to 16777215")?;
+        }
+        "vxlanport" => {
+            settings.vxlan_port = number(value, 1, u16::MAX).ok_or("a UDP port of 1 to 65535")?;
+        }
+        "ipipmtu" | "ipinipmtu" => settings.ipip_mtu = mtu(value).ok_or(MTU)?,
+        "vxlanmtu" => settings.vxlan_mtu = mtu(value).ok_or(MTU)?,
+        "vxlanmtuv6" => settings.vxlan_mtu_v6 = mtu(value).ok_or(MTU)?,
+        "mtuifacepattern" => {
+            settings.mtu_interfaces = InterfacePattern::new(value).ok_or("a regular expression")?;
+        }
+        "ipv4normalroutepriority" => {
+            settings.ipv4_route_metric = metric(value).ok_or("a metric of 1 to 999999")?;
+        }
+        "ipv6normalroutepriority" => {
+            settings.ipv6_route_metric = metric(value).ok_or("a metric of 1 to 999999")?;
+        }
+        "programclusterroutes" => settings.felix_routes = program_cluster_routes(value)?,
+        "devicerouteprotocol" => {
+            settings.route_protocol = protocol(value)?;
+        }
+        "routerefreshinterval" => {
+            settings.route_refresh = duration(value).ok_or("a time such as 90s, or 0 for never")?;
+        }
+        "routesyncdisabled" => settings.route_sync = !boolean(value)?,
+        "natoutgoingexclusions" => {
+            settings.nat_excludes_hosts = match value {
+                "IPPoolsOnly" => false,
+                "IPPoolsAndHostIPs" => true,
+                _ => return Err("IPPoolsOnly or IPPoolsAndHostIPs"),
+            };
+        }
+        "natoutgoingaddress" => settings.nat_address = nat_address(value)?,
+        "ipforwarding" => {
+            settings.ip_forwarding =
+                switch(value, "Enabled", "Disabled").ok_or("Enabled or Disabled")?
+        }
+        "workloadsourcespoofing" => {
+            settings.spoofing = switch(value, "Any", "Disabled").ok_or("Any or Disabled")?;
+        }
+        "allowvxlanpacketsfromworkloads" => settings.vxlan_from_workloads = boolean(value)?,
+        "allowipippacketsfromworkloads" => settings.ipip_from_workloads = boolean(value)?,
+        "ipv6support" => settings.ipv6 = boolean(value)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn prefixes(value: &str) -> Result<Vec<String>, &'static str> {
+    let parts = value.split(',').map(str::trim).filter(|p| !p.is_empty());
+    let prefixes: Vec<String> = parts.map(str::to_owned).collect();
+    if prefixes.is_empty() {
+        return Err("at least one prefix of interface names");
+    }
+    Ok(prefixes)
+}
+
+fn boolean(value: &str) -> Result<bool, &'static str> {
+    switch(value, "true", "false").ok_or("true or false")
+}
+
+fn switch(value: &str, on: &str, off: &str) -> Option<bool> {
+    let is = |word: &str| value.eq_ignore_ascii_case(word);
+    (is(on) || is(off)).then(|| is(on))
+}
+
+/// Felix's default, boot, stands for its number 80 on all that is not a device route.
+fn protocol(value: &str) -> Result<u8, &'static str> {
+    match number(value, 1, u8::MAX) {
+        Some(PROTOCOL_BOOT) => Ok(ROUTE_PROTOCOL),
+        Some(number) if !OTHERS.contains(&number) => Ok(number),
+        _ => Err("3 for the default, or a number of 5 to 255 that no other routing program has"),
+    }
+}
+
+fn nat_address(value: &str) -> Result<Option<Ipv4Addr>, &'static str> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value.parse().map(Some).map_err(|_| "an IPv4 address")
+}
+
+pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Option<T> {
+    text.parse().ok().filter(|n| (low..=high).contains(n))
+}
+
+fn metric(text: &str) -> Option<u32> {
+    number(text, 1, crate::desired::BLACKHOLE_METRIC - 1)
+}
+
+#[allow(clippy::option_option, reason = "unusable / automatic / a value")]
+fn mtu(text: &str) -> Option<Option<u32>> {
+    match text.parse().ok()? {
+        0 => Some(None),
+        n @ 576..=65_535 => Some(Some(n)),
+        _ => None,
+    }
+}
+
+pub(super) fn program_cluster_routes(text: &str) -> Result<ProgramClusterRoutes, &'static str> {
+    ProgramClusterRoutes::from_text(text)
+        .ok_or("Enabled, Disabled, EnabledIPIPOnly or EnabledNoEncapOnly")
+}
+
+/// `90` (seconds, as in the environment), `90s`, `1m30s`, `500ms`.
+fn duration(text: &str) -> Option<Duration> {
+    const LONGEST: f64 = 366.0 * 86_400.0;
+    let seconds = |text: &str| text.parse().ok().filter(|s| (0.0..=LONGEST).contains(s));
+    if let Some(plain) = seconds(text) {
+        return Some(Duration::from_secs_f64(plain));
+    }
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| c != '.' && !c.is_ascii_digit())?;
+        let amount: f64 = seconds(&rest[..digits])?;
+        let unit = &rest[digits..];
+        let length = unit
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(unit.len());
+        total += amount
+            * match &unit[..length] {
+                "ms" => 0.001,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        rest = &unit[length..];
+    }
+    (!text.is_empty() && total <= LONGEST).then(|| Duration::from_secs_f64(total))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_applied_key_changes_something() {
+        let values = [
+            "gen,eth",
+            "9",
+            "1400",
+            "^bond0$",
+            "Enabled",
+            "Disabled",
+            "200",
+            "17s",
+            "true",
+            "false",
+            "Any",
+            "IPPoolsAndHostIPs",
+            "192.0.2.7",
+        ];
+        for (key, effect) in KEYS {
+            let changes = |value: &&str| {
+                let mut settings = Settings::default();
+                set(&mut settings, key, value).is_ok() && settings != Settings::default()
+            };
+            let any = values.iter().any(changes);
+            assert_eq!(any, *effect == Applied, "{key}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_felix_does() {
+        for (text, ms) in [
+            ("90", Some(90_000)),
+            ("0", Some(0)),
+            ("0s", Some(0)),
+            ("1.5s", Some(1500)),
+            ("1m30s", Some(90_000)),
+            ("2h500ms", Some(7_200_500)),
+            ("", None),
+            ("s", None),
+            ("5d", None),
+            ("-1", None),
+            ("9e99", None),
+        ] {
+            assert_eq!(duration(text), ms.map(Duration::from_millis), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn protocols_of_other_programs_are_not_taken() {
+        assert_eq!(protocol("3"), Ok(80));
+        assert_eq!(protocol("80"), Ok(80));
+        assert_eq!(protocol("99"), Ok(99));
+        for bad in ["0", "2", "4", "12", "16", "186", "256", "bird"] {
+            assert!(protocol(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! One life of an installation: nothing, nodes, pods, no pods, no nodes, `caracal uninstall --node`; and the kernel is,
+//! byte for byte, as it was.
+
+use std::ffi::OsString;
+
+use caracal_lab::state::PodState;
+use caracal_lab::{Extent, Lab, LabName, Options, Topology, cni, error_chain, wait_for};
+
+use crate::kernel::{run, whole_state};
+use crate::{SECOND, await_settled, binary, caracals};
+
+/// What a scenario differs in.
+pub struct Life<'a> {
+    /// Name of the lab.
+    pub lab: &'a str,
+    /// The topology's text.
+    pub topology: &'a str,
+    /// Commands that make what is somebody else's, beside ours and alike.
+    pub foreign: &'a [&'a str],
+    /// What the kernel says while the nodes run.
+    pub during: &'a [&'a str],
+}
+
+/// Exit status of `caracal ARGUMENTS…` in the namespace of a node.
+///
+/// # Panics
+/// When it does not start.
+#[must_use]
+pub fn caracal(lab: &Lab, node: &str, arguments: &[&str]) -> i32 {
+    let mut words: Vec<OsString> = vec!["caracal".into()];
+    words.extend(arguments.iter().map(Into::into));
+    lab.exec(node, &words)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+}
+
+fn pods(lab: &Lab, node: &str) -> Vec<PodState> {
+    let layout = lab.layout().node(node).expect("a node of the lab");
+    let of = |pod: &caracal_lab::plan::PodLayout| PodState {
+        node: node.to_owned(),
+        name: pod.name.clone(),
+        netns: pod.netns.clone(),
+        container: cni::container_id(),
+        address: None,
+        address6: None,
+        host_interface: None,
+    };
+    layout.pods.iter().map(of).collect()
+}
+
+/// Lives it on `node1`.
+///
+/// # Panics
+/// When anything is left, or anything of others' is gone.
+pub fn live(life: &Life<'_>) {
+    let topology =
+        Topology::parse(life.topology, life.lab).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let _leftovers = caracal_lab::down(&LabName::new(life.lab).expect("a valid name"));
+    let mut options = Options::test(binary(), life.lab);
+    options.extent = Extent::Network;
+    let up = Lab::up(topology, life.topology, options, &|_| {});
+    let mut lab = up.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    lab.folder()
+        .link_binary(&binary())
+        .expect("the lab's folder");
+    for node in caracals(&lab) {
+        lab.folder().create_node(&node).expect("the lab's folder");
+    }
+    for command in life.foreign {
+        run(&lab, "node1", command);
+    }
+    // The kernel itself is still at work on its link-local address, and its route to it comes after the address.
+    let state = || whole_state(&lab, "node1");
+    let steady = |s: &String| {
+        let v6 = s.contains("inet6 fe80") && s.contains("local fe80") && !s.contains("tentative");
+        v6 || !std::path::Path::new("/proc/sys/net/ipv6").is_dir()
+    };
+    let before = wait_for(20 * SECOND, "addresses in use", state, steady).expect("steady");
+    for node in caracals(&lab) {
+        lab.start_node(&node)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    }
+    for node in caracals(&lab) {
+        lab.await_node(&node)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    }
+    let pods = pods(&lab, "node1");
+    for pod in &pods {
+        lab.cni("ADD", pod)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    }
+    await_settled(&lab);
+    let there = |s: &String| life.during.iter().all(|ours| s.contains(ours));
+    let state = || whole_state(&lab, "node1");
+    wait_for(60 * SECOND, "what the agent makes", state, there).expect("all of it");
+    for pod in &pods {
+        lab.cni("DEL", pod)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    }
+    let refused = caracal(&lab, "node1", &["uninstall", "--node"]);
+    assert_eq!(refused, 1, "a node that runs would put everything back");
+    lab.stop_node("node1")
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let installed = whole_state(&lab, "node1");
+    assert_eq!(
+        caracal(&lab, "node1", &["uninstall", "--node", "--dry-run"]),
+        0
+    );
+    assert_eq!(
+        whole_state(&lab, "node1"),
+        installed,
+        "a dry run changes nothing"
+    );
+    assert_eq!(caracal(&lab, "node1", &["uninstall", "--node"]), 0);
+    let left = whole_state(&lab, "node1");
+    let new: Vec<&str> = left
+        .lines()
+        .filter(|l| !before.lines().any(|b| b == *l))
+        .collect();
+    let gone: Vec<&str> = before
+        .lines()
+        .filter(|l| !left.lines().any(|b| b == *l))
+        .collect();
+    assert!(left == before, "left behind: {new:#?}\ngone: {gone:#?}");
+    let nothing_left = lab.caracal("node1", &["uninstall", "--node", "--dry-run"]);
+    assert_eq!(nothing_left.expect("it answers"), "");
+}

@@ -1,0 +1,430 @@
+//! What others do to a node's kernel, its cables and its datastore, and how it comes back: by event, not by the
+//! periodic comparison, which these scenarios put an hour away.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::time::Instant;
+
+use caracal_lab::{Lab, wait_until};
+use caracal_tests::kernel::{agents_state, nft, run, try_run};
+use caracal_tests::loss::{Probes, RouteMonitor, after, kinds};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, up,
+    up_text,
+};
+
+/// A topology whose nodes compare everything once an hour only, with more environment for each.
+fn far_resync(name: &str, more: &str) -> String {
+    let text = std::fs::read_to_string(example(name)).unwrap();
+    let environment = format!("{{FELIX_ROUTEREFRESHINTERVAL: \"3600\"}}{more}");
+    text.replace(", pods:", &format!(", env: {environment}, pods:"))
+}
+
+/// Waits until what the agent keeps is as it was; tells how long that took.
+fn await_repair(lab: &Lab, node: &str, what: &str, wanted: &str) {
+    let start = Instant::now();
+    let look = || {
+        let seen = agents_state(lab, node);
+        if seen == wanted {
+            return Ok(());
+        }
+        let lines = |a: &str, b: &str| -> Vec<String> {
+            a.lines()
+                .filter(|l| !b.lines().any(|m| m == *l))
+                .map(str::to_owned)
+                .collect()
+        };
+        Err(format!(
+            "missing {:#?}, too much {:#?}",
+            lines(wanted, &seen),
+            lines(&seen, wanted)
+        ))
+    };
+    wait_until(20 * SECOND, what, look)
+        .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 60)));
+    println!(
+        "{what}: repaired within {:.2} s",
+        start.elapsed().as_secs_f64()
+    );
+}
+
+/// Routes of others, as arguments of `ip route replace`: what an administrator puts back.
+fn others_routes(lab: &Lab, node: &str) -> Vec<String> {
+    let printed = run(lab, node, "ip -4 route show table main");
+    let others = printed
+        .lines()
+        .filter(|l| !l.contains(" proto 80 ") && !l.contains(" proto kernel "));
+    others.map(|l| l.replace(" linkdown", "")).collect()
+}
+
+fn put_back(lab: &Lab, node: &str, routes: &[String]) {
+    for route in routes {
+        run(lab, node, &format!("ip route replace {route}"));
+    }
+}
+
+/// Whatever somebody does to the kernel of node1 is undone, because the kernel says so.
+#[test]
+fn damage_is_repaired_by_event() {
+    if !possible("damage_is_repaired_by_event", &["nft", "bridge"]) {
+        return;
+    }
+    let text = far_resync("cross-subnet", "");
+    let lab = up_text(&text, "cross-subnet", "fail-damage");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let before = agents_state(&lab, "node1");
+    for fact in [
+        "dev eth0 proto 80 onlink",
+        "dev vxlan.calico proto 80",
+        "fdb vxlan.calico",
+        "oifname \"cali*\" accept",
+    ] {
+        assert!(before.contains(fact), "{fact}:\n{before}");
+    }
+    let fdb = run(&lab, "node1", "bridge fdb show dev vxlan.calico");
+    let entry = fdb.lines().find(|l| l.contains(" dst ")).unwrap();
+    let mac = entry.split(' ').next().unwrap();
+    let forget = format!("bridge fdb del {mac} dev vxlan.calico");
+    for damage in [
+        "ip route flush proto 80",
+        "ip link del vxlan.calico",
+        "ip link set vxlan.calico down",
+        "ip addr flush dev vxlan.calico",
+        "ip neigh flush nud permanent dev vxlan.calico",
+        &forget,
+        "nft flush chain inet caracal forward",
+        "nft delete table inet caracal",
+        "sysctl -q net.ipv4.ip_forward=0",
+    ] {
+        run(&lab, "node1", damage);
+        await_repair(&lab, "node1", damage, &before);
+    }
+    // The whole table, and with it what is not ours: an administrator puts that back.
+    let others = others_routes(&lab, "node1");
+    let connected = run(&lab, "node1", "ip -4 route show table main proto kernel");
+    run(&lab, "node1", "ip route flush table main");
+    put_back(
+        &lab,
+        "node1",
+        &connected
+            .lines()
+            .map(|l| format!("{l} proto kernel"))
+            .collect::<Vec<_>>(),
+    );
+    put_back(&lab, "node1", &others);
+    await_repair(&lab, "node1", "ip route flush table main", &before);
+    assert_full_matrix(&lab);
+    let status = lab.node_status("node1").unwrap();
+    assert!(status.problems.is_empty(), "{:?}", status.problems);
+}
+
+/// The uplink flaps, is renamed, and is made anew under its old name.
+#[test]
+fn an_uplink_that_flaps_and_changes_is_followed() {
+    if !possible(
+        "an_uplink_that_flaps_and_changes_is_followed",
+        &["nft", "bridge"],
+    ) {
+        return;
+    }
+    let text = far_resync("cross-subnet", "");
+    let lab = up_text(&text, "cross-subnet", "fail-link");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let before = agents_state(&lab, "node1");
+    let others = others_routes(&lab, "node1");
+    for _ in 0..5 {
+        lab.unplug("node1").unwrap();
+        lab.plug("node1").unwrap();
+    }
+    await_repair(
+        &lab,
+        "node1",
+        "the cable pulled and put in five times",
+        &before,
+    );
+    for _ in 0..5 {
+        run(&lab, "node1", "ip link set eth0 down");
+        run(&lab, "node1", "ip link set eth0 up");
+    }
+    put_back(&lab, "node1", &others);
+    await_repair(&lab, "node1", "eth0 down and up five times", &before);
+
+    for (from, to) in [("eth0", "uplink0"), ("uplink0", "eth0")] {
+        run(&lab, "node1", &format!("ip link set {from} down"));
+        run(&lab, "node1", &format!("ip link set {from} name {to}"));
+        run(&lab, "node1", &format!("ip link set {to} up"));
+        let name = |word: &str| {
+            if word == "eth0" {
+                to.to_owned()
+            } else {
+                word.to_owned()
+            }
+        };
+        let named = |l: &String| l.split(' ').map(name).collect::<Vec<_>>().join(" ");
+        put_back(&lab, "node1", &others.iter().map(named).collect::<Vec<_>>());
+        let renamed: Vec<String> = before.lines().map(|l| named(&l.to_owned())).collect();
+        let mut renamed = renamed;
+        renamed.sort();
+        await_repair(
+            &lab,
+            "node1",
+            &format!("{from} renamed to {to}"),
+            &renamed.join("\n"),
+        );
+    }
+
+    let uplink = lab.layout().node("node1").unwrap().uplink.clone();
+    let switch = lab.layout().switch_netns();
+    run(&lab, "node1", "ip link del eth0");
+    for line in [
+        format!(
+            "ip link add eth0 type veth peer name {} netns {switch}",
+            uplink.port
+        ),
+        format!("ip addr add {}/{} dev eth0", uplink.address, uplink.len),
+        "ip link set eth0 up".to_owned(),
+    ] {
+        run(&lab, "node1", &line);
+    }
+    lab.rejoin("node1").unwrap();
+    lab.plug("node1").unwrap();
+    put_back(&lab, "node1", &others);
+    await_repair(&lab, "node1", "eth0 deleted and made anew", &before);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+}
+
+/// A route of somebody else's with our prefix and metric wins, and everybody is told.
+#[test]
+fn a_conflicting_route_wins_and_is_told() {
+    if !possible("a_conflicting_route_wins_and_is_told", &["nft", "bridge"]) {
+        return;
+    }
+    let lab = up_text(&far_resync("full-mesh", ""), "full-mesh", "fail-foreign");
+    await_settled(&lab);
+    let before = agents_state(&lab, "node1");
+    let ours = run(&lab, "node1", "ip -4 route show proto 80 dev eth0");
+    let prefix = ours.split(' ').next().unwrap().to_owned();
+    run(
+        &lab,
+        "node1",
+        &format!("ip route replace {prefix} via 10.0.0.77 dev eth0 onlink proto static"),
+    );
+    let status = await_status(&lab, "node1", 20 * SECOND, "the conflict told", |s| match s
+        .problems
+        .iter()
+        .find(|p| p.code == "agent.foreign_route" && p.subject == prefix)
+    {
+        Some(problem) if problem.reason.contains("(protocol 4)") => Ok(()),
+        _ => Err(format!("{:?}", s.problems)),
+    });
+    println!("{:?}", status.problems);
+    // `caracal status` fails for probes and scripts, and prints the reason.
+    let words = [
+        "sh",
+        "-c",
+        "caracal status > /dev/null; test $? = 4 && caracal status | grep -q 'agent.foreign_route'",
+    ];
+    assert_eq!(lab.exec("node1", &words.map(Into::into)).unwrap(), 0);
+    let theirs = run(&lab, "node1", &format!("ip -4 route show {prefix}"));
+    assert!(
+        theirs.contains("10.0.0.77") && !theirs.contains("proto 80"),
+        "theirs stays alone: {theirs}"
+    );
+    run(
+        &lab,
+        "node1",
+        &format!("ip route del {prefix} proto static"),
+    );
+    await_repair(&lab, "node1", "the foreign route taken away", &before);
+    await_status(&lab, "node1", 20 * SECOND, "no problem left", |s| {
+        if s.problems.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.problems))
+        }
+    });
+    assert_full_matrix(&lab);
+}
+
+/// A node whose address is detected follows its change, and the others follow the node.
+#[test]
+fn a_change_of_the_nodes_address_is_followed() {
+    if !possible(
+        "a_change_of_the_nodes_address_is_followed",
+        &["nft", "bridge"],
+    ) {
+        return;
+    }
+    for (vxlan, name) in [("CrossSubnet", "fail-moved"), ("Always", "fail-movev")] {
+        let text = far_resync("full-mesh", ", autodetect: true");
+        let text = text.replace(
+            "blockSize: 26",
+            &format!("blockSize: 26\n  vxlanMode: {vxlan}"),
+        );
+        let lab = up_text(&text, "full-mesh", name);
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        let before = agents_state(&lab, "node2");
+        let start = Instant::now();
+        run(&lab, "node1", "ip addr add 10.0.0.21/24 dev eth0");
+        run(&lab, "node1", "ip addr del 10.0.0.1/24 dev eth0");
+        // Deleting the first address took the second one along, which was secondary.
+        run(&lab, "node1", "ip addr replace 10.0.0.21/24 dev eth0");
+        let moved = |l: &str| {
+            let ours = l.contains("via 10.0.0.1 ") || l.contains("dst 10.0.0.1 ");
+            if ours {
+                l.replace("10.0.0.1 ", "10.0.0.21 ")
+            } else {
+                l.to_owned()
+            }
+        };
+        let mut after: Vec<String> = before.lines().map(moved).collect();
+        after.sort();
+        assert_ne!(after.join("\n"), before);
+        await_repair(
+            &lab,
+            "node2",
+            &format!("vxlanMode {vxlan}: node1's new address in node2's kernel"),
+            &after.join("\n"),
+        );
+        await_settled(&lab);
+        println!(
+            "vxlanMode {vxlan}: all settled after {:.1} s",
+            start.elapsed().as_secs_f64()
+        );
+        let status = lab.node_status("node1").unwrap();
+        assert_eq!(status.addresses, ["10.0.0.21/24"]);
+        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        assert_full_matrix(&lab);
+    }
+}
+
+/// Every packet between this node and etcd is lost.
+const DEAD: &str = "table inet dead {
+    chain in { type filter hook input priority 0; tcp sport 2379 drop; }
+    chain out { type filter hook output priority 0; tcp dport 2379 drop; }
+}
+";
+
+/// Connections to etcd that are open on this side and dead on the way: no RST, no FIN, just silence.
+#[test]
+fn a_half_open_connection_to_etcd_is_noticed() {
+    if !possible("a_half_open_connection_to_etcd_is_noticed", &["nft"]) {
+        return;
+    }
+    let lab = up("full-mesh", "fail-half");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let nodes = caracals(&lab);
+    let monitors: Vec<_> = nodes.iter().map(|n| RouteMonitor::start(&lab, n)).collect();
+    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
+    for node in &nodes {
+        nft(&lab, node, DEAD);
+    }
+    let start = Instant::now();
+    for node in &nodes {
+        let status = await_status(&lab, node, 60 * SECOND, "not fresh, with a reason", |s| {
+            if s.datastore.state != "fresh"
+                && s.datastore.reason.is_some()
+                && s.kernel.phase == "learning"
+            {
+                Ok(())
+            } else {
+                Err(format!("{:?} {:?}", s.datastore, s.kernel))
+            }
+        });
+        println!(
+            "{node}: noticed after {:.1} s at the latest: {:?}",
+            start.elapsed().as_secs_f64(),
+            status.datastore.reason
+        );
+    }
+    // What happens meanwhile is caught up with afterwards.
+    lab.etcdctl(
+        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
+        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
+    )
+    .unwrap();
+    probes.after(1000);
+    let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(during, before);
+    for node in &nodes {
+        run(&lab, node, "nft delete table inet dead");
+    }
+    for node in &nodes {
+        await_status(&lab, node, 60 * SECOND, "the late pool's tunnel", |s| {
+            if s.datastore.state == "fresh" && s.kernel.tunnels.iter().any(|t| t == "vxlan.calico")
+            {
+                Ok(())
+            } else {
+                Err(format!("{:?} {:?}", s.datastore, s.kernel))
+            }
+        });
+    }
+    assert!(try_run(&lab, "node1", "nft list table inet dead").is_err());
+    probes.assert_none_lost("half-open connections to etcd");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("half-open connections to etcd");
+    }
+}
+
+/// For how many seconds etcd is away; `CARACAL_E2E_OUTAGE=600` is the ten minutes of `docs/operations.md`.
+fn outage() -> u64 {
+    std::env::var("CARACAL_E2E_OUTAGE").map_or(30, |s| s.parse().expect("seconds"))
+}
+
+#[test]
+fn etcd_down_for_a_while_deletes_nothing() {
+    if !possible("etcd_down_for_a_while_deletes_nothing", &[]) {
+        return;
+    }
+    let seconds = outage();
+    let mut lab = up("full-mesh", "fail-etcd");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let monitors: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| RouteMonitor::start(&lab, n))
+        .collect();
+    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
+    after(&probe, 100);
+    lab.stop_etcd().unwrap();
+    after(&probe, seconds * 1000);
+    let stale = await_status(&lab, "node1", 30 * SECOND, "stale, with a reason", |s| {
+        if s.datastore.state == "stale" && s.datastore.reason.is_some() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.datastore))
+        }
+    });
+    println!("while etcd is down: {:?}", stale.datastore);
+    let during: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(during, before);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+    // New state is picked up: another pool appears as a change of the revision that the kernel is in step with.
+    let revision = lab.node_status("node1").unwrap().kernel.revision;
+    lab.etcdctl(
+        &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
+        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
+    )
+    .unwrap();
+    await_status(&lab, "node1", 20 * SECOND, "the new pool's tunnel", |s| {
+        let up = s.kernel.tunnels.iter().any(|t| t == "vxlan.calico");
+        if up && s.kernel.revision > revision {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.kernel))
+        }
+    });
+    let loss = probe.stop();
+    println!("etcd down for {seconds} s and back: {loss}");
+    assert_eq!(loss.lost, 0);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("etcd down");
+    }
+}
