@@ -1,15 +1,23 @@
 //! Real foreign speakers as members and peers of a cluster.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use caracal_lab::wait_until;
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, possible, up, up_text};
+use caracal_lab::{Lab, wait_until};
+use caracal_tests::stack::{addresses, families, on_each_stack};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, possible, up_text};
 
 #[test]
 fn a_bird_2_node_shares_the_cluster() {
-    if !possible("a_bird_2_node_shares_the_cluster", &["bird", "birdc"]) {
-        return;
-    }
-    let lab = up("mixed-bird", "e2e-bird");
+    on_each_stack(
+        "a_bird_2_node_shares_the_cluster",
+        &["bird", "birdc"],
+        "mixed-bird",
+        "e2e-bird",
+        bird_shares,
+    );
+}
+
+fn bird_shares(lab: Lab) {
+    let times = families(&lab);
     await_settled(&lab);
     // BIRD's view: both sessions up, both blocks learned, and its own block announced to us.
     wait_until(
@@ -21,7 +29,7 @@ fn a_bird_2_node_shares_the_cluster() {
                 .iter()
                 .filter(|r| r.protocol.as_deref() == Some("bird") && r.gateway.is_some());
             let learned: Vec<_> = learned.map(|r| r.dst.clone()).collect();
-            if learned.len() >= 2 {
+            if learned.len() >= 2 * times {
                 Ok(learned)
             } else {
                 Err(format!("{learned:?}"))
@@ -30,15 +38,17 @@ fn a_bird_2_node_shares_the_cluster() {
     )
     .unwrap();
     let protocols = lab.birdc("bird1", &["show", "protocols"]).unwrap();
-    assert_eq!(protocols.matches("Established").count(), 2, "{protocols}");
+    let established = protocols.matches("Established").count();
+    assert_eq!(established, 2 * times, "{protocols}");
     for node in ["node1", "node2"] {
-        let status = lab.node_status(node).unwrap();
-        let bird = status
-            .peers
-            .iter()
-            .find(|p| p.address == Some("10.0.0.21".parse().unwrap()))
-            .unwrap();
-        assert!(bird.accepted >= 1, "{bird:?}");
+        for address in addresses(&lab, "bird1") {
+            await_status(&lab, node, 20 * SECOND, "BIRD's block", |s| {
+                match s.peers.iter().find(|p| p.address == Some(address)) {
+                    Some(bird) if bird.accepted >= 1 => Ok(()),
+                    other => Err(format!("{address}: {other:?}")),
+                }
+            });
+        }
     }
     assert_full_matrix(&lab);
 }
