@@ -18,6 +18,7 @@ TEST_PACKAGES += podman containerd runc crun busybox-static
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
 E2E := \
   cluster \
+  ipv6 \
   hitless \
   mode \
   interop \

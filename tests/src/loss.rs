@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use caracal_lab::ip::{Route, RouteKind};
 use caracal_lab::probe::{Loss, Probe};
 use caracal_lab::{Lab, error_chain, ip, netns, program, wait_for, wait_until};
+use caracal_model::Family;
 
 use crate::SECOND;
 
@@ -91,16 +92,27 @@ impl Probes {
     /// When one does not start.
     #[must_use]
     pub fn start_at(lab: &Lab, pairs: &[(&str, &str)], rate: u32) -> Self {
-        let mut probes = Vec::new();
-        for (from, to) in pairs {
-            for family in lab.topology().families() {
-                let probe = lab
-                    .probe_of(from, to, family, rate)
-                    .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-                probes.push((format!("{from} → {to} ({family})"), probe));
-            }
-        }
-        Self(probes)
+        let families = lab.topology().families().into_iter();
+        Self(
+            families
+                .flat_map(|f| Self::start_of(lab, pairs, f, rate).0)
+                .collect(),
+        )
+    }
+
+    /// The same in one family.
+    ///
+    /// # Panics
+    /// When one does not start.
+    #[must_use]
+    pub fn start_of(lab: &Lab, pairs: &[(&str, &str)], family: Family, rate: u32) -> Self {
+        let start = |(from, to): &(&str, &str)| {
+            let probe = lab
+                .probe_of(from, to, family, rate)
+                .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+            (format!("{from} → {to} ({family})"), probe)
+        };
+        Self(pairs.iter().map(start).collect())
     }
 
     /// Waits until the first probe has sent so many more datagrams: time measured in packets.
