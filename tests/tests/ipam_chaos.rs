@@ -349,6 +349,10 @@ fn assert_datastore_clean(lab: &Lab) {
     let keys: Vec<_> = endpoints.iter().map(|e| &e.key).collect();
     assert!(keys.is_empty(), "{keys:?}");
     println!("{} blocks, none with an address in use", view.blocks.len());
+    // What an operator would see: any other exit status than success is an error here.
+    let node = &caracals(lab)[0];
+    let checked = lab.caracal(node, &["ipam", "check"]);
+    println!("{}", checked.unwrap_or_else(|e| panic!("{}", error_chain(&e))));
 }
 
 #[test]

@@ -51,7 +51,6 @@ mount --bind /mnt "$1"
 umount /mnt
 mount --bind "$2/net.d" /etc/cni/net.d
 mount --bind "$2/bin" /opt/cni/bin
-mount --bind "$2/bin" /usr/lib/cni
 # crun takes either version of control groups, but no mixture.
 if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi
 touch "$2/ready"
