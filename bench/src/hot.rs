@@ -154,6 +154,7 @@ fn table(peers: usize, internal: bool) -> (Rib, Instant) {
             local_address: IpAddr::V4(DUT),
             remote_address: IpAddr::V4(address(peer)),
             graceful_restart: None,
+            options: caracal_bgp::rib::SessionOptions::default(),
             capabilities: Vec::new(),
         };
         rib.peer_up(now, &name(peer), session);

@@ -352,7 +352,10 @@ fn assert_datastore_clean(lab: &Lab) {
     // What an operator would see: any other exit status than success is an error here.
     let node = &caracals(lab)[0];
     let checked = lab.caracal(node, &["ipam", "check"]);
-    println!("{}", checked.unwrap_or_else(|e| panic!("{}", error_chain(&e))));
+    println!(
+        "{}",
+        checked.unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+    );
 }
 
 #[test]
