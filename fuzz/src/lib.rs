@@ -24,6 +24,7 @@ fn format(octet: u8) -> Format {
     if !bit(1) {
         families.insert(Family::Ipv4);
     }
+    let ids = if bit(7) { families } else { FamilySet::NONE };
     Format {
         four_octet_as: !bit(2),
         internal: !bit(3),
@@ -31,7 +32,8 @@ fn format(octet: u8) -> Format {
         extended_send: bit(5),
         extended_next_hop: bit(6),
         families,
-        ..Format::default()
+        path_ids_in: ids,
+        path_ids_out: ids,
     }
 }
 

@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
+use super::several::SentPaths;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;
-use crate::config::NextHopMode;
+use crate::config::{NextHopMode, PathCount};
 use crate::policy::{PeerKind, RouteView, Source, Verdict};
 use crate::types::{Asn, ClusterId, Community, RouterId};
 
@@ -37,6 +38,8 @@ pub(super) struct GroupKey {
     pub(super) extended_next_hop: bool,
     /// The peer understands LLGR_STALE (RFC 9494).
     pub(super) long_lived: bool,
+    /// How many paths per prefix the peer takes, in which families (RFC 7911).
+    pub(super) add_path: Option<(PathCount, Vec<Family>)>,
     pub(super) filters: Vec<Arc<NamedFilter>>,
 }
 
@@ -119,6 +122,10 @@ impl Member {
 }
 
 impl Sent {
+    pub(super) const fn new(attrs: Arc<PathAttrs>, source: PeerId) -> Self {
+        Self { attrs, source }
+    }
+
     pub(super) const fn attrs(&self) -> &Arc<PathAttrs> {
         &self.attrs
     }
@@ -128,7 +135,7 @@ impl Sent {
     }
 
     /// The attributes, when this member is told.
-    fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
+    pub(super) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
         if self.source == member.peer {
             Err(Withheld::SplitHorizon)
         } else if self.attrs.next_hop == Some(member.address) {
@@ -225,10 +232,18 @@ pub(super) struct ExportRoute<'a> {
     pub(super) prefix: Prefix,
     pub(super) attrs: &'a Arc<PathAttrs>,
     pub(super) peer: PeerId,
+    /// The path's own handle; that of the peer unless it sends several paths.
+    pub(super) handle: PeerId,
     pub(super) source: PathSource,
 }
 
 impl GroupKey {
+    /// How many paths of a family the members take; `None`: one, without identifier.
+    pub(super) fn paths_of(&self, family: Family) -> Option<PathCount> {
+        let (count, families) = self.add_path.as_ref()?;
+        families.contains(&family).then_some(*count)
+    }
+
     /// The attributes with which the route goes to a peer of this group.
     pub(super) fn export(
         &self,
@@ -241,6 +256,7 @@ impl GroupKey {
             attrs,
             peer,
             source,
+            ..
         } = route;
         self.allows(prefix.family(), attrs, source)?;
         let base = match cached(&cache.base, attrs, peer) {
@@ -407,6 +423,8 @@ pub(super) struct Group {
     pub(super) members: Vec<Member>,
     /// By destination handle.
     out: Vec<Option<Sent>>,
+    /// The same for families of which the members take several paths.
+    pub(super) paths: SentPaths,
 }
 
 impl Group {
@@ -415,6 +433,7 @@ impl Group {
             key,
             members: Vec::new(),
             out: Vec::new(),
+            paths: SentPaths::default(),
         }
     }
 
@@ -441,7 +460,8 @@ impl Group {
         cache: &mut ExportCache,
         interner: &mut Interner,
     ) -> Option<GroupRoute> {
-        let after = route.and_then(|route| {
+        let one = self.key.add_path.is_none() || self.key.paths_of(prefix.family()).is_none();
+        let after = route.filter(|_| one).and_then(|route| {
             let attrs = self.key.export(route, cache, interner).ok()?;
             Some(Sent {
                 attrs,
@@ -510,6 +530,7 @@ impl Group {
             .iter()
             .filter(|sent| visible(sent.as_ref(), member).is_some())
             .count()
+            + self.sent_paths(member).count()
     }
 }
 

@@ -39,8 +39,10 @@ pub struct Candidate {
     pub router_id: u32,
     /// Length of CLUSTER_LIST; 0 when absent.
     pub cluster_list_len: usize,
-    /// The peer's address, and its port for peers that share one: no two paths of a prefix have the same.
+    /// The peer's address, and its port for peers that share one: with `path_id`, no two paths of a prefix have the same.
     pub address: SocketAddr,
+    /// The identifier with which the peer sent it; 0 for peers that send one path.
+    pub path_id: u32,
 }
 
 /// The rule by which a path lost, or by which the best path beat the last of the others.
@@ -71,6 +73,8 @@ pub enum Reason {
     ClusterListLength,
     /// Lowest peer address (§9.1.2.2 g).
     PeerAddress,
+    /// Lowest path identifier, of several paths from one peer (RFC 7911 leaves it open).
+    PathId,
 }
 
 impl fmt::Display for Reason {
@@ -88,6 +92,7 @@ impl fmt::Display for Reason {
             Self::RouterId => "lower router id",
             Self::ClusterListLength => "shorter CLUSTER_LIST",
             Self::PeerAddress => "lower peer address",
+            Self::PathId => "lower path identifier",
         })
     }
 }
@@ -148,6 +153,7 @@ impl Decision {
             p.cluster_list_len
         });
         self.keep_lowest(paths, &mut last, Reason::PeerAddress, |p| p.address);
+        self.keep_lowest(paths, &mut last, Reason::PathId, |p| p.path_id);
         let best = self
             .lost
             .iter()

@@ -30,6 +30,7 @@ mod restart;
 mod select;
 mod session;
 mod settle;
+mod several;
 mod startup;
 mod table;
 mod view;
@@ -48,6 +49,7 @@ pub use next_hops::NextHops;
 pub use parting::Parting;
 pub use peers::PeerId;
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
+pub use several::{PathRoute, PathUpdate, ToldPath};
 pub use startup::StartupTimes;
 pub use view::{
     AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PathStatus, PeerCounts,
@@ -100,12 +102,16 @@ impl Changes {
 pub enum Outbound {
     /// Changes for all members of an update group; see [`GroupUpdate::for_member`].
     Group(GroupUpdate),
+    /// The same for groups whose members take several paths per prefix (RFC 7911).
+    Paths(PathUpdate),
     /// Announcements (`Some`) and withdrawals (`None`) for one peer.
     Peer {
         /// The peer.
         peer: PeerId,
         /// The routes.
         routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
+        /// Routes of families of which it takes several paths.
+        paths: Vec<ToldPath>,
     },
     /// Everything of a family again for one peer, marked as such (RFC 7313).
     Refresh {
@@ -115,6 +121,8 @@ pub enum Outbound {
         family: Family,
         /// Everything it is told.
         routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
+        /// The same when it takes several paths.
+        paths: Vec<ToldPath>,
     },
     /// The peer has announced more prefixes than it may; its session has to end.
     PrefixLimit {
@@ -216,8 +224,15 @@ impl Rib {
         self.start_session(now, id, session);
         self.enter_group(id);
         let routes = self.routes_of_member(id);
-        if !routes.is_empty() {
-            changes.out.push(Outbound::Peer { peer: id, routes });
+        let paths = self.paths_of_member(id, None);
+        if !routes.is_empty() || !paths.is_empty() {
+            let peer = id;
+            let all = Outbound::Peer {
+                peer,
+                routes,
+                paths,
+            };
+            changes.out.push(all);
         }
         if self.startup.deferring() {
             self.owed
@@ -256,13 +271,17 @@ impl Rib {
         };
         self.startup.activity(now, id);
         self.table.warm(&update.withdrawn);
-        for prefix in &update.withdrawn {
-            if let Some(dest) = self.table.find(prefix) {
-                self.remove_path(dest, id);
+        for (n, prefix) in update.withdrawn.iter().enumerate() {
+            let handle = match update.withdrawn_ids.get(n) {
+                Some(path_id) => self.peers.paths.find(id, *path_id),
+                None => Some(id),
+            };
+            if let (Some(dest), Some(handle)) = (self.table.find(prefix), handle) {
+                self.remove_path(dest, handle);
             }
         }
         if let Some(attrs) = update.attrs.filter(|_| !update.announced.is_empty()) {
-            self.learn(id, attrs, &update.announced);
+            self.learn(id, attrs, &update.announced, &update.announced_ids);
         }
         self.check_limit(id);
         if let Some(family) = update.end_of_rib {

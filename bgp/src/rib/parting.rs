@@ -37,9 +37,12 @@ impl Rib {
         let mut uncovered: Vec<Prefix> = Vec::new();
         for (_, dest) in self.table.iter() {
             let accepted = || dest.paths().iter().filter(|path| path.accepted.is_some());
-            let lost = accepted().any(|path| leaves.contains(&path.peer));
-            let covered =
-                || accepted().any(|path| !path.stale.is_kept() && !leaves.contains(&path.peer));
+            let lost = accepted().any(|path| leaves.contains(&self.peers.paths.owner(path.peer)));
+            let covered = || {
+                accepted().any(|path| {
+                    !path.stale.is_kept() && !leaves.contains(&self.peers.paths.owner(path.peer))
+                })
+            };
             if lost && !covered() {
                 uncovered.push(dest.prefix);
             }

@@ -19,7 +19,13 @@ impl Rib {
     }
 
     /// Takes routes from a peer into Adj-RIB-In and through import policy.
-    pub(super) fn learn(&mut self, id: PeerId, mut attrs: PathAttrs, prefixes: &[Prefix]) {
+    pub(super) fn learn(
+        &mut self,
+        id: PeerId,
+        mut attrs: PathAttrs,
+        prefixes: &[Prefix],
+        path_ids: &[u32],
+    ) {
         let Some(peer) = self.peers.get(id) else {
             return;
         };
@@ -29,10 +35,16 @@ impl Rib {
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
         self.table.warm(prefixes);
-        for prefix in prefixes
+        for (n, prefix) in prefixes
             .iter()
-            .filter(|prefix| families.contains(&Some(prefix.family())))
+            .enumerate()
+            .filter(|(_, prefix)| families.contains(&Some(prefix.family())))
         {
+            let peer_id = id;
+            let id = match path_ids.get(n) {
+                Some(path_id) => self.peers.paths.get_or_insert(peer_id, *path_id),
+                None => peer_id,
+            };
             let dest = self.table.find_or_insert(*prefix);
             if let Some(path) = self.table.get_mut(dest).path_of(id)
                 && Arc::ptr_eq(&path.received, &received)
@@ -71,6 +83,9 @@ impl Rib {
                 usize::from(old.is_none() && dest.prefix.family() == Family::Ipv6);
             state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
         }
+        if old.is_none() {
+            self.peers.paths.take(peer);
+        }
         let refusal = outcome.as_ref().err().copied();
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
         dest.push(Path {
@@ -96,6 +111,7 @@ impl Rib {
             state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
             state.accepted -= usize::from(old.accepted.is_some());
         }
+        self.peers.paths.drop(peer);
         // Also when it was not in use: the destination may be empty now and must be released.
         self.mark(id);
     }
@@ -110,21 +126,28 @@ impl Rib {
         self.mark(id);
     }
 
+    /// The paths of a peer that `which` selects: their destinations and their handles.
+    pub(super) fn find_paths(
+        &self,
+        peer: PeerId,
+        which: impl Fn(&Dest, &Path) -> bool,
+    ) -> Vec<(DestId, PeerId)> {
+        let mut found = Vec::new();
+        for (id, dest) in self.table.iter() {
+            for path in dest.paths() {
+                if self.peers.owns(peer, path.peer) && which(dest, path) {
+                    found.push((id, path.peer));
+                }
+            }
+        }
+        found
+    }
+
     /// Removes the paths of a peer that `which` selects.
     pub(super) fn remove_paths(&mut self, peer: PeerId, which: impl Fn(&Dest, &Path) -> bool) {
-        let matches = |dest: &Dest| {
-            dest.paths()
-                .iter()
-                .any(|path| path.peer == peer && which(dest, path))
-        };
-        let found: Vec<DestId> = self
-            .table
-            .iter()
-            .filter(|(_, dest)| matches(dest))
-            .map(|(id, _)| id)
-            .collect();
-        for id in found {
-            self.remove_path(id, peer);
+        let found = self.find_paths(peer, which);
+        for (id, handle) in found {
+            self.remove_path(id, handle);
         }
     }
 

@@ -10,6 +10,7 @@ use caracal_model::net::Family;
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
 use super::session::SessionInfo;
+use super::several::PathHandles;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, PeerKind, Term, Verdict};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
@@ -229,6 +230,11 @@ impl PeerState {
             families: session.families.clone(),
             extended_next_hop: session.options.extended_next_hop,
             long_lived: session.options.long_lived.is_some(),
+            add_path: self
+                .config
+                .add_path
+                .send
+                .map(|count| (count, session.options.path_ids_out.clone())),
             filters: self.export.clone(),
         })
     }
@@ -250,6 +256,8 @@ pub(super) struct Peers {
     /// Slot 0 is [`PeerId::LOCAL`] and always empty.
     slots: Vec<Option<PeerState>>,
     names: BTreeMap<PeerName, PeerId>,
+    /// Handles of paths that came with an identifier; each stands for its peer.
+    pub(super) paths: PathHandles,
 }
 
 impl Default for Peers {
@@ -257,6 +265,7 @@ impl Default for Peers {
         Self {
             slots: vec![None],
             names: BTreeMap::new(),
+            paths: PathHandles::default(),
         }
     }
 }
@@ -267,11 +276,16 @@ impl Peers {
     }
 
     pub(super) fn get(&self, id: PeerId) -> Option<&PeerState> {
-        self.slots.get(id.index())?.as_ref()
+        self.slots.get(self.paths.owner(id).index())?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut PeerState> {
-        self.slots.get_mut(id.index())?.as_mut()
+        self.slots.get_mut(self.paths.owner(id).index())?.as_mut()
+    }
+
+    /// True when a path with this handle came from the peer.
+    pub(super) fn owns(&self, peer: PeerId, handle: PeerId) -> bool {
+        self.paths.owner(handle) == peer
     }
 
     /// All peers by name.

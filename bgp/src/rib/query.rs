@@ -74,7 +74,11 @@ impl Rib {
     #[must_use]
     pub fn received(&self, peer: &PeerName) -> Option<Vec<RouteInfo>> {
         let id = self.peers.id(peer)?;
-        let has = |dest: &&Dest| dest.paths().iter().any(|path| path.peer == id);
+        let has = |dest: &&Dest| {
+            dest.paths()
+                .iter()
+                .any(|path| self.peers.owns(id, path.peer))
+        };
         let mut dests: Vec<&Dest> = self
             .table
             .iter()
@@ -101,11 +105,20 @@ impl Rib {
             .filter_map(|(prefix, attrs)| {
                 Some(AdvertisedRoute {
                     prefix,
+                    path_id: None,
                     attrs: AttrsInfo::from(&*attrs?),
                 })
             })
             .collect();
-        routes.sort_unstable_by_key(|route| route.prefix);
+        let paths = self.paths_of_member(self.peers.id(peer)?, None);
+        routes.extend(paths.into_iter().filter_map(|(prefix, path_id, attrs)| {
+            Some(AdvertisedRoute {
+                prefix,
+                path_id: Some(path_id),
+                attrs: AttrsInfo::from(&*attrs?),
+            })
+        }));
+        routes.sort_unstable_by_key(|route| (route.prefix, route.path_id));
         Some(routes)
     }
 
@@ -176,7 +189,10 @@ impl Rib {
     fn advertisement(&self, id: DestId, dest: &Dest, peer: PeerId) -> Option<Advertisement> {
         let (group, member) = self.membership(peer)?;
         let route = export_route(dest, &self.peers)?;
-        if let Some(attrs) = group.sent(id, member) {
+        let sent = group
+            .sent(id, member)
+            .or_else(|| group.sent_path(id, member));
+        if let Some(attrs) = sent {
             return Some(Advertisement::Sent(AttrsInfo::from(&**attrs)));
         }
         let why = group.withheld(id, member).or_else(|| {
@@ -260,6 +276,7 @@ impl Rib {
         RouteInfo {
             prefix,
             peer: self.peers.get(path.peer).map(|peer| peer.name.clone()),
+            path_id: self.peers.paths.path_id(path.peer),
             attrs: AttrsInfo::from(&**path.accepted.as_ref().unwrap_or(&path.received)),
             stale: path.stale.is_kept(),
             status,

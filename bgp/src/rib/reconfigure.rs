@@ -9,10 +9,13 @@ use caracal_model::net::Prefix;
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::{DestId, Staleness};
-use super::{Changes, Outbound, PeerId, Refusal, Rib};
+use super::{Changes, Outbound, PeerId, Refusal, Rib, ToldPath};
 use crate::attrs::PathAttrs;
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
+
+/// A prefix and what a peer is told of it; `None` withdraws.
+type Told = (Prefix, Option<Arc<PathAttrs>>);
 
 impl Rib {
     /// Gives a peer another name; nothing else changes. The new name is not taken.
@@ -60,9 +63,15 @@ impl Rib {
             self.startup.expect(now, id, restart_time);
         }
         for id in self.peers.ids() {
-            let routes = self.regroup(id);
-            if !routes.is_empty() {
-                changes.out.push(Outbound::Peer { peer: id, routes });
+            let (routes, paths) = self.regroup(id);
+            if !routes.is_empty() || !paths.is_empty() {
+                let peer = id;
+                let difference = Outbound::Peer {
+                    peer,
+                    routes,
+                    paths,
+                };
+                changes.out.push(difference);
             }
         }
         for prefix in &change.withdrawn {
@@ -114,7 +123,7 @@ impl Rib {
             let affected: Vec<_> = dest
                 .paths()
                 .iter()
-                .filter(|path| peers.contains(&path.peer))
+                .filter(|path| peers.contains(&self.peers.paths.owner(path.peer)))
                 .map(|path| (path.peer, path.received.clone()))
                 .collect();
             for (from, received) in affected {
@@ -167,27 +176,28 @@ impl Rib {
 
     /// Moves an established peer to the update group of its new rules. The result: what it must be told to
     /// get from the old view to the new one.
-    fn regroup(&mut self, id: PeerId) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
+    fn regroup(&mut self, id: PeerId) -> (Vec<Told>, Vec<ToldPath>) {
         let Some((old, member)) = self.membership(id) else {
-            return Vec::new();
+            return Default::default();
         };
         let key = self.peers.get(id).and_then(PeerState::group_key);
         if key.as_ref() == Some(&old.key) {
-            return Vec::new();
+            return Default::default();
         }
         let member = *member;
         let Some(next) = self.group_for(id) else {
-            return Vec::new();
+            return Default::default();
         };
         let Some((old, _)) = self.membership(id) else {
-            return Vec::new();
+            return Default::default();
         };
         let Some(new) = self.groups[next].as_ref() else {
-            return Vec::new();
+            return Default::default();
         };
         let routes = old.difference(&member, new, &member, |index| self.table.prefix_at(index));
+        let paths = old.path_difference(&member, new, &member, |index| self.table.prefix_at(index));
         self.leave_group(id);
         self.enter_group(id);
-        routes
+        (routes, paths)
     }
 }

@@ -18,6 +18,7 @@ impl Rib {
         };
         let mut routes = self.routes_of_member(peer);
         routes.retain(|(prefix, _)| prefix.family() == family);
+        let paths = self.paths_of_member(peer, Some(family));
         let marked = self
             .session(name)
             .is_some_and(|session| session.options.enhanced_refresh);
@@ -27,10 +28,16 @@ impl Rib {
                 peer,
                 family,
                 routes,
+                paths,
             };
             changes.out.push(refresh);
-        } else if !routes.is_empty() {
-            changes.out.push(Outbound::Peer { peer, routes });
+        } else if !routes.is_empty() || !paths.is_empty() {
+            let all = Outbound::Peer {
+                peer,
+                routes,
+                paths,
+            };
+            changes.out.push(all);
         }
         changes
     }
@@ -44,15 +51,12 @@ impl Rib {
             return;
         };
         peer.refreshing[slot(family)] = Some(now + STALE_LIMIT);
-        for dest in self.table.ids() {
-            let dest = self.table.get_mut(dest);
-            if dest.prefix.family() != family {
-                continue;
-            }
-            for path in dest.paths_mut() {
-                if path.peer == id && path.stale == Staleness::Fresh {
-                    path.stale = Staleness::Refresh;
-                }
+        let fresh = self.find_paths(id, |dest, path| {
+            path.stale == Staleness::Fresh && dest.prefix.family() == family
+        });
+        for (dest, handle) in fresh {
+            if let Some(path) = self.table.get_mut(dest).path_of(handle) {
+                path.stale = Staleness::Refresh;
             }
         }
     }

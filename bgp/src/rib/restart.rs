@@ -120,12 +120,10 @@ impl Rib {
             restart.families.iter().any(|(kept, _)| *kept == family) || long_lived.contains(&family)
         };
         self.remove_paths(id, |dest, _| !kept(dest.prefix.family()));
-        for dest in self.table.ids() {
-            if let Some(path) = self.table.get_mut(dest).path_of(id)
-                && path.stale != Staleness::LongLived
-            {
+        for (dest, handle) in self.find_paths(id, |_, path| path.stale != Staleness::LongLived) {
+            if let Some(path) = self.table.get_mut(dest).path_of(handle) {
                 path.stale = Staleness::Restart;
-                self.touch(dest, id);
+                self.touch(dest, handle);
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
@@ -155,7 +153,10 @@ impl Rib {
         let mut restart = false;
         let mut long_lived = [false; 2];
         for (_, dest) in self.table.iter() {
-            let of_peer = dest.paths().iter().filter(|path| path.peer == id);
+            let of_peer = dest
+                .paths()
+                .iter()
+                .filter(|path| self.peers.owns(id, path.peer));
             for path in of_peer {
                 match path.stale {
                     Staleness::Restart => restart = true,
@@ -224,8 +225,8 @@ impl Rib {
         }
         let kept = |family: Family| entries.iter().any(|entry| entry.family == family);
         self.remove_paths(id, |dest, _| !kept(dest.prefix.family()));
-        for dest in self.table.ids() {
-            self.keep_path_long(dest, id);
+        for (dest, handle) in self.find_paths(id, |_, path| path.stale != Staleness::LongLived) {
+            self.keep_path_long(dest, handle);
         }
         // Drops the timers of families of which nothing is left.
         self.sweep_stale(id, |_, _| false);
@@ -235,9 +236,6 @@ impl Rib {
         let Some(path) = self.table.get_mut(dest).path_of(id) else {
             return;
         };
-        if path.stale == Staleness::LongLived {
-            return;
-        }
         path.stale = Staleness::LongLived;
         let Some(accepted) = path.accepted.clone() else {
             return;

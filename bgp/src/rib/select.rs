@@ -41,6 +41,7 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Opt
         router_id: 0,
         cluster_list_len: attrs.cluster_list.len(),
         address: ([0, 0, 0, 0], 0).into(),
+        path_id: 0,
     };
     if path.peer == PeerId::LOCAL {
         return Some(common);
@@ -53,6 +54,7 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Opt
         metric: next_hops.metric(&attrs.next_hop?)?,
         router_id: attrs.originator_id.unwrap_or(session.router_id).number(),
         address: peer.address(),
+        path_id: peers.paths.path_id(path.peer).unwrap_or_default(),
         ..common
     })
 }

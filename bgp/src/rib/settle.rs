@@ -8,7 +8,8 @@ use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
 use super::peers::Peers;
-use super::table::{Dest, DestId};
+use super::several::{PathRoute, PathUpdate};
+use super::table::{Dest, DestId, Path};
 use super::{Changes, Outbound, PeerId, Rib};
 use crate::attrs::PathAttrs;
 
@@ -21,6 +22,12 @@ impl Rib {
         }
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
         updates.resize_with(self.groups.len(), Default::default);
+        let takes_several = |group: &Group| group.key.add_path.is_some();
+        let several = self.groups.iter().flatten().any(takes_several);
+        let mut path_routes: Vec<Vec<PathRoute>> = Vec::new();
+        if several {
+            path_routes.resize_with(self.groups.len(), Vec::new);
+        }
         for id in dirty {
             let dest = self.table.get_mut(id);
             dest.dirty = false;
@@ -35,6 +42,9 @@ impl Rib {
                     routes.extend(group.update(id, dest.prefix, route, cache, interner));
                 }
             }
+            if several {
+                self.settle_paths(id, &mut path_routes);
+            }
             if self.table.get(id).paths().is_empty() {
                 self.table.release(id);
             }
@@ -47,6 +57,29 @@ impl Rib {
                     .push(Outbound::Group(GroupUpdate { members, routes }));
             }
         }
+        for (group, routes) in self.groups.iter().zip(path_routes) {
+            if let Some(group) = group.as_ref().filter(|_| !routes.is_empty()) {
+                let members = group.members.clone();
+                changes
+                    .out
+                    .push(Outbound::Paths(PathUpdate { members, routes }));
+            }
+        }
+    }
+
+    /// Exports the paths of a destination to the groups that take several.
+    fn settle_paths(&mut self, id: DestId, changes: &mut [Vec<PathRoute>]) {
+        let prefix = self.table.get(id).prefix;
+        let mut groups = std::mem::take(&mut self.groups);
+        let mut interner = std::mem::take(&mut self.interner);
+        let paths = self.in_order(self.table.get(id));
+        for (group, changes) in groups.iter_mut().zip(changes) {
+            if let Some(group) = group {
+                group.update_paths(id, prefix, &paths, &mut interner, changes);
+            }
+        }
+        self.groups = groups;
+        self.interner = interner;
     }
 
     /// The index of the group with the export rules of an established peer, made if necessary.
@@ -61,6 +94,14 @@ impl Rib {
         for (id, dest) in self.table.iter() {
             let route = export_route(dest, &self.peers);
             group.update(id, dest.prefix, route, &mut cache, &mut self.interner);
+        }
+        if group.key.add_path.is_some() {
+            let mut interner = std::mem::take(&mut self.interner);
+            for (id, dest) in self.table.iter() {
+                let paths = self.in_order(dest);
+                group.update_paths(id, dest.prefix, &paths, &mut interner, &mut Vec::new());
+            }
+            self.interner = interner;
         }
         let free = self.groups.iter().position(Option::is_none);
         let index = free.unwrap_or(self.groups.len());
@@ -120,15 +161,24 @@ impl Rib {
 
 /// The best path of a destination with its source, for export.
 pub(super) fn export_route<'a>(dest: &'a Dest, peers: &Peers) -> Option<ExportRoute<'a>> {
-    let best = dest.best()?;
-    let source = match best.peer {
+    export_path(dest.prefix, dest.best()?, peers)
+}
+
+/// A path with its source, for export.
+pub(super) fn export_path<'a>(
+    prefix: Prefix,
+    path: &'a Path,
+    peers: &Peers,
+) -> Option<ExportRoute<'a>> {
+    let source = match path.peer {
         PeerId::LOCAL => PathSource::Local,
         peer => peers.get(peer)?.source()?,
     };
     Some(ExportRoute {
-        prefix: dest.prefix,
-        attrs: best.accepted.as_ref()?,
-        peer: best.peer,
+        prefix,
+        attrs: path.accepted.as_ref()?,
+        peer: peers.paths.owner(path.peer),
+        handle: path.peer,
         source,
     })
 }

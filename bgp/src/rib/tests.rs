@@ -10,6 +10,7 @@ mod reconfigure;
 mod refresh;
 mod restart;
 mod sequences;
+mod several;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -104,6 +105,8 @@ struct Net {
     config: SpeakerConfig,
     /// What each peer knows from us.
     told: BTreeMap<PeerId, Told>,
+    /// The same for peers that take several paths.
+    told_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
     /// End-of-RIB markers in the order in which they were sent.
     markers: Vec<(PeerId, Family)>,
     /// Marked refreshes in the order in which they were sent.
@@ -127,6 +130,7 @@ impl Net {
             now,
             config,
             told: BTreeMap::new(),
+            told_paths: BTreeMap::new(),
             markers: Vec::new(),
             refreshes: Vec::new(),
             notices: Vec::new(),
@@ -159,12 +163,28 @@ impl Net {
                         self.tell(member.peer, update.for_member(member).collect());
                     }
                 }
-                Outbound::Peer { peer, routes } => self.tell(peer, routes),
+                Outbound::Paths(update) => {
+                    for member in &update.members {
+                        self.tell_paths(member.peer, update.for_member(member).collect());
+                    }
+                }
+                Outbound::Peer {
+                    peer,
+                    routes,
+                    paths,
+                } => {
+                    self.tell(peer, routes);
+                    self.tell_paths(peer, paths);
+                }
                 Outbound::Refresh {
                     peer,
                     family,
                     routes,
+                    paths,
                 } => {
+                    let told_paths = self.told_paths.entry(peer).or_default();
+                    told_paths.retain(|(prefix, _), _| prefix.family() != family);
+                    self.tell_paths(peer, paths);
                     let told = self.told.entry(peer).or_default();
                     told.retain(|prefix, _| prefix.family() != family);
                     self.refreshes.push((peer, family));
@@ -194,6 +214,19 @@ impl Net {
         }
     }
 
+    fn tell_paths(&mut self, peer: PeerId, paths: Vec<ToldPath>) {
+        let told = self.told_paths.entry(peer).or_default();
+        for (prefix, path_id, attrs) in paths {
+            match attrs {
+                Some(attrs) => drop(told.insert((prefix, path_id), attrs)),
+                None => {
+                    let known = told.remove(&(prefix, path_id));
+                    assert!(known.is_some(), "{prefix} {path_id} was never announced");
+                }
+            }
+        }
+    }
+
     /// The mirror equals what the table says when asked.
     fn check(&self) {
         let learned: BTreeMap<_, _> = self.rib.all_learned().collect();
@@ -202,6 +235,17 @@ impl Net {
             let id = self.rib.peer_id(name).unwrap();
             let told: Vec<_> = self.told.get(&id).into_iter().flatten().collect();
             let asked = self.rib.advertised(name).unwrap();
+            let (paths, asked): (Vec<_>, Vec<_>) =
+                asked.into_iter().partition(|route| route.path_id.is_some());
+            let told_paths = self.told_paths.get(&id).into_iter().flatten();
+            let told_paths: Vec<_> = told_paths
+                .map(|((prefix, path_id), attrs)| AdvertisedRoute {
+                    prefix: *prefix,
+                    path_id: Some(*path_id),
+                    attrs: AttrsInfo::from(&**attrs),
+                })
+                .collect();
+            assert_eq!(told_paths, paths, "{name}");
             assert_eq!(told.len(), asked.len(), "{name}");
             for ((prefix, attrs), asked) in told.into_iter().zip(asked) {
                 assert_eq!(
@@ -226,6 +270,7 @@ impl Net {
 
     fn up_with(&mut self, n: u8, session: SessionInfo) {
         self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
+        self.told_paths.remove(&self.rib.peer_id(&name(n)).unwrap());
         let changes = self.rib.peer_up(self.now, &name(n), session);
         self.mirror(changes);
     }
@@ -233,6 +278,7 @@ impl Net {
     fn down(&mut self, n: u8, graceful: bool) {
         let changes = self.rib.peer_down(self.now, &name(n), graceful);
         self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
+        self.told_paths.remove(&self.rib.peer_id(&name(n)).unwrap());
         self.mirror(changes);
     }
 

@@ -151,6 +151,9 @@ pub struct RouteInfo {
     pub prefix: Prefix,
     /// Who sent it; `None` for a route of ours.
     pub peer: Option<PeerName>,
+    /// The identifier with which it was sent (RFC 7911).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_id: Option<u32>,
     /// The attributes: after import policy, or as received when refused.
     #[serde(flatten)]
     pub attrs: AttrsInfo,
@@ -166,6 +169,9 @@ pub struct RouteInfo {
 pub struct AdvertisedRoute {
     /// The destination.
     pub prefix: Prefix,
+    /// The identifier with which the peer gets it (RFC 7911).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_id: Option<u32>,
     /// The attributes that the peer gets.
     #[serde(flatten)]
     pub attrs: AttrsInfo,

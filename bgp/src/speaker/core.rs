@@ -340,18 +340,33 @@ impl Core {
                         }
                     }
                 }
-                Outbound::Peer { peer, routes } => {
+                Outbound::Paths(update) => {
+                    for member in &update.members {
+                        if let Some(feed) = self.feed(member.peer) {
+                            feed.extend_paths(update.for_member(member));
+                        }
+                    }
+                }
+                Outbound::Peer {
+                    peer,
+                    routes,
+                    paths,
+                } => {
                     if let Some(feed) = self.feed(peer) {
                         feed.extend(routes);
+                        if !paths.is_empty() {
+                            feed.extend_paths(paths);
+                        }
                     }
                 }
                 Outbound::Refresh {
                     peer,
                     family,
                     routes,
+                    paths,
                 } => {
                     if let Some(feed) = self.feed(peer) {
-                        feed.refresh(family, routes);
+                        feed.refresh(family, routes, paths);
                     }
                 }
                 Outbound::PrefixLimit {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
-use crate::rib::Member;
+use crate::rib::{Member, ToldPath};
 
 /// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest replaces all
 /// before it, and what a peer that does not read costs is bounded by the table.
@@ -23,6 +23,8 @@ const SHARED_LIMIT: usize = 128 * 1024;
 #[derive(Debug)]
 struct Pending<V> {
     values: HashMap<Prefix, V>,
+    /// The same for paths with an identifier (RFC 7911).
+    paths: HashMap<(Prefix, u32), V>,
     order: VecDeque<Item>,
     /// Changes of an update group, newer than all of the above and in order.
     shared: VecDeque<(Arc<SharedUpdate>, Member)>,
@@ -37,6 +39,8 @@ struct Pending<V> {
 enum Item {
     /// The pending value of this prefix.
     Value(Prefix),
+    /// The pending value of this path.
+    Path(Prefix, u32),
     /// Everything that was pushed before has been taken.
     Marker(Marker),
 }
@@ -67,6 +71,12 @@ impl<V> Pending<V> {
 }
 
 impl Pending<Option<Arc<PathAttrs>>> {
+    fn push_path(&mut self, prefix: Prefix, path_id: u32, value: Option<Arc<PathAttrs>>) {
+        if self.paths.insert((prefix, path_id), value).is_none() {
+            self.order.push_back(Item::Path(prefix, path_id));
+        }
+    }
+
     /// Drops what is pending for a family, marks of a refresh included.
     fn forget(&mut self, family: Family) {
         self.order.retain(|item| match item {
@@ -74,7 +84,11 @@ impl Pending<Option<Arc<PathAttrs>>> {
                 self.values.remove(prefix);
                 false
             }
-            Item::Value(_) => true,
+            Item::Path(prefix, path_id) if prefix.family() == family => {
+                self.paths.remove(&(*prefix, *path_id));
+                false
+            }
+            Item::Value(_) | Item::Path(..) => true,
             Item::Marker(Marker::RefreshBegin(seen) | Marker::RefreshEnd(seen)) => *seen != family,
             Item::Marker(Marker::EndOfRib(_)) => true,
         });
@@ -102,6 +116,7 @@ impl<V> Feed<V> {
     fn new() -> Self {
         let pending = Pending {
             values: HashMap::default(),
+            paths: HashMap::default(),
             order: VecDeque::new(),
             shared: VecDeque::new(),
             shared_len: 0,
@@ -179,15 +194,23 @@ pub struct OutBatch {
     pub withdrawn: Vec<Prefix>,
     /// Prefixes to announce, by attribute set; no set occurs twice.
     pub announced: Vec<(Arc<PathAttrs>, Vec<Prefix>)>,
+    /// Paths to announce (`Some`) or withdraw, by attribute set.
+    pub paths: Vec<PathBatch>,
     /// What is due after the above, in this order.
     pub markers: Vec<Marker>,
 }
+
+/// Paths with identifiers (RFC 7911) that share attributes; `None` withdraws them.
+pub type PathBatch = (Option<Arc<PathAttrs>>, Vec<(Prefix, u32)>);
 
 impl OutBatch {
     /// True when there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.withdrawn.is_empty() && self.announced.is_empty() && self.markers.is_empty()
+        self.withdrawn.is_empty()
+            && self.announced.is_empty()
+            && self.paths.is_empty()
+            && self.markers.is_empty()
     }
 }
 
@@ -213,6 +236,17 @@ impl OutFeed {
     pub fn extend(&self, changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>) {
         self.feed.lock().fold();
         self.feed.extend(changes);
+    }
+
+    /// The same for paths with identifiers (RFC 7911).
+    pub fn extend_paths(&self, changes: impl IntoIterator<Item = ToldPath>) {
+        let mut pending = self.feed.lock();
+        pending.fold();
+        for (prefix, path_id, attrs) in changes {
+            pending.push_path(prefix, path_id, attrs);
+        }
+        drop(pending);
+        self.feed.bell.notify_one();
     }
 
     /// Queues a change of the peer's update group. As long as the reader keeps up nothing is copied.
@@ -248,6 +282,7 @@ impl OutFeed {
         &self,
         family: Family,
         changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>,
+        paths: impl IntoIterator<Item = ToldPath>,
     ) {
         let mut pending = self.feed.lock();
         pending.fold();
@@ -262,6 +297,9 @@ impl OutFeed {
         }
         for (prefix, value) in changes {
             pending.push(prefix, value);
+        }
+        for (prefix, path_id, value) in paths {
+            pending.push_path(prefix, path_id, value);
         }
         pending.order.push_back(if marked {
             Item::Marker(Marker::RefreshEnd(family))
@@ -314,6 +352,7 @@ impl OutFeed {
     fn take_from(pending: &mut Pending<Option<Arc<PathAttrs>>>, max: usize) -> OutBatch {
         let mut batch = OutBatch::default();
         let mut groups: HashMap<*const PathAttrs, usize> = HashMap::default();
+        let mut path_groups: HashMap<*const PathAttrs, usize> = HashMap::default();
         for _ in 0..max {
             match pending.order.front() {
                 Some(Item::Value(prefix)) if batch.markers.is_empty() => {
@@ -332,11 +371,24 @@ impl OutFeed {
                         None => {}
                     }
                 }
+                Some(Item::Path(prefix, path_id)) if batch.markers.is_empty() => {
+                    let key = (*prefix, *path_id);
+                    pending.order.pop_front();
+                    let Some(attrs) = pending.paths.remove(&key) else {
+                        continue;
+                    };
+                    let known = attrs.as_ref().map_or(std::ptr::null(), Arc::as_ptr);
+                    let group = *path_groups.entry(known).or_insert_with(|| {
+                        batch.paths.push((attrs, Vec::new()));
+                        batch.paths.len() - 1
+                    });
+                    batch.paths[group].1.push(key);
+                }
                 Some(Item::Marker(marker)) => {
                     batch.markers.push(*marker);
                     pending.order.pop_front();
                 }
-                Some(Item::Value(_)) | None => break,
+                Some(Item::Value(_) | Item::Path(..)) | None => break,
             }
         }
         batch
@@ -406,7 +458,8 @@ impl<V> KeyedFeed<V> {
         drop(pending);
         let take = |item: &Item| match item {
             Item::Value(prefix) => values.remove(prefix).map(|value| (*prefix, value)),
-            Item::Marker(_) => None,
+            // Paths are for peers.
+            Item::Path(..) | Item::Marker(_) => None,
         };
         order.iter().filter_map(take).collect()
     }
@@ -476,7 +529,7 @@ mod tests {
         feed.push(p("10.0.9.0/24"), None);
         feed.push(p("fd00::/64"), None);
         for _ in 0..2 {
-            feed.refresh(Family::Ipv4, [(p("10.0.0.0/24"), Some(attrs(2)))]);
+            feed.refresh(Family::Ipv4, [(p("10.0.0.0/24"), Some(attrs(2)))], []);
         }
         feed.push(p("10.0.1.0/24"), Some(attrs(3)));
         let before = feed.take(10);
@@ -499,7 +552,7 @@ mod tests {
         let one = attrs(1);
         feed.push(p("10.0.0.0/24"), Some(one.clone()));
         feed.end_of_rib(Family::Ipv4);
-        feed.refresh(Family::Ipv4, [(p("10.0.1.0/24"), Some(one))]);
+        feed.refresh(Family::Ipv4, [(p("10.0.1.0/24"), Some(one))], []);
         let batch = feed.take(10);
         assert_eq!(batch.announced[0].1.len(), 2);
         assert_eq!(batch.markers, [Marker::EndOfRib(Family::Ipv4)]);

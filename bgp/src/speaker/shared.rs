@@ -13,6 +13,7 @@ use tracing::warn;
 use crate::attrs::PathAttrs;
 use crate::rib::{Bundles, GroupUpdate, Member};
 use crate::wire::format::Format;
+use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
 
 /// Changes in one shared update at most: a few full messages, so that a session packs little beyond its limit.
@@ -126,20 +127,20 @@ impl Encoded {
 }
 
 /// Appends announcements of `prefixes`, of whatever family the session carries.
-pub(super) fn announce(
+pub(super) fn announce<N: Nlri>(
     attrs: &PathAttrs,
-    prefixes: &[Prefix],
+    prefixes: &[N],
     format: &Format,
     out: &mut BytesMut,
 ) {
     for family in format.families.iter() {
-        let of_family = |prefix: &Prefix| prefix.family() == family;
+        let of_family = |nlri: &N| nlri.prefix().family() == family;
         if !prefixes.iter().any(of_family) {
             continue;
         }
         if let Err(error) = encode_announce(family, attrs, prefixes, format, out) {
             // What the peer last heard of them is no longer true.
-            let count = prefixes.iter().filter(|prefix| of_family(prefix)).count();
+            let count = prefixes.iter().filter(|nlri| of_family(nlri)).count();
             warn!(%error, count, "routes cannot be announced and are withdrawn instead");
             encode_withdraw(family, prefixes, format, out);
         }
@@ -147,7 +148,7 @@ pub(super) fn announce(
 }
 
 /// Appends withdrawals of `prefixes`, of whatever family the session carries.
-pub(super) fn withdraw(prefixes: &[Prefix], format: &Format, out: &mut BytesMut) {
+pub(super) fn withdraw<N: Nlri>(prefixes: &[N], format: &Format, out: &mut BytesMut) {
     for family in [Family::Ipv4, Family::Ipv6] {
         if format.families.contains(family) {
             encode_withdraw(family, prefixes, format, out);

@@ -13,19 +13,87 @@ use super::error::Fault;
 /// A length beyond the family's or a prefix cut off. `out` then holds the prefixes before it.
 pub fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result<(), Fault> {
     while let Some((len, rest)) = input.split_first() {
-        if *len > family.bits() {
-            return Err(Fault::PrefixLength(*len));
-        }
-        let (octets, rest) = rest
-            .split_at_checked(usize::from(len.div_ceil(8)))
-            .ok_or(Fault::PrefixCut)?;
-        out.push(match family {
-            Family::Ipv4 => Prefix::v4(Ipv4Addr::from(padded::<4>(octets)), *len),
-            Family::Ipv6 => Prefix::v6(Ipv6Addr::from(padded::<16>(octets)), *len),
-        });
+        let (prefix, rest) = one(*len, rest, family)?;
+        out.push(prefix);
         input = rest;
     }
     Ok(())
+}
+
+/// [`decode`] for a family whose prefixes each follow a path identifier (RFC 7911 §3).
+///
+/// # Errors
+/// A length beyond the family's, a prefix or an identifier cut off. Both lists then hold what was before it.
+pub fn decode_with_ids(
+    mut input: &[u8],
+    family: Family,
+    out: &mut Vec<Prefix>,
+    ids: &mut Vec<u32>,
+) -> Result<(), Fault> {
+    while !input.is_empty() {
+        let (id, rest) = input.split_first_chunk().ok_or(Fault::PrefixCut)?;
+        let (len, rest) = rest.split_first().ok_or(Fault::PrefixCut)?;
+        let (prefix, rest) = one(*len, rest, family)?;
+        out.push(prefix);
+        ids.push(u32::from_be_bytes(*id));
+        input = rest;
+    }
+    Ok(())
+}
+
+/// The prefix of this length at the start of `input`, and what comes after it.
+#[inline]
+fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), Fault> {
+    if len > family.bits() {
+        return Err(Fault::PrefixLength(len));
+    }
+    let (octets, rest) = input
+        .split_at_checked(usize::from(len.div_ceil(8)))
+        .ok_or(Fault::PrefixCut)?;
+    let prefix = match family {
+        Family::Ipv4 => Prefix::v4(Ipv4Addr::from(padded::<4>(octets)), len),
+        Family::Ipv6 => Prefix::v6(Ipv6Addr::from(padded::<16>(octets)), len),
+    };
+    Ok((prefix, rest))
+}
+
+/// What stands in a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911 §3).
+pub trait Nlri {
+    /// The prefix.
+    fn prefix(&self) -> &Prefix;
+    /// Octets that it takes.
+    fn encoded_len(&self) -> usize;
+    /// Appends it.
+    fn encode(&self, out: &mut BytesMut);
+}
+
+impl Nlri for Prefix {
+    fn prefix(&self) -> &Prefix {
+        self
+    }
+
+    fn encoded_len(&self) -> usize {
+        encoded_len(self)
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        encode(self, out);
+    }
+}
+
+impl Nlri for (Prefix, u32) {
+    fn prefix(&self) -> &Prefix {
+        &self.0
+    }
+
+    fn encoded_len(&self) -> usize {
+        4 + encoded_len(&self.0)
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        out.put_u32(self.1);
+        encode(&self.0, out);
+    }
 }
 
 /// `octets`, filled up with zeros. The caller has checked the length.

@@ -13,8 +13,9 @@ use super::attr::{self, Parsed, Source};
 use super::error::{AttrFault, Fault, UpdateError, Verdict};
 use super::format::Format;
 use super::header::{self, HEADER_LEN, Kind};
+use super::nlri::{self, Nlri};
 use super::notification::UpdateSubcode;
-use super::{mp, nlri, reader};
+use super::{mp, reader};
 use crate::attrs::PathAttrs;
 
 /// One UPDATE. Which family a prefix belongs to is in the prefix; whether it travelled in the classic
@@ -29,6 +30,10 @@ pub struct Update {
     pub withdrawn: Vec<Prefix>,
     /// Prefixes that are reachable with `attrs`.
     pub announced: Vec<Prefix>,
+    /// The path identifiers of `withdrawn`, in its order (RFC 7911); empty when none has one.
+    pub withdrawn_ids: Vec<u32>,
+    /// The path identifiers of `announced`, in its order; empty when none has one.
+    pub announced_ids: Vec<u32>,
     /// The attributes of `announced`; `Some` whenever that is not empty.
     pub attrs: Option<PathAttrs>,
     /// The message is the End-of-RIB marker of this family (RFC 4724 §2); all else is empty.
@@ -73,9 +78,49 @@ impl Decoded {
 /// Prefixes by the place they came from.
 #[derive(Default)]
 struct Prefixes {
-    withdrawn: Vec<Prefix>,
-    classic: Vec<Prefix>,
-    reach: Vec<Prefix>,
+    withdrawn: List,
+    classic: List,
+    reach: List,
+}
+
+/// Prefixes and, unless none has one, their path identifiers.
+#[derive(Default)]
+struct List {
+    prefixes: Vec<Prefix>,
+    ids: Vec<u32>,
+}
+
+impl List {
+    fn is_empty(&self) -> bool {
+        self.prefixes.is_empty()
+    }
+
+    /// Reads prefixes of a family as the session writes them.
+    fn read(&mut self, input: &[u8], family: Family, format: &Format) -> Result<(), Fault> {
+        if format.path_ids_in.contains(family) {
+            self.ids.resize(self.prefixes.len(), 0);
+            return nlri::decode_with_ids(input, family, &mut self.prefixes, &mut self.ids);
+        }
+        nlri::decode(input, family, &mut self.prefixes)?;
+        self.fill();
+        Ok(())
+    }
+
+    /// Where one has an identifier, the others have 0.
+    fn fill(&mut self) {
+        if !self.ids.is_empty() {
+            self.ids.resize(self.prefixes.len(), 0);
+        }
+    }
+
+    fn append(&mut self, mut other: Self) {
+        if !other.ids.is_empty() {
+            self.ids.resize(self.prefixes.len(), 0);
+        }
+        self.prefixes.append(&mut other.prefixes);
+        self.ids.append(&mut other.ids);
+        self.fill();
+    }
 }
 
 /// Reads the body of an UPDATE.
@@ -106,11 +151,11 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
 }
 
 /// Classic prefixes. RFC 7606 §5.3: if they cannot be read, nothing but a reset is safe.
-fn classic(input: &[u8], format: &Format, out: &mut Vec<Prefix>) -> Result<(), UpdateError> {
-    nlri::decode(input, Family::Ipv4, out)
+fn classic(input: &[u8], format: &Format, out: &mut List) -> Result<(), UpdateError> {
+    out.read(input, Family::Ipv4, format)
         .map_err(|fault| UpdateError::reset(None, fault, UpdateSubcode::InvalidNetwork))?;
     if !format.families.contains(Family::Ipv4) {
-        out.clear();
+        *out = List::default();
     }
     Ok(())
 }
@@ -136,7 +181,9 @@ fn multiprotocol(
     if let Some(unreach) = parsed.unreach
         && let Some(family) = unreach.family.family().filter(negotiated)
     {
-        nlri::decode(unreach.nlri, family, &mut prefixes.withdrawn)
+        let withdrawn = &mut prefixes.withdrawn;
+        withdrawn
+            .read(unreach.nlri, family, format)
             .map_err(|fault| UpdateError::disable(attr::MP_UNREACH_NLRI, fault, family))?;
     }
     let Some(reach) = parsed.reach else {
@@ -148,7 +195,8 @@ fn multiprotocol(
     let disable = |fault| UpdateError::disable(attr::MP_REACH_NLRI, fault, family);
     let (global, link_local) =
         mp::decode_next_hop(reach.next_hop, family, format).map_err(disable)?;
-    nlri::decode(reach.nlri, family, &mut prefixes.reach).map_err(disable)?;
+    let reached = &mut prefixes.reach;
+    reached.read(reach.nlri, family, format).map_err(disable)?;
     if let Err(fault) = attr::host(global) {
         parsed.fault(attr::MP_REACH_NLRI, fault, Verdict::TreatAsWithdraw);
     }
@@ -203,10 +251,11 @@ fn assemble(
         .iter()
         .any(|fault| fault.verdict == Verdict::TreatAsWithdraw)
     {
-        withdrawn.extend(classic);
-        withdrawn.extend(reach);
+        withdrawn.append(classic);
+        withdrawn.append(reach);
         let update = Update {
-            withdrawn,
+            withdrawn: withdrawn.prefixes,
+            withdrawn_ids: withdrawn.ids,
             ..Update::default()
         };
         return Decoded {
@@ -217,7 +266,8 @@ fn assemble(
     }
     if classic.is_empty() && reach.is_empty() {
         let update = Update {
-            withdrawn,
+            withdrawn: withdrawn.prefixes,
+            withdrawn_ids: withdrawn.ids,
             ..Update::default()
         };
         return Decoded {
@@ -237,17 +287,19 @@ fn assemble(
             let mut attrs = attrs.clone();
             attrs.next_hop = Some(global);
             attrs.link_local_next_hop = link_local;
-            let announced = reach;
             second = Some(Box::new(Update {
-                announced,
+                announced: reach.prefixes,
+                announced_ids: reach.ids,
                 attrs: Some(attrs),
                 ..Update::default()
             }));
         }
     }
     let update = Update {
-        withdrawn,
-        announced,
+        withdrawn: withdrawn.prefixes,
+        announced: announced.prefixes,
+        withdrawn_ids: withdrawn.ids,
+        announced_ids: announced.ids,
         attrs: Some(attrs),
         end_of_rib: None,
     };
@@ -282,8 +334,8 @@ pub enum EncodeError {
 
 /// Octets of an UPDATE before its variable parts: header and two length fields.
 const FIXED: usize = HEADER_LEN + 4;
-/// Octets of the longest prefix, with its length octet.
-const LONGEST_PREFIX: usize = 17;
+/// Octets of the longest prefix, with its length octet and a path identifier.
+const LONGEST_PREFIX: usize = 21;
 /// Octets of AFI and SAFI.
 const AFI_SAFI: usize = 3;
 
@@ -292,10 +344,10 @@ const AFI_SAFI: usize = 3;
 ///
 /// # Errors
 /// [`EncodeError`]; `out` is then unchanged.
-pub fn encode_announce(
+pub fn encode_announce<N: Nlri>(
     family: Family,
     attrs: &PathAttrs,
-    prefixes: &[Prefix],
+    prefixes: &[N],
     format: &Format,
     out: &mut BytesMut,
 ) -> Result<(), EncodeError> {
@@ -361,7 +413,12 @@ pub fn encode_announce(
 
 /// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other family
 /// are skipped.
-pub fn encode_withdraw(family: Family, prefixes: &[Prefix], format: &Format, out: &mut BytesMut) {
+pub fn encode_withdraw<N: Nlri>(
+    family: Family,
+    prefixes: &[N],
+    format: &Format,
+    out: &mut BytesMut,
+) {
     let taken = match family {
         Family::Ipv4 => FIXED,
         Family::Ipv6 => FIXED + attr::MP_HEADER_LEN + AFI_SAFI,
@@ -399,16 +456,18 @@ fn put_unreach_head(family: Family, len: usize, out: &mut BytesMut) {
 }
 
 /// Cuts `prefixes` into runs of which the members of `family` take at most `room` octets.
-fn chunks(family: Family, prefixes: &[Prefix], room: usize) -> impl Iterator<Item = &[Prefix]> {
+fn chunks<N: Nlri>(family: Family, prefixes: &[N], room: usize) -> impl Iterator<Item = &[N]> {
     let mut left = prefixes;
     std::iter::from_fn(move || {
         // What is skipped never starts a message.
-        let start = left.iter().position(|prefix| prefix.family() == family)?;
+        let start = left
+            .iter()
+            .position(|nlri| nlri.prefix().family() == family)?;
         left = left.get(start..)?;
         let mut used = 0;
-        let fits = left.iter().take_while(|prefix| {
-            used += if prefix.family() == family {
-                nlri::encoded_len(prefix)
+        let fits = left.iter().take_while(|nlri| {
+            used += if nlri.prefix().family() == family {
+                nlri.encoded_len()
             } else {
                 0
             };
@@ -420,18 +479,24 @@ fn chunks(family: Family, prefixes: &[Prefix], room: usize) -> impl Iterator<Ite
     })
 }
 
-fn chunk_len(chunk: &[Prefix], family: Family) -> usize {
+fn chunk_len<N: Nlri>(chunk: &[N], family: Family) -> usize {
     chunk
         .iter()
-        .filter(|prefix| prefix.family() == family)
-        .map(nlri::encoded_len)
+        .filter(|nlri| nlri.prefix().family() == family)
+        .map(Nlri::encoded_len)
         .sum()
 }
 
-fn put_prefixes(chunk: &[Prefix], family: Family, out: &mut BytesMut) {
-    for prefix in chunk.iter().filter(|prefix| prefix.family() == family) {
-        nlri::encode(prefix, out);
+fn put_prefixes<N: Nlri>(chunk: &[N], family: Family, out: &mut BytesMut) {
+    for nlri in chunk.iter().filter(|nlri| nlri.prefix().family() == family) {
+        nlri.encode(out);
     }
+}
+
+/// Prefixes with their path identifiers, 0 for those that have none.
+fn with_ids(prefixes: &[Prefix], ids: &[u32]) -> Vec<(Prefix, u32)> {
+    let ids = ids.iter().copied().chain(std::iter::repeat(0));
+    prefixes.iter().copied().zip(ids).collect()
 }
 
 /// Appends `update` as messages: withdrawals, then announcements, then the marker.
@@ -440,15 +505,26 @@ fn put_prefixes(chunk: &[Prefix], family: Family, out: &mut BytesMut) {
 /// [`EncodeError`] when an announcement does not fit; what is before it stays in `out`.
 pub fn encode(update: &Update, format: &Format, out: &mut BytesMut) -> Result<(), EncodeError> {
     for family in [Family::Ipv4, Family::Ipv6] {
-        encode_withdraw(family, &update.withdrawn, format, out);
+        if format.path_ids_out.contains(family) {
+            let paths = with_ids(&update.withdrawn, &update.withdrawn_ids);
+            encode_withdraw(family, &paths, format, out);
+        } else {
+            encode_withdraw(family, &update.withdrawn, format, out);
+        }
     }
     if let Some(attrs) = &update.attrs {
         for family in [Family::Ipv4, Family::Ipv6] {
-            if update
+            if !update
                 .announced
                 .iter()
                 .any(|prefix| prefix.family() == family)
             {
+                continue;
+            }
+            if format.path_ids_out.contains(family) {
+                let paths = with_ids(&update.announced, &update.announced_ids);
+                encode_announce(family, attrs, &paths, format, out)?;
+            } else {
                 encode_announce(family, attrs, &update.announced, format, out)?;
             }
         }

@@ -4,8 +4,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use caracal_bgp::config::{CALICO_LOCAL_PREF, Origination};
+use caracal_bgp::config::{AddPath, CALICO_LOCAL_PREF, Origination, PathCount};
 use caracal_bgp::speaker::SpeakerOptions;
 use caracal_bgp::types::Asn;
 
@@ -171,6 +172,101 @@ async fn bird_internal_routes_flow_both_ways() {
     assert_eq!(one.peer(2).await.established_count, 1);
     let session = one.peer(2).await.session.unwrap();
     assert!(session.graceful_restart.is_some(), "{session:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc7911_rfc7313_rfc9494_bird_takes_and_sends_several_paths() {
+    if !installed("bird") {
+        return;
+    }
+    let net = Net::new(116);
+    let both = AddPath {
+        receive: true,
+        send: Some(PathCount::All),
+    };
+    // 3 and 4 announce the same prefix to 1, which sends both paths to BIRD (2), and takes BIRD's two.
+    let mut config = net.config(1, AS);
+    for (n, remote_as) in [(2, AS), (3, Asn(65003)), (4, Asn(65004))] {
+        let (name, mut peer) = net.peer(1, n, remote_as);
+        peer.add_path = both;
+        peer.long_lived = Some(Duration::from_secs(60));
+        config.peers.insert(name, peer);
+    }
+    let one = Node::start(config).await;
+    let outside = async |n: u8| {
+        let mut config = net.config(n, Asn(65000 + u32::from(n)));
+        config.peers = [net.peer(n, 1, AS)].into();
+        originate(&mut config, 9);
+        Node::start(config).await
+    };
+    let (_three, four) = (outside(3).await, outside(4).await);
+    let mut bird = Foreign::new("bird", net);
+    let (own, peer, port) = (net.address(2), net.address(1), net.port);
+    let elsewhere = prefix(2);
+    let config = format!(
+        "log stderr all;
+         router id 10.0.0.2;
+         ipv4 table twin;
+         protocol device {{ scan time 60; }}
+         protocol static own {{ ipv4; route {elsewhere} blackhole {{ bgp_next_hop = 127.116.0.20; }}; }}
+         protocol static second {{ ipv4 {{ table twin; }};
+           route {elsewhere} blackhole {{ bgp_next_hop = 127.116.0.21; }}; }}
+         protocol pipe {{ table master4; peer table twin; import all; export none; }}
+         protocol bgp caracal {{
+           local {own} port {port} as {AS};
+           neighbor {peer} port {port} as {AS};
+           multihop; strict bind; graceful restart; long lived graceful restart on;
+           connect delay time 1; connect retry time 1; error wait time 1, 2;
+           ipv4 {{ add paths on; import all; export where source = RTS_STATIC; }};
+         }}"
+    );
+    std::fs::write(bird.directory.join("bird.conf"), config).unwrap();
+    start_bird(&mut bird, &[]);
+    let session = one.established(2).await.session.unwrap();
+    let in_use = |words: &str| session.capabilities.iter().any(|seen| seen.contains(words));
+    assert!(
+        in_use("ADD-PATH receive IPv4") && in_use("ADD-PATH send IPv4"),
+        "{session:?}"
+    );
+    assert!(
+        in_use("enhanced route refresh") && in_use("long-lived"),
+        "{session:?}"
+    );
+    let hops = async || {
+        let mut routes = one.speaker.received(name(2)).await.unwrap().unwrap();
+        routes.retain(|route| route.prefix == prefix(2));
+        let mut hops: Vec<_> = routes
+            .iter()
+            .filter_map(|route| route.attrs.next_hop)
+            .collect();
+        hops.sort_unstable();
+        hops
+    };
+    wait_for("both paths of BIRD", async || {
+        let hops = hops().await;
+        let two: [IpAddr; 2] = [[127, 116, 0, 20].into(), [127, 116, 0, 21].into()];
+        if hops == two { Ok(()) } else { Err(hops) }
+    })
+    .await;
+    let paths = |shown: &str| shown.matches("BGP.next_hop").count();
+    let shown = bird_shows(&bird, 9, |shown| paths(shown) == 2).await;
+    assert!(
+        shown.contains("65003") && shown.contains("65004"),
+        "{shown}"
+    );
+    // BIRD asks again and is answered between marks: nothing is lost.
+    bird.birdc("reload in caracal");
+    bird_shows(&bird, 9, |shown| paths(shown) == 2).await;
+    assert!(one.speaker.refresh(name(2)).await.unwrap());
+    four.speaker.shutdown(false).await.unwrap();
+    bird_shows(&bird, 9, |shown| paths(shown) == 1).await;
+    bird.birdc("disable second");
+    wait_for("one path of BIRD", async || {
+        let hops = hops().await;
+        if hops.len() == 1 { Ok(()) } else { Err(hops) }
+    })
+    .await;
+    assert_eq!(one.peer(2).await.established_count, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Rules by the RFC that sets them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
 
@@ -720,4 +720,58 @@ fn machines_with_different_seeds_do_not_retry_together() {
         peer.next_timeout().unwrap() - now
     };
     assert_ne!(wait(1), wait(2));
+}
+
+#[test]
+fn options_are_used_only_when_both_sides_announce_them() {
+    use crate::config::{AddPath, PathCount};
+    let option = |which: usize| {
+        let mut one = settings(US, THEM);
+        match which {
+            0 => one.peer.extended_next_hop = true,
+            1 => one.peer.add_path.receive = true,
+            2 => one.peer.add_path.send = Some(PathCount::All),
+            3 => {
+                one.peer.add_path = AddPath {
+                    receive: true,
+                    send: Some(PathCount::Best(2)),
+                }
+            }
+            4 => one.peer.long_lived = Some(Duration::from_secs(1 << 30)),
+            _ => {}
+        }
+        one
+    };
+    let used = |ours: usize, theirs: usize| {
+        let open = our_open(&option(theirs), Instant::now());
+        let open = Open {
+            router_id: RouterId([10, 0, 0, THEM].into()),
+            ..open
+        };
+        let negotiated = negotiate(&option(ours), &open).unwrap();
+        let format = negotiated.format;
+        let ids = |set: crate::wire::format::FamilySet| set.contains(Family::Ipv4);
+        (
+            format.extended_next_hop,
+            ids(format.path_ids_in),
+            ids(format.path_ids_out),
+            negotiated.long_lived.is_some_and(|list| list.len() == 1),
+        )
+    };
+    let none = (false, false, false, false);
+    // RFC 8950 §4, RFC 7911 §4, RFC 9494 §4.1.
+    assert_eq!(used(0, 0), (true, false, false, false));
+    assert_eq!(used(1, 2), (false, true, false, false));
+    assert_eq!(used(2, 1), (false, false, true, false));
+    assert_eq!(used(3, 3), (false, true, true, false));
+    assert_eq!(used(4, 4), (false, false, false, true));
+    for which in 0..5 {
+        assert_eq!(used(which, 5), none, "{which}");
+        assert_eq!(used(5, which), none, "{which}");
+    }
+    assert_eq!(
+        (used(1, 1), used(2, 2)),
+        (none, none),
+        "two listeners, two speakers"
+    );
 }

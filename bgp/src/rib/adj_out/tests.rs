@@ -11,6 +11,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         families: vec![Family::Ipv4],
         extended_next_hop: false,
         long_lived: false,
+        add_path: None,
         filters,
     }
 }
@@ -64,6 +65,7 @@ fn export(
         prefix: prefix(n),
         attrs: &attrs,
         peer: PeerId(u32::from(n)),
+        handle: PeerId(u32::from(n)),
         source,
     };
     key.export(route, cache, interner)

@@ -17,6 +17,7 @@ fn path(n: u8) -> Candidate {
         router_id: 10,
         cluster_list_len: 1,
         address: ([10, 0, 0, n], 179).into(),
+        path_id: 0,
     }
 }
 
@@ -228,6 +229,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
                 router_id,
                 cluster_list_len,
                 address: ([0, 0, 0, 0], 0).into(),
+                path_id: 0,
             }
         },
     )

@@ -272,7 +272,7 @@ fn a_new_session_is_told_everything_then_end_of_rib() {
     net.announce(2, &[1, 2], attrs(2));
     let changes = net.rib.peer_up(net.now, &name(3), session(3));
     let id = net.rib.peer_id(&name(3)).unwrap();
-    let [Outbound::Peer { peer, routes }, marker] = &changes.out[..] else {
+    let [Outbound::Peer { peer, routes, .. }, marker] = &changes.out[..] else {
         panic!("{changes:?}")
     };
     assert_eq!((*peer, routes.len()), (id, 2));
@@ -327,4 +327,31 @@ fn a_family_without_own_address_needs_an_explicit_next_hop() {
     net.reconfigure(|config| drop(config.originate.insert(v6, own)));
     assert_eq!(net.told(4)[&v6].next_hop, next_hop);
     net.check();
+}
+
+#[test]
+fn rfc8950_4_an_ipv6_session_can_be_the_next_hop_of_ipv4_routes() {
+    let mut config = with_peers([external_peer(4)]);
+    config.originate.insert(prefix(1), Origination::default());
+    let local_address: IpAddr = "fd00::1".parse().unwrap();
+    for extended_next_hop in [false, true] {
+        let mut net = Net::new(config.clone());
+        let options = SessionOptions {
+            extended_next_hop,
+            ..SessionOptions::default()
+        };
+        net.up_with(
+            4,
+            SessionInfo {
+                local_address,
+                remote_address: "fd00::4".parse().unwrap(),
+                options,
+                ..session(4)
+            },
+        );
+        let told = net.told(4);
+        let hop = told.get(&prefix(1)).and_then(|attrs| attrs.next_hop);
+        assert_eq!(hop, extended_next_hop.then_some(local_address));
+        net.check();
+    }
 }

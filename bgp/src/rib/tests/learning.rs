@@ -39,7 +39,7 @@ fn rfc4271_4_3_a_prefix_in_both_lists_is_announced() {
         withdrawn: vec![prefix(1)],
         announced: vec![prefix(1)],
         attrs: Some(attrs(2)),
-        end_of_rib: None,
+        ..Update::default()
     };
     net.apply(2, update);
     assert_eq!(net.hops(1), [address(2)]);

@@ -69,7 +69,8 @@ fn a_change_for_one_peer_says_nothing_to_the_others() {
         changes.out,
         [Outbound::Peer {
             peer,
-            routes: vec![(prefix(2), None)]
+            routes: vec![(prefix(2), None)],
+            paths: vec![]
         }]
     );
     net.config = new;

@@ -66,6 +66,12 @@ impl Outgoing {
         for (attrs, prefixes) in &batch.announced {
             announce(attrs, prefixes, &self.format, out);
         }
+        for (attrs, paths) in &batch.paths {
+            match attrs {
+                Some(attrs) => announce(attrs, paths, &self.format, out),
+                None => withdraw(paths, &self.format, out),
+            }
+        }
         for marker in &batch.markers {
             self.mark(*marker, out);
         }

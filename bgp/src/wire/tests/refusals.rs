@@ -135,7 +135,7 @@ fn valid_messages() -> Vec<Vec<u8>> {
             "fd00:2::/128".parse().unwrap(),
         ],
         attrs: Some(attrs),
-        end_of_rib: None,
+        ..Update::default()
     };
     let mut out = BytesMut::new();
     encode(&update, &ibgp(), &mut out).unwrap();

@@ -144,7 +144,7 @@ fn an_update() -> impl Strategy<Value = Update> {
                 withdrawn,
                 announced,
                 attrs: Some(attrs),
-                end_of_rib: None,
+                ..Update::default()
             })
     })
 }
@@ -226,6 +226,8 @@ pub(super) fn merged(messages: Vec<Message>) -> Update {
         for update in decoded.into_updates() {
             all.withdrawn.extend(update.withdrawn);
             all.announced.extend(update.announced);
+            all.withdrawn_ids.extend(update.withdrawn_ids);
+            all.announced_ids.extend(update.announced_ids);
             if let Some(attrs) = update.attrs {
                 assert!(
                     all.attrs.is_none_or(|seen| seen == attrs),
@@ -364,7 +366,7 @@ fn rfc8654_5_attributes_that_fill_a_message_are_refused() {
         communities: (0..1100).map(Community).collect(),
         ..PathAttrs::default()
     };
-    let prefixes = ["10.0.0.0/8".parse().unwrap()];
+    let prefixes: [Prefix; 1] = ["10.0.0.0/8".parse().unwrap()];
     let mut out = BytesMut::new();
     let refused = encode_announce(Family::Ipv4, &attrs, &prefixes, &ibgp(), &mut out);
     assert!(
@@ -385,12 +387,70 @@ fn rfc8654_5_attributes_that_fill_a_message_are_refused() {
 }
 
 #[test]
+fn rfc7911_3_each_prefix_has_its_path_identifier() {
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let mut set = FamilySet::NONE;
+        set.insert(family);
+        let format = Format {
+            path_ids_in: set,
+            path_ids_out: set,
+            ..ibgp()
+        };
+        let prefix = |n: u16| match family {
+            Family::Ipv4 => Prefix::v4([10, 0, n.to_be_bytes()[0], n.to_be_bytes()[1]].into(), 32),
+            Family::Ipv6 => Prefix::v6([0xfd00, n, 0, 0, 0, 0, 0, 0].into(), 32),
+        };
+        let next_hop = match family {
+            Family::Ipv4 => [10, 0, 0, 1].into(),
+            Family::Ipv6 => "fd00::1".parse().unwrap(),
+        };
+        let update = Update {
+            withdrawn: vec![prefix(1), prefix(1)],
+            withdrawn_ids: vec![1, 0xffff_ffff],
+            announced: (0..3000).map(|n| prefix(2 + n / 2)).collect(),
+            announced_ids: (0..3000).collect(),
+            attrs: Some(PathAttrs {
+                next_hop: Some(next_hop),
+                ..PathAttrs::default()
+            }),
+            end_of_rib: None,
+        };
+        let mut out = BytesMut::new();
+        encode(&update, &format, &mut out).unwrap();
+        let seen = decode_all(&out, &format).unwrap();
+        assert!(seen.len() > 2, "several messages");
+        assert_eq!(merged(seen), update);
+    }
+}
+
+#[test]
+fn rfc7911_3_an_identifier_that_is_cut_off_is_no_prefix() {
+    let format = Format {
+        path_ids_in: FamilySet::ALL,
+        ..ibgp()
+    };
+    let body = |withdrawn: &[u8]| {
+        let mut out = BytesMut::new();
+        crate::wire::header::write(&mut out, crate::wire::header::Kind::Update, |out| {
+            out.extend_from_slice(&[0, u8::try_from(withdrawn.len()).unwrap()]);
+            out.extend_from_slice(withdrawn);
+            out.extend_from_slice(&[0, 0]);
+        });
+        decode_all(&out, &format)
+    };
+    assert!(body(&[0, 0, 0, 1, 8, 10]).is_ok());
+    for cut in 1..6 {
+        assert!(body(&[0, 0, 0, 1, 8, 10][..cut]).is_err(), "{cut}");
+    }
+}
+
+#[test]
 fn rfc8950_4_ipv4_prefixes_over_an_ipv6_next_hop_need_the_capability() {
     let attrs = PathAttrs {
         next_hop: Some("fd00::1".parse().unwrap()),
         ..PathAttrs::default()
     };
-    let prefixes = ["10.0.0.0/8".parse().unwrap()];
+    let prefixes: [Prefix; 1] = ["10.0.0.0/8".parse().unwrap()];
     let mut out = BytesMut::new();
     let refused = encode_announce(Family::Ipv4, &attrs, &prefixes, &ibgp(), &mut out);
     assert!(
@@ -424,7 +484,7 @@ fn internal_attributes_are_not_sent_to_external_peers() {
         families: FamilySet::ALL,
         ..ibgp()
     };
-    let prefixes = ["10.0.0.0/8".parse().unwrap()];
+    let prefixes: [Prefix; 1] = ["10.0.0.0/8".parse().unwrap()];
     let mut out = BytesMut::new();
     encode_announce(Family::Ipv4, &attrs, &prefixes, &external, &mut out).unwrap();
     let seen = merged(decode_all(&out, &external).unwrap()).attrs.unwrap();

@@ -1,0 +1,298 @@
+//! Several paths per prefix (RFC 7911): handles for received ones, and the Adj-RIB-Out of peers that take them.
+//!
+//! A received path is named by a handle of its own beside the peer's, so that a path in the table is no larger for
+//! peers that send one path each. A path that we send has the handle of where it came from as its identifier: it stays
+//! the same as long as the path is there, whatever others do.
+
+use std::sync::Arc;
+
+use caracal_model::net::{Family, Prefix};
+use foldhash::HashMap;
+
+use super::adj_out::{ExportCache, ExportRoute, Group, Member, Sent};
+use super::decision::Decision;
+use super::intern::Interner;
+use super::select::candidate;
+use super::settle::export_path;
+use super::table::{Dest, DestId};
+use super::{PeerId, Rib};
+use crate::attrs::PathAttrs;
+
+/// Handles with this bit are of paths, not of peers.
+const PATH: u32 = 1 << 31;
+
+/// A prefix, the identifier of a path to it, and what a peer is told of it; `None` withdraws.
+pub type ToldPath = (Prefix, u32, Option<Arc<PathAttrs>>);
+
+/// One handle of a path.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    owner: PeerId,
+    path_id: u32,
+    /// Paths in the table with this handle.
+    uses: u32,
+}
+
+/// The handles of paths that came with an identifier.
+#[derive(Debug, Default)]
+pub(super) struct PathHandles {
+    handles: Vec<Handle>,
+    known: HashMap<(PeerId, u32), PeerId>,
+    free: Vec<PeerId>,
+}
+
+const fn index(handle: PeerId) -> Option<usize> {
+    if handle.0 & PATH == 0 {
+        None
+    } else {
+        Some((handle.0 & !PATH) as usize)
+    }
+}
+
+impl PathHandles {
+    /// The peer that a handle belongs to.
+    #[inline]
+    pub(super) fn owner(&self, handle: PeerId) -> PeerId {
+        index(handle).map_or(handle, |index| self.handles[index].owner)
+    }
+
+    /// The identifier with which the peer sent it.
+    pub(super) fn path_id(&self, handle: PeerId) -> Option<u32> {
+        index(handle).map(|index| self.handles[index].path_id)
+    }
+
+    /// The handle of a path that is known.
+    pub(super) fn find(&self, owner: PeerId, path_id: u32) -> Option<PeerId> {
+        self.known.get(&(owner, path_id)).copied()
+    }
+
+    /// The handle of a path.
+    pub(super) fn get_or_insert(&mut self, owner: PeerId, path_id: u32) -> PeerId {
+        if let Some(known) = self.find(owner, path_id) {
+            return known;
+        }
+        let new = Handle {
+            owner,
+            path_id,
+            uses: 0,
+        };
+        let handle = if let Some(free) = self.free.pop() {
+            if let Some(index) = index(free) {
+                self.handles[index] = new;
+            }
+            free
+        } else {
+            let next = u32::try_from(self.handles.len()).expect("fewer than 2^31 paths");
+            self.handles.push(new);
+            PeerId(next | PATH)
+        };
+        self.known.insert((owner, path_id), handle);
+        handle
+    }
+
+    /// A path with this handle is in the table now.
+    pub(super) fn take(&mut self, handle: PeerId) {
+        if let Some(index) = index(handle) {
+            self.handles[index].uses += 1;
+        }
+    }
+
+    /// A path with this handle has left the table.
+    pub(super) fn drop(&mut self, handle: PeerId) {
+        let Some(index) = index(handle) else { return };
+        let entry = &mut self.handles[index];
+        entry.uses -= 1;
+        if entry.uses == 0 {
+            self.known.remove(&(entry.owner, entry.path_id));
+            self.free.push(handle);
+        }
+    }
+}
+
+/// The identifier under which we send a path.
+pub(super) const fn sent_id(handle: PeerId) -> u32 {
+    // Ours have handle 0, and 0 looks like no identifier.
+    handle.0.wrapping_add(1)
+}
+
+/// A change of what a group is told about one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathRoute {
+    /// The destination.
+    pub prefix: Prefix,
+    /// The path's identifier.
+    pub path_id: u32,
+    before: Option<Sent>,
+    after: Option<Sent>,
+}
+
+/// Changes for the members of an update group that take several paths per prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathUpdate {
+    /// The members.
+    pub members: Vec<Member>,
+    /// The changes.
+    pub routes: Vec<PathRoute>,
+}
+
+fn visible<'a>(sent: Option<&'a Sent>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
+    sent.and_then(|sent| sent.visible_to(member).ok())
+}
+
+fn same(a: Option<&Arc<PathAttrs>>, b: Option<&Arc<PathAttrs>>) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        _ => false,
+    }
+}
+
+impl PathUpdate {
+    /// What one member must be told.
+    pub fn for_member<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = ToldPath> + 'a {
+        self.routes.iter().filter_map(|route| {
+            let before = visible(route.before.as_ref(), member);
+            let after = visible(route.after.as_ref(), member);
+            (!same(before, after)).then(|| (route.prefix, route.path_id, after.cloned()))
+        })
+    }
+}
+
+/// The part of an Adj-RIB-Out that holds several paths, by destination.
+pub(super) type SentPaths = HashMap<usize, Vec<(u32, Sent)>>;
+
+impl Group {
+    /// Recomputes the export of a destination's paths, the best of which come first.
+    pub(super) fn update_paths(
+        &mut self,
+        id: DestId,
+        prefix: Prefix,
+        paths: &[ExportRoute<'_>],
+        interner: &mut Interner,
+        changes: &mut Vec<PathRoute>,
+    ) {
+        let Some(count) = self.key.paths_of(prefix.family()) else {
+            return;
+        };
+        let mut cache = ExportCache::default();
+        let mut after = Vec::new();
+        for route in paths {
+            if after.len() == count.limit() {
+                break;
+            }
+            if let Ok(attrs) = self.key.export(*route, &mut cache, interner) {
+                after.push((sent_id(route.handle), Sent::new(attrs, route.peer)));
+            }
+        }
+        let before = if after.is_empty() {
+            self.paths.remove(&id.index())
+        } else {
+            self.paths.insert(id.index(), after.clone())
+        };
+        let before = before.unwrap_or_default();
+        let of = |list: &[(u32, Sent)], path_id: u32| {
+            let found = list.iter().find(|(seen, _)| *seen == path_id);
+            found.map(|(_, sent)| sent.clone())
+        };
+        let gone = before
+            .iter()
+            .filter(|(seen, _)| of(&after, *seen).is_none());
+        for (path_id, _) in gone.chain(&after) {
+            let route = PathRoute {
+                prefix,
+                path_id: *path_id,
+                before: of(&before, *path_id),
+                after: of(&after, *path_id),
+            };
+            if route.before != route.after {
+                changes.push(route);
+            }
+        }
+    }
+
+    /// All paths that a member is told, by the handle of their destination.
+    pub(super) fn sent_paths<'a>(
+        &'a self,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (usize, u32, &'a Arc<PathAttrs>)> {
+        self.paths.iter().flat_map(move |(dest, paths)| {
+            paths.iter().filter_map(move |(path_id, sent)| {
+                Some((*dest, *path_id, sent.visible_to(member).ok()?))
+            })
+        })
+    }
+
+    /// The first of the paths to a destination that a member is told.
+    pub(super) fn sent_path(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
+        let paths = self.paths.get(&id.index())?;
+        paths
+            .iter()
+            .find_map(|(_, sent)| sent.visible_to(member).ok())
+    }
+
+    /// The difference between what a peer was told of paths as a member of `self` and what it is told as a member of
+    /// `other`.
+    pub(super) fn path_difference(
+        &self,
+        old: &Member,
+        other: &Self,
+        new: &Member,
+        prefix_of: impl Fn(usize) -> Prefix,
+    ) -> Vec<ToldPath> {
+        let before: HashMap<(usize, u32), &Arc<PathAttrs>> = self
+            .sent_paths(old)
+            .map(|(dest, path_id, attrs)| ((dest, path_id), attrs))
+            .collect();
+        let after: HashMap<(usize, u32), &Arc<PathAttrs>> = other
+            .sent_paths(new)
+            .map(|(dest, path_id, attrs)| ((dest, path_id), attrs))
+            .collect();
+        let gone = before.keys().filter(|key| !after.contains_key(*key));
+        let withdrawn = gone.map(|(dest, path_id)| (prefix_of(*dest), *path_id, None));
+        let changed = after
+            .iter()
+            .filter(|(key, attrs)| !same(before.get(*key).copied(), Some(**attrs)));
+        let announced = changed
+            .map(|((dest, path_id), attrs)| (prefix_of(*dest), *path_id, Some((*attrs).clone())));
+        withdrawn.chain(announced).collect()
+    }
+}
+
+impl Rib {
+    /// The usable paths of a destination, the best first: the decision process again and again without the winner.
+    pub(super) fn in_order<'a>(&'a self, dest: &'a Dest) -> Vec<ExportRoute<'a>> {
+        let mut left: Vec<_> = dest
+            .paths()
+            .iter()
+            .filter_map(|path| Some((candidate(path, &self.peers, &self.next_hops)?, path)))
+            .collect();
+        let mut decision = Decision::default();
+        let mut ordered = Vec::with_capacity(left.len());
+        while !left.is_empty() {
+            let candidates: Vec<_> = left
+                .iter()
+                .map(|(candidate, _)| candidate.clone())
+                .collect();
+            decision.run(&candidates);
+            let Some((best, _)) = decision.best else {
+                break;
+            };
+            let (_, path) = left.swap_remove(best);
+            ordered.extend(export_path(dest.prefix, path, &self.peers));
+        }
+        ordered
+    }
+
+    /// All paths that a peer is told, of a family or of both.
+    pub(super) fn paths_of_member(&self, peer: PeerId, family: Option<Family>) -> Vec<ToldPath> {
+        let Some((group, member)) = self.membership(peer) else {
+            return Vec::new();
+        };
+        let told = |(dest, path_id, attrs): (usize, u32, &Arc<PathAttrs>)| {
+            (self.table.prefix_at(dest), path_id, Some(attrs.clone()))
+        };
+        let wanted =
+            |(prefix, ..): &ToldPath| family.is_none_or(|family| prefix.family() == family);
+        group.sent_paths(member).map(told).filter(wanted).collect()
+    }
+}
