@@ -132,6 +132,22 @@ impl Actual {
         self.routes.values().flatten()
     }
 
+    /// The route of the main table that packets to a destination take: the longest prefix, of those the lowest
+    /// metric, of those the first.
+    #[must_use]
+    pub fn route_to(&self, destination: &Prefix) -> Option<&ActualRoute> {
+        (0..=destination.len()).rev().find_map(|len| {
+            let prefix = Prefix::truncated(destination.address(), len);
+            let first = RouteKey { prefix, metric: 0 };
+            let last = RouteKey {
+                prefix,
+                metric: u32::MAX,
+            };
+            let mut routes = self.routes.range(first..=last).flat_map(|(_, all)| all);
+            routes.find(|route| route.tos == 0)
+        })
+    }
+
     /// What is left when a device goes: its routes, neighbours, FDB entries and addresses go with it.
     pub fn remove_link(&mut self, name: &IfName) {
         self.links.remove(name.as_str());
@@ -141,5 +157,39 @@ impl Actual {
         });
         self.neighbours.retain(|key, _| key.link != *name);
         self.fdb.retain(|key, _| key.link != *name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_and_the_lowest_metric_win() {
+        let mut actual = Actual::default();
+        for (prefix, metric, link) in [
+            ("0.0.0.0/0", 0, "eth0"),
+            ("10.244.0.0/16", 50, "eth1"),
+            ("10.244.0.0/16", 20, "eth2"),
+            ("10.244.0.0/26", 9, "eth3"),
+        ] {
+            actual.push_route(ActualRoute::from(Route {
+                prefix: prefix.parse().unwrap(),
+                metric,
+                protocol: 80,
+                target: Target::via(None, &link.into(), false),
+                mtu: None,
+            }));
+        }
+        let link = |text: &str| {
+            let route = actual.route_to(&text.parse().unwrap())?;
+            route.link().map(ToString::to_string)
+        };
+        assert_eq!(link("10.244.0.1/32").as_deref(), Some("eth3"));
+        assert_eq!(link("10.244.0.0/26").as_deref(), Some("eth3"));
+        assert_eq!(link("10.244.0.0/24").as_deref(), Some("eth2"));
+        assert_eq!(link("10.244.9.1/32").as_deref(), Some("eth2"));
+        assert_eq!(link("192.0.2.1/32").as_deref(), Some("eth0"));
+        assert_eq!(link("fd00::1/128"), None);
     }
 }

@@ -3,7 +3,7 @@
 
 mod held;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -19,7 +19,7 @@ use crate::topology::NodeKind;
 const CALL: Duration = Duration::from_secs(30);
 /// The name of the network in Calico's manifests; IPAM handles start with it.
 const NETWORK: &str = "k8s-pod-network";
-const INTERFACE: &str = "eth0";
+pub(crate) const INTERFACE: &str = "eth0";
 
 /// Why a pod was not attached or detached.
 #[derive(Debug, thiserror::Error)]

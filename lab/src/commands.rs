@@ -16,6 +16,7 @@ use crate::program::Missing;
 use crate::rootless::{self, Entry, Purpose, RootlessError};
 use crate::table;
 use crate::topology::{Backend, NodeKind, Topology, TopologyError};
+use crate::trace::TraceError;
 use crate::up::{Options, Progress, UpError};
 use crate::wait::{Timeout, wait_until};
 
@@ -23,6 +24,9 @@ use crate::wait::{Timeout, wait_until};
 pub const CONVERGE: Duration = Duration::from_secs(60);
 /// How long `status` tries a ping that is not answered.
 pub const STATUS_PINGS: Duration = Duration::from_secs(3);
+
+/// Exit status of a trace that finds a broken hop.
+const BROKEN: i32 = 4;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,9 @@ pub enum CommandError {
     /// The removal.
     #[error(transparent)]
     Down(#[from] DownError),
+    /// The trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// The command in a namespace.
     #[error(transparent)]
     Exec(#[from] ExecError),
@@ -111,6 +118,19 @@ pub struct Exec {
     pub target: String,
     /// The command with its arguments.
     pub command: Vec<OsString>,
+}
+
+/// `caracal trace FROM TO`.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The lab; may be left out when there is one.
+    pub lab: Option<String>,
+    /// The one pod, as `NODE/POD`.
+    pub from: String,
+    /// The other.
+    pub to: String,
+    /// JSON instead of text.
+    pub json: bool,
 }
 
 /// `caracal lab down`.
@@ -238,6 +258,26 @@ pub fn exec(arguments: &Exec) -> Result<i32, CommandError> {
     }
     let lab = Lab::attach(&name).map_err(Box::new)?;
     Ok(lab.exec(&arguments.target, &arguments.command)?)
+}
+
+/// Follows packets between two pods, both ways. Status 4 when a hop is broken or a ping is not answered.
+///
+/// # Errors
+/// [`CommandError`].
+pub fn trace(arguments: &Trace, out: Out<'_>) -> Result<i32, CommandError> {
+    let name = choose(arguments.lab.as_deref())?;
+    if let Some(status) = inside(&name, Purpose::Use)? {
+        return Ok(status);
+    }
+    let lab = Lab::attach(&name).map_err(Box::new)?;
+    let report = lab.trace(&arguments.from, &arguments.to)?;
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&report).map_err(io::Error::other)?;
+        writeln!(out, "{text}")?;
+    } else {
+        write!(out, "{}", report.render())?;
+    }
+    Ok(if report.is_intact() { 0 } else { BROKEN })
 }
 
 /// Removes a lab, or what is left of one. Nothing being there is fine.

@@ -30,6 +30,7 @@ pub mod rootless;
 pub mod state;
 pub mod table;
 pub mod topology;
+pub mod trace;
 pub mod up;
 pub mod wait;
 pub mod witness;

@@ -31,6 +31,9 @@ pub struct Status {
     pub blocks: Vec<BlockStatus>,
     /// The kernel.
     pub kernel: KernelStatus,
+    /// Why the node is not in service, when somebody drains it: `leaving`, `withdrawing` or `drained`, and the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<String>,
     /// Everything that is wrong, each with key and reason.
     pub problems: Vec<Problem>,
 }

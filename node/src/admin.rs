@@ -39,6 +39,26 @@ pub(crate) enum Request {
     },
     /// [`caracal_model::announcement::Announcement`], when it is complete.
     Announced(AwaitAnnouncement),
+    /// What the auditor finds now.
+    Audit,
+    /// A destination from the datastore to the kernel.
+    ExplainPath {
+        /// The destination.
+        prefix: Prefix,
+    },
+    /// Take the node out of service.
+    Drain {
+        /// For the operators of peers.
+        text: String,
+        /// Seconds that receivers get to take another path.
+        wait: u64,
+        /// Although workloads are left.
+        force: bool,
+    },
+    /// Take the node back into service.
+    Undrain,
+    /// How far a drain is.
+    DrainStatus,
     /// Read the file again, and move what differs. Standalone speakers only.
     Reload,
 }

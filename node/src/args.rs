@@ -67,12 +67,85 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: IpamCommand,
     },
+    /// Compares datastore, RIB, kernel and interfaces. Exit code 4 when something is wrong.
+    Audit(AuditArgs),
+    /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when nothing is known of it.
+    Explain(ExplainArgs),
+    /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then Cease with a text.
+    Drain(DrainArgs),
+    /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit code 4 when there is one.
+    Trace(TraceArgs),
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.
         #[command(subcommand)]
         command: LabCommand,
     },
+}
+
+/// `caracal audit`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AuditArgs {
+    /// Go on, and print what comes, what begins to count and what goes.
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `caracal explain`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ExplainArgs {
+    /// A prefix or an address.
+    #[arg(value_parser = destination)]
+    pub(crate) destination: Prefix,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+fn destination(text: &str) -> Result<Prefix, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(Prefix::host(address));
+    }
+    text.parse()
+        .map_err(|_| format!("{text:?} is neither an address nor a prefix"))
+}
+
+/// `caracal drain`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DrainArgs {
+    /// Take the node back into service.
+    #[arg(long, conflicts_with_all = ["text", "wait", "force"])]
+    pub(crate) undo: bool,
+    /// Why, for the operators of the peers (RFC 9003); at most 255 octets are sent.
+    #[arg(long, default_value = "drained")]
+    pub(crate) text: String,
+    /// Seconds that peers get to take other paths before ours are withdrawn.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) wait: u64,
+    /// Drain the node although workloads still run on it.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `caracal trace`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TraceArgs {
+    /// The one pod, as NODE/POD.
+    pub(crate) from: String,
+    /// The other.
+    pub(crate) to: String,
+    /// Name of the lab; optional when there is one.
+    #[arg(long)]
+    pub(crate) lab: Option<String>,
+    /// Output form.
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// `caracal mode`.

@@ -8,6 +8,7 @@ mod hints;
 mod monitor;
 mod nat;
 mod netlink;
+mod observe;
 mod probe;
 mod read;
 mod reconciler;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use nat::{CommandError, NatError};
 pub use netlink::{NetlinkError, Refusal};
+pub use observe::{observe, observe_nat};
 pub use reconciler::{
     AgentStatus, Freezing, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions,
 };

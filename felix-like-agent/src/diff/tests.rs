@@ -16,7 +16,7 @@ use crate::desired::{
 use crate::links::VxlanParameters;
 
 /// What the kernel does with an op. Errors are the kernel's refusals.
-fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
+pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
     let exists = |actual: &Actual, link: &IfName| {
         actual
             .links

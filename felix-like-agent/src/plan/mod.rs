@@ -14,7 +14,7 @@ mod pools;
 mod remote;
 mod resolve;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tunnels;
 
 use std::cell::RefCell;

@@ -11,17 +11,17 @@ use crate::desired::{BLACKHOLE_METRIC, NextHop};
 use crate::settings::ProgramClusterRoutes;
 
 /// A cluster seen from node `a`: 10.0.0.1/24 on eth0, `b` beside it, `c` in another subnet.
-struct World {
-    snapshot: Snapshot,
-    learned: BTreeMap<Prefix, Learned>,
-    links: Links,
+pub(crate) struct World {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) learned: BTreeMap<Prefix, Learned>,
+    pub(crate) links: Links,
     underlay: Underlay,
     settings: Settings,
     kernel: KernelSupport,
 }
 
 impl World {
-    fn new(pool: &str) -> Self {
+    pub(crate) fn new(pool: &str) -> Self {
         let mut world = Self {
             snapshot: Snapshot::default(),
             learned: BTreeMap::new(),
@@ -56,7 +56,7 @@ impl World {
         world
     }
 
-    fn put(&mut self, kind: &str, name: &str, spec: &str) {
+    pub(crate) fn put(&mut self, kind: &str, name: &str, spec: &str) {
         let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
         let name = name.rsplit('/').next().unwrap();
         let value = format!(
@@ -67,11 +67,11 @@ impl World {
         assert_eq!(applied, Applied::Changed, "{value}");
     }
 
-    fn pool(&mut self, name: &str, cidr: &str, rest: &str) {
+    pub(crate) fn pool(&mut self, name: &str, cidr: &str, rest: &str) {
         self.put("ippools", name, &format!(r#""cidr":"{cidr}"{rest}"#));
     }
 
-    fn block(&mut self, cidr: &str, owner: &str, used: &[(usize, &str)]) {
+    pub(crate) fn block(&mut self, cidr: &str, owner: &str, used: &[(usize, &str)]) {
         let owner = Owner::Host(owner.into());
         let mut block = Block::new(cidr.parse().unwrap(), Some(&owner), 1);
         for (ordinal, node) in used {
@@ -86,21 +86,21 @@ impl World {
         self.snapshot.apply(&key, Some(&block.to_json()), revision);
     }
 
-    fn workload(&mut self, name: &str, interface: &str, addresses: &str) {
+    pub(crate) fn workload(&mut self, name: &str, interface: &str, addresses: &str) {
         let spec = format!(
             r#""node":"a","interfaceName":"{interface}","ipNetworks":{addresses},"mac":"02:00:00:00:00:05""#
         );
         self.put("workloadendpoints", &format!("default/{name}"), &spec);
     }
 
-    fn learn(&mut self, prefix: &str, hop: &str) {
+    pub(crate) fn learn(&mut self, prefix: &str, hop: &str) {
         self.learned.insert(
             prefix.parse().unwrap(),
             Learned::internal(hop.parse().unwrap()),
         );
     }
 
-    fn plan(&self) -> Desired {
+    pub(crate) fn plan(&self) -> Desired {
         plan(&Inputs {
             snapshot: &self.snapshot,
             me: &"a".into(),

@@ -124,7 +124,7 @@ fn advertised(routes: &[AdvertisedRoute]) {
     println!("{shown}");
 }
 
-fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
+pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
     let Some(prefix) = explanation.prefix else {
         println!("{asked}: no route, and none that covers it");
         return;

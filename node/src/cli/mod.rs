@@ -1,6 +1,9 @@
 //! The client commands. Data goes to standard output, everything else to standard error.
 
+mod audit;
 mod bgp;
+mod drain;
+mod explain;
 pub(crate) mod ipam;
 mod lab;
 mod mode;
@@ -9,6 +12,7 @@ mod render;
 mod speaker;
 mod status;
 mod topology;
+mod trace;
 mod uninstall;
 
 use std::path::PathBuf;
@@ -22,6 +26,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         args.command,
         Command::Status { .. }
             | Command::Bgp { .. }
+            | Command::Audit(_)
+            | Command::Explain(_)
+            | Command::Trace(_)
             | Command::Render(_)
             | Command::Topology { .. }
     );
@@ -41,6 +48,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Topology { command } => topology::run(command),
         Command::Mode { command } => mode::run(&command),
         Command::Uninstall(args) => uninstall::run(&args),
+        Command::Audit(args) => audit::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Drain(args) => drain::run(args),
+        Command::Trace(args) => trace::run(&args),
         Command::Lab { command } => lab::run(command),
     }
 }

@@ -9,7 +9,7 @@ use crate::admin::{Request, ask};
 use crate::args::Output;
 
 /// Exit code of a degraded node, for probes and scripts.
-const DEGRADED: u8 = 4;
+pub(super) const DEGRADED: u8 = 4;
 
 pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Status)?;
@@ -73,6 +73,9 @@ fn print(status: &Status) {
         list(&kernel.tunnels),
         kernel.nat
     );
+    if let Some(drain) = &status.drain {
+        println!("Drain: {drain} (caracal drain --undo takes the node back into service)");
+    }
     if !status.peers.is_empty() {
         println!("\n{}", peers(status));
     }

@@ -1,7 +1,7 @@
 //! Answers on the admin socket, put together from what the owners say.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
 use caracal_bgp::speaker::SpeakerHandle;
@@ -14,7 +14,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::announced::{self, Told};
+use super::auditor::Auditor;
 use super::collector::Collected;
+use super::drain::{Drainer, Order};
+use super::explain;
 use crate::admin::{Answer, Request};
 use crate::config::Config;
 use crate::routes::{self, text, to_value};
@@ -39,6 +42,8 @@ pub(super) struct Owners {
     pub(super) collected: watch::Receiver<Collected>,
     /// Problems of the topology's plan and of tunnel addresses.
     pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
+    pub(super) auditor: Auditor,
+    pub(super) drainer: Drainer,
 }
 
 /// Answers for a node.
@@ -65,6 +70,20 @@ impl Answer for Answers {
             Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
             Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
+            Request::Audit => to_value(&owners.auditor.report().await?),
+            Request::ExplainPath { prefix } => {
+                to_value(&explain::explain(&owners, &self.config.node, prefix).await?)
+            }
+            Request::Drain { text, wait, force } => {
+                let order = Order::Drain {
+                    text,
+                    wait: Duration::from_secs(wait),
+                    force,
+                };
+                to_value(&owners.drainer.order(order).await?)
+            }
+            Request::Undrain => to_value(&owners.drainer.order(Order::Undo).await?),
+            Request::DrainStatus => to_value(&owners.drainer.status()),
             Request::Reload => Err(
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),
@@ -116,6 +135,7 @@ impl Answers {
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
         status.problems = owners.problems(bgp.listen_error.as_ref());
+        status.drain = owners.drainer.status().reason();
         Ok(status)
     }
 }

@@ -3,7 +3,10 @@
 mod address;
 mod announced;
 mod answers;
+pub(crate) mod auditor;
 pub(crate) mod collector;
+pub(crate) mod drain;
+pub(crate) mod explain;
 mod health;
 mod learned;
 mod mtu;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::watch::{View, WatchOptions};
@@ -18,10 +19,13 @@ use tokio::sync::watch;
 
 use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
+use super::auditor::{self, Auditor};
 use super::parting::InForce;
-use super::{collector, learned, mtu, parting, publish, readdress, startup, tombstones, tunnels};
+use super::{
+    collector, drain, learned, mtu, parting, publish, readdress, startup, tombstones, tunnels,
+};
 use crate::admin;
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::http;
 
 /// Longest time for closing sessions at the end.
@@ -107,20 +111,33 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         restarting,
         ..SpeakerOptions::default()
     };
-    let speaker = Speaker::spawn(planned.config.clone(), options);
+    let recalled = drain::recall(&config.lib_dir).context("reading whether the node is drained")?;
+    let current = drain::at_stage(planned.config, recalled.stage);
+    let speaker = Speaker::spawn(current.clone(), options);
+    if recalled.stage == drain::Stage::Drained {
+        tracing::warn!(
+            text = recalled.text,
+            "the node is drained; no session is started"
+        );
+        speaker.disable(recalled.text.clone()).await?;
+    }
 
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
     let (told, told_rx) = watch::channel(Told::default());
-    let (in_force, in_force_rx) = watch::channel(InForce::of(planned.parting, &planned.config));
-    tokio::spawn(publish_changes(
-        config.clone(),
-        view.clone(),
-        speaker.clone(),
-        planned.config,
-        plan_problems,
+    let (in_force, in_force_rx) = watch::channel(InForce::of(planned.parting, &current));
+    let (stage_in_force, stage_in_force_rx) = watch::channel(recalled.stage);
+    let (drain_status, drain_status_rx) = watch::channel(recalled);
+    tokio::spawn(publish_changes(Publisher {
+        config: config.clone(),
+        view: view.clone(),
+        drain: drain_status_rx.clone(),
+        speaker: speaker.clone(),
+        current,
+        problems: plan_problems,
         told,
         in_force,
-    ));
+        stage_in_force,
+    }));
     let reporter = parting::report(
         store.clone(),
         config.node.clone(),
@@ -128,6 +145,14 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         in_force_rx,
     );
     tokio::spawn(reporter);
+    let drainer = drain::spawn(drain::Parts {
+        me: config.node.clone(),
+        lib_dir: config.lib_dir.clone(),
+        view: view.clone(),
+        speaker: speaker.clone(),
+        status: drain_status,
+        in_force: stage_in_force_rx,
+    });
 
     let (learned_tx, learned_rx) = watch::channel(Arc::default());
     let (converged_tx, converged_rx) = watch::channel(Convergence::default());
@@ -148,7 +173,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         },
         snapshots_rx,
         gate_rx,
-        learned_rx,
+        learned_rx.clone(),
     )?;
 
     let (tombstone_problems, tombstone_problems_rx) = watch::channel(Vec::new());
@@ -187,6 +212,21 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
 
     tokio::spawn(mtu::keep(config.lib_dir.clone(), reconciler.status()));
 
+    let problems = vec![
+        plan_problems_rx,
+        tunnel_problems_rx,
+        tombstone_problems_rx,
+        address_problems_rx,
+    ];
+    let auditor = Auditor::spawn(auditor::Heard {
+        me: config.node.clone(),
+        view: view.clone(),
+        speaker: (config.backend == Backend::Bird).then(|| speaker.clone()),
+        kernel: reconciler.status(),
+        learned: learned_rx,
+        problems: problems.clone(),
+        drain: drain_status_rx,
+    });
     let owners = Owners {
         view,
         speaker: speaker.clone(),
@@ -194,12 +234,9 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         kernel: reconciler.status(),
         reconciler: reconciler.clone(),
         collected,
-        problems: vec![
-            plan_problems_rx,
-            tunnel_problems_rx,
-            tombstone_problems_rx,
-            address_problems_rx,
-        ],
+        problems,
+        auditor,
+        drainer,
     };
     let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
     Ok(Node {
@@ -208,35 +245,62 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     })
 }
 
-/// Plans anew for each snapshot and tells the speaker when the plan differs.
-async fn publish_changes(
+/// What the publisher works with.
+struct Publisher {
     config: Arc<Config>,
-    mut view: watch::Receiver<View>,
+    view: watch::Receiver<View>,
+    drain: watch::Receiver<drain::DrainStatus>,
     speaker: SpeakerHandle,
-    mut current: caracal_bgp::config::SpeakerConfig,
+    /// What the speaker was told last.
+    current: SpeakerConfig,
     problems: watch::Sender<Vec<Problem>>,
     told: watch::Sender<Told>,
     in_force: watch::Sender<Option<InForce>>,
-) {
+    /// The stage of the drain that the speaker was told last.
+    stage_in_force: watch::Sender<drain::Stage>,
+}
+
+/// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan differs.
+async fn publish_changes(mut publisher: Publisher) {
+    let Publisher {
+        config,
+        view,
+        drain,
+        speaker,
+        current,
+        problems,
+        told,
+        in_force,
+        stage_in_force,
+    } = &mut publisher;
     // The snapshot may have moved on since the speaker was started with a plan.
     view.mark_changed();
-    while view.changed().await.is_ok() {
+    loop {
+        let alive = tokio::select! {
+            changed = view.changed() => changed,
+            changed = drain.changed() => changed,
+        };
+        if alive.is_err() {
+            return;
+        }
         let snapshot = view.borrow_and_update().snapshot.clone();
-        let planned = publish::speaker_config(&snapshot, &config);
+        let stage = drain.borrow_and_update().stage;
+        let planned = publish::speaker_config(&snapshot, config);
         publish::log_changes(&problems.borrow(), &planned.problems, &config.node);
         problems.send_if_modified(|old| {
             let changed = *old != planned.problems;
             *old = planned.problems;
             changed
         });
-        if planned.config != current {
+        let wanted = drain::at_stage(planned.config, stage);
+        if wanted != *current {
             tracing::info!(
                 rev = snapshot.revision,
-                peers = planned.config.peers.len(),
-                originated = planned.config.originate.len(),
+                peers = wanted.peers.len(),
+                originated = wanted.originate.len(),
                 "speaker reconfigured"
             );
-            current = planned.config;
+            *current = wanted;
             if speaker.reconfigure(current.clone()).await.is_err() {
                 tracing::error!("the BGP speaker has ended");
                 return;
@@ -247,12 +311,13 @@ async fn publish_changes(
             originated: current.originate.keys().copied().collect(),
         });
         // Behind the configuration: a report is about sessions that the speaker has.
-        let next = InForce::of(planned.parting, &current);
+        let next = InForce::of(planned.parting, current);
         in_force.send_if_modified(|known| {
             let changed = *known != next;
             *known = next;
             changed
         });
+        stage_in_force.send_replace(stage);
     }
 }
 

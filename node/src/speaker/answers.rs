@@ -38,6 +38,13 @@ impl Answer for Answers {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }
             Request::Reload => self.reload().await,
+            Request::Audit
+            | Request::ExplainPath { .. }
+            | Request::Drain { .. }
+            | Request::Undrain
+            | Request::DrainStatus => {
+                Err("this is a standalone speaker; only a node answers that".to_owned())
+            }
         }
     }
 }

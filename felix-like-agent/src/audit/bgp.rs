@@ -1,0 +1,148 @@
+//! Datastore ↔ RIB: sessions, own blocks, other nodes' blocks; and RIB ↔ plan.
+
+use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::net::Prefix;
+
+use super::{Code, Inputs, Observation, OwnBlock, Rib};
+
+pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+    let Some(rib) = inputs.rib else { return };
+    if let Some(text) = &rib.drained {
+        let seen = format!("all BGP sessions are shut down on purpose: {text}");
+        found.push(Observation::new(Code::Drained, inputs.me, seen));
+        // The rest follows from that.
+        return;
+    }
+    sessions(rib, found);
+    own_blocks(inputs, rib, found);
+    other_blocks(inputs, rib, found);
+    unplanned(inputs, rib, found);
+}
+
+fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
+    for peer in rib.peers.iter().filter(|peer| !peer.established) {
+        let reason = peer.reason.as_deref().unwrap_or("no reason is known yet");
+        let seen = format!("the session with {} is {}: {reason}", peer.name, peer.state);
+        found.push(Observation::new(Code::PeerDown, &peer.name, seen));
+    }
+}
+
+fn own_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+    let alone = inputs.snapshot.nodes.len() < 2 && rib.peers.is_empty();
+    for (cidr, affinity) in inputs.snapshot.affinities_of(inputs.me) {
+        let pool = inputs.snapshot.pool_of(&cidr);
+        let announced = pool.is_some_and(|(_, pool)| !pool.spec.disable_bgp_export);
+        if affinity.state != AffinityState::Confirmed || affinity.deleted || !announced {
+            continue;
+        }
+        match rib.own_blocks.get(&cidr) {
+            Some(block) if !block.originated => {
+                let seen = format!(
+                    "the affinity of {cidr} is confirmed at revision {}, and the RIB has no own route to it",
+                    affinity.revision
+                );
+                found.push(Observation::new(Code::BlockNotOriginated, cidr, seen));
+            }
+            Some(block) if block.told.is_empty() && !alone => {
+                let seen = format!("{cidr} is in the RIB and {}", to_nobody(block));
+                found.push(Observation::new(Code::BlockNotAnnounced, cidr, seen));
+            }
+            // A block that is newer than what was asked of the speaker.
+            _ => {}
+        }
+    }
+}
+
+fn to_nobody(block: &OwnBlock) -> String {
+    let reasons: Vec<String> = block
+        .withheld
+        .iter()
+        .map(|(peer, reason)| format!("{peer}: {reason}"))
+        .collect();
+    if reasons.is_empty() {
+        return "goes to no peer: no session is established".to_owned();
+    }
+    format!("goes to no peer ({})", reasons.join("; "))
+}
+
+/// Each block of another node has to have a route, whatever the way.
+fn other_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+    for block in inputs.snapshot.blocks.values() {
+        let Some(owner) = reachable_owner(inputs, block) else {
+            continue;
+        };
+        let planned = covering(block.cidr).any(|prefix| {
+            inputs.desired.routes.contains_key(&prefix)
+                || inputs.desired.skipped.contains_key(&prefix)
+                || rib.learned.contains_key(&prefix)
+        });
+        if !planned && !is_complained_of(inputs, owner) {
+            let seen = format!(
+                "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
+                block.cidr, block.revision
+            );
+            found.push(Observation::new(Code::NoPathToBlock, block.cidr, seen));
+        }
+    }
+}
+
+/// The other node that a block has been confirmed to, if its routes are to be had.
+fn reachable_owner<'a>(inputs: &Inputs<'_>, block: &'a Block) -> Option<&'a str> {
+    let owner = block.affinity.as_deref()?.strip_prefix("host:")?;
+    let node = inputs.snapshot.nodes.get(owner)?;
+    node.spec.address(block.cidr.family())?;
+    let key = (Owner::Host(owner.into()), block.cidr);
+    let state = inputs.snapshot.affinities.get(&key)?.state;
+    let (_, pool) = inputs.snapshot.pool_of(&block.cidr)?;
+    let wanted = owner != inputs.me.as_str()
+        && state == AffinityState::Confirmed
+        && !pool.spec.disable_bgp_export;
+    wanted.then_some(owner)
+}
+
+/// The plan has said itself why there is no route to a node.
+fn is_complained_of(inputs: &Inputs<'_>, owner: &str) -> bool {
+    inputs
+        .desired
+        .problems
+        .iter()
+        .any(|problem| names(&problem.reason, owner))
+}
+
+/// True when a sentence has this name or address in it, whole.
+fn names(sentence: &str, word: &str) -> bool {
+    let separates = |c: char| !(c.is_ascii_alphanumeric() || "-._:".contains(c));
+    sentence
+        .split(separates)
+        .any(|w| w.trim_end_matches(['.', ':']) == word)
+}
+
+fn covering(prefix: Prefix) -> impl Iterator<Item = Prefix> {
+    (0..=prefix.len())
+        .rev()
+        .map(move |len| Prefix::truncated(prefix.address(), len))
+}
+
+/// RIB ↔ plan: every best path is a route, or was looked at and given up for a reason.
+fn unplanned(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+    for (prefix, learned) in rib.learned.iter() {
+        let desired = inputs.desired;
+        if desired.routes.contains_key(prefix) || desired.skipped.contains_key(prefix) {
+            continue;
+        }
+        // A complaint names a next hop, a pool or a prefix, and then the reason is known.
+        let hops: Vec<String> = learned.next_hops.iter().map(ToString::to_string).collect();
+        let told = desired.problems.iter().any(|problem| {
+            problem.subject == prefix.to_string()
+                || hops.iter().any(|hop| names(&problem.reason, hop))
+        });
+        if !told {
+            let seen = format!(
+                "BGP's best path to {prefix} goes via {}, and the plan of revision {} has neither a route nor a reason",
+                hops.join(", "),
+                desired.revision
+            );
+            found.push(Observation::new(Code::PathNotPlanned, prefix, seen));
+        }
+    }
+}

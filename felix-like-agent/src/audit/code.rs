@@ -1,0 +1,153 @@
+//! The codes of findings: stable names for people, scripts and metrics. A code never changes its meaning; one that is
+//! given up is not used again. `docs/troubleshooting.md` lists them, and a test compares that list with this one.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Packets are lost, or will be with the next change.
+    Error,
+    /// Something is left over or not as asked for; traffic goes on.
+    Warning,
+    /// A state that somebody asked for. Does not count as wrong.
+    Notice,
+}
+
+impl Severity {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($variant:ident $text:literal $severity:ident $grace:literal $meaning:literal $remedy:literal,)*) => {
+        /// What kind of thing was found.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl Code {
+            /// All codes, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The stable name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// How bad it is.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$variant => Severity::$severity,)* }
+            }
+
+            /// How old a finding has to be to count: the time in which the node repairs it by itself, or in which it is a
+            /// normal step of a change.
+            #[must_use]
+            pub const fn grace(self) -> Duration {
+                Duration::from_secs(match self { $(Self::$variant => $grace,)* })
+            }
+
+            /// What it means, without subject.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)* }
+            }
+
+            /// What to do about it.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$variant => $remedy,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    DatastoreStale "CRL-D001" Error 5 "the datastore is out of reach or behind"
+        "repair etcd or the way to it; routes stay meanwhile, and nothing is deleted",
+    InvalidValue "CRL-D002" Warning 0 "a value in the datastore cannot be used"
+        "correct or delete the key",
+    NodeMissing "CRL-D003" Error 10 "this node is not in the datastore"
+        "restart the node, which registers it",
+    PeerDown "CRL-B001" Error 20 "a BGP session is not established"
+        "follow the reason; look at the same session from the other end",
+    BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"
+        "look for CRL-B007 about the block's pool; if there is none, restart the node and report this",
+    BlockNotAnnounced "CRL-B003" Error 20 "a block of this node is announced to nobody"
+        "look at peers and export filters with `caracal bgp explain BLOCK`",
+    NoPathToBlock "CRL-B004" Error 20 "no BGP path leads to another node's block"
+        "look at that node: is it up, are its sessions, does it announce the block?",
+    ListenFailed "CRL-B005" Error 5 "the BGP port cannot be listened on"
+        "stop the other program on that port, or set listenPort",
+    Drained "CRL-B006" Notice 0 "this node is drained"
+        "caracal drain --undo takes it back into service",
+    BgpConfiguration "CRL-B007" Warning 0 "something in the BGP resources cannot be followed"
+        "correct the resource",
+    RouteMissing "CRL-R001" Error 10 "a planned route is not in the kernel"
+        "if the agent does not write it by itself, look for CRL-K001 and at the log",
+    RouteWrong "CRL-R002" Error 10 "a route of ours leads elsewhere than planned"
+        "if the agent does not replace it by itself, look for CRL-K001 and at the log",
+    RouteForeign "CRL-R003" Error 5 "a route of another program stands in the place of a planned one"
+        "remove the other route if ours is the right one, or stop the program that writes it",
+    RouteLeftover "CRL-R004" Warning 30 "a route of ours is not wanted any more"
+        "if the agent does not delete it by itself, look for CRL-K001 and at the log",
+    PathNotPlanned "CRL-R005" Error 10 "BGP has a best path that the agent has not planned for"
+        "restart the node, and report this",
+    DeviceMissing "CRL-T001" Error 10 "a tunnel device is missing"
+        "if the agent does not make it by itself, look for CRL-K001 and at the log",
+    DeviceWrong "CRL-T002" Error 10 "a tunnel device is not made as planned, or is down"
+        "if the agent does not set it right by itself, look for CRL-K001 and at the log",
+    DeviceForeign "CRL-T003" Error 5 "a foreign device has the name of a tunnel device"
+        "rename or remove the foreign device",
+    TunnelAddressMissing "CRL-T004" Error 10 "a tunnel device lacks its address"
+        "if the agent does not add it by itself, look for CRL-K001 and at the log",
+    DeviceLeftover "CRL-T005" Warning 60 "a tunnel device of ours, or an address on one, is not wanted any more"
+        "if the agent does not delete it by itself, look for CRL-K001 and at the log",
+    FdbMissing "CRL-F001" Error 10 "an FDB entry is missing or wrong"
+        "if the agent does not put it by itself, look for CRL-K001 and at the log",
+    FdbLeftover "CRL-F002" Warning 60 "an FDB entry is not wanted any more"
+        "if the agent does not delete it by itself, look for CRL-K001 and at the log",
+    NeighbourMissing "CRL-N001" Error 10 "a neighbour entry is missing or wrong"
+        "if the agent does not put it by itself, look for CRL-K001 and at the log",
+    NeighbourLeftover "CRL-N002" Warning 60 "a neighbour entry is not wanted any more"
+        "if the agent does not delete it by itself, look for CRL-K001 and at the log",
+    NatWrong "CRL-A001" Error 100 "the NAT and forwarding rules are not those that are planned"
+        "if the agent does not write them by itself, look for CRL-K001 and at the log",
+    SysctlWrong "CRL-S001" Error 100 "a kernel setting is not as it has to be"
+        "find the program that sets it (sysctl.d, another agent) and stop it",
+    InterfaceMissing "CRL-W001" Error 10 "a workload is in the datastore and its interface is gone"
+        "delete the workload, so that it is made anew or its endpoint goes",
+    InterfaceDown "CRL-W002" Error 10 "the interface of a workload is down"
+        "set it up, or delete the workload",
+    InterfaceUnknown "CRL-W003" Warning 60 "a workload's interface belongs to no endpoint in the datastore"
+        "if its workload is gone, delete the interface; else restart the workload",
+    AddressNotAllocated "CRL-W004" Warning 30 "a workload has an address that IPAM has not given out"
+        "restart the workload before IPAM gives the address to another one; see `caracal ipam check`",
+    KernelRefused "CRL-K001" Error 5 "the kernel refuses a change"
+        "follow the kernel's reason",
+    Undone "CRL-K002" Error 0 "somebody undoes what the agent does"
+        "find the other program, such as a second agent or a network manager, and stop it",
+    KernelUnreadable "CRL-K003" Error 5 "the state of the kernel cannot be read"
+        "look at the log; restart the node if it does not recover",
+    NotSynced "CRL-K004" Warning 180 "the agent still deletes nothing"
+        "bring up what it waits for",
+    Behind "CRL-K005" Error 30 "the kernel is behind the datastore"
+        "look for CRL-K001 and at the log",
+    CannotPlan "CRL-P001" Error 10 "something that the datastore asks for cannot be done on this node"
+        "follow the reason",
+    Ipam "CRL-I001" Warning 30 "IPAM has not done what this node asked for"
+        "follow the reason; see `caracal ipam check`",
+}

@@ -1,0 +1,205 @@
+//! Plan ↔ kernel: what the agent would have to do now, were it asked again, is what is wrong.
+
+use std::collections::BTreeSet;
+
+use caracal_model::names::IfName;
+
+use super::{Code, Inputs, Observation};
+use crate::actual::{Actual, ActualTarget};
+use crate::desired::{Desired, Route};
+use crate::diff::{Phase, conflicts, diff};
+use crate::op::Op;
+
+pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+    let synced = inputs.agent.phase == Phase::Synced.as_str();
+    if let Some(reason) = &inputs.agent.reason
+        && !synced
+    {
+        let seen = format!("the agent is {}: {reason}", inputs.agent.phase);
+        found.push(Observation::new(Code::NotSynced, "agent", seen));
+    }
+    let (planned, done) = (inputs.desired.revision, inputs.agent.revision);
+    if done < inputs.snapshot.revision {
+        let seen = format!(
+            "the datastore is at revision {}, the plan at {planned}, and the kernel at {done}",
+            inputs.snapshot.revision
+        );
+        // Another revision is another finding: the agent moves.
+        let subject = format!("revision {done}");
+        found.push(Observation::new(Code::Behind, subject, seen));
+    }
+    let actual = match inputs.actual {
+        Ok(actual) => actual,
+        Err(reason) => {
+            let seen = format!("reading routes, devices and neighbours failed: {reason}");
+            found.push(Observation::new(Code::KernelUnreadable, "kernel", seen));
+            return;
+        }
+    };
+    if planned == 0 {
+        // Nothing is planned before the first snapshot.
+        return;
+    }
+    foreign(inputs.desired, actual, found);
+    let ops = diff(inputs.desired, actual, Phase::Synced);
+    let made_anew: BTreeSet<IfName> = ops
+        .iter()
+        .filter_map(|op| match op {
+            Op::AddTunnel(tunnel) => Some(tunnel.name.clone()),
+            _ => None,
+        })
+        .filter(|name| actual.links.by_name(name.as_str()).is_some())
+        .collect();
+    for op in &ops {
+        // What is left over is meant to stay while the agent is not sure.
+        if op.is_delete() && !synced {
+            continue;
+        }
+        if matches!(op, Op::DeleteTunnel(name) if made_anew.contains(name)) {
+            continue;
+        }
+        found.extend(observation(op, actual, &made_anew));
+    }
+}
+
+/// What other programs hold.
+fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
+    for problem in conflicts(desired, actual) {
+        let (code, what) = match problem.code.as_str() {
+            "agent.foreign_device" => (Code::DeviceForeign, "device"),
+            _ => (Code::RouteForeign, "route"),
+        };
+        let seen = format!("{what} {}: {}", problem.subject, problem.reason);
+        found.push(Observation::new(code, problem.subject, seen));
+    }
+}
+
+/// What an operation that would be needed says about the present.
+fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Observation> {
+    let (code, subject, seen) = match op {
+        Op::AddTunnel(tunnel) if made_anew.contains(&tunnel.name) => (
+            Code::DeviceWrong,
+            tunnel.name.to_string(),
+            format!("device {} is not made as planned", tunnel.name),
+        ),
+        Op::AddTunnel(tunnel) => (
+            Code::DeviceMissing,
+            tunnel.name.to_string(),
+            format!(
+                "the kernel has no {} device {}",
+                tunnel.kind.as_str(),
+                tunnel.name
+            ),
+        ),
+        Op::SetTunnel(tunnel) => {
+            let link = actual.links.by_name(tunnel.name.as_str())?;
+            let seen = format!(
+                "device {} is {} with MTU {}; it is to be up with MTU {}",
+                tunnel.name,
+                if link.up { "up" } else { "down" },
+                link.mtu,
+                tunnel.mtu
+            );
+            (Code::DeviceWrong, tunnel.name.to_string(), seen)
+        }
+        Op::AddAddress(link, cidr) => (
+            Code::TunnelAddressMissing,
+            link.to_string(),
+            format!("device {link} does not have {cidr}"),
+        ),
+        Op::PutNeighbour(key, mac) => {
+            let mac = caracal_model::resource::node::format_mac(mac);
+            let seen = format!("the kernel does not have neighbour {key} with {mac}");
+            (Code::NeighbourMissing, key.to_string(), seen)
+        }
+        Op::PutFdb(key, remote) => {
+            let there = actual.fdb.get(key).map_or_else(
+                || "has no such entry".to_owned(),
+                |other| format!("sends to {other}"),
+            );
+            let seen = format!("the FDB is to send {key} to {remote}, and {there}");
+            (Code::FdbMissing, key.to_string(), seen)
+        }
+        Op::AddRoute(route) => (
+            Code::RouteMissing,
+            route.prefix.to_string(),
+            format!("the kernel has no route {route}"),
+        ),
+        Op::ReplaceRoute(route) => (
+            Code::RouteWrong,
+            route.prefix.to_string(),
+            format!(
+                "the kernel has {} in the place of {route}",
+                present(route, actual)
+            ),
+        ),
+        Op::WriteSysctl(path, value) => {
+            let there = actual
+                .sysctls
+                .get(path)
+                .map_or("not readable", String::as_str);
+            let seen = format!("/proc/sys/{path} is {there}, and is to be {value}");
+            (Code::SysctlWrong, path.clone(), seen)
+        }
+        Op::PutNat(_) | Op::DeleteNat => {
+            let there = match &actual.nat {
+                None => "there are none",
+                Some(_) => "others are there",
+            };
+            let seen = format!("NAT and forwarding rules of ours are planned, and {there}");
+            (Code::NatWrong, "nat".to_owned(), seen)
+        }
+        Op::DeleteRoute(route) => (
+            Code::RouteLeftover,
+            route.prefix.to_string(),
+            format!(
+                "the kernel has {} (protocol {}, metric {}), which nothing asks for",
+                words(&route.target, route.prefix),
+                route.protocol,
+                route.metric
+            ),
+        ),
+        Op::DeleteFdb(key, remote) => (
+            Code::FdbLeftover,
+            key.to_string(),
+            format!("the FDB sends {key} to {remote}, which nothing asks for"),
+        ),
+        Op::DeleteNeighbour(key) => (
+            Code::NeighbourLeftover,
+            key.to_string(),
+            format!("the kernel has neighbour {key}, which nothing asks for"),
+        ),
+        Op::DeleteAddress(link, cidr) => (
+            Code::DeviceLeftover,
+            format!("{link} {cidr}"),
+            format!("device {link} has address {cidr}, which nothing asks for"),
+        ),
+        Op::DeleteTunnel(link) => (
+            Code::DeviceLeftover,
+            link.to_string(),
+            format!("device {link} is there, and no pool uses it"),
+        ),
+    };
+    Some(Observation {
+        code,
+        subject,
+        seen,
+    })
+}
+
+/// The route that stands where one is planned.
+fn present(route: &Route, actual: &Actual) -> String {
+    let there = actual.routes.get(&route.key()).and_then(|all| all.first());
+    match there.map(|other| (other, other.known())) {
+        Some((_, Some(known))) => known.to_string(),
+        Some((other, None)) => words(&other.target, other.prefix),
+        None => "nothing".to_owned(),
+    }
+}
+
+fn words(target: &ActualTarget, prefix: caracal_model::Prefix) -> String {
+    match target {
+        ActualTarget::Known(target) => format!("{prefix} {target}"),
+        ActualTarget::Other(kind) => format!("{prefix} of route type {kind}"),
+    }
+}

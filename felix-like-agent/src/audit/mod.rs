@@ -1,0 +1,138 @@
+//! The auditor: does the datastore say what BGP says, BGP what the kernel holds, and the kernel what the machine's
+//! interfaces are?
+//!
+//! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing. [`Ledger`] gives
+//! what it finds an age. A finding counts as wrong once it is older than the time in which the node repairs such a
+//! thing by itself ([`Code::grace`]), so that a probe does not flap with every change.
+
+mod bgp;
+mod code;
+mod datastore;
+mod kernel;
+mod ledger;
+#[cfg(test)]
+mod tests;
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+use caracal_model::snapshot::Problem;
+use caracal_model::status::KernelStatus;
+use caracal_model::{NodeName, Snapshot};
+
+pub use code::{Code, Severity};
+pub use ledger::{Finding, Ledger};
+
+use crate::actual::Actual;
+use crate::desired::Desired;
+use crate::learned::Learned;
+
+/// Most observations of one code that are told one by one.
+const NAMED: usize = 50;
+
+/// Everything that is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// This node.
+    pub me: &'a NodeName,
+    /// The datastore.
+    pub snapshot: &'a Snapshot,
+    /// Why the snapshot may be old; `None` = it is not.
+    pub stale: Option<&'a str>,
+    /// The agent's last plan.
+    pub desired: &'a Desired,
+    /// What the agent says of itself.
+    pub agent: &'a KernelStatus,
+    /// What agent, topology and IPAM say cannot be done.
+    pub problems: &'a [Problem],
+    /// The kernel, read for this comparison; `Err` is why it cannot be.
+    pub actual: Result<&'a Actual, &'a str>,
+    /// The speaker; `None` = the node runs without BGP.
+    pub rib: Option<&'a Rib>,
+}
+
+/// What the speaker says, as far as it is compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rib {
+    /// The configured peers.
+    pub peers: Vec<Peer>,
+    /// The confirmed blocks of this node: whether the RIB has them as own routes, and to whom they go.
+    pub own_blocks: BTreeMap<Prefix, OwnBlock>,
+    /// Best paths of peers.
+    pub learned: Arc<BTreeMap<Prefix, Learned>>,
+    /// Sessions are down because somebody drained the node, with this text.
+    pub drained: Option<String>,
+}
+
+/// One configured peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// The session is established.
+    pub established: bool,
+    /// The state of its state machine.
+    pub state: String,
+    /// Why it is not up, when that is known.
+    pub reason: Option<String>,
+}
+
+/// One confirmed block of this node in the speaker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnBlock {
+    /// It is originated.
+    pub originated: bool,
+    /// The peers that are told of it.
+    pub told: BTreeSet<String>,
+    /// The peers with a session that are not, with the reason.
+    pub withheld: BTreeMap<String, String>,
+}
+
+/// Something that is not as it should be, at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Observation {
+    /// What kind of thing.
+    pub code: Code,
+    /// What it is about; together with the code it tells one finding from another.
+    pub subject: String,
+    /// What was seen, and where.
+    pub seen: String,
+}
+
+impl Observation {
+    fn new(code: Code, subject: impl ToString, seen: impl Into<String>) -> Self {
+        Self {
+            code,
+            subject: subject.to_string(),
+            seen: seen.into(),
+        }
+    }
+}
+
+/// Compares everything with everything. Sorted by code and subject, each at most once.
+#[must_use]
+pub fn compare(inputs: &Inputs<'_>) -> Vec<Observation> {
+    let mut found = Vec::new();
+    datastore::compare(inputs, &mut found);
+    bgp::compare(inputs, &mut found);
+    kernel::compare(inputs, &mut found);
+    workloads::compare(inputs, &mut found);
+    found.sort();
+    found.dedup_by(|a, b| (a.code, &a.subject) == (b.code, &b.subject));
+    condense(found)
+}
+
+/// Of many observations of one code, the first and a number.
+fn condense(found: Vec<Observation>) -> Vec<Observation> {
+    let mut kept = Vec::with_capacity(found.len().min(NAMED));
+    for same in found.chunk_by(|a, b| a.code == b.code) {
+        kept.extend(same.iter().take(NAMED).cloned());
+        if let Some(more) = same.len().checked_sub(NAMED).filter(|n| *n > 0) {
+            let seen = format!("{more} more of these");
+            kept.push(Observation::new(same[0].code, "more", seen));
+        }
+    }
+    kept
+}

@@ -1,0 +1,676 @@
+//! A table with each code: one thing is wrong with a healthy node, and just that is found.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
+use caracal_model::net::Prefix;
+
+use super::*;
+use crate::actual::{ActualRoute, ActualTarget};
+use crate::desired::{FdbKey, NeighbourKey, RouteKey, Target, problem};
+use crate::diff::tests::apply;
+use crate::diff::{Phase, diff};
+use crate::links::Link;
+use crate::plan::tests::World;
+
+const VXLAN: &str = "vxlan.calico";
+
+/// A node and all that is compared.
+struct Case {
+    world: World,
+    desired: Desired,
+    actual: Actual,
+    unreadable: Option<&'static str>,
+    stale: Option<&'static str>,
+    agent: KernelStatus,
+    problems: Vec<Problem>,
+    rib: Rib,
+}
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn affinity(world: &mut World, cidr: &str, owner: &str, state: AffinityState) {
+    let key = caracal_model::Key::Affinity(Owner::Host(owner.into()), prefix(cidr)).to_path();
+    let revision = world.snapshot.revision + 1;
+    let value = BlockAffinity::new(state).to_json();
+    world.snapshot.apply(&key, Some(&value), revision);
+}
+
+impl Case {
+    /// Node `a` with a pool over VXLAN and one without encapsulation, a workload, a peer `b` with a block in each pool.
+    fn healthy() -> Self {
+        let mut world = World::new(r#","vxlanMode":"Always""#);
+        world.pool("direct", "10.245.0.0/16", "");
+        world.block("10.244.0.0/26", "a", &[(5, "a")]);
+        for (cidr, owner) in [("10.245.0.0/26", "a"), ("10.245.1.0/26", "b")] {
+            world.block(cidr, owner, &[]);
+        }
+        for (n, owner) in ["a", "b", "c"].iter().enumerate() {
+            let cidr = format!("10.244.{n}.0/26");
+            affinity(&mut world, &cidr, owner, AffinityState::Confirmed);
+        }
+        affinity(&mut world, "10.245.0.0/26", "a", AffinityState::Confirmed);
+        affinity(&mut world, "10.245.1.0/26", "b", AffinityState::Confirmed);
+        world.workload("pod", "cali123", r#"["10.244.0.5/32"]"#);
+        world.learn("10.245.1.0/26", "10.0.0.2");
+        let mut links = world.links.clone();
+        links.remove("cali456");
+        links.by_name_mut("cali123").unwrap().kind = "veth".to_owned();
+        world.links = links;
+        let own = OwnBlock {
+            originated: true,
+            told: BTreeSet::from(["b".to_owned()]),
+            withheld: BTreeMap::new(),
+        };
+        let rib = Rib {
+            peers: vec![Peer {
+                name: "b".to_owned(),
+                established: true,
+                state: "Established".to_owned(),
+                reason: None,
+            }],
+            own_blocks: [prefix("10.244.0.0/26"), prefix("10.245.0.0/26")]
+                .into_iter()
+                .map(|cidr| (cidr, own.clone()))
+                .collect(),
+            learned: Arc::new(world.learned.clone()),
+            drained: None,
+        };
+        let desired = world.plan();
+        let mut actual = Actual {
+            links: world.links.clone(),
+            ..Actual::default()
+        };
+        for op in diff(&desired, &actual, Phase::Synced) {
+            apply(&mut actual, &op).unwrap();
+        }
+        let agent = KernelStatus {
+            phase: "synced".to_owned(),
+            revision: desired.revision,
+            ..KernelStatus::default()
+        };
+        Self {
+            world,
+            desired,
+            actual,
+            unreadable: None,
+            stale: None,
+            agent,
+            problems: Vec::new(),
+            rib,
+        }
+    }
+
+    fn compare(&self) -> Vec<Observation> {
+        let me = "a".into();
+        compare(&Inputs {
+            me: &me,
+            snapshot: &self.world.snapshot,
+            stale: self.stale,
+            desired: &self.desired,
+            agent: &self.agent,
+            problems: &self.problems,
+            actual: self.unreadable.map_or(Ok(&self.actual), Err),
+            rib: Some(&self.rib),
+        })
+    }
+
+    /// Plans anew, as after a change of the datastore, with the kernel in step.
+    fn settle(&mut self) {
+        self.desired = self.world.plan();
+        self.agent.revision = self.desired.revision;
+        for op in diff(&self.desired, &self.actual, Phase::Synced) {
+            apply(&mut self.actual, &op).unwrap();
+        }
+    }
+
+    fn route(&self, cidr: &str) -> RouteKey {
+        self.desired.routes[&prefix(cidr)].route.key()
+    }
+
+    fn foreign(&mut self, cidr: &str, metric: u32) {
+        let key = RouteKey {
+            prefix: prefix(cidr),
+            metric,
+        };
+        let route = ActualRoute {
+            prefix: prefix(cidr),
+            metric,
+            tos: 0,
+            protocol: 4,
+            target: ActualTarget::Known(Target::Blackhole),
+            mtu: None,
+        };
+        self.actual.routes.insert(key, vec![route]);
+    }
+
+    fn vtep_neighbour(&self) -> NeighbourKey {
+        let on_vxlan = |key: &&NeighbourKey| key.link.as_str() == VXLAN;
+        self.desired
+            .neighbours
+            .keys()
+            .find(on_vxlan)
+            .unwrap()
+            .clone()
+    }
+
+    fn vtep_fdb(&self) -> FdbKey {
+        self.desired.fdb.keys().next().unwrap().clone()
+    }
+}
+
+type Fault = fn(&mut Case);
+
+/// What is wrong, the code, the subject, and words of the sentence.
+const TABLE: &[(Fault, Code, &str, &str)] = &[
+    (
+        |c| c.stale = Some("no answer for 31 s"),
+        Code::DatastoreStale,
+        "datastore",
+        "no answer for 31 s",
+    ),
+    (
+        |c| {
+            let path = "/calico/resources/v3/projectcalico.org/bgppeers/x";
+            c.world.snapshot.apply(path, Some(b"{"), 1);
+        },
+        Code::InvalidValue,
+        "/calico/resources/v3/projectcalico.org/bgppeers/x",
+        "ignored until it is corrected",
+    ),
+    (
+        |c| drop(c.world.snapshot.nodes.remove("a")),
+        Code::NodeMissing,
+        "a",
+        "no Node \"a\"",
+    ),
+    (
+        |c| {
+            c.rib.peers.push(Peer {
+                name: "c".to_owned(),
+                established: false,
+                state: "Active".to_owned(),
+                reason: Some("TCP 179 refused".to_owned()),
+            });
+        },
+        Code::PeerDown,
+        "c",
+        "is Active: TCP 179 refused",
+    ),
+    (
+        |c| own(c).originated = false,
+        Code::BlockNotOriginated,
+        "10.245.0.0/26",
+        "no own route",
+    ),
+    (
+        |c| {
+            own(c).told.clear();
+            let why = "rejected by filter".to_owned();
+            own(c).withheld.insert("b".to_owned(), why);
+        },
+        Code::BlockNotAnnounced,
+        "10.245.0.0/26",
+        "(b: rejected by filter)",
+    ),
+    (
+        |c| {
+            c.world.learned.clear();
+            c.rib.learned = Arc::default();
+            c.settle();
+        },
+        Code::NoPathToBlock,
+        "10.245.1.0/26",
+        "block of node b",
+    ),
+    (
+        |c| said(c, "bgp.listen", "listening socket"),
+        Code::ListenFailed,
+        "listening socket",
+        "because",
+    ),
+    (
+        |c| {
+            c.rib.drained = Some("new rack".to_owned());
+            c.rib.peers[0].established = false;
+        },
+        Code::Drained,
+        "a",
+        "new rack",
+    ),
+    (
+        |c| said(c, "bgp.filter_missing", "BGPPeer x"),
+        Code::BgpConfiguration,
+        "BGPPeer x",
+        "bgp.filter_missing: because",
+    ),
+    (
+        |c| drop(c.actual.routes.remove(&c.route("10.244.1.0/26"))),
+        Code::RouteMissing,
+        "10.244.1.0/26",
+        "no route 10.244.1.0/26 via 10.244.1.1",
+    ),
+    (
+        |c| {
+            let key = c.route("10.245.1.0/26");
+            let wrong = Target::via(Some([10, 0, 0, 9].into()), &"eth0".into(), true);
+            c.actual.routes.get_mut(&key).unwrap()[0].target = ActualTarget::Known(wrong);
+        },
+        Code::RouteWrong,
+        "10.245.1.0/26",
+        "via 10.0.0.9",
+    ),
+    (
+        |c| c.foreign("10.245.1.0/26", 0),
+        Code::RouteForeign,
+        "10.245.1.0/26",
+        "protocol 4",
+    ),
+    (
+        |c| {
+            c.foreign("10.246.0.0/26", 0);
+            let route = c.actual.routes.values_mut().flatten();
+            for route in route.filter(|r| r.protocol == 4) {
+                route.protocol = 80;
+            }
+        },
+        Code::RouteLeftover,
+        "10.246.0.0/26",
+        "nothing asks for",
+    ),
+    (
+        |c| {
+            let path = Learned::internal([10, 0, 0, 2].into());
+            Arc::make_mut(&mut c.rib.learned).insert(prefix("192.0.2.0/24"), path);
+        },
+        Code::PathNotPlanned,
+        "192.0.2.0/24",
+        "via 10.0.0.2",
+    ),
+    (
+        |c| {
+            c.actual.remove_link(&VXLAN.into());
+            only_device(c);
+        },
+        Code::DeviceMissing,
+        VXLAN,
+        "no vxlan device",
+    ),
+    (
+        |c| c.actual.links.by_name_mut(VXLAN).unwrap().mtu = 1400,
+        Code::DeviceWrong,
+        VXLAN,
+        "MTU 1400",
+    ),
+    (
+        |c| {
+            let link = c.actual.links.by_name_mut(VXLAN).unwrap();
+            link.vxlan.as_mut().unwrap().learning = true;
+            only_device(c);
+        },
+        Code::DeviceWrong,
+        VXLAN,
+        "not made as planned",
+    ),
+    (
+        |c| c.actual.links.by_name_mut(VXLAN).unwrap().kind = "dummy".to_owned(),
+        Code::DeviceForeign,
+        VXLAN,
+        "\"dummy\"",
+    ),
+    (
+        |c| c.actual.links.by_name_mut(VXLAN).unwrap().addresses.clear(),
+        Code::TunnelAddressMissing,
+        VXLAN,
+        "10.244.0.1/32",
+    ),
+    (
+        |c| {
+            let mut link = Link::new(77, "vxlan-v6.calico");
+            link.kind = "vxlan".to_owned();
+            c.actual.links.insert(link);
+        },
+        Code::DeviceLeftover,
+        "vxlan-v6.calico",
+        "no pool uses it",
+    ),
+    (
+        |c| assert!(c.actual.fdb.remove(&c.vtep_fdb()).is_some()),
+        Code::FdbMissing,
+        "dev vxlan.calico",
+        "no such entry",
+    ),
+    (
+        |c| {
+            assert!(
+                c.actual
+                    .fdb
+                    .insert(c.vtep_fdb(), [10, 9, 9, 9].into())
+                    .is_some()
+            )
+        },
+        Code::FdbMissing,
+        "dev vxlan.calico",
+        "sends to 10.9.9.9",
+    ),
+    (
+        |c| {
+            let key = FdbKey {
+                link: VXLAN.into(),
+                mac: [2, 0, 0, 0, 0, 9],
+            };
+            c.actual.fdb.insert(key, [10, 0, 0, 9].into());
+        },
+        Code::FdbLeftover,
+        "02:00:00:00:00:09 dev vxlan.calico",
+        "10.0.0.9",
+    ),
+    (
+        |c| assert!(c.actual.neighbours.remove(&c.vtep_neighbour()).is_some()),
+        Code::NeighbourMissing,
+        "dev vxlan.calico",
+        "does not have neighbour",
+    ),
+    (
+        |c| {
+            let mut key = c.vtep_neighbour();
+            let neighbour = c.actual.neighbours[&key];
+            key.address = [10, 244, 9, 9].into();
+            c.actual.neighbours.insert(key, neighbour);
+        },
+        Code::NeighbourLeftover,
+        "10.244.9.9 dev vxlan.calico",
+        "nothing asks for",
+    ),
+    (
+        |c| c.actual.nat = None,
+        Code::NatWrong,
+        "nat",
+        "there are none",
+    ),
+    (
+        |c| {
+            let path = "net/ipv4/ip_forward".to_owned();
+            c.actual.sysctls.insert(path, "0".to_owned());
+        },
+        Code::SysctlWrong,
+        "net/ipv4/ip_forward",
+        "is 0, and is to be 1",
+    ),
+    (
+        |c| {
+            c.world.links.remove("cali123");
+            c.actual.remove_link(&"cali123".into());
+            c.settle();
+            c.actual.links.remove("cali123");
+        },
+        Code::InterfaceMissing,
+        "default/pod",
+        "no such interface",
+    ),
+    (
+        |c| {
+            c.world.links.by_name_mut("cali123").unwrap().up = false;
+            c.actual.links.by_name_mut("cali123").unwrap().up = false;
+            c.settle();
+        },
+        Code::InterfaceDown,
+        "default/pod",
+        "cali123",
+    ),
+    (
+        |c| {
+            let mut link = Link::new(78, "cali456");
+            link.kind = "veth".to_owned();
+            c.actual.links.insert(link);
+        },
+        Code::InterfaceUnknown,
+        "cali456",
+        "no endpoint",
+    ),
+    (
+        |c| {
+            c.world.block("10.244.0.0/26", "a", &[]);
+            c.settle();
+        },
+        Code::AddressNotAllocated,
+        "default/pod 10.244.0.5/32",
+        "free in its block",
+    ),
+    (
+        |c| said(c, "agent.kernel_refused", "add route x"),
+        Code::KernelRefused,
+        "add route x",
+        "because",
+    ),
+    (
+        |c| said(c, "agent.undone", "add route x"),
+        Code::Undone,
+        "add route x",
+        "because",
+    ),
+    (
+        |c| c.unreadable = Some("no buffer space"),
+        Code::KernelUnreadable,
+        "kernel",
+        "no buffer space",
+    ),
+    (
+        |c| {
+            c.agent.phase = "learning".to_owned();
+            c.agent.reason = Some("waiting for b".to_owned());
+            // What may be unwanted stays, and is no finding.
+            c.foreign("10.246.0.0/26", 0);
+            let mut routes = c.actual.routes.values_mut().flatten();
+            routes.find(|r| r.protocol == 4).unwrap().protocol = 80;
+        },
+        Code::NotSynced,
+        "agent",
+        "waiting for b",
+    ),
+    (
+        |c| c.agent.revision -= 1,
+        Code::Behind,
+        "revision",
+        "the kernel at",
+    ),
+    (
+        |c| said(c, "agent.no_parent", "a"),
+        Code::CannotPlan,
+        "a agent.no_parent",
+        "agent.no_parent: because",
+    ),
+    (
+        |c| said(c, "ipam.tunnel_address", "a"),
+        Code::Ipam,
+        "a",
+        "because",
+    ),
+];
+
+fn own(c: &mut Case) -> &mut OwnBlock {
+    c.rib.own_blocks.get_mut(&prefix("10.245.0.0/26")).unwrap()
+}
+
+fn said(c: &mut Case, code: &str, subject: &str) {
+    c.problems
+        .push(problem(code, subject, "because".to_owned()));
+}
+
+/// What stands on a device is missing with it; here only the device is looked at.
+fn only_device(c: &mut Case) {
+    c.desired.routes.retain(|_, planned| {
+        !planned
+            .route
+            .target
+            .links()
+            .any(|link| link.as_str() == VXLAN)
+    });
+    c.actual.routes.retain(|_, routes| {
+        !routes
+            .iter()
+            .any(|r| r.next_hops().iter().any(|hop| hop.link.as_str() == VXLAN))
+    });
+    c.desired
+        .neighbours
+        .retain(|key, _| key.link.as_str() != VXLAN);
+    c.desired.fdb.clear();
+    c.actual
+        .neighbours
+        .retain(|key, _| key.link.as_str() != VXLAN);
+    c.actual.fdb.clear();
+    c.desired.tunnels.get_mut(VXLAN).unwrap().address = None;
+    let prefixes = ["10.244.1.0/26", "10.244.2.0/26"].map(prefix);
+    for prefix in prefixes {
+        c.desired.skipped.insert(prefix, "not looked at".to_owned());
+    }
+}
+
+#[test]
+fn a_healthy_node_has_no_findings() {
+    assert_eq!(Case::healthy().compare(), []);
+}
+
+#[test]
+fn each_fault_is_found_and_nothing_else() {
+    for (number, (fault, code, subject, words)) in TABLE.iter().enumerate() {
+        let mut case = Case::healthy();
+        fault(&mut case);
+        let found = case.compare();
+        let [one] = found.as_slice() else {
+            panic!("case {number}, {}: {found:#?}", code.as_str())
+        };
+        assert_eq!(one.code, *code, "case {number}: {one:?}");
+        assert!(one.subject.contains(subject), "case {number}: {one:?}");
+        assert!(one.seen.contains(words), "case {number}: {one:?}");
+    }
+}
+
+#[test]
+fn every_code_has_a_case_and_a_name_of_its_own() {
+    let tested: BTreeSet<Code> = TABLE.iter().map(|(_, code, ..)| *code).collect();
+    assert_eq!(tested, Code::ALL.iter().copied().collect());
+    let names: BTreeSet<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(names.len(), Code::ALL.len());
+}
+
+/// The list in the documentation is this list.
+#[test]
+fn the_documentation_lists_the_codes() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let listed: Vec<&str> = text.lines().filter(|l| l.starts_with("| `CRL-")).collect();
+    let wanted: Vec<String> = Code::ALL
+        .iter()
+        .map(|code| {
+            format!(
+                "| `{}` | {} | {} | {} | {} |",
+                code.as_str(),
+                code.severity().as_str(),
+                code.grace().as_secs(),
+                code.meaning(),
+                code.remedy()
+            )
+        })
+        .collect();
+    assert_eq!(
+        listed,
+        wanted,
+        "the table has to be:\n{}",
+        wanted.join("\n")
+    );
+}
+
+#[test]
+fn without_bgp_nothing_is_said_of_it() {
+    let mut case = Case::healthy();
+    case.world.learned.clear();
+    case.settle();
+    let me = "a".into();
+    let found = compare(&Inputs {
+        me: &me,
+        snapshot: &case.world.snapshot,
+        stale: None,
+        desired: &case.desired,
+        agent: &case.agent,
+        problems: &[],
+        actual: Ok(&case.actual),
+        rib: None,
+    });
+    assert_eq!(found, []);
+}
+
+#[test]
+fn another_node_of_a_similar_name_does_not_explain_a_missing_path() {
+    let mut case = Case::healthy();
+    case.world.learned.clear();
+    case.rib.learned = Arc::default();
+    case.settle();
+    let other = problem(
+        "agent.no_vtep",
+        "pool p",
+        "routes to bb, b-2 are not installed".to_owned(),
+    );
+    case.desired.problems.insert(other);
+    assert_eq!(case.compare()[0].code, Code::NoPathToBlock);
+    let this = problem(
+        "agent.no_vtep",
+        "pool p",
+        "routes to c, b: not installed".to_owned(),
+    );
+    case.desired.problems.insert(this);
+    assert_eq!(case.compare(), []);
+}
+
+#[test]
+fn many_findings_of_one_code_are_a_few_and_a_number() {
+    let mut case = Case::healthy();
+    for n in 0..=255u8 {
+        let route = case.desired.routes[&prefix("10.245.1.0/26")].clone();
+        let other = Prefix::v4([10, 200, n, 0].into(), 24);
+        let mut route = route;
+        route.route.prefix = other;
+        case.desired.routes.insert(other, route);
+    }
+    let found = case.compare();
+    assert_eq!(found.len(), NAMED + 1);
+    assert_eq!(found[NAMED].seen, "206 more of these");
+}
+
+fn observed(code: Code) -> Vec<Observation> {
+    vec![Observation::new(code, "x", "y")]
+}
+
+#[test]
+fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
+    let mut ledger = Ledger::default();
+    let start = Instant::now();
+    let code = Code::RouteMissing;
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let counts = |findings: Vec<Finding>| findings[0].counts;
+    assert!(!counts(ledger.update(at(0), observed(code))));
+    assert!(!counts(ledger.update(at(9), observed(code))));
+    assert!(ledger.update(at(9), vec![]).is_empty());
+    assert!(
+        !counts(ledger.update(at(10), observed(code))),
+        "the age starts again"
+    );
+    let old = ledger.update(at(20), observed(code));
+    assert_eq!((old[0].counts, old[0].age_seconds), (true, 10));
+    assert_eq!(old[0].sentence, format!("y; {}", code.remedy()));
+    // What counts comes first, whatever its code.
+    let mut both = observed(Code::PeerDown);
+    both.extend(observed(code));
+    let found = ledger.update(at(21), both);
+    let codes: Vec<&str> = found.iter().map(|f| f.code.as_str()).collect();
+    assert_eq!(codes, ["CRL-R001", "CRL-B001"]);
+    assert!(
+        !counts(ledger.update(at(99), observed(Code::Drained))),
+        "a notice"
+    );
+}

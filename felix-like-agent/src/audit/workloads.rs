@@ -1,0 +1,68 @@
+//! Datastore ↔ live interfaces: each workload of this node has its interface and an address that IPAM gave it, and
+//! each workload interface has its workload.
+
+use std::collections::BTreeSet;
+
+use caracal_model::net::Prefix;
+
+use super::{Code, Inputs, Observation};
+
+pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+    let Ok(actual) = inputs.actual else { return };
+    let mut known = BTreeSet::new();
+    for workload in inputs.snapshot.workloads_of(inputs.me) {
+        let name = &workload.metadata.name;
+        let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let subject = format!("{namespace}/{name}");
+        let interface = workload.spec.interface_name.as_str();
+        known.insert(interface);
+        match actual.links.by_name(interface) {
+            None => {
+                let seen = format!(
+                    "endpoint {subject} is to be behind {interface}, and there is no such interface"
+                );
+                found.push(Observation::new(Code::InterfaceMissing, &subject, seen));
+            }
+            Some(link) if !link.up => {
+                let seen = format!("interface {interface} of endpoint {subject} is down");
+                found.push(Observation::new(Code::InterfaceDown, &subject, seen));
+            }
+            Some(_) => {}
+        }
+        for address in workload.spec.ip_networks.iter().filter(|a| a.is_host()) {
+            if !is_allocated(inputs, address) {
+                let seen = format!(
+                    "endpoint {subject} (revision {}) has {address}, which is free in its block, or in no block",
+                    workload.revision
+                );
+                let subject = format!("{subject} {address}");
+                found.push(Observation::new(Code::AddressNotAllocated, subject, seen));
+            }
+        }
+    }
+    let prefixes = &inputs.desired.ownership.interface_prefixes;
+    for link in actual.links.iter() {
+        let name = link.name.as_str();
+        let workloads = prefixes
+            .iter()
+            .any(|prefix| name.starts_with(prefix.as_str()));
+        if link.kind == "veth" && workloads && !known.contains(name) {
+            let seen = format!(
+                "interface {name} has a workload's name, and no endpoint of this node is behind it"
+            );
+            found.push(Observation::new(Code::InterfaceUnknown, name, seen));
+        }
+    }
+}
+
+/// True when IPAM has given the address out, and for addresses that are not IPAM's at all.
+fn is_allocated(inputs: &Inputs<'_>, address: &Prefix) -> bool {
+    if inputs.snapshot.pool_of(address).is_none() {
+        return true;
+    }
+    inputs.snapshot.block_of(address).is_some_and(|block| {
+        block.allocated().any(|(_, allocated, attribute)| {
+            allocated == address.address() && attribute.released_at.is_none()
+        })
+    })
+}

@@ -1,0 +1,22 @@
+//! A look at the kernel for those who only ask: the auditor and `caracal explain`. Reading changes nothing.
+
+use super::nat::NatWriter;
+use super::netlink::{Netlink, NetlinkError};
+use super::{read, sysctl};
+use crate::actual::Actual;
+use crate::desired::Desired;
+
+/// What the kernel holds of what a plan is about, but for NAT rules.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn observe(desired: &Desired) -> Result<Actual, NetlinkError> {
+    let mut actual = read::actual(&Netlink::open()?).await?;
+    actual.sysctls = sysctl::read(desired.sysctls.keys());
+    Ok(actual)
+}
+
+/// The fingerprint of our NAT rules in the kernel; `None` = none are there. Starts a program.
+pub async fn observe_nat(desired: &Desired) -> Option<String> {
+    NatWriter::default().read(desired.nat.as_ref()).await
+}

@@ -1,0 +1,197 @@
+//! `caracal trace`: the way of a packet from pod to pod, namespace by namespace, as the kernels would take it, and
+//! the first hop at which it would stop. The walk is pure over [`Look`]; [`shell`] asks the real kernels. Nothing
+//! is changed, and no process of a node needs to run.
+//!
+//! What a walk cannot see are rules of other programs' firewalls. A ping at the end tells whether something is left
+//! that it has not seen.
+
+mod parse;
+mod shell;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+pub use shell::TraceError;
+
+/// An interface in a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Name.
+    pub name: String,
+    /// Administratively up.
+    pub up: bool,
+    /// The other end is there.
+    pub carrier: bool,
+    /// MTU in octets.
+    pub mtu: u32,
+    /// `veth`, `vxlan`, `ipip`, …; empty for others.
+    pub kind: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// MAC address.
+    pub mac: String,
+    /// For VXLAN: VNI, UDP port, own underlay address.
+    pub vxlan: Option<(u32, u16, Option<IpAddr>)>,
+}
+
+/// What a kernel says where a packet goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// To this machine itself.
+    Local,
+    /// Out of a device.
+    Out {
+        /// The device.
+        dev: String,
+        /// The gateway; `None` = the destination is on the link.
+        gateway: Option<IpAddr>,
+        /// MTU of the route.
+        mtu: Option<u32>,
+    },
+    /// Nowhere; the kernel's words.
+    Refused(String),
+}
+
+/// A neighbour entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// MAC address.
+    pub mac: String,
+    /// Set by somebody, so nobody is asked.
+    pub permanent: bool,
+}
+
+/// What can be asked of a place (a node, router or pod). Errors are sentences.
+pub trait Look {
+    /// Its interfaces.
+    ///
+    /// # Errors
+    /// Why they cannot be read.
+    fn interfaces(&self, place: &str) -> Result<Vec<Interface>, String>;
+    /// Where a packet goes; `arrives` = on this interface, else it is sent here.
+    ///
+    /// # Errors
+    /// Why the kernel cannot be asked.
+    fn lookup(&self, place: &str, packet: &Packet, arrives: Option<&str>)
+    -> Result<Lookup, String>;
+    /// The entry for an address on a device.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn neighbour(
+        &self,
+        place: &str,
+        dev: &str,
+        address: IpAddr,
+    ) -> Result<Option<Neighbour>, String>;
+    /// The underlay address behind a MAC on a VXLAN device.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn fdb(&self, place: &str, dev: &str, mac: &str) -> Result<Option<IpAddr>, String>;
+    /// A value below `/proc/sys`; `None` = there is none.
+    fn sysctl(&self, place: &str, key: &str) -> Option<String>;
+    /// True when NAT would change the source of a packet between pods.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn masquerades(&self, place: &str, packet: &Packet) -> Result<bool, String>;
+    /// Who is at the other end of a device: places with their interfaces.
+    fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)>;
+    /// True for a pod.
+    fn is_pod(&self, place: &str) -> bool;
+}
+
+/// A packet on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Source.
+    pub source: IpAddr,
+    /// Destination.
+    pub destination: IpAddr,
+    /// Octets of the IP packet.
+    pub size: u32,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hop {
+    /// The node, router or pod.
+    pub place: String,
+    /// What was looked at, and what was seen.
+    pub seen: String,
+    /// Packets stop here.
+    pub broken: bool,
+}
+
+/// One way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Direction {
+    /// The sending pod.
+    pub from: String,
+    /// The receiving pod.
+    pub to: String,
+    /// The hops; the last one is the broken one, if any is.
+    pub hops: Vec<Hop>,
+}
+
+impl Direction {
+    /// The hop at which packets stop.
+    #[must_use]
+    pub fn broken(&self) -> Option<&Hop> {
+        self.hops.iter().find(|hop| hop.broken)
+    }
+}
+
+/// Both ways.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// There, and back.
+    pub directions: Vec<Direction>,
+    /// What a ping of full size said: an answer, or why there was none.
+    pub ping: Result<String, String>,
+}
+
+impl Report {
+    /// The first hop at which packets stop, in either direction.
+    #[must_use]
+    pub fn broken(&self) -> Option<&Hop> {
+        self.directions.iter().find_map(Direction::broken)
+    }
+
+    /// Everything is as it should be, and a ping says so.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.broken().is_none() && self.ping.is_ok()
+    }
+
+    /// The report for people.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        for direction in &self.directions {
+            text += &format!("{} → {}\n", direction.from, direction.to);
+            for hop in &direction.hops {
+                let mark = if hop.broken { "BROKEN" } else { "ok" };
+                text += &format!("  {mark:<7} {:<12} {}\n", hop.place, hop.seen);
+            }
+        }
+        text += &match &self.ping {
+            Ok(answer) => format!("ping: {answer}\n"),
+            Err(reason) => format!("ping: {reason}\n"),
+        };
+        text += &match (self.broken(), &self.ping) {
+            (Some(hop), _) => format!("first broken hop: {}: {}\n", hop.place, hop.seen),
+            (None, Ok(_)) => "intact: every hop of both ways\n".to_owned(),
+            (None, Err(_)) => {
+                "every hop looks right, and the ping is not answered: look for firewall rules\n"
+                    .to_owned()
+            }
+        };
+        text
+    }
+}

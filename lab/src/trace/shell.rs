@@ -1,0 +1,253 @@
+//! The kernels of a lab's namespaces, asked with `ip`, `bridge` and `nft`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::walk::walk;
+use super::{Interface, Look, Lookup, Neighbour, Packet, Report, parse};
+use crate::lab::{Lab, UnknownTarget};
+use crate::program::{self, ProgramError};
+use crate::{error_chain, netns};
+
+/// Each question is answered at once.
+const CALL: Duration = Duration::from_secs(10);
+/// Octets of IP and ICMP headers in a ping.
+const PING_V4: u32 = 28;
+const PING_V6: u32 = 48;
+
+/// Why a trace cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// There is no such pod.
+    #[error(transparent)]
+    Target(#[from] UnknownTarget),
+    /// Something else than a pod.
+    #[error("{target} is no pod with an address; the pods are: {known}")]
+    NoPod {
+        /// As asked for.
+        target: String,
+        /// What there is.
+        known: String,
+    },
+    /// The program that pings.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+impl Lab {
+    /// Follows packets between two pods (`NODE/POD`), both ways.
+    ///
+    /// # Errors
+    /// [`TraceError`]; a broken way is none.
+    pub fn trace(&self, from: &str, to: &str) -> Result<Report, TraceError> {
+        let (a, b) = (self.pod_address(from)?, self.pod_address(to)?);
+        let look = Shell::new(self);
+        let there = walk(&look, (from, a), (to, b));
+        let back = walk(&look, (to, b), (from, a));
+        let mtu = look
+            .interfaces(from)
+            .ok()
+            .and_then(|all| all.into_iter().find(|i| i.addresses.contains(&a)))
+            .map_or(1280, |interface| interface.mtu);
+        Ok(Report {
+            directions: vec![there, back],
+            ping: self.full_size_ping(from, b, mtu)?,
+        })
+    }
+
+    fn pod_address(&self, target: &str) -> Result<IpAddr, TraceError> {
+        self.netns(target)?;
+        let pods = &self.state().pods;
+        let found = pods.iter().find(|pod| pod.label() == target);
+        found
+            .and_then(|pod| pod.address)
+            .ok_or_else(|| TraceError::NoPod {
+                target: target.to_owned(),
+                known: pods
+                    .iter()
+                    .map(|pod| pod.label())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
+    }
+
+    /// A ping that just fits the sender's MTU and must not be fragmented.
+    fn full_size_ping(
+        &self,
+        from: &str,
+        to: IpAddr,
+        mtu: u32,
+    ) -> Result<Result<String, String>, TraceError> {
+        let netns = self.netns(from)?;
+        let headers = if to.is_ipv4() { PING_V4 } else { PING_V6 };
+        let size = mtu.saturating_sub(headers);
+        let mut command = program::command("ping").map_err(ProgramError::from)?;
+        let size = size.to_string();
+        command.args([
+            "-n", "-c", "3", "-i", "0.2", "-W", "1", "-M", "do", "-s", &size,
+        ]);
+        command.arg(to.to_string());
+        let output = program::output(Some(&netns), &mut command, b"", CALL)?;
+        let last = |text: &str| {
+            text.lines()
+                .rfind(|l| !l.trim().is_empty())
+                .map(str::to_owned)
+        };
+        Ok(if output.status.success() {
+            Ok(format!("{to} answers to packets of {mtu} octets"))
+        } else {
+            let lines = output.stdout.lines().chain(output.stderr.lines());
+            let loss = lines.filter(|l| l.contains("packet loss")).next_back();
+            let words = loss.map(str::to_owned).or_else(|| last(&output.stderr));
+            Err(format!(
+                "{to} does not answer to packets of {mtu} octets ({})",
+                words.unwrap_or_default()
+            ))
+        })
+    }
+}
+
+/// Who is connected with whom, by place and device.
+type Cables = BTreeMap<(String, String), Vec<(String, String)>>;
+
+struct Shell<'a> {
+    lab: &'a Lab,
+    cables: Cables,
+}
+
+impl<'a> Shell<'a> {
+    fn new(lab: &'a Lab) -> Self {
+        Self {
+            lab,
+            cables: cables(lab),
+        }
+    }
+
+    fn run(
+        &self,
+        place: &str,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<program::Output, String> {
+        let netns = self.lab.netns(place).map_err(|e| e.to_string())?;
+        let mut command = program::command(program).map_err(|e| e.to_string())?;
+        command.args(arguments);
+        program::output(Some(&netns), &mut command, b"", CALL).map_err(|e| error_chain(&e))
+    }
+
+    /// The standard output of a program that has to succeed.
+    fn ask(&self, place: &str, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let output = self.run(place, program, arguments)?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(format!(
+            "{program} {} says {:?}",
+            arguments.join(" "),
+            output.stderr.trim()
+        ))
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> String {
+    format!("the answer cannot be read: {error}")
+}
+
+impl Look for Shell<'_> {
+    fn interfaces(&self, place: &str) -> Result<Vec<Interface>, String> {
+        let text = self.ask(place, "ip", &["-d", "-j", "address", "show"])?;
+        parse::interfaces(&text).map_err(|e| unreadable(&e))
+    }
+
+    fn lookup(
+        &self,
+        place: &str,
+        packet: &Packet,
+        arrives: Option<&str>,
+    ) -> Result<Lookup, String> {
+        let destination = packet.destination.to_string();
+        let source = packet.source.to_string();
+        let mut arguments = vec!["-j", "route", "get", &destination];
+        if let Some(arrives) = arrives {
+            arguments.extend(["from", &source, "iif", arrives]);
+        }
+        let output = self.run(place, "ip", &arguments)?;
+        parse::lookup(&output.stdout, &output.stderr)
+    }
+
+    fn neighbour(
+        &self,
+        place: &str,
+        dev: &str,
+        address: IpAddr,
+    ) -> Result<Option<Neighbour>, String> {
+        let text = self.ask(place, "ip", &["-j", "neighbour", "show", "dev", dev])?;
+        parse::neighbour(&text, address).map_err(|e| unreadable(&e))
+    }
+
+    fn fdb(&self, place: &str, dev: &str, mac: &str) -> Result<Option<IpAddr>, String> {
+        let text = self.ask(place, "bridge", &["-j", "fdb", "show", "dev", dev])?;
+        parse::fdb(&text, mac).map_err(|e| unreadable(&e))
+    }
+
+    fn sysctl(&self, place: &str, key: &str) -> Option<String> {
+        let netns = self.lab.netns(place).ok()?;
+        let read = || std::fs::read_to_string(format!("/proc/sys/{key}"));
+        let text = netns::run(&netns, read).ok()?.ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn masquerades(&self, place: &str, packet: &Packet) -> Result<bool, String> {
+        // Without nftables or without our table nothing is masqueraded by us.
+        let Ok(listing) = self.ask(place, "nft", &["list", "table", "inet", "caracal"]) else {
+            return Ok(false);
+        };
+        let family = if packet.source.is_ipv4() { "ip" } else { "ip6" };
+        let within = |set: &str, address| {
+            parse::set_elements(&listing, &format!("{family}_{set}"))
+                .iter()
+                .any(|element| parse::holds(element, address))
+        };
+        Ok(within("masquerade", packet.source) && !within("exempt", packet.destination))
+    }
+
+    fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)> {
+        let key = (place.to_owned(), dev.to_owned());
+        self.cables.get(&key).cloned().unwrap_or_default()
+    }
+
+    fn is_pod(&self, place: &str) -> bool {
+        place.contains('/')
+    }
+}
+
+fn cables(lab: &Lab) -> Cables {
+    let mut segments: BTreeMap<&str, Vec<(String, String)>> = BTreeMap::new();
+    for router in &lab.layout().routers {
+        for leg in &router.legs {
+            let end = (router.name.clone(), leg.device.clone());
+            segments.entry(&leg.segment).or_default().push(end);
+        }
+    }
+    for node in &lab.layout().nodes {
+        let end = (node.name.clone(), node.uplink.device.clone());
+        segments.entry(&node.uplink.segment).or_default().push(end);
+    }
+    let mut cables = Cables::new();
+    for ends in segments.values() {
+        for end in ends {
+            let others = ends.iter().filter(|other| *other != end).cloned();
+            cables.insert(end.clone(), others.collect());
+        }
+    }
+    for pod in &lab.state().pods {
+        if let Some(host) = &pod.host_interface {
+            let node = (pod.node.clone(), host.clone());
+            let pod = (pod.label(), crate::cni::INTERFACE.to_owned());
+            cables.insert(node.clone(), vec![pod.clone()]);
+            cables.insert(pod, vec![node]);
+        }
+    }
+    cables
+}

@@ -1,0 +1,189 @@
+//! `caracal audit`: what the auditor of this node finds. Exit code 4 when something counts as wrong.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use caracal_agent::audit::{Finding, Severity};
+use serde_json::json;
+
+use super::status::DEGRADED;
+use super::{duration, print_json, run_dir, table};
+use crate::admin::{Request, ask};
+use crate::args::{AuditArgs, Output};
+use crate::node::auditor::Report;
+
+/// Time between questions of `--watch`.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
+    if args.watch {
+        return watch(args.output.output);
+    }
+    let value = ask(&run_dir(), &Request::Audit)?;
+    let report: Report = serde_json::from_value(value.clone())?;
+    match args.output.output {
+        Output::Json => print_json(&value),
+        Output::Table => print(&report),
+    }
+    Ok(if report.wrong {
+        ExitCode::from(DEGRADED)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn print(report: &Report) {
+    if report.findings.is_empty() {
+        println!(
+            "{}: nothing is wrong at revision {}",
+            report.node, report.revision
+        );
+        return;
+    }
+    let mut shown = table(&["CODE", "SEVERITY", "AGE", "SUBJECT", "FINDING"]);
+    for finding in &report.findings {
+        shown.add_row([
+            finding.code.clone(),
+            severity(finding),
+            duration(finding.age_seconds),
+            finding.subject.clone(),
+            finding.sentence.clone(),
+        ]);
+    }
+    println!("{shown}");
+}
+
+fn severity(finding: &Finding) -> String {
+    let word = finding.severity.as_str();
+    if finding.counts || finding.severity == Severity::Notice {
+        word.to_owned()
+    } else {
+        format!("{word} (settling)")
+    }
+}
+
+/// What happened to a finding between two questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Found,
+    Counts,
+    Gone,
+}
+
+impl Event {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Found => "found",
+            Self::Counts => "counts",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+type Known = BTreeMap<(String, String), Finding>;
+
+/// What changed from one report to the next.
+fn changes(known: &Known, now: &Known) -> Vec<(Event, Finding)> {
+    let mut events = Vec::new();
+    for (key, finding) in now {
+        match known.get(key) {
+            None => events.push((Event::Found, finding.clone())),
+            Some(old) if finding.counts && !old.counts => {
+                events.push((Event::Counts, finding.clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = known.iter().filter(|(key, _)| !now.contains_key(*key));
+    events.extend(gone.map(|(_, finding)| (Event::Gone, finding.clone())));
+    events
+}
+
+/// Asks again and again until it is interrupted. A node that restarts meanwhile is waited for.
+fn watch(output: Output) -> anyhow::Result<ExitCode> {
+    let mut known: Option<Known> = None;
+    loop {
+        match ask(&run_dir(), &Request::Audit) {
+            Ok(value) => {
+                let report: Report = serde_json::from_value(value)?;
+                let now: Known = report
+                    .findings
+                    .iter()
+                    .map(|f| ((f.code.clone(), f.subject.clone()), f.clone()))
+                    .collect();
+                let first = known.is_none();
+                let before = known.unwrap_or_default();
+                for (event, finding) in changes(&before, &now) {
+                    tell(output, event, &finding);
+                }
+                let cleared = !before.is_empty() && now.is_empty();
+                if output == Output::Table && (cleared || (first && now.is_empty())) {
+                    println!(
+                        "{}: nothing is wrong at revision {}",
+                        report.node, report.revision
+                    );
+                }
+                known = Some(now);
+            }
+            Err(error) if known.is_some() => eprintln!("caracal: {error:#}"),
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+fn tell(output: Output, event: Event, finding: &Finding) {
+    match output {
+        Output::Json => println!("{}", json!({"event": event.as_str(), "finding": finding})),
+        Output::Table => println!(
+            "{:6} {} {} {}: {}",
+            event.as_str(),
+            finding.code,
+            severity(finding),
+            finding.subject,
+            finding.sentence
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(code: &str, counts: bool) -> Finding {
+        Finding {
+            code: code.to_owned(),
+            severity: Severity::Error,
+            subject: "x".to_owned(),
+            sentence: "s".to_owned(),
+            age_seconds: 0,
+            grace_seconds: 10,
+            counts,
+        }
+    }
+
+    fn known(findings: &[Finding]) -> Known {
+        let keyed = findings
+            .iter()
+            .map(|f| ((f.code.clone(), f.subject.clone()), f.clone()));
+        keyed.collect()
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_changes_only() {
+        let before = known(&[finding("a", false), finding("b", true), finding("c", false)]);
+        let now = known(&[finding("a", true), finding("c", false), finding("d", false)]);
+        let told: Vec<(Event, String)> = changes(&before, &now)
+            .into_iter()
+            .map(|(event, finding)| (event, finding.code))
+            .collect();
+        let expected = [
+            (Event::Counts, "a"),
+            (Event::Found, "d"),
+            (Event::Gone, "b"),
+        ];
+        assert_eq!(told, expected.map(|(event, code)| (event, code.to_owned())));
+        assert_eq!(changes(&now, &now), []);
+    }
+}

@@ -1,0 +1,77 @@
+//! `caracal drain`: out of service and back, told step by step. Exit code 5 when it is refused.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use super::{print_json, run_dir};
+use crate::admin::{Request, ask};
+use crate::args::{DrainArgs, Output};
+use crate::node::drain::{DrainStatus, Stage};
+
+/// Exit code of a refusal.
+const REFUSED: u8 = 5;
+/// Time between looks.
+const LOOK: Duration = Duration::from_millis(200);
+/// How much longer than the time for the peers it may take.
+const LIMIT: Duration = Duration::from_secs(90);
+
+pub(super) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
+    let output = args.output.output;
+    let (request, goal) = if args.undo {
+        (Request::Undrain, Stage::InService)
+    } else {
+        let DrainArgs {
+            text, wait, force, ..
+        } = args;
+        (Request::Drain { text, wait, force }, Stage::Drained)
+    };
+    let accepted: DrainStatus = serde_json::from_value(ask(&run_dir(), &request)?)?;
+    if let Some(reason) = &accepted.refused {
+        if output == Output::Json {
+            print_json(&serde_json::to_value(&accepted)?);
+        } else {
+            eprintln!("caracal: not drained: {reason}");
+        }
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let reached = follow(goal, Duration::from_secs(args.wait) + LIMIT, output)?;
+    if output == Output::Json {
+        print_json(&serde_json::to_value(&reached)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells each stage once, until the last.
+fn follow(goal: Stage, limit: Duration, output: Output) -> anyhow::Result<DrainStatus> {
+    let end = Instant::now() + limit;
+    let mut told = None;
+    loop {
+        let value = ask(&run_dir(), &Request::DrainStatus)?;
+        let status: DrainStatus = serde_json::from_value(value).context("the drain's status")?;
+        let begun = status.stage != Stage::InService || goal == Stage::InService;
+        if output == Output::Table && begun && told != Some(status.stage) {
+            println!("{}", words(status.stage));
+            told = Some(status.stage);
+        }
+        if status.stage == goal {
+            return Ok(status);
+        }
+        anyhow::ensure!(
+            Instant::now() < end,
+            "not there after {} s; the node goes on by itself, `caracal status` shows how far it is",
+            limit.as_secs()
+        );
+        std::thread::sleep(LOOK);
+    }
+}
+
+const fn words(stage: Stage) -> &'static str {
+    match stage {
+        Stage::InService => "in service: everything is announced",
+        Stage::Leaving => "leaving: announcements carry GRACEFUL_SHUTDOWN; peers take other paths",
+        Stage::Withdrawing => "withdrawing: nothing is announced any more",
+        Stage::Drained => "drained: all sessions are shut down",
+    }
+}

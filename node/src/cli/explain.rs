@@ -1,0 +1,115 @@
+//! `caracal explain`: one destination, from the datastore to this node's kernel. Exit code 3 when nothing is known.
+
+use std::process::ExitCode;
+
+use super::{bgp, print_json, run_dir};
+use crate::admin::{Request, ask};
+use crate::args::{ExplainArgs, Output};
+use crate::node::explain::Explained;
+
+/// Exit code when nothing is known of the destination.
+const NOT_FOUND: u8 = 3;
+
+pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let prefix = args.destination;
+    let value = ask(&run_dir(), &Request::ExplainPath { prefix })?;
+    let explained: Explained = serde_json::from_value(value.clone())?;
+    match args.output.output {
+        Output::Json => print_json(&value),
+        Output::Table => print(&explained),
+    }
+    Ok(if explained.is_known() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_FOUND)
+    })
+}
+
+fn print(explained: &Explained) {
+    let line = |name: &str, text: &str| println!("{:<12}{text}", format!("{name}:"));
+    println!(
+        "{} as node {} sees it",
+        explained.destination, explained.node
+    );
+    line(
+        "Owner",
+        explained
+            .owner
+            .as_deref()
+            .unwrap_or("nobody that the datastore knows"),
+    );
+    match &explained.pool {
+        Some(pool) => line(
+            "Pool",
+            &format!(
+                "{} {}, ipipMode {}, vxlanMode {}{}",
+                pool.name,
+                pool.cidr,
+                pool.ipip,
+                pool.vxlan,
+                if pool.nat_outgoing {
+                    ", natOutgoing"
+                } else {
+                    ""
+                }
+            ),
+        ),
+        None => line("Pool", "none"),
+    }
+    if let Some(block) = &explained.block {
+        let affinity = block.affinity.as_deref().unwrap_or("no affinity");
+        line("Block", &format!("{} ({affinity})", block.cidr));
+    }
+    if let Some(allocation) = &explained.allocation {
+        let handle = allocation.handle.as_deref().unwrap_or("no handle");
+        line("Allocation", handle);
+    }
+    line("Mode", explained.mode.as_deref().unwrap_or("none"));
+    line("Source", &explained.source);
+    println!("BGP:");
+    bgp::explain(explained.destination, &explained.bgp);
+    line("Planned", planned(explained));
+    kernel(explained);
+    println!("Revisions:");
+    for (stage, revision) in &explained.revisions {
+        // The number is for the order.
+        let name = stage
+            .split_once(' ')
+            .map_or(stage.as_str(), |(_, name)| name);
+        println!("  {revision:>8}  {name}");
+    }
+    for problem in &explained.problems {
+        println!(
+            "Problem: {} {}: {}",
+            problem.code, problem.subject, problem.reason
+        );
+    }
+}
+
+fn planned(explained: &Explained) -> &str {
+    explained
+        .planned
+        .as_deref()
+        .or(explained.skipped.as_deref())
+        .unwrap_or("nothing")
+}
+
+fn kernel(explained: &Explained) {
+    let Some(kernel) = &explained.kernel else {
+        println!("Kernel:     no route");
+        return;
+    };
+    let step = if explained.in_step {
+        ""
+    } else {
+        "; this is not what is planned"
+    };
+    println!("Kernel:     {} ({}){step}", kernel.route, kernel.owner);
+    if let Some(vtep) = &kernel.vtep {
+        println!("Tunnel:     {vtep}");
+    }
+    for device in &kernel.devices {
+        let up = if device.up { "up" } else { "DOWN" };
+        println!("Device:     {}, {up}, MTU {}", device.name, device.mtu);
+    }
+}

@@ -1,0 +1,398 @@
+//! `caracal explain`: one destination at each stage on its way from the datastore to this node's kernel. It asks the
+//! owners and reads the kernel; it decides nothing.
+
+use std::collections::BTreeMap;
+
+use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
+use caracal_agent::dataplane;
+use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, RouteKind};
+use caracal_agent::ownership::{Owner, is_tunnel_device};
+use caracal_bgp::rib::Explanation;
+use caracal_model::resource::node::format_mac;
+use caracal_model::snapshot::Problem;
+use caracal_model::{NodeName, Prefix, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::answers::Owners;
+use crate::routes::text;
+
+/// Everything that this node knows of a destination.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Explained {
+    /// The node that answers.
+    pub(crate) node: String,
+    /// The destination.
+    pub(crate) destination: Prefix,
+    /// Whose it is.
+    pub(crate) owner: Option<String>,
+    /// The pool that holds it.
+    pub(crate) pool: Option<Pool>,
+    /// The block that holds it.
+    pub(crate) block: Option<Block>,
+    /// Who has the address.
+    pub(crate) allocation: Option<Allocation>,
+    /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`, `foreign`, `none`.
+    pub(crate) source: String,
+    /// How packets travel: `local`, `direct`, `ipip`, `vxlan`, `blackhole`.
+    pub(crate) mode: Option<String>,
+    /// The paths with the rule by which each won or lost.
+    pub(crate) bgp: Explanation,
+    /// What the agent wants in the kernel.
+    pub(crate) planned: Option<String>,
+    /// Why the agent wants nothing.
+    pub(crate) skipped: Option<String>,
+    /// What is in the kernel.
+    pub(crate) kernel: Option<KernelRoute>,
+    /// The kernel has what the agent wants.
+    pub(crate) in_step: bool,
+    /// The revision of the datastore at each stage.
+    pub(crate) revisions: BTreeMap<String, i64>,
+    /// Problems that name it.
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Explained {
+    /// True when anything at all is known of the destination.
+    pub(crate) fn is_known(&self) -> bool {
+        self.pool.is_some() || self.bgp.prefix.is_some() || self.kernel.is_some()
+    }
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) cidr: Prefix,
+    pub(crate) ipip: String,
+    pub(crate) vxlan: String,
+    pub(crate) nat_outgoing: bool,
+}
+
+/// A block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Block {
+    pub(crate) cidr: Prefix,
+    /// `host:NODE`.
+    pub(crate) affinity: Option<String>,
+}
+
+/// An address in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Allocation {
+    pub(crate) handle: Option<String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+/// The route that the kernel takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelRoute {
+    /// As `ip route` would print it.
+    pub(crate) route: String,
+    /// `ours`, `adoptable` or `foreign`.
+    pub(crate) owner: String,
+    /// The devices, with their state.
+    pub(crate) devices: Vec<Device>,
+    /// Where the tunnel carries it, for VXLAN: the gateway's MAC and the node behind it.
+    pub(crate) vtep: Option<String>,
+}
+
+/// A device of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    /// Of the route, else of the device.
+    pub(crate) mtu: u32,
+}
+
+/// Asks everybody.
+pub(super) async fn explain(
+    owners: &Owners,
+    me: &NodeName,
+    destination: Prefix,
+) -> Result<Explained, String> {
+    let view = owners.view.borrow().clone();
+    let agent = owners.kernel.borrow().clone();
+    let bgp = owners.speaker.explain(destination).await.map_err(text)?;
+    let desired = &agent.desired;
+    let actual = dataplane::observe(desired)
+        .await
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    let mut problems = view.snapshot.problems();
+    problems.extend(agent.problems.iter().cloned());
+    let facts = Facts {
+        snapshot: &view.snapshot,
+        me,
+        destination,
+        desired,
+        actual: &actual,
+        reconciled: agent.kernel.revision,
+    };
+    Ok(facts.explain(bgp, &problems))
+}
+
+/// What the answer is made of.
+struct Facts<'a> {
+    snapshot: &'a Snapshot,
+    me: &'a NodeName,
+    destination: Prefix,
+    desired: &'a Desired,
+    actual: &'a Actual,
+    reconciled: i64,
+}
+
+impl Facts<'_> {
+    fn explain(&self, bgp: Explanation, problems: &[Problem]) -> Explained {
+        let route = self.actual.route_to(&self.destination);
+        let planned = self.planned();
+        let own = self.own_address();
+        let (source, mode) = match (&own, route, planned) {
+            (Some(source), ..) => (source.clone(), Some("local".to_owned())),
+            (None, Some(route), _) => self.source(route, &bgp),
+            (None, None, _) => ("none".to_owned(), None),
+        };
+        let in_step = planned.is_none_or(|(_, planned)| {
+            let there = self.actual.routes.get(&planned.route.key());
+            there.is_some_and(|routes| {
+                routes
+                    .iter()
+                    .filter_map(ActualRoute::known)
+                    .any(|known| planned.route.satisfied_by(&known))
+            })
+        });
+        let needle = self.destination.to_string();
+        Explained {
+            node: self.me.to_string(),
+            destination: self.destination,
+            owner: self.owner(),
+            pool: self.pool(),
+            block: self.snapshot.block_of(&self.destination).map(|b| Block {
+                cidr: b.cidr,
+                affinity: b.affinity.clone(),
+            }),
+            allocation: self.allocation(),
+            source,
+            mode,
+            planned: planned.map(|(_, planned)| planned.route.to_string()),
+            skipped: self.covering(|prefix| self.desired.skipped.get(prefix).cloned()),
+            kernel: route.map(|route| self.kernel(route)),
+            in_step,
+            revisions: self.revisions(),
+            problems: problems
+                .iter()
+                .filter(|p| p.subject.contains(&needle) || p.reason.contains(&needle))
+                .cloned()
+                .collect(),
+            bgp,
+        }
+    }
+
+    /// The first answer for the destination itself or the longest prefix that covers it and lies in its pool's range.
+    fn covering<T>(&self, find: impl Fn(&Prefix) -> Option<T>) -> Option<T> {
+        (0..=self.destination.len())
+            .rev()
+            .find_map(|len| find(&Prefix::truncated(self.destination.address(), len)))
+    }
+
+    fn planned(&self) -> Option<(Prefix, &caracal_agent::desired::PlannedRoute)> {
+        self.covering(|prefix| {
+            let planned = self.desired.routes.get(prefix)?;
+            Some((*prefix, planned))
+        })
+    }
+
+    /// The destination is an address of this machine: the kernel's local table has it.
+    fn own_address(&self) -> Option<String> {
+        let address = self.destination.address();
+        let link = self.actual.links.holding(address)?;
+        self.destination.is_host().then(|| {
+            if is_tunnel_device(link.name.as_str()) {
+                format!("tunnel: the address of {}", link.name)
+            } else {
+                format!("this node: an address of {}", link.name)
+            }
+        })
+    }
+
+    /// Why a kernel route is there, and how packets travel on it.
+    fn source(&self, route: &ActualRoute, bgp: &Explanation) -> (String, Option<String>) {
+        let planned = self.desired.routes.get(&route.prefix);
+        let wanted = planned.filter(|p| p.route.metric == route.metric);
+        let owner = self.desired.ownership.route(route);
+        let Some(wanted) = wanted.filter(|_| owner != Owner::Foreign) else {
+            let source = match owner {
+                Owner::Foreign => format!("foreign: a route of protocol {}", route.protocol),
+                _ => "left over: nothing asks for this route of ours".to_owned(),
+            };
+            return (source, None);
+        };
+        let learned = bgp.learned.is_some() && bgp.prefix == Some(route.prefix);
+        let source = match wanted.kind {
+            RouteKind::Local => "workload".to_owned(),
+            RouteKind::Blackhole => "own block: the address is not in use".to_owned(),
+            RouteKind::Direct if learned => "BGP".to_owned(),
+            RouteKind::Vxlan | RouteKind::Ipip | RouteKind::Direct => {
+                "remote block, from the datastore".to_owned()
+            }
+        };
+        (source, Some(wanted.kind.as_str().to_owned()))
+    }
+
+    fn owner(&self) -> Option<String> {
+        for workload in self.snapshot.workloads.values() {
+            let holds = |network: &Prefix| *network == self.destination;
+            if workload.spec.ip_networks.iter().any(holds) {
+                return Some(format!(
+                    "workload {}/{} on node {}, behind {}",
+                    workload.metadata.namespace.as_deref().unwrap_or_default(),
+                    workload.metadata.name,
+                    workload.spec.node,
+                    workload.spec.interface_name
+                ));
+            }
+        }
+        let address = self.destination.address();
+        let on_node = |(name, node): (&NodeName, &caracal_model::resource::Node)| {
+            let family = self.destination.family();
+            let what = if node.spec.address(family) == Some(address) {
+                "the address"
+            } else if node.spec.vxlan_address(family) == Some(address) {
+                "the VXLAN tunnel address"
+            } else if node.spec.ipip_address().map(std::net::IpAddr::from) == Some(address) {
+                "the IPIP tunnel address"
+            } else {
+                return None;
+            };
+            Some(format!("{what} of node {name}"))
+        };
+        if self.destination.is_host() {
+            let mut nodes = self.snapshot.nodes.iter();
+            if let Some(owner) = nodes.find_map(|(name, node)| on_node((name, node))) {
+                return Some(owner);
+            }
+        }
+        let block = self.snapshot.block_of(&self.destination)?;
+        let node = block.affinity.as_deref()?.strip_prefix("host:")?;
+        Some(format!("node {node}, whose block {} holds it", block.cidr))
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        let (name, pool) = self.snapshot.pool_of(&self.destination)?;
+        Some(Pool {
+            name: name.to_string(),
+            cidr: pool.spec.prefix(),
+            ipip: pool.spec.ipip_mode.to_string(),
+            vxlan: pool.spec.vxlan_mode.to_string(),
+            nat_outgoing: pool.spec.nat_outgoing,
+        })
+    }
+
+    fn allocation(&self) -> Option<Allocation> {
+        let block = self.snapshot.block_of(&self.destination)?;
+        let address = self.destination.address();
+        let (_, _, attribute) = block
+            .allocated()
+            .find(|(_, allocated, _)| *allocated == address && self.destination.is_host())?;
+        Some(Allocation {
+            handle: attribute.handle_id.as_ref().map(ToString::to_string),
+            attributes: attribute.secondary.clone().into_iter().collect(),
+        })
+    }
+
+    fn kernel(&self, route: &ActualRoute) -> KernelRoute {
+        let device = |link: &caracal_model::names::IfName| {
+            let there = self.actual.links.by_name(link.as_str());
+            Device {
+                name: link.to_string(),
+                up: there.is_some_and(|l| l.up),
+                mtu: route.mtu.or(there.map(|l| l.mtu)).unwrap_or_default(),
+            }
+        };
+        KernelRoute {
+            route: match (route.known(), &route.target) {
+                (Some(known), _) => known.to_string(),
+                (None, ActualTarget::Other(kind)) => {
+                    format!("{} of route type {kind}", route.prefix)
+                }
+                (None, ActualTarget::Known(target)) => format!("{} {target}", route.prefix),
+            },
+            owner: match self.desired.ownership.route(route) {
+                Owner::Ours => "ours",
+                Owner::Adoptable => "adoptable",
+                Owner::Foreign => "foreign",
+            }
+            .to_owned(),
+            devices: route
+                .next_hops()
+                .iter()
+                .map(|hop| device(&hop.link))
+                .collect(),
+            vtep: self.vtep(route),
+        }
+    }
+
+    /// Through which MAC and to which node a VXLAN device sends.
+    fn vtep(&self, route: &ActualRoute) -> Option<String> {
+        let [hop] = route.next_hops() else {
+            return None;
+        };
+        let gateway = hop.gateway?;
+        if hop.link.as_str() == caracal_agent::desired::IPIP_DEVICE {
+            return Some(format!("to {gateway}"));
+        }
+        if !is_tunnel_device(hop.link.as_str()) {
+            return None;
+        }
+        let link = hop.link.clone();
+        let key = NeighbourKey {
+            link: link.clone(),
+            address: gateway,
+        };
+        let Some(mac) = self.actual.neighbours.get(&key).and_then(|n| n.mac) else {
+            return Some(format!(
+                "no neighbour entry for {gateway}: packets are dropped"
+            ));
+        };
+        let shown = format_mac(&mac);
+        Some(match self.actual.fdb.get(&FdbKey { link, mac }) {
+            Some(remote) => format!("{gateway} is {shown} behind {remote}"),
+            None => format!(
+                "{gateway} is {shown}, and no FDB entry says where that is: packets are dropped"
+            ),
+        })
+    }
+
+    fn revisions(&self) -> BTreeMap<String, i64> {
+        let mut revisions = BTreeMap::from([
+            ("4 snapshot".to_owned(), self.snapshot.revision),
+            ("5 planned".to_owned(), self.desired.revision),
+            ("6 in the kernel".to_owned(), self.reconciled),
+        ]);
+        if let Some((name, pool)) = self.snapshot.pool_of(&self.destination) {
+            revisions.insert(format!("1 pool {name}"), pool.revision);
+        }
+        if let Some(block) = self.snapshot.block_of(&self.destination) {
+            revisions.insert(format!("2 block {}", block.cidr), block.revision);
+            let owner = block
+                .affinity
+                .as_deref()
+                .and_then(|a| a.strip_prefix("host:"));
+            if let Some(node) = owner {
+                let owner = caracal_model::ipam::Owner::Host(node.into());
+                if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
+                    revisions.insert(format!("2 affinity of {node}"), affinity.revision);
+                }
+                if let Some(found) = self.snapshot.nodes.get(node) {
+                    revisions.insert(format!("1 node {node}"), found.revision);
+                }
+            }
+        }
+        for workload in self.snapshot.workloads.values() {
+            if workload.spec.ip_networks.contains(&self.destination) {
+                let name = &workload.metadata.name;
+                revisions.insert(format!("3 endpoint {name}"), workload.revision);
+            }
+        }
+        revisions
+    }
+}
