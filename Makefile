@@ -31,6 +31,9 @@ E2E := \
   ipam_tools \
   announcement \
   failures \
+  audit \
+  trace \
+  drain \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

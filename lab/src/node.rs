@@ -136,6 +136,26 @@ impl Lab {
         )?)
     }
 
+    /// Calls `caracal ARGUMENTS…` in a node's namespace to its end, whatever its exit status.
+    ///
+    /// # Errors
+    /// [`NodeError`] when it does not start, or not end in time.
+    pub fn caracal_output(
+        &self,
+        node: &str,
+        arguments: &[&str],
+        deadline: Duration,
+    ) -> Result<program::Output, NodeError> {
+        let node = self.node_layout(node)?;
+        let mut command = self.client(&node, arguments);
+        Ok(program::output(
+            Some(&node.netns),
+            &mut command,
+            b"",
+            deadline,
+        )?)
+    }
+
     /// What a Caracal node says of itself. A node that calls itself degraded by its exit status has
     /// answered all the same.
     ///

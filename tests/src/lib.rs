@@ -141,6 +141,28 @@ pub fn caracals(lab: &Lab) -> Vec<String> {
         .collect()
 }
 
+/// Calls the binary for a node: exit code and standard output.
+///
+/// # Panics
+/// When it does not start or not end within a minute.
+#[must_use]
+pub fn exit_code(lab: &Lab, node: &str, arguments: &[&str]) -> (i32, String) {
+    let output = lab
+        .caracal_output(node, arguments, caracal_lab::wait::scaled(60 * SECOND))
+        .unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
+    (output.status.code().unwrap_or(-1), output.stdout)
+}
+
+/// Runs lines of `ip` in the namespace of a node, pod or router.
+///
+/// # Panics
+/// When one fails.
+pub fn ip(lab: &Lab, target: &str, lines: &[&str]) {
+    let netns = lab.netns(target).expect("a place in the lab");
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    caracal_lab::ip::batch(Some(&netns), &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+}
+
 /// Waits until a condition on a node's status holds; the reason why it does not is printed at the deadline.
 ///
 /// # Panics

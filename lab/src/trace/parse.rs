@@ -100,7 +100,7 @@ pub(super) fn lookup(text: &str, stderr: &str) -> Result<Lookup, String> {
         (Some("local"), _) => Lookup::Local,
         (None | Some("unicast"), Some(dev)) => Lookup::Out {
             dev,
-            gateway: route.gateway.or(route.via.map(|via| via.host)),
+            gateway: route.gateway.or_else(|| route.via.map(|via| via.host)),
             mtu: route.metrics.iter().find_map(|metrics| metrics.mtu),
         },
         (kind, _) => Lookup::Refused(kind.unwrap_or("no device").to_owned()),

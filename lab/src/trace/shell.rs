@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use caracal_model::Family;
+
 use super::walk::walk;
 use super::{Interface, Look, Lookup, Neighbour, Packet, Report, parse};
 use crate::lab::{Lab, UnknownTarget};
 use crate::program::{self, ProgramError};
+use crate::state::PodState;
 use crate::{error_chain, netns};
 
 /// Each question is answered at once.
@@ -23,12 +26,20 @@ pub enum TraceError {
     #[error(transparent)]
     Target(#[from] UnknownTarget),
     /// Something else than a pod.
-    #[error("{target} is no pod with an address; the pods are: {known}")]
+    #[error("{target} is no pod; the pods are: {known}")]
     NoPod {
         /// As asked for.
         target: String,
         /// What there is.
         known: String,
+    },
+    /// The pods have no address of the same family.
+    #[error("{from} and {to} have no addresses of the same family")]
+    NoFamily {
+        /// The one pod.
+        from: String,
+        /// The other.
+        to: String,
     },
     /// The program that pings.
     #[error(transparent)]
@@ -41,35 +52,48 @@ impl Lab {
     /// # Errors
     /// [`TraceError`]; a broken way is none.
     pub fn trace(&self, from: &str, to: &str) -> Result<Report, TraceError> {
-        let (a, b) = (self.pod_address(from)?, self.pod_address(to)?);
+        let (a, b) = (self.pod(from)?, self.pod(to)?);
         let look = Shell::new(self);
-        let there = walk(&look, (from, a), (to, b));
-        let back = walk(&look, (to, b), (from, a));
-        let mtu = look
-            .interfaces(from)
-            .ok()
-            .and_then(|all| all.into_iter().find(|i| i.addresses.contains(&a)))
-            .map_or(1280, |interface| interface.mtu);
+        let mut directions = Vec::new();
+        let mut pings = Vec::new();
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let (Some(a), Some(b)) = (a.address_of(family), b.address_of(family)) else {
+                continue;
+            };
+            directions.push(walk(&look, (from, a), (to, b)));
+            directions.push(walk(&look, (to, b), (from, a)));
+            let mtu = look
+                .interfaces(from)
+                .ok()
+                .and_then(|all| all.into_iter().find(|i| i.addresses.contains(&a)))
+                .map_or(1280, |interface| interface.mtu);
+            pings.push(self.full_size_ping(from, b, mtu)?);
+        }
+        if directions.is_empty() {
+            return Err(TraceError::NoFamily {
+                from: from.to_owned(),
+                to: to.to_owned(),
+            });
+        }
+        let pings: Result<Vec<String>, String> = pings.into_iter().collect();
         Ok(Report {
-            directions: vec![there, back],
-            ping: self.full_size_ping(from, b, mtu)?,
+            directions,
+            ping: pings.map(|answers| answers.join("; ")),
         })
     }
 
-    fn pod_address(&self, target: &str) -> Result<IpAddr, TraceError> {
+    fn pod(&self, target: &str) -> Result<&PodState, TraceError> {
         self.netns(target)?;
         let pods = &self.state().pods;
         let found = pods.iter().find(|pod| pod.label() == target);
-        found
-            .and_then(|pod| pod.address)
-            .ok_or_else(|| TraceError::NoPod {
-                target: target.to_owned(),
-                known: pods
-                    .iter()
-                    .map(|pod| pod.label())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+        found.ok_or_else(|| TraceError::NoPod {
+            target: target.to_owned(),
+            known: pods
+                .iter()
+                .map(PodState::label)
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
     }
 
     /// A ping that just fits the sender's MTU and must not be fragmented.
@@ -89,17 +113,11 @@ impl Lab {
         ]);
         command.arg(to.to_string());
         let output = program::output(Some(&netns), &mut command, b"", CALL)?;
-        let last = |text: &str| {
-            text.lines()
-                .rfind(|l| !l.trim().is_empty())
-                .map(str::to_owned)
-        };
         Ok(if output.status.success() {
             Ok(format!("{to} answers to packets of {mtu} octets"))
         } else {
-            let lines = output.stdout.lines().chain(output.stderr.lines());
-            let loss = lines.filter(|l| l.contains("packet loss")).next_back();
-            let words = loss.map(str::to_owned).or_else(|| last(&output.stderr));
+            let mut lines = output.stderr.lines().chain(output.stdout.lines());
+            let words = lines.rfind(|l| !l.trim().is_empty() && !l.starts_with("rtt"));
             Err(format!(
                 "{to} does not answer to packets of {mtu} octets ({})",
                 words.unwrap_or_default()

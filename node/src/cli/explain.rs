@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{bgp, print_json, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, Output};
-use crate::node::explain::Explained;
+use crate::node::explain::{Explained, Stage};
 
 /// Exit code when nothing is known of the destination.
 const NOT_FOUND: u8 = 3;
@@ -71,12 +71,14 @@ fn print(explained: &Explained) {
     line("Planned", planned(explained));
     kernel(explained);
     println!("Revisions:");
-    for (stage, revision) in &explained.revisions {
-        // The number is for the order.
-        let name = stage
-            .split_once(' ')
-            .map_or(stage.as_str(), |(_, name)| name);
-        println!("  {revision:>8}  {name}");
+    for revision in &explained.revisions {
+        let stage = match revision.stage {
+            Stage::Datastore => "in the datastore:",
+            Stage::Snapshot => "read:",
+            Stage::Plan => "planned:",
+            Stage::Kernel => "in the kernel:",
+        };
+        println!("  {:>8}  {stage} {}", revision.revision, revision.what);
     }
     for problem in &explained.problems {
         println!(

@@ -46,7 +46,7 @@ pub(crate) struct Explained {
     /// The kernel has what the agent wants.
     pub(crate) in_step: bool,
     /// The revision of the datastore at each stage.
-    pub(crate) revisions: BTreeMap<String, i64>,
+    pub(crate) revisions: Vec<Revision>,
     /// Problems that name it.
     pub(crate) problems: Vec<Problem>,
 }
@@ -56,6 +56,28 @@ impl Explained {
     pub(crate) fn is_known(&self) -> bool {
         self.pool.is_some() || self.bgp.prefix.is_some() || self.kernel.is_some()
     }
+}
+
+/// A stage on the way to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stage {
+    /// etcd's ModRevision of one key.
+    Datastore,
+    /// What the node has read.
+    Snapshot,
+    /// What the agent has planned from.
+    Plan,
+    /// What is in the kernel.
+    Kernel,
+}
+
+/// How far something is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revision {
+    pub(crate) stage: Stage,
+    pub(crate) what: String,
+    pub(crate) revision: i64,
 }
 
 /// A pool.
@@ -362,17 +384,21 @@ impl Facts<'_> {
         })
     }
 
-    fn revisions(&self) -> BTreeMap<String, i64> {
-        let mut revisions = BTreeMap::from([
-            ("4 snapshot".to_owned(), self.snapshot.revision),
-            ("5 planned".to_owned(), self.desired.revision),
-            ("6 in the kernel".to_owned(), self.reconciled),
-        ]);
+    fn revisions(&self) -> Vec<Revision> {
+        let mut revisions = Vec::new();
+        let mut add = |stage: Stage, what: String, revision| {
+            revisions.push(Revision {
+                stage,
+                what,
+                revision,
+            });
+        };
         if let Some((name, pool)) = self.snapshot.pool_of(&self.destination) {
-            revisions.insert(format!("1 pool {name}"), pool.revision);
+            add(Stage::Datastore, format!("pool {name}"), pool.revision);
         }
         if let Some(block) = self.snapshot.block_of(&self.destination) {
-            revisions.insert(format!("2 block {}", block.cidr), block.revision);
+            let what = format!("block {}", block.cidr);
+            add(Stage::Datastore, what, block.revision);
             let owner = block
                 .affinity
                 .as_deref()
@@ -380,19 +406,24 @@ impl Facts<'_> {
             if let Some(node) = owner {
                 let owner = caracal_model::ipam::Owner::Host(node.into());
                 if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
-                    revisions.insert(format!("2 affinity of {node}"), affinity.revision);
+                    let what = format!("affinity of {node}");
+                    add(Stage::Datastore, what, affinity.revision);
                 }
                 if let Some(found) = self.snapshot.nodes.get(node) {
-                    revisions.insert(format!("1 node {node}"), found.revision);
+                    add(Stage::Datastore, format!("node {node}"), found.revision);
                 }
             }
         }
         for workload in self.snapshot.workloads.values() {
             if workload.spec.ip_networks.contains(&self.destination) {
-                let name = &workload.metadata.name;
-                revisions.insert(format!("3 endpoint {name}"), workload.revision);
+                let what = format!("endpoint {}", workload.metadata.name);
+                add(Stage::Datastore, what, workload.revision);
             }
         }
+        let last = "of the whole cluster".to_owned();
+        add(Stage::Snapshot, last.clone(), self.snapshot.revision);
+        add(Stage::Plan, last.clone(), self.desired.revision);
+        add(Stage::Kernel, last, self.reconciled);
         revisions
     }
 }

@@ -1,0 +1,225 @@
+//! `caracal audit` and `caracal explain` in the real binary: what the agent cannot repair is found, and clean is clean.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeSet;
+
+use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_model::Family;
+use caracal_tests::{SECOND, await_settled, exit_code, ip, possible, up};
+use serde_json::Value;
+
+/// Exit code, report, and the codes that count.
+fn audit(lab: &Lab, node: &str) -> (i32, Value, BTreeSet<String>) {
+    let (code, text) = exit_code(lab, node, &["audit", "-o", "json"]);
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let findings = report["findings"].as_array().unwrap().iter();
+    let counting = findings.filter(|finding| finding["counts"] == true);
+    let codes = counting.map(|f| f["code"].as_str().unwrap().to_owned());
+    let codes = codes.collect();
+    (code, report, codes)
+}
+
+/// Waits until just these codes count, and answers with the findings.
+fn await_codes(lab: &Lab, node: &str, wanted: &[&str]) -> Vec<Value> {
+    let wanted: BTreeSet<String> = wanted.iter().map(ToString::to_string).collect();
+    let report = wait_until(120 * SECOND, "the codes that count", || {
+        let (code, report, codes) = audit(lab, node);
+        assert_eq!(code, if codes.is_empty() { 0 } else { 4 }, "{report:#}");
+        assert_eq!(report["wrong"], !codes.is_empty());
+        if codes == wanted {
+            Ok(report)
+        } else {
+            Err(format!("{codes:?}, not {wanted:?}: {report:#}"))
+        }
+    });
+    let report = report.unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let findings = report["findings"].as_array().unwrap();
+    let counting = findings.iter().filter(|finding| finding["counts"] == true);
+    counting.cloned().collect()
+}
+
+fn await_clean(lab: &Lab, node: &str) {
+    await_codes(lab, node, &[]);
+    let (code, text) = exit_code(lab, node, &["audit"]);
+    assert_eq!(code, 0, "{text}");
+}
+
+fn find<'a>(findings: &'a [Value], code: &str) -> (&'a str, &'a str) {
+    let finding = findings.iter().find(|f| f["code"] == code).unwrap();
+    let text = |key: &str| finding[key].as_str().unwrap();
+    assert!(finding["age_seconds"].as_u64() >= finding["grace_seconds"].as_u64());
+    (text("subject"), text("sentence"))
+}
+
+/// The kernel's route of node1 to a pod's block.
+fn block_route(lab: &Lab, pod: &str) -> (String, Option<String>) {
+    let address = pod_address(lab, pod);
+    let routes = lab.routes("node1").unwrap();
+    let of_pod = routes.into_iter().find(|r| {
+        let prefix = r.destination();
+        prefix.is_some_and(|p| p.len() == 26 && p.contains(address.parse().unwrap()))
+    });
+    let route = of_pod.unwrap_or_else(|| panic!("no route to {address}"));
+    (route.dst.clone(), route.gateway.map(|g| g.to_string()))
+}
+
+fn pod_address(lab: &Lab, pod: &str) -> String {
+    let found = lab.state().pods.iter().find(|p| p.label() == pod).unwrap();
+    found.address_of(Family::Ipv4).unwrap().to_string()
+}
+
+fn explain(lab: &Lab, destination: &str) -> Value {
+    let (code, text) = exit_code(lab, "node1", &["explain", destination, "-o", "json"]);
+    assert_eq!(code, 0, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn what_the_agent_cannot_repair_is_found() {
+    if !possible("what_the_agent_cannot_repair_is_found", &[]) {
+        return;
+    }
+    let mut lab = up("cross-subnet", "e2e-audit");
+    await_settled(&lab);
+    for node in ["node1", "node2", "node3", "node4"] {
+        await_clean(&lab, node);
+    }
+    explanations(&lab);
+
+    // A route of another program in the place of ours, a workload without its interface, a node that is gone.
+    let (prefix, gateway) = block_route(&lab, "node2/p1");
+    assert_eq!(gateway.as_deref(), Some("10.0.1.12"));
+    let foreign = format!("route replace {prefix} via 10.0.1.254 dev eth0 proto static");
+    ip(&lab, "node1", &[&foreign]);
+    let pods = &lab.state().pods;
+    let pod = pods.iter().find(|p| p.node == "node1").unwrap().clone();
+    let host = pod.host_interface.clone().unwrap();
+    ip(&lab, "node1", &[&format!("link del {host}")]);
+    lab.stop_node("node4").unwrap();
+    let findings = await_codes(&lab, "node1", &["CRL-R003", "CRL-W001", "CRL-B001"]);
+    let (subject, sentence) = find(&findings, "CRL-R003");
+    assert_eq!(subject, prefix);
+    assert!(sentence.contains("protocol 4") && sentence.contains("remove the other route"));
+    let (_, sentence) = find(&findings, "CRL-W001");
+    assert!(sentence.contains(&host), "{sentence}");
+    let (subject, _) = find(&findings, "CRL-B001");
+    assert_eq!(subject, "Mesh_10_0_2_12");
+    let explained = explain(&lab, &prefix);
+    assert_eq!(explained["source"], "foreign: a route of protocol 4");
+    assert_eq!(explained["in_step"], false);
+    let (_, text) = exit_code(&lab, "node1", &["audit"]);
+    assert!(
+        text.contains("CRL-R003") && text.contains(&prefix),
+        "{text}"
+    );
+
+    lab.restart_node("node4").unwrap();
+    ip(
+        &lab,
+        "node1",
+        &[&format!("route del {prefix} proto static")],
+    );
+    lab.cni("DEL", &pod).unwrap();
+    await_clean(&lab, "node1");
+    assert_eq!(
+        block_route(&lab, "node2/p1").1.as_deref(),
+        Some("10.0.1.12")
+    );
+
+    // Another program has the tunnel's name.
+    lab.pause_node("node1").unwrap();
+    let foreign = ["link del vxlan.calico", "link add vxlan.calico type bridge"];
+    ip(&lab, "node1", &foreign);
+    lab.resume_node("node1").unwrap();
+    let findings = await_codes(&lab, "node1", &["CRL-T003"]);
+    assert_eq!(find(&findings, "CRL-T003").0, "vxlan.calico");
+    ip(&lab, "node1", &["link del vxlan.calico"]);
+    await_clean(&lab, "node1");
+
+    // Blocks that are confirmed and announced to nobody.
+    let configuration = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";
+    let before = lab
+        .etcdctl(&["get", configuration, "--print-value-only"], b"")
+        .unwrap();
+    let off = br#"{"kind":"BGPConfiguration","apiVersion":"projectcalico.org/v3","metadata":{"name":"default"},"spec":{"nodeToNodeMeshEnabled":false}}"#;
+    lab.etcdctl(&["put", configuration], off).unwrap();
+    let findings = await_codes(&lab, "node2", &["CRL-B003"]);
+    assert_eq!(find(&findings, "CRL-B003").0, prefix);
+    if before.trim().is_empty() {
+        lab.etcdctl(&["del", configuration], b"").unwrap();
+    } else {
+        lab.etcdctl(&["put", configuration], before.as_bytes())
+            .unwrap();
+    }
+    await_settled(&lab);
+    await_clean(&lab, "node2");
+
+    // etcd is away.
+    lab.stop_etcd().unwrap();
+    let findings = await_codes(&lab, "node1", &["CRL-D001"]);
+    assert!(find(&findings, "CRL-D001").1.contains("routes stay"));
+    lab.start_etcd().unwrap();
+    await_clean(&lab, "node1");
+}
+
+/// One destination of each kind.
+fn explanations(lab: &Lab) {
+    let near = explain(lab, &pod_address(lab, "node1/p1"));
+    assert_eq!(
+        (&near["source"], &near["mode"]),
+        (&"workload".into(), &"local".into())
+    );
+    assert!(
+        near["owner"].as_str().unwrap().contains("on node node1"),
+        "{near:#}"
+    );
+    let own = near["block"]["cidr"].as_str().unwrap();
+    let block = explain(lab, own);
+    assert_eq!(block["mode"], "blackhole");
+    let told = block["bgp"]["advertised"].as_array().unwrap();
+    assert_eq!(told.len(), 3, "the block goes to all peers: {block:#}");
+
+    let far = explain(lab, &pod_address(lab, "node3/p1"));
+    assert_eq!(far["mode"], "vxlan");
+    assert_eq!(far["source"], "remote block, from the datastore");
+    assert_eq!(far["in_step"], true);
+    assert_eq!(far["kernel"]["owner"], "ours");
+    assert_eq!(far["kernel"]["devices"][0]["name"], "vxlan.calico");
+    assert_eq!(far["kernel"]["devices"][0]["mtu"], 1450);
+    let vtep = far["kernel"]["vtep"].as_str().unwrap();
+    assert!(vtep.ends_with("behind 10.0.2.11"), "{vtep}");
+    let path = &far["bgp"]["paths"][0];
+    assert_eq!(path["peer"], "Mesh_10_0_2_11");
+    let stages = far["revisions"].as_array().unwrap();
+    let at = |stage: &str| {
+        let mut of_stage = stages.iter().filter(|r| r["stage"] == stage);
+        let newest = of_stage
+            .by_ref()
+            .map(|r| r["revision"].as_i64().unwrap())
+            .max();
+        newest.unwrap_or_else(|| panic!("no revision at {stage}: {far:#}"))
+    };
+    let (newest, read) = (at("datastore"), at("snapshot"));
+    let (planned, kernel) = (at("plan"), at("kernel"));
+    assert!(
+        newest > 0 && newest <= kernel && kernel <= planned && planned <= read,
+        "{far:#}"
+    );
+
+    let beside = explain(lab, &pod_address(lab, "node2/p1"));
+    assert_eq!(
+        (&beside["mode"], &beside["in_step"]),
+        (&"direct".into(), &true.into())
+    );
+    let own = explain(lab, "10.0.1.11");
+    assert_eq!(own["source"], "this node: an address of eth0");
+    assert_eq!(own["owner"], "the address of node node1");
+    let outside = explain(lab, "192.0.2.1");
+    assert_eq!(outside["kernel"]["owner"], "foreign");
+    assert_eq!(outside["pool"], Value::Null);
+    let (_, text) = exit_code(lab, "node1", &["explain", &pod_address(lab, "node3/p1")]);
+    assert!(
+        text.contains("from Mesh_10_0_2_11 via 10.0.2.11: best"),
+        "{text}"
+    );
+}

@@ -1,0 +1,144 @@
+//! `caracal trace` in the real binary: intact ways, and one broken hop after the other.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::process::Command;
+
+use caracal_lab::{Lab, netns};
+use caracal_tests::{assert_full_matrix, await_settled, binary, exit_code, ip, possible, up};
+use serde_json::Value;
+
+/// Exit code, and the report.
+fn trace(lab: &Lab, from: &str, to: &str) -> (i32, Value) {
+    let output = Command::new(binary())
+        .args([
+            "trace",
+            "--lab",
+            lab.name().as_str(),
+            from,
+            to,
+            "-o",
+            "json",
+        ])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report = serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    (output.status.code().unwrap(), report)
+}
+
+/// The first broken hop: place and words.
+fn broken(report: &Value) -> Option<(String, String)> {
+    let hops = report["directions"].as_array()?.iter();
+    let hops = hops.flat_map(|direction| direction["hops"].as_array().unwrap());
+    let hop = hops.into_iter().find(|hop| hop["broken"] == true)?;
+    let text = |key: &str| hop[key].as_str().unwrap().to_owned();
+    Some((text("place"), text("seen")))
+}
+
+/// The trace and a real ping agree that packets stop, and the trace says where.
+fn assert_broken(lab: &Lab, place: &str, words: &str) {
+    let (code, report) = trace(lab, "node1/p1", "node3/p1");
+    assert_eq!(code, 4, "{report:#}");
+    let (seen_at, seen) = broken(&report).unwrap_or_else(|| panic!("{report:#}"));
+    println!("{seen_at}: {seen}");
+    assert_eq!(seen_at, place, "{report:#}");
+    assert!(seen.contains(words), "{report:#}");
+    assert!(report["ping"]["Err"].is_string(), "{report:#}");
+}
+
+fn assert_intact(lab: &Lab, from: &str, to: &str, places: &[&str]) {
+    let (code, report) = trace(lab, from, to);
+    assert_eq!(code, 0, "{report:#}");
+    assert_eq!(broken(&report), None);
+    let hops = report["directions"][0]["hops"].as_array().unwrap();
+    let mut seen: Vec<&str> = hops.iter().map(|h| h["place"].as_str().unwrap()).collect();
+    seen.dedup();
+    assert_eq!(seen, places, "{report:#}");
+}
+
+#[test]
+fn the_first_broken_hop_is_named() {
+    if !possible("the_first_broken_hop_is_named", &["bridge"]) {
+        return;
+    }
+    let mut lab = up("cross-subnet", "e2e-trace");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let over_vxlan = ["node1/p1", "node1", "router", "node3", "node3/p1"];
+    assert_intact(&lab, "node1/p1", "node3/p1", &over_vxlan);
+    let direct = ["node1/p1", "node1", "node2", "node2/p1"];
+    assert_intact(&lab, "node1/p1", "node2/p1", &direct);
+
+    let pod = |label: &str| {
+        let pods = &lab.state().pods;
+        let pod = pods.iter().find(|p| p.label() == label).unwrap();
+        (pod.address.unwrap(), pod.host_interface.clone().unwrap())
+    };
+    let (_, near) = pod("node1/p1");
+    let (address, far) = pod("node3/p1");
+    // Nobody repairs anything.
+    lab.stop_node("node1").unwrap();
+    lab.stop_node("node3").unwrap();
+
+    let (code, fdb) = shell(&lab, "node1", "bridge fdb show dev vxlan.calico");
+    assert_eq!(code, 0);
+    let entry = fdb.lines().find(|l| l.contains("dst 10.0.2.11")).unwrap();
+    let mac = entry.split_whitespace().next().unwrap();
+    let entry = format!("{mac} dev vxlan.calico dst 10.0.2.11");
+    assert_eq!(
+        shell(&lab, "node1", &format!("bridge fdb del {entry}")).0,
+        0
+    );
+    assert_broken(&lab, "node1", &format!("no FDB entry for {mac}"));
+    assert_eq!(
+        shell(&lab, "node1", &format!("bridge fdb add {entry}")).0,
+        0
+    );
+    assert_intact(&lab, "node1/p1", "node3/p1", &over_vxlan);
+
+    // The blackhole of the block is what is left.
+    ip(&lab, "node3", &[&format!("route del {address} dev {far}")]);
+    assert_broken(&lab, "node3", "blackhole");
+    let back = format!("route add {address} dev {far} scope link proto 80 metric 1024");
+    ip(&lab, "node3", &[&back]);
+
+    let forwarding = |value| {
+        let netns = lab.netns("node3").unwrap();
+        netns::sysctl(&netns, "net/ipv4/ip_forward", value, false).unwrap();
+    };
+    forwarding("0");
+    assert_broken(&lab, "node3", "forwarding is 0");
+    forwarding("1");
+
+    ip(&lab, "node3", &["link set vxlan.calico down"]);
+    assert_broken(&lab, "node3", "vxlan.calico is down");
+
+    ip(&lab, "router", &["link set eth1 mtu 1400"]);
+    assert_broken(&lab, "router", "packets of 1500 octets do not fit");
+    ip(&lab, "router", &["link set eth1 mtu 1500"]);
+
+    ip(&lab, "node1", &[&format!("link set {near} down")]);
+    assert_broken(&lab, "node1/p1", "no carrier");
+    ip(&lab, "node1", &[&format!("link set {near} up")]);
+
+    // The agents repair the rest.
+    lab.restart_node("node1").unwrap();
+    lab.restart_node("node3").unwrap();
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    assert_intact(&lab, "node1/p1", "node3/p1", &over_vxlan);
+    let (code, text) = exit_code(&lab, "node1", &["audit"]);
+    assert_eq!(code, 0, "{text}");
+}
+
+/// A command in a namespace.
+fn shell(lab: &Lab, target: &str, line: &str) -> (i32, String) {
+    let netns = lab.netns(target).unwrap();
+    let mut words = line.split_whitespace();
+    let mut command = caracal_lab::program::command(words.next().unwrap()).unwrap();
+    command.args(words);
+    let limit = caracal_tests::SECOND * 10;
+    let output = caracal_lab::program::output(Some(&netns), &mut command, b"", limit).unwrap();
+    (output.status.code().unwrap(), output.stdout)
+}
