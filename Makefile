@@ -54,7 +54,7 @@ unit: packages-test
 	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
 	$(CARGO) build -p caracal
 	$(CARGO) test --workspace --exclude caracal-tests
-	$(CARGO) test -p caracal-tests --test architecture --test fuzz
+	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn
 
 # Clusters in network namespaces on this kernel.
 e2e: packages-test

@@ -1,0 +1,377 @@
+//! A kernel made of maps that does what Linux does with the agent's requests, refusals and side effects included:
+//! connected routes come and go with addresses and links, a link that goes down loses its routes and neighbours, one
+//! that is deleted takes everything with it, a replacement hits the first route of its key whoever wrote it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use caracal_agent::Op;
+use caracal_agent::actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
+use caracal_agent::desired::{NextHop, Route, Target, Tunnel, TunnelKind};
+use caracal_agent::links::{Link, Links, VxlanParameters};
+use caracal_model::names::IfName;
+use caracal_model::net::{Cidr, Family, Prefix};
+
+use crate::dice::Dice;
+
+/// `RTPROT_KERNEL`.
+const KERNEL: u8 = 2;
+/// `RTPROT_STATIC`.
+const STATIC: u8 = 4;
+/// The uplink of each machine.
+pub const UPLINK: &str = "eth0";
+
+/// One machine's kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// What it holds.
+    pub actual: Actual,
+    next_index: u32,
+    /// So many of the next requests are refused, each with one chance in two.
+    pub moody: u32,
+    /// Routes that were put there by others than the agent, in order.
+    foreign: Vec<ActualRoute>,
+}
+
+/// A request that is refused.
+pub type Refused = &'static str;
+
+fn route(prefix: Prefix, metric: u32, protocol: u8, target: Target) -> ActualRoute {
+    ActualRoute {
+        prefix,
+        metric,
+        tos: 0,
+        protocol,
+        target: ActualTarget::Known(target),
+        mtu: None,
+    }
+}
+
+fn via(gateway: Option<IpAddr>, link: &str) -> Target {
+    Target::Via(vec![NextHop {
+        gateway,
+        link: link.into(),
+        onlink: false,
+    }])
+}
+
+impl Kernel {
+    /// A machine with a loopback, an uplink with these addresses, and routes of its administrator's.
+    pub fn boot(addresses: &[Cidr], gateways: [IpAddr; 2]) -> Self {
+        let mut kernel = Self {
+            actual: Actual::default(),
+            next_index: 10,
+            moody: 0,
+            foreign: Vec::new(),
+        };
+        let lo = Link::new(1, "lo");
+        let lo = lo.with_address("127.0.0.1/8".parse().unwrap());
+        let mut eth = Link::new(2, UPLINK);
+        eth.addresses = addresses.to_vec();
+        let mut dummy = Link::new(3, "dummy0");
+        dummy.kind = "dummy".to_owned();
+        dummy.addresses = vec!["192.168.7.1/24".parse().unwrap()];
+        kernel.actual.links = [lo, eth, dummy].into_iter().collect();
+        kernel.connect(UPLINK);
+        kernel.connect("dummy0");
+        kernel.underlay(gateways);
+        kernel
+    }
+
+    /// The administrator's routes over the uplink: the other subnets and the rest of the world.
+    pub fn underlay(&mut self, [v4, v6]: [IpAddr; 2]) {
+        for (prefix, metric, gateway) in [
+            ("10.0.0.0/16", 0, v4),
+            ("0.0.0.0/0", 0, v4),
+            ("fd00::/32", 1024, v6),
+            ("::/0", 1024, v6),
+        ] {
+            let target = via(Some(gateway), UPLINK);
+            self.add_foreign(route(prefix.parse().unwrap(), metric, STATIC, target));
+        }
+    }
+
+    /// What an interface's addresses bring along.
+    fn connect(&mut self, name: &str) {
+        let Some(link) = self.actual.links.by_name(name).filter(|link| link.up) else {
+            return;
+        };
+        let subnets: Vec<Prefix> = link
+            .addresses
+            .iter()
+            .map(Cidr::prefix)
+            .filter(|prefix| !prefix.is_host())
+            .collect();
+        for prefix in subnets {
+            let metric = match prefix.family() {
+                Family::Ipv4 => 0,
+                Family::Ipv6 => 256,
+            };
+            self.add_foreign(route(prefix, metric, KERNEL, via(None, name)));
+        }
+    }
+
+    /// A route of somebody else's. False when its place is taken.
+    pub fn add_foreign(&mut self, route: ActualRoute) -> bool {
+        if self.actual.routes.contains_key(&route.key()) {
+            return false;
+        }
+        self.actual.push_route(route.clone());
+        self.foreign.push(route);
+        true
+    }
+
+    /// Its owner takes the nth route of somebody else's away again; never those of the boot.
+    pub fn remove_foreign(&mut self, n: usize) {
+        let mut later = (0..self.foreign.len()).filter(|i| self.foreign[*i].protocol > STATIC);
+        let count = later.clone().count();
+        if count == 0 {
+            return;
+        }
+        let Some(index) = later.nth(n % count) else {
+            return;
+        };
+        let gone = self.foreign.remove(index);
+        self.drop_route(&gone);
+    }
+
+    /// Routes of others, in order.
+    pub fn foreign(&self) -> &[ActualRoute] {
+        &self.foreign
+    }
+
+    /// Routes of others that are not there any more.
+    pub fn missing(&self) -> Option<&ActualRoute> {
+        self.foreign.iter().find(|route| {
+            let there = self.actual.routes.get(&route.key());
+            there.is_none_or(|there| !there.contains(route))
+        })
+    }
+
+    fn drop_route(&mut self, gone: &ActualRoute) -> bool {
+        let Some(there) = self.actual.routes.get_mut(&gone.key()) else {
+            return false;
+        };
+        let Some(index) = there.iter().position(|r| r == gone) else {
+            return false;
+        };
+        there.remove(index);
+        self.actual.routes.retain(|_, routes| !routes.is_empty());
+        true
+    }
+
+    /// A workload's interface.
+    pub fn add_workload(&mut self, name: &str) {
+        if self.actual.links.by_name(name).is_none() {
+            self.next_index += 1;
+            let mut link = Link::new(self.next_index, name);
+            link.kind = "veth".to_owned();
+            self.actual.links.insert(link);
+        }
+    }
+
+    /// An interface goes, and everything on it.
+    pub fn remove_link(&mut self, name: &str) {
+        let name = IfName::from(name);
+        self.actual.remove_link(&name);
+        let on = |r: &ActualRoute| r.next_hops().iter().any(|hop| hop.link == name);
+        self.foreign.retain(|r| !on(r));
+        let inside = format!("/{name}/");
+        self.actual
+            .sysctls
+            .retain(|path, _| !path.contains(&inside));
+    }
+
+    /// An interface goes up or down.
+    pub fn set_link(&mut self, name: &str, up: bool) {
+        let Some(link) = self.actual.links.by_name_mut(name) else {
+            return;
+        };
+        link.up = up;
+        if up {
+            self.connect(name);
+            return;
+        }
+        let on = |r: &ActualRoute| r.next_hops().iter().any(|hop| hop.link.as_str() == name);
+        self.foreign.retain(|r| !on(r));
+        self.actual.routes.retain(|_, routes| {
+            routes.retain(|r| !on(r));
+            !routes.is_empty()
+        });
+        let neighbours = &mut self.actual.neighbours;
+        neighbours.retain(|key, _| key.link.as_str() != name);
+    }
+
+    /// Somebody flushes every route with a protocol.
+    pub fn flush(&mut self, protocol: u8) {
+        self.actual.routes.retain(|_, routes| {
+            routes.retain(|r| r.protocol != protocol);
+            !routes.is_empty()
+        });
+    }
+
+    /// Carries out a request of the agent's.
+    pub fn carry_out(&mut self, op: &Op, dice: &mut Dice) -> Result<(), Refused> {
+        if self.moody > 0 {
+            self.moody -= 1;
+            if dice.one_in(2) {
+                return Err("EBUSY");
+            }
+        }
+        let gone = op.is_delete();
+        match self.request(op) {
+            // As the shell judges: what is gone needs no deletion.
+            Err("ESRCH" | "ENOENT" | "ENODEV" | "EADDRNOTAVAIL") if gone => Ok(()),
+            result => result,
+        }
+    }
+
+    fn request(&mut self, op: &Op) -> Result<(), Refused> {
+        match op {
+            Op::AddTunnel(tunnel) => self.add_tunnel(tunnel)?,
+            Op::SetTunnel(tunnel) => {
+                let link = self.link_mut(&tunnel.name)?;
+                (link.up, link.mtu) = (true, tunnel.mtu);
+                if let TunnelKind::Vxlan { mac, .. } = tunnel.kind {
+                    link.mac = Some(mac);
+                }
+            }
+            Op::DeleteTunnel(name) if name.as_str() == "tunl0" => return Err("EPERM"),
+            Op::DeleteTunnel(name) => {
+                self.link_mut(name)?;
+                self.remove_link(name.as_str());
+            }
+            Op::AddAddress(name, cidr) => {
+                let link = self.link_mut(name)?;
+                if !link.addresses.contains(cidr) {
+                    link.addresses.push(*cidr);
+                }
+            }
+            Op::DeleteAddress(name, cidr) => {
+                let link = self.link_mut(name)?;
+                let before = link.addresses.len();
+                link.addresses.retain(|a| a != cidr);
+                if link.addresses.len() == before {
+                    return Err("EADDRNOTAVAIL");
+                }
+            }
+            Op::PutNeighbour(key, mac) => {
+                if !self.link_mut(&key.link)?.up {
+                    return Err("ENETDOWN");
+                }
+                let entry = ActualNeighbour {
+                    mac: Some(*mac),
+                    permanent: true,
+                };
+                self.actual.neighbours.insert(key.clone(), entry);
+            }
+            Op::DeleteNeighbour(key) => {
+                self.actual.neighbours.remove(key).ok_or("ENOENT")?;
+            }
+            Op::PutFdb(key, remote) => {
+                self.link_mut(&key.link)?;
+                self.actual.fdb.insert(key.clone(), *remote);
+            }
+            Op::DeleteFdb(key, _) => {
+                self.actual.fdb.remove(key).ok_or("ENOENT")?;
+            }
+            Op::AddRoute(route) => self.put_route(route, false)?,
+            Op::ReplaceRoute(route) => self.put_route(route, true)?,
+            Op::DeleteRoute(route) => {
+                if !self.drop_route(route) {
+                    return Err("ESRCH");
+                }
+            }
+            Op::WriteSysctl(path, value) => {
+                self.writable(path)?;
+                self.actual.sysctls.insert(path.clone(), value.clone());
+            }
+            Op::PutNat(nat) => self.actual.nat = Some(nat.fingerprint()),
+            Op::DeleteNat => self.actual.nat = None,
+        }
+        Ok(())
+    }
+
+    fn link_mut(&mut self, name: &IfName) -> Result<&mut Link, Refused> {
+        self.actual.links.by_name_mut(name.as_str()).ok_or("ENODEV")
+    }
+
+    /// A path below an interface that is not there does not exist.
+    fn writable(&self, path: &str) -> Result<(), Refused> {
+        let parts: Vec<&str> = path.split('/').collect();
+        match parts[..] {
+            ["net", _, "conf" | "neigh", "all" | "default", _] => Ok(()),
+            ["net", _, "conf" | "neigh", link, _] if self.actual.links.by_name(link).is_none() => {
+                Err("ENOFILE")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add_tunnel(&mut self, tunnel: &Tunnel) -> Result<(), Refused> {
+        if self.actual.links.by_name(tunnel.name.as_str()).is_some() {
+            return Err("EEXIST");
+        }
+        self.next_index += 1;
+        let mut link = Link::new(self.next_index, tunnel.name.as_str());
+        link.kind = tunnel.kind.as_str().to_owned();
+        link.mtu = tunnel.mtu;
+        if let TunnelKind::Vxlan {
+            vni,
+            port,
+            local,
+            parent,
+            mac,
+        } = &tunnel.kind
+        {
+            let links: &Links = &self.actual.links;
+            let parent = links.by_name(parent.as_str()).ok_or("ENODEV")?.index;
+            link.mac = Some(*mac);
+            link.vxlan = Some(VxlanParameters {
+                vni: *vni,
+                port: *port,
+                local: Some(*local),
+                parent: Some(parent),
+                learning: false,
+                external: false,
+            });
+        }
+        self.actual.links.insert(link);
+        Ok(())
+    }
+
+    fn put_route(&mut self, route: &Route, replace: bool) -> Result<(), Refused> {
+        if let Target::Via(hops) = &route.target {
+            for hop in hops {
+                let link = self.actual.links.by_name(hop.link.as_str());
+                let link = link.ok_or("ENODEV")?;
+                if !link.up {
+                    return Err("ENETDOWN");
+                }
+                let near = |gateway| {
+                    let mut addresses = link.addresses.iter();
+                    addresses.any(|a| a.prefix().contains(gateway))
+                };
+                if !hop.onlink && hop.gateway.is_some_and(|gateway| !near(gateway)) {
+                    return Err("ENETUNREACH");
+                }
+            }
+        }
+        let there = self.actual.routes.entry(route.key()).or_default();
+        let first = there.iter_mut().find(|r| r.tos == 0);
+        match (first, replace) {
+            (Some(_), false) => return Err("EEXIST"),
+            (Some(first), true) => *first = route.clone().into(),
+            (None, _) => there.push(route.clone().into()),
+        }
+        Ok(())
+    }
+
+    /// The route that a packet takes: the longest prefix, then the lowest metric.
+    pub fn lookup(&self, to: IpAddr) -> Option<&ActualRoute> {
+        let routes: &BTreeMap<_, Vec<ActualRoute>> = &self.actual.routes;
+        let fitting = routes.iter().filter(|(key, _)| key.prefix.contains(to));
+        let best = fitting.max_by_key(|(key, _)| (key.prefix.len(), std::cmp::Reverse(key.metric)));
+        best.and_then(|(_, routes)| routes.first())
+    }
+}
