@@ -14,6 +14,7 @@
 //! * `GC-7`: nothing is collected while an endpoint or node does not parse.
 //! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins, Calico's
 //!   plugin) are never collected from a living node.
+//! * `GC-9`: once the collectors have run, nothing that a crash left is held for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! The collector in the exhaustive search: plugins that make and unmake pods on a node, killed at any step, beside the
 //! node's collector, in every interleaving. A living pod never loses its address (GC-1, GC-3, GC-5), and once the
-//! collector has run, nothing that a crash left is held by anybody (IPAM-10).
+//! collector has run, nothing that a crash left is held by anybody (GC-9).
 //!
 //! The model's rules are those of the world: a runtime has the CNI plugin end an attachment, again and again until that
 //! succeeds, before it makes it anew; a plugin's call has a deadline much shorter than the grace period; and an interface goes with its pod's
@@ -331,7 +331,7 @@ impl Branch {
         for container in 0..4 {
             if !alive.contains(&container) {
                 let held = held_by(&self.world, &handle(container));
-                assert!(held.is_empty(), "IPAM-10: lost for ever: {held:?} {self:?}");
+                assert!(held.is_empty(), "GC-9: lost for ever: {held:?} {self:?}");
             }
         }
     }

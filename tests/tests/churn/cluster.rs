@@ -310,14 +310,14 @@ impl Cluster {
                         }
                     }
                 }
-                Outbound::Peer { peer, routes } => {
+                Outbound::Peer { peer, routes, .. } => {
                     let all = routes.into_iter();
                     letters.extend(all.map(|(prefix, attrs)| (peer, update(prefix, attrs))));
                 }
                 Outbound::EndOfRib { peer, family } => {
                     letters.push((peer, Update::end_of_rib(family)));
                 }
-                // Nobody refreshes and nobody has a limit here.
+                // Nobody refreshes, takes several paths or has a limit here.
                 _ => {}
             }
         }
