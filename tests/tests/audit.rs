@@ -2,10 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 
-use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_lab::{Lab, error_chain, netns, wait_until};
 use caracal_model::Family;
-use caracal_tests::{SECOND, await_settled, exit_code, ip, possible, up};
+use caracal_tests::{SECOND, await_settled, binary, exit_code, ip, possible, up};
 use serde_json::Value;
 
 /// Exit code, report, and the codes that count.
@@ -86,6 +89,7 @@ fn what_the_agent_cannot_repair_is_found() {
     }
     explanations(&lab);
 
+    let watcher = Watcher::start(&lab, "node1");
     // A route of another program in the place of ours, a workload without its interface, a node that is gone.
     let (prefix, gateway) = block_route(&lab, "node2/p1");
     assert_eq!(gateway.as_deref(), Some("10.0.1.12"));
@@ -126,6 +130,10 @@ fn what_the_agent_cannot_repair_is_found() {
         Some("10.0.1.12")
     );
 
+    for event in ["found", "counts", "gone"] {
+        watcher.await_event(event, "CRL-R003");
+    }
+
     // Another program has the tunnel's name.
     lab.pause_node("node1").unwrap();
     let foreign = ["link del vxlan.calico", "link add vxlan.calico type bridge"];
@@ -160,6 +168,54 @@ fn what_the_agent_cannot_repair_is_found() {
     assert!(find(&findings, "CRL-D001").1.contains("routes stay"));
     lab.start_etcd().unwrap();
     await_clean(&lab, "node1");
+}
+
+/// `caracal audit --watch -o json`, and what it has printed.
+struct Watcher {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Watcher {
+    fn start(lab: &Lab, node: &str) -> Self {
+        let mut command = Command::new(binary());
+        command
+            .args(["audit", "--watch", "-o", "json"])
+            .env("CARACAL_RUN_DIR", lab.folder().run(node))
+            .stdout(Stdio::piped());
+        let mut child = netns::spawn(&lab.netns(node).unwrap(), &mut command).unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// Waits until an event of a code is printed; events of other codes are passed over.
+    fn await_event(&self, event: &str, code: &str) {
+        loop {
+            let line = self
+                .lines
+                .recv_timeout(SECOND * 60)
+                .unwrap_or_else(|e| panic!("no {event} of {code}: {e}"));
+            let printed: Value = serde_json::from_str(&line).unwrap();
+            if printed["event"] == event && printed["finding"]["code"] == code {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// One destination of each kind.

@@ -87,12 +87,12 @@ type Known = BTreeMap<(String, String), Finding>;
 fn changes(known: &Known, now: &Known) -> Vec<(Event, Finding)> {
     let mut events = Vec::new();
     for (key, finding) in now {
-        match known.get(key) {
-            None => events.push((Event::Found, finding.clone())),
-            Some(old) if finding.counts && !old.counts => {
-                events.push((Event::Counts, finding.clone()));
-            }
-            Some(_) => {}
+        let old = known.get(key);
+        if old.is_none() {
+            events.push((Event::Found, finding.clone()));
+        }
+        if finding.counts && old.is_none_or(|old| !old.counts) {
+            events.push((Event::Counts, finding.clone()));
         }
     }
     let gone = known.iter().filter(|(key, _)| !now.contains_key(*key));
@@ -173,7 +173,12 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_changes_only() {
         let before = known(&[finding("a", false), finding("b", true), finding("c", false)]);
-        let now = known(&[finding("a", true), finding("c", false), finding("d", false)]);
+        let now = known(&[
+            finding("a", true),
+            finding("c", false),
+            finding("d", false),
+            finding("e", true),
+        ]);
         let told: Vec<(Event, String)> = changes(&before, &now)
             .into_iter()
             .map(|(event, finding)| (event, finding.code))
@@ -181,6 +186,8 @@ mod tests {
         let expected = [
             (Event::Counts, "a"),
             (Event::Found, "d"),
+            (Event::Found, "e"),
+            (Event::Counts, "e"),
             (Event::Gone, "b"),
         ];
         assert_eq!(told, expected.map(|(event, code)| (event, code.to_owned())));
