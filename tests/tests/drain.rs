@@ -78,11 +78,14 @@ fn announced(lab: &Lab) -> Option<(u64, String)> {
 /// Two nodes that lead to one place, a host behind both (here etcd's), and packets over the first.
 fn two_ways(lab: &Lab) -> Probe {
     let (host, _) = lab.layout().etcd[0].address_of(Family::Ipv4).unwrap();
+    // First, or a node's agent takes the place for the route that it learns from the other.
+    for node in ["node1", "node2"] {
+        ip(lab, node, &[&format!("route add {PREFIX} via {host}")]);
+    }
     for node in ["node1", "node2"] {
         let key = format!("/calico/ipam/v2/host/{node}/ipv4/block/10.244.250.0-26");
         let value = br#"{"state":"confirmed","deleted":false}"#;
         lab.etcdctl(&["put", &key], value).unwrap();
-        ip(lab, node, &[&format!("route add {PREFIX} via {host}")]);
     }
     ip(lab, "etcd", &[&format!("route add local {PREFIX} dev lo")]);
     await_gateways(lab, &[NODE1, NODE2]);
