@@ -421,7 +421,7 @@ impl Ops<'_> {
         if let Some(nat) = &self.desired.nat
             && actual.nat.as_ref() != Some(&nat.fingerprint())
         {
-            self.puts.push(Op::PutNat(nat.clone()));
+            self.puts.push(Op::PutNat(Box::new(nat.clone())));
         }
     }
 }

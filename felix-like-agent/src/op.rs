@@ -31,7 +31,7 @@ pub enum Op {
     /// Write a value below `/proc/sys`.
     WriteSysctl(String, String),
     /// Replace all our NAT rules in one transaction.
-    PutNat(Nat),
+    PutNat(Box<Nat>),
     /// Delete a route.
     DeleteRoute(ActualRoute),
     /// Delete an FDB entry.
@@ -94,7 +94,8 @@ impl fmt::Display for Op {
             Self::AddRoute(route) => write!(f, "add route {route}"),
             Self::ReplaceRoute(route) => write!(f, "replace route {route}"),
             Self::WriteSysctl(path, value) => write!(f, "write sysctl {path} = {value}"),
-            Self::PutNat(_) => f.write_str("replace the NAT rules"),
+            // With what, so that one change after the other is not taken for a quarrel about the same.
+            Self::PutNat(nat) => write!(f, "replace the NAT rules by {}", nat.fingerprint()),
             Self::DeleteRoute(route) => match (&route.target, route.known()) {
                 (_, Some(known)) => write!(f, "delete route {known}"),
                 (ActualTarget::Other(kind), _) => {

@@ -8,7 +8,7 @@ use caracal_lab::witness::VXLAN;
 use caracal_lab::{Lab, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::snapshot::Problem;
-use caracal_tests::loss::{Probes, after, count, kinds};
+use caracal_tests::loss::{Probes, count, kinds};
 use caracal_tests::stack::{addresses, families, on_each_stack, speaks};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,

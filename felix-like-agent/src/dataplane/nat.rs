@@ -95,10 +95,22 @@ const IP6TABLES: Iptables = Iptables {
     restore: "ip6tables-legacy-restore",
 };
 
+/// iptables on top of nftables: its chains are in nftables tables of its own.
+const IPTABLES_NFT: Iptables = Iptables {
+    save: "iptables-nft-save",
+    restore: "iptables-nft-restore",
+};
+const IP6TABLES_NFT: Iptables = Iptables {
+    save: "ip6tables-nft-save",
+    restore: "ip6tables-nft-restore",
+};
+
 /// Writes and reads back rules.
 #[derive(Debug, Default)]
 pub(super) struct NatWriter {
     pub(super) backend: Option<Backend>,
+    /// Chains of others that drop forwarded packets by policy and that take no rules from us.
+    pub(super) blockers: Vec<nft::Blocker>,
     /// What nftables printed after our last transaction: rules that somebody changed print differently.
     listing: Option<String>,
 }
@@ -106,6 +118,18 @@ pub(super) struct NatWriter {
 impl NatWriter {
     /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
     pub(super) async fn read(&mut self, wanted: Option<&Nat>) -> Option<String> {
+        let found = self.read_rules(wanted).await?;
+        match wanted {
+            Some(nat)
+                if self.backend == Some(Backend::Nft) && !self.forwards_are_open(nat).await =>
+            {
+                Some("iptables drops what is forwarded".to_owned())
+            }
+            _ => Some(found),
+        }
+    }
+
+    async fn read_rules(&mut self, wanted: Option<&Nat>) -> Option<String> {
         match self.backend {
             Some(Backend::Nft) => self.read_nft().await,
             Some(Backend::IptablesLegacy) => read_iptables(wanted).await,
@@ -131,6 +155,68 @@ impl NatWriter {
         let fingerprint = nft::fingerprint(&listing).unwrap_or_default().to_owned();
         self.listing = Some(listing);
         Some(fingerprint)
+    }
+
+    /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains that drop and
+    /// belong to somebody else are remembered as blockers.
+    async fn closed_forwards(&mut self) -> Vec<(Iptables, String)> {
+        let chains = run("nft", &["-j", "list", "chains"], "").await;
+        let blockers = nft::blockers(&chains.unwrap_or_default());
+        let mut closed = Vec::new();
+        self.blockers.clear();
+        for blocker in blockers {
+            let tool = match &blocker {
+                b if b.is_iptables("ip") => Some(IPTABLES_NFT),
+                b if b.is_iptables("ip6") => Some(IP6TABLES_NFT),
+                _ => None,
+            };
+            let saved = match &tool {
+                Some(tool) => run(tool.save, &[], "").await.ok(),
+                None => None,
+            };
+            match (tool, saved) {
+                (Some(tool), Some(saved)) => closed.push((tool, saved)),
+                _ => self.blockers.push(blocker),
+            }
+        }
+        for (tool, names) in [
+            (IPTABLES, "ip_tables_names"),
+            (IP6TABLES, "ip6_tables_names"),
+        ] {
+            // The tool would make the tables that it is asked for.
+            let tables = std::fs::read_to_string(format!("/proc/thread-self/net/{names}"));
+            if !tables
+                .unwrap_or_default()
+                .lines()
+                .any(|name| name == "filter")
+            {
+                continue;
+            }
+            let saved = run(tool.save, &[], "").await.unwrap_or_default();
+            if iptables::drops_forward(&saved) {
+                closed.push((tool, saved));
+            }
+        }
+        closed
+    }
+
+    /// Beside nftables: accepts in iptables where it drops by policy, as Docker makes it.
+    async fn open_forwards(&mut self, nat: &Nat) -> Result<(), CommandError> {
+        for (tool, saved) in self.closed_forwards().await {
+            if iptables::compare_forward(nat, &saved) != iptables::Seen::Wanted {
+                let script = iptables::restore_forward(nat, &saved);
+                run(tool.restore, &["--noflush"], &script).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn forwards_are_open(&mut self, nat: &Nat) -> bool {
+        let closed = self.closed_forwards().await;
+        let opened = |(_, saved): &(Iptables, String)| {
+            iptables::compare_forward(nat, saved) == iptables::Seen::Wanted
+        };
+        closed.iter().all(opened)
     }
 
     /// Puts rules in the place of those before.
@@ -160,14 +246,14 @@ impl NatWriter {
     async fn write_nft(&mut self, nat: &Nat) -> Result<(), CommandError> {
         run("nft", &["-f", "-"], &nft::script(nat)).await?;
         self.listing = run("nft", &["-f", "-"], &nft::listing()).await.ok();
-        Ok(())
+        self.open_forwards(nat).await
     }
 
     /// Removes the rules of both backends.
     pub(super) async fn remove(&mut self) -> Result<(), NatError> {
         let nft = run("nft", &["-f", "-"], &nft::removal()).await;
         let mut iptables = Ok(());
-        for tool in [IPTABLES, IP6TABLES] {
+        for tool in [IPTABLES, IP6TABLES, IPTABLES_NFT, IP6TABLES_NFT] {
             let Ok(saved) = run(tool.save, &[], "").await else {
                 continue;
             };

@@ -6,6 +6,8 @@ use netlink_packet_route::link::{
     InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
 };
 
+use caracal_model::names::IfName;
+
 use super::netlink::{Netlink, NetlinkError, Refusal, Request};
 use super::sysctl;
 use crate::desired::IPIP_DEVICE;
@@ -35,6 +37,7 @@ pub(super) async fn support(
     known.default_rp_filter = sysctl::read_one("net/ipv4/conf/default/rp_filter")
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
+    known.strict_rp_filter = strict_rp_filter(links);
     if wanted.ipip {
         known.ipip = if links.by_name(IPIP_DEVICE).is_some_and(|l| l.kind == "ipip") {
             Ok(())
@@ -55,6 +58,23 @@ pub(super) async fn support(
         };
     }
     Ok(())
+}
+
+/// The kernel takes the larger of the interface's value and that for all.
+fn strict_rp_filter(links: &Links) -> std::collections::BTreeSet<IfName> {
+    let value = |name: &str| -> u8 {
+        sysctl::read_one(&format!("net/ipv4/conf/{name}/rp_filter"))
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0)
+    };
+    let all = value("all");
+    let strict = |name: &IfName| all.max(value(name.as_str())) == 1;
+    links
+        .iter()
+        .filter(|l| !l.loopback)
+        .map(|l| l.name.clone())
+        .filter(strict)
+        .collect()
 }
 
 async fn attempt(

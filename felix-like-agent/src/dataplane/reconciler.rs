@@ -558,9 +558,11 @@ impl Reconciler {
                 sysctl::write(path, value).map_err(|error| error.to_string())
             }
             Op::PutNat(nat) => {
-                // Whatever happened, it has to be read again.
+                // What failed has to be read again.
                 self.nat_seen = None;
-                self.nat.write(nat).await.map_err(|error| chain(&error))
+                self.nat.write(nat).await.map_err(|error| chain(&error))?;
+                self.nat_seen = Some(Some(nat.fingerprint()));
+                Ok(())
             }
             Op::DeleteNat => {
                 self.nat_seen = None;
@@ -605,6 +607,7 @@ impl Reconciler {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
         problems.extend(conflicts(&desired, actual));
         problems.extend(self.retries.problems());
+        problems.extend(self.nat.blockers.iter().map(forward_dropped));
         let previous = Arc::clone(&self.status.borrow());
         let clean = report.failures == 0 && self.retries.problems().is_empty();
         let frozen = report.phase == Phase::Frozen;
@@ -638,6 +641,15 @@ impl Reconciler {
             links: Arc::new(links.clone()),
         }));
     }
+}
+
+fn forward_dropped(blocker: &crate::nat::nft::Blocker) -> Problem {
+    let place = format!("{} {} {}", blocker.family, blocker.table, blocker.chain);
+    let reason = format!(
+        "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
+        blocker.chain, blocker.family, blocker.table,
+    );
+    problem("agent.forward_dropped", &place, reason)
 }
 
 struct Report {

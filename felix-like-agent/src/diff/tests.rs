@@ -637,6 +637,7 @@ fn ops_come_in_dependency_order() {
         mtu: None,
     };
     actual.push_route(old.into());
+    let fingerprint = desired.nat.as_ref().unwrap().fingerprint();
     let texts: Vec<String> = diff(&desired, &actual, Phase::Synced)
         .iter()
         .map(ToString::to_string)
@@ -650,7 +651,7 @@ fn ops_come_in_dependency_order() {
             "put fdb 66:00:00:00:00:02 dev vxlan.calico dst 10.0.0.2",
             "add route 10.244.1.0/26 via 10.244.1.1 dev vxlan.calico onlink proto 80 metric 0 mtu 1450",
             "write sysctl net/ipv4/ip_forward = 1",
-            "replace the NAT rules",
+            &format!("replace the NAT rules by {fingerprint}"),
             "delete route 10.244.9.0/26 blackhole proto 80 metric 0",
         ]
     );

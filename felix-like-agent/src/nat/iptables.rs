@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use caracal_model::net::Family;
+
 use super::{FamilyRules, Nat};
 
 /// Chains of the `nat` table.
@@ -12,6 +14,8 @@ const POSTROUTING: &str = "caracal-postrouting";
 const OUTGOING: &str = "caracal-outgoing";
 /// Chain of the `filter` table.
 const FORWARD: &str = "caracal-forward";
+/// Chain of the `raw` table.
+const ANTISPOOF: &str = "caracal-antispoof";
 
 /// What one table should hold.
 struct Table {
@@ -28,10 +32,52 @@ impl Table {
     }
 }
 
-/// The two tables we write in.
-pub const TABLES: [&str; 2] = ["nat", "filter"];
+fn forward_table(nat: &Nat) -> Table {
+    let mut rules = Vec::new();
+    for prefix in &nat.interface_prefixes {
+        rules.push(format!("-A {FORWARD} -i {prefix}+ -j ACCEPT"));
+        rules.push(format!("-A {FORWARD} -o {prefix}+ -j ACCEPT"));
+    }
+    Table {
+        name: "filter",
+        jump: ("FORWARD", FORWARD),
+        chains: &[FORWARD],
+        rules,
+    }
+}
 
-fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 2] {
+/// What a workload may send from; neighbour discovery of IPv6 has sources of its own.
+fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
+    let mut lines = Vec::new();
+    for prefix in &nat.interface_prefixes {
+        if let Some(port) = nat.no_vxlan_from_workloads {
+            lines.push(format!(
+                "-A {ANTISPOOF} -i {prefix}+ -p udp -m udp --dport {port} -j DROP"
+            ));
+        }
+        if nat.no_ipip_from_workloads {
+            lines.push(format!("-A {ANTISPOOF} -i {prefix}+ -p ipencap -j DROP"));
+        }
+    }
+    for (link, sources) in &rules.sources {
+        let v6 = sources.iter().any(|source| source.family() == Family::Ipv6);
+        for discovery in ["::/128", "fe80::/10"].into_iter().filter(|_| v6) {
+            lines.push(format!("-A {ANTISPOOF} -s {discovery} -i {link} -j RETURN"));
+        }
+        for source in sources {
+            lines.push(format!("-A {ANTISPOOF} -s {source} -i {link} -j RETURN"));
+        }
+        lines.push(format!("-A {ANTISPOOF} -i {link} -j DROP"));
+    }
+    Table {
+        name: "raw",
+        jump: ("PREROUTING", ANTISPOOF),
+        chains: &[ANTISPOOF],
+        rules: lines,
+    }
+}
+
+fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     let mut lines = Vec::new();
     for source in &rules.masquerade {
         lines.push(format!("-A {POSTROUTING} -s {source} -j {OUTGOING}"));
@@ -45,25 +91,19 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 2] {
     for exempt in &rules.exempt {
         lines.push(format!("-A {OUTGOING} -d {exempt} -j RETURN"));
     }
-    lines.push(format!("-A {OUTGOING} -j MASQUERADE"));
-    let mut forward = Vec::new();
-    for prefix in &nat.interface_prefixes {
-        forward.push(format!("-A {FORWARD} -i {prefix}+ -j ACCEPT"));
-        forward.push(format!("-A {FORWARD} -o {prefix}+ -j ACCEPT"));
-    }
+    lines.push(match rules.outgoing {
+        None => format!("-A {OUTGOING} -j MASQUERADE"),
+        Some(address) => format!("-A {OUTGOING} -j SNAT --to-source {address}"),
+    });
     [
         Table {
-            name: TABLES[0],
+            name: "nat",
             jump: ("POSTROUTING", POSTROUTING),
             chains: &[OUTGOING, POSTROUTING],
             rules: lines,
         },
-        Table {
-            name: TABLES[1],
-            jump: ("FORWARD", FORWARD),
-            chains: &[FORWARD],
-            rules: forward,
-        },
+        forward_table(nat),
+        antispoof_table(nat, rules),
     ]
 }
 
@@ -71,8 +111,30 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 2] {
 /// creates it; the jump is added only where it is missing.
 #[must_use]
 pub fn restore(nat: &Nat, rules: &FamilyRules, saved: &str) -> String {
+    restore_tables(&tables(nat, rules), saved)
+}
+
+/// As [`restore`], for the forwarding rules alone: what is needed beside nftables where iptables drops by policy.
+#[must_use]
+pub fn restore_forward(nat: &Nat, saved: &str) -> String {
+    restore_tables(&[forward_table(nat)], saved)
+}
+
+/// True when iptables drops by policy what is forwarded, given what `iptables-save` printed.
+#[must_use]
+pub fn drops_forward(saved: &str) -> bool {
+    saved_lines(saved, "filter").any(|line| line.starts_with(":FORWARD DROP"))
+}
+
+/// What `iptables-save` says of our forwarding rules.
+#[must_use]
+pub fn compare_forward(nat: &Nat, saved: &str) -> Seen {
+    compare_tables([forward_table(nat)], saved)
+}
+
+fn restore_tables(tables: &[Table], saved: &str) -> String {
     let mut text = String::new();
-    for table in tables(nat, rules) {
+    for table in tables {
         let _ = writeln!(text, "*{}", table.name);
         for chain in table.chains {
             let _ = writeln!(text, ":{chain} - [0:0]");
@@ -136,9 +198,13 @@ pub enum Seen {
 /// Compares what was printed with what is wanted.
 #[must_use]
 pub fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Seen {
+    compare_tables(tables(nat, rules), saved)
+}
+
+fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Seen {
     let mut any = false;
     let mut wanted = true;
-    for table in tables(nat, rules) {
+    for table in tables {
         let ours: Vec<&str> = saved_lines(saved, table.name)
             .filter(|line| line.contains("caracal-"))
             .collect();
@@ -209,6 +275,14 @@ COMMIT
 -A caracal-forward -i cali+ -j ACCEPT
 -A caracal-forward -o cali+ -j ACCEPT
 COMMIT
+*raw
+:caracal-antispoof - [0:0]
+-I PREROUTING 1 -j caracal-antispoof
+-A caracal-antispoof -i cali+ -p udp -m udp --dport 4789 -j DROP
+-A caracal-antispoof -i cali+ -p ipencap -j DROP
+-A caracal-antispoof -s 10.244.3.66/32 -i cali123 -j RETURN
+-A caracal-antispoof -i cali123 -j DROP
+COMMIT
 ";
 
     /// As printed by iptables-legacy-save 1.8 after restoring the above.
@@ -236,7 +310,33 @@ COMMIT
 -A caracal-postrouting -s 10.244.0.0/16 -j caracal-outgoing
 -A caracal-postrouting ! -s 10.244.3.64/32 -o tunl0 -m addrtype --src-type LOCAL -j MASQUERADE
 COMMIT
+*raw
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:caracal-antispoof - [0:0]
+-A PREROUTING -j caracal-antispoof
+-A caracal-antispoof -i cali+ -p udp -m udp --dport 4789 -j DROP
+-A caracal-antispoof -i cali+ -p ipencap -j DROP
+-A caracal-antispoof -s 10.244.3.66/32 -i cali123 -j RETURN
+-A caracal-antispoof -i cali123 -j DROP
+COMMIT
 ";
+
+    #[test]
+    fn a_policy_that_drops_is_seen() {
+        assert!(drops_forward(SAVED));
+        assert!(!drops_forward(
+            &SAVED.replace("FORWARD DROP", "FORWARD ACCEPT")
+        ));
+        assert!(!drops_forward(""));
+        let nat = example();
+        assert_eq!(compare_forward(&nat, SAVED), Seen::Wanted);
+        let script = restore_forward(&nat, "");
+        assert!(
+            script.starts_with("*filter\n") && !script.contains("*nat"),
+            "{script}"
+        );
+    }
 
     #[test]
     fn the_first_restore_makes_chains_and_jumps() {
@@ -274,7 +374,7 @@ COMMIT
     fn removal_takes_ours_alone() {
         assert_eq!(
             removal(SAVED),
-            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-F caracal-forward\n-X caracal-forward\nCOMMIT\n"
+            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-F caracal-forward\n-X caracal-forward\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
         );
         assert_eq!(removal(""), "");
     }

@@ -6,7 +6,9 @@
 //! * from a pool with `natOutgoing` to an address outside all pools: masquerade;
 //! * out of a tunnel device with a local source that is not the tunnel's own address: masquerade, so that replies come
 //!   back through the tunnel;
-//! * forwarded to or from a workload interface: accept.
+//! * forwarded to or from a workload interface: accept;
+//! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter` is;
+//! * from a workload interface and encapsulated as tunnels between nodes are: drop.
 
 pub mod iptables;
 pub mod nft;
@@ -26,6 +28,11 @@ pub struct FamilyRules {
     pub exempt: BTreeSet<Prefix>,
     /// Tunnel devices with their own addresses.
     pub tunnels: BTreeMap<IfName, IpAddr>,
+    /// Workload interfaces with the sources that may come from them. Interfaces that are not here are not judged: a
+    /// workload that the datastore does not name yet has no route back either.
+    pub sources: BTreeMap<IfName, BTreeSet<Prefix>>,
+    /// Source of what is masqueraded; `None` = that of the interface it leaves by.
+    pub outgoing: Option<IpAddr>,
 }
 
 /// All rules.
@@ -33,6 +40,10 @@ pub struct FamilyRules {
 pub struct Nat {
     /// Prefixes of workload interfaces' names.
     pub interface_prefixes: Vec<String>,
+    /// UDP port to which workloads may not send: that of our VXLAN.
+    pub no_vxlan_from_workloads: Option<u16>,
+    /// Workloads may not send IPIP.
+    pub no_ipip_from_workloads: bool,
     /// IPv4.
     pub ipv4: FamilyRules,
     /// IPv6.
@@ -58,12 +69,16 @@ impl Nat {
 pub(crate) fn example() -> Nat {
     Nat {
         interface_prefixes: vec!["cali".into()],
+        no_vxlan_from_workloads: Some(4789),
+        no_ipip_from_workloads: true,
         ipv4: FamilyRules {
             masquerade: ["10.244.0.0/16".parse().unwrap()].into(),
             exempt: ["10.244.0.0/16", "10.245.0.0/16"]
                 .map(|p| p.parse().unwrap())
                 .into(),
             tunnels: [("tunl0".into(), "10.244.3.64".parse().unwrap())].into(),
+            sources: [("cali123".into(), ["10.244.3.66/32".parse().unwrap()].into())].into(),
+            outgoing: None,
         },
         ipv6: FamilyRules::default(),
     }

@@ -32,6 +32,48 @@ pub fn listing() -> String {
     format!("list table inet {TABLE}\n")
 }
 
+/// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain does not help
+/// against it: a packet has to pass both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// `ip`, `ip6` or `inet`.
+    pub family: String,
+    /// Its table.
+    pub table: String,
+    /// Its name.
+    pub chain: String,
+}
+
+impl Blocker {
+    /// True when it is iptables' own, and so takes rules from iptables.
+    #[must_use]
+    pub fn is_iptables(&self, family: &str) -> bool {
+        self.family == family && self.table == "filter" && self.chain == "FORWARD"
+    }
+}
+
+/// The blockers in what `nft -j list chains` prints.
+#[must_use]
+pub fn blockers(listing: &str) -> Vec<Blocker> {
+    let listing: serde_json::Value = serde_json::from_str(listing).unwrap_or_default();
+    let chains = listing["nftables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|o| &o["chain"]);
+    let text =
+        |chain: &serde_json::Value, key: &str| chain[key].as_str().unwrap_or_default().to_owned();
+    chains
+        .filter(|c| c["hook"] == "forward" && c["policy"] == "drop")
+        .map(|c| Blocker {
+            family: text(c, "family"),
+            table: text(c, "table"),
+            chain: text(c, "name"),
+        })
+        .filter(|b| b.table != TABLE)
+        .collect()
+}
+
 /// Name of the empty chain that holds the fingerprint.
 fn marker(fingerprint: &str) -> String {
     format!("fingerprint_{fingerprint}")
@@ -50,6 +92,21 @@ pub fn fingerprint(listing: &str) -> Option<&str> {
 pub(super) fn rules(nat: &Nat) -> String {
     let mut text = String::new();
     let mut postrouting = String::new();
+    let mut antispoof = String::new();
+    for prefix in &nat.interface_prefixes {
+        if let Some(port) = nat.no_vxlan_from_workloads {
+            put(
+                &mut antispoof,
+                format_args!("iifname \"{prefix}*\" udp dport {port} drop"),
+            );
+        }
+        if nat.no_ipip_from_workloads {
+            put(
+                &mut antispoof,
+                format_args!("iifname \"{prefix}*\" meta l4proto 4 drop"),
+            );
+        }
+    }
     for (family, address, rules) in [
         ("ip", "ipv4_addr", &nat.ipv4),
         ("ip6", "ipv6_addr", &nat.ipv6),
@@ -70,12 +127,19 @@ pub(super) fn rules(nat: &Nat) -> String {
             put(
                 &mut postrouting,
                 format_args!(
-                    "{family} saddr @{family}_masquerade {family} daddr != @{family}_exempt masquerade"
+                    "{family} saddr @{family}_masquerade {family} daddr != @{family}_exempt {}",
+                    outgoing(family, rules)
                 ),
             );
         }
         tunnels(&mut postrouting, family, rules);
+        sources(&mut text, &mut antispoof, family, address, rules);
     }
+    text.push_str(
+        "\tchain antispoof {\n\t\ttype filter hook prerouting priority -300; policy accept;\n",
+    );
+    text.push_str(&antispoof);
+    text.push_str("\t}\n");
     text.push_str(
         "\tchain postrouting {\n\t\ttype nat hook postrouting priority 100; policy accept;\n",
     );
@@ -100,6 +164,70 @@ fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
             ),
         );
     }
+}
+
+fn outgoing(family: &str, rules: &FamilyRules) -> String {
+    rules.outgoing.map_or_else(
+        || "masquerade".to_owned(),
+        |address| format!("snat {family} to {address}"),
+    )
+}
+
+/// What a workload may send from. Neighbour discovery has sources of its own.
+fn sources(
+    text: &mut String,
+    antispoof: &mut String,
+    family: &str,
+    address: &str,
+    rules: &FamilyRules,
+) {
+    if rules.sources.is_empty() {
+        return;
+    }
+    let names: Vec<String> = rules
+        .sources
+        .keys()
+        .map(|name| format!("\"{name}\""))
+        .collect();
+    put_at(text, "\t", format_args!("set {family}_workloads {{"));
+    put(text, format_args!("type ifname"));
+    put(text, format_args!("elements = {{ {} }}", names.join(", ")));
+    put_at(text, "\t", format_args!("}}"));
+    let pairs = || {
+        rules
+            .sources
+            .iter()
+            .flat_map(|(name, of)| of.iter().map(move |p| (name, p)))
+    };
+    let elements: Vec<String> = pairs()
+        .map(|(name, prefix)| match prefix.is_host() {
+            true => format!("\"{name}\" . {}", prefix.address()),
+            false => format!("\"{name}\" . {prefix}"),
+        })
+        .collect();
+    put_at(text, "\t", format_args!("set {family}_sources {{"));
+    put(text, format_args!("type ifname . {address}"));
+    // Intervals need a newer kernel, and hardly any workload has more than addresses.
+    if pairs().any(|(_, prefix)| !prefix.is_host()) {
+        put(text, format_args!("flags interval"));
+    }
+    if !elements.is_empty() {
+        put(
+            text,
+            format_args!("elements = {{ {} }}", elements.join(", ")),
+        );
+    }
+    put_at(text, "\t", format_args!("}}"));
+    let neighbours = match family {
+        "ip6" => "ip6 saddr != { ::, fe80::/10 } ",
+        _ => "",
+    };
+    put(
+        antispoof,
+        format_args!(
+            "iifname @{family}_workloads {neighbours}iifname . {family} saddr != @{family}_sources drop"
+        ),
+    );
 }
 
 fn set<'a>(
@@ -154,6 +282,20 @@ table inet caracal {
 		auto-merge
 		elements = { 10.244.0.0/16, 10.245.0.0/16 }
 	}
+	set ip_workloads {
+		type ifname
+		elements = { "cali123" }
+	}
+	set ip_sources {
+		type ifname . ipv4_addr
+		elements = { "cali123" . 10.244.3.66 }
+	}
+	chain antispoof {
+		type filter hook prerouting priority -300; policy accept;
+		iifname "cali*" udp dport 4789 drop
+		iifname "cali*" meta l4proto 4 drop
+		iifname @ip_workloads iifname . ip saddr != @ip_sources drop
+	}
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
 		ip saddr @ip_masquerade ip daddr != @ip_exempt masquerade
@@ -176,7 +318,27 @@ table inet caracal {
     fn without_masqueraded_pools_there_are_no_sets() {
         let mut nat = example();
         nat.ipv4.masquerade.clear();
-        assert!(!rules(&nat).contains("set "));
+        assert!(!rules(&nat).contains("set ip_masquerade"));
+        nat.ipv4.outgoing = Some("192.0.2.7".parse().unwrap());
+        nat.ipv4.masquerade = example().ipv4.masquerade;
+        assert!(rules(&nat).contains("!= @ip_exempt snat ip to 192.0.2.7\n"));
         assert!(rules(&nat).contains("oifname \"tunl0\""));
+    }
+
+    #[test]
+    fn chains_that_drop_by_policy_are_found() {
+        let listing = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
+            {"chain": {"family": "inet", "table": "caracal", "name": "forward", "hook": "forward", "policy": "accept"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward", "policy": "drop"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "INPUT", "hook": "input", "policy": "drop"}},
+            {"chain": {"family": "inet", "table": "fw", "name": "fwd", "hook": "forward", "policy": "drop"}},
+            {"chain": {"family": "ip", "table": "filter", "name": "user"}}]}"#;
+        let found = blockers(listing);
+        let names: Vec<_> = found
+            .iter()
+            .map(|b| (b.table.as_str(), b.is_iptables("ip")))
+            .collect();
+        assert_eq!(names, [("filter", true), ("fw", false)]);
+        assert_eq!(blockers("nonsense"), []);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) mod tests;
 mod tunnels;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
@@ -46,6 +46,9 @@ pub struct KernelSupport {
     pub ipv6: Result<(), String>,
     /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
     pub default_rp_filter: u8,
+    /// Interfaces on which a packet is dropped when its source is not reached by the interface it came in
+    /// (`rp_filter` 1 there or for all, and 2 for neither).
+    pub strict_rp_filter: BTreeSet<IfName>,
 }
 
 impl Default for KernelSupport {
@@ -55,6 +58,7 @@ impl Default for KernelSupport {
             vxlan: Ok(()),
             ipv6: Ok(()),
             default_rp_filter: 0,
+            strict_rp_filter: BTreeSet::new(),
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Which traffic is masqueraded and which is let through.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
 use super::Planner;
@@ -10,8 +13,11 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     if planner.inputs.snapshot.is_doubtful() {
         return;
     }
+    let settings = planner.inputs.settings;
     let nat = Nat {
-        interface_prefixes: planner.inputs.settings.interface_prefixes.clone(),
+        interface_prefixes: settings.interface_prefixes.clone(),
+        no_vxlan_from_workloads: (!settings.vxlan_from_workloads).then_some(settings.vxlan_port),
+        no_ipip_from_workloads: !settings.ipip_from_workloads,
         ipv4: family(planner, Family::Ipv4),
         ipv6: family(planner, Family::Ipv6),
     };
@@ -47,5 +53,41 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
             rules.tunnels.insert(tunnel.name.clone(), address);
         }
     }
+    rules.sources = sources(planner, family);
+    let outgoing = planner.inputs.settings.nat_address.map(Into::into);
+    rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules
+}
+
+/// Interfaces of local workloads with what may come from them: their addresses, and the prefixes that their
+/// WorkloadEndpoint allows beside these when `workloadSourceSpoofing` is `Any`.
+fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<IfName, BTreeSet<Prefix>> {
+    let inputs = planner.inputs;
+    let mut sources: BTreeMap<IfName, BTreeSet<Prefix>> = BTreeMap::new();
+    for workload in inputs.snapshot.workloads_of(inputs.me) {
+        let spec = &workload.spec;
+        let there = inputs.links.by_name(&spec.interface_name);
+        let Some(link) = there.filter(|l| inputs.settings.is_workload_interface(l.name.as_str()))
+        else {
+            continue;
+        };
+        let allowed = spec
+            .extra
+            .get("allowSpoofedSourcePrefixes")
+            .and_then(|v| v.as_array());
+        let allowed = allowed
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v.as_str()?.parse().ok());
+        let allowed = allowed.filter(|_| inputs.settings.spoofing);
+        let of = sources.entry(link.name.clone()).or_default();
+        of.extend(
+            spec.ip_networks
+                .iter()
+                .copied()
+                .chain(allowed)
+                .filter(|p| p.family() == family),
+        );
+    }
+    sources
 }

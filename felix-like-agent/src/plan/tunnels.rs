@@ -13,6 +13,31 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     for family in [Family::Ipv4, Family::Ipv6] {
         vxlan(planner, family);
     }
+    reverse_path(planner);
+}
+
+/// While a mode changes, the two directions of a flow travel differently, and strict reverse path filtering drops one
+/// of them. Our own devices are made loose; the uplink is the administrator's.
+fn reverse_path(planner: &mut Planner<'_>) {
+    let strict = &planner.inputs.kernel.strict_rp_filter;
+    let ours = planner
+        .desired
+        .tunnels
+        .values()
+        .filter(|t| t.family() == Family::Ipv4);
+    let ours: Vec<IfName> = ours.map(|t| t.name.clone()).collect();
+    for name in ours.iter().filter(|name| strict.contains(*name)) {
+        let path = format!("net/ipv4/conf/{name}/rp_filter");
+        planner.desired.sysctls.insert(path, "2".to_owned());
+    }
+    let parent = planner.own.get(&Family::Ipv4).and_then(|own| own.parent);
+    if let Some(parent) = parent.filter(|p| strict.contains(&p.name) && !ours.is_empty()) {
+        let reason = format!(
+            "reverse path filtering is strict on {0}: packets are lost while a pool's mode changes, and between nodes that differ in their view of a subnet; set net.ipv4.conf.{0}.rp_filter=2 (workloads are checked by rules of their own)",
+            parent.name
+        );
+        planner.problem("agent.strict_rp_filter", parent.name.as_str(), reason);
+    }
 }
 
 fn ipip(planner: &mut Planner<'_>) {

@@ -26,8 +26,10 @@ const SETTLE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Follows for ever. What fails is told as problems and tried again.
+///
+/// `store` opens a new connection: those that are open come from the address that went away, and are dead.
 pub(super) async fn keep<S: Store>(
-    store: S,
+    store: impl Fn() -> anyhow::Result<S>,
     config: Arc<Config>,
     view: watch::Receiver<View>,
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
@@ -40,7 +42,11 @@ pub(super) async fn keep<S: Store>(
         let mut found = Vec::new();
         if moved {
             tokio::time::sleep(SETTLE).await;
-            if let Err(error) = follow(&store, &config).await {
+            let followed = match store() {
+                Ok(store) => follow(&store, &config).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = followed {
                 found.push(Problem {
                     code: "node.address".to_owned(),
                     subject: config.node.to_string(),

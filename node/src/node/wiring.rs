@@ -193,7 +193,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     }
     let (address_problems, address_problems_rx) = watch::channel(Vec::new());
     tokio::spawn(readdress::keep(
-        store.clone(),
+        || Ok(EtcdStore::new(EtcdConfig::from_env()?)?),
         config.clone(),
         view.clone(),
         reconciler.status(),
