@@ -6,7 +6,7 @@
 //! The periodic comparisons in between are left out: a pass depends on nothing but what it reads, and the one at rest, which
 //! is made, finds nothing to do (AGENT-2).
 //!
-//! `CARACAL_CHURN_SEED=n` plays one month, `CARACAL_CHURN_MONTHS=n` other than twelve. A month that fails is cut down to what still fails, and that is printed.
+//! `CARACAL_CHURN_SEED=n` plays one month, `CARACAL_CHURN_MONTHS=n` other than eight. A month that fails is cut down to what still fails, and that is printed.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod agent;
@@ -23,7 +23,7 @@ use history::{Dated, Event, MACHINES, MONTH, World, month};
 /// Events of a month.
 const EVENTS: usize = 500;
 /// Months without a seed given.
-const MONTHS: u64 = 12;
+const MONTHS: u64 = 8;
 /// After so long without an event everything is at rest: restart and deferral timers take two minutes each.
 const REST: Duration = Duration::from_secs(600);
 
