@@ -55,7 +55,7 @@ pub enum Event {
     Relist(usize),
     /// Somebody adds a route; which, and whether the agent hears of it.
     AddForeign(usize, u8, bool),
-    /// Somebody replaces a route of ours by one of theirs.
+    /// Somebody replaces a route of ours by one of theirs, or puts one beside it.
     Usurp(usize, u8, bool),
     /// Somebody takes a route of theirs away.
     RemoveForeign(usize, u8, bool),
@@ -403,6 +403,10 @@ impl World {
                 onlink: false,
             }]);
             let theirs = foreign(victim.prefix, victim.metric, which, target);
+            if which >= 125 && victim.prefix.family() == caracal_model::Family::Ipv4 {
+                m.kernel.append_foreign(theirs);
+                return;
+            }
             m.kernel.actual.routes.remove(&victim.key());
             m.kernel.add_foreign(theirs);
         });

@@ -121,6 +121,12 @@ impl Kernel {
         true
     }
 
+    /// A route of somebody else's behind those of its key (`ip route append`).
+    pub fn append_foreign(&mut self, route: ActualRoute) {
+        self.actual.push_route(route.clone());
+        self.foreign.push(route);
+    }
+
     /// Its owner takes the nth route of somebody else's away again; never those of the boot.
     pub fn remove_foreign(&mut self, n: usize) {
         let mut later = (0..self.foreign.len()).filter(|i| self.foreign[*i].protocol > STATIC);
