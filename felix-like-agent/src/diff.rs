@@ -243,6 +243,11 @@ fn route_state<'a>(desired: &Desired, route: &Route, actual: &'a Actual) -> Rout
         .map_or(RouteState::Wrong, RouteState::Foreign)
 }
 
+fn is_there(route: &Route, actual: &Actual) -> bool {
+    let there = actual.routes.get(&route.key());
+    there.is_some_and(|there| there.iter().any(|r| is_right(route, r)))
+}
+
 fn is_right(route: &Route, there: &ActualRoute) -> bool {
     there
         .known()
@@ -372,12 +377,12 @@ impl Ops<'_> {
             }
         }
         for routes in actual.routes.values() {
-            self.sweep(routes);
+            self.sweep(routes, actual);
         }
     }
 
     /// Routes of one key, in the kernel's order.
-    fn sweep(&mut self, routes: &[ActualRoute]) {
+    fn sweep(&mut self, routes: &[ActualRoute], actual: &Actual) {
         let Some(first) = routes.first() else { return };
         if self.kept.contains(&first.key()) {
             return;
@@ -401,6 +406,11 @@ impl Ops<'_> {
                 Owner::Adoptable => planned.is_some_and(|p| {
                     p.kind == RouteKind::Local && p.route.target.links().eq(route.link())
                 }),
+                // It carries packets until ours is seen in the kernel.
+                Owner::Leftover => match planned {
+                    Some(planned) => is_there(&planned.route, actual),
+                    None => self.desired.ownership.is_certain(route),
+                },
                 Owner::Foreign => false,
             };
             if delete {

@@ -17,6 +17,7 @@
 //! * `AGENT-7`: tunnels exist on every node as soon as any pool uses the encapsulation: receive before send.
 
 pub mod actual;
+pub mod adoption;
 pub mod audit;
 #[cfg(feature = "dataplane")]
 pub mod dataplane;

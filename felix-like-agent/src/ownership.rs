@@ -1,13 +1,20 @@
 //! Whose is a kernel object? Ours are told by route protocol, device and table; everything else is foreign, and
 //! never changed and never deleted (AGENT-5).
 //!
+//! Routes that Calico's BIRD left for this cluster are told by protocol *and* by what the datastore knows: a prefix
+//! inside a pool, and a shape that Calico writes ([`Cluster`]). Another BIRD of the host's keeps its routes.
+//!
 //! The rule for a foreign route with the prefix and metric of a wanted one: it stays, ours is not
 //! written, and a problem says so. (Felix overwrites it.) With another metric both exist and the lower one is used.
 
-use caracal_model::net::{Cidr, Family};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use crate::actual::{ActualNeighbour, ActualRoute};
-use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, vxlan_device};
+use caracal_model::Snapshot;
+use caracal_model::net::{Cidr, Family, Prefix};
+
+use crate::actual::{ActualNeighbour, ActualRoute, ActualTarget};
+use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
 use crate::links::Link;
 use crate::settings::{ROUTE_PROTOCOL, Settings};
 
@@ -24,8 +31,44 @@ pub enum Owner {
     /// Made by a CNI plugin on a workload's interface: replaced when its key is the wanted one, deleted once our
     /// own route to the same prefix over the same interface is wanted.
     Adoptable,
+    /// Left by Calico's BIRD: replaced when its key is the wanted one, deleted once our own route to the prefix is
+    /// there, and without one when nobody but Calico can have written it ([`Ownership::is_certain`]).
+    Leftover,
     /// Somebody else's.
     Foreign,
+}
+
+/// What the datastore knows, by which routes of Calico's BIRD are told from those of another BIRD.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Ranges of the pools, with the length of their blocks.
+    pub pools: Vec<(Prefix, u8)>,
+    /// Addresses of the nodes.
+    pub nodes: BTreeSet<IpAddr>,
+}
+
+impl From<&Snapshot> for Cluster {
+    fn from(snapshot: &Snapshot) -> Self {
+        let pools = snapshot.pools.values();
+        let nodes = snapshot.nodes.values();
+        let address = |node: &caracal_model::resource::Node| {
+            [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family))
+        };
+        Self {
+            pools: pools
+                .filter(|pool| !pool.spec.is_load_balancer_only())
+                .map(|pool| (pool.spec.prefix(), pool.spec.block_len()))
+                .collect(),
+            nodes: nodes.flat_map(|node| address(node)).flatten().collect(),
+        }
+    }
+}
+
+impl Cluster {
+    fn block_len(&self, prefix: &Prefix) -> Option<u8> {
+        let pool = self.pools.iter().find(|(pool, _)| pool.covers(prefix));
+        pool.map(|(_, len)| *len)
+    }
 }
 
 /// What tells our objects from others.
@@ -35,6 +78,8 @@ pub struct Ownership {
     pub route_protocol: u8,
     /// Prefixes of workload interfaces' names.
     pub interface_prefixes: Vec<String>,
+    /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP device.
+    pub cluster: Cluster,
 }
 
 impl Default for Ownership {
@@ -48,6 +93,7 @@ impl From<&Settings> for Ownership {
         Self {
             route_protocol: settings.route_protocol,
             interface_prefixes: settings.interface_prefixes.clone(),
+            cluster: Cluster::default(),
         }
     }
 }
@@ -65,6 +111,15 @@ pub fn is_tunnel_device(name: &str) -> bool {
 }
 
 impl Ownership {
+    /// The rules of a node of the cluster that the datastore describes.
+    #[must_use]
+    pub fn of(settings: &Settings, snapshot: &Snapshot) -> Self {
+        Self {
+            cluster: Cluster::from(snapshot),
+            ..Self::from(settings)
+        }
+    }
+
     fn is_workload(&self, name: &str) -> bool {
         self.interface_prefixes.iter().any(|p| name.starts_with(p))
     }
@@ -77,7 +132,7 @@ impl Ownership {
             return Owner::Ours;
         }
         let Some(link) = route.link().map(caracal_model::names::IfName::as_str) else {
-            return Owner::Foreign;
+            return self.leftover(route);
         };
         match route.protocol {
             // Calico before 3.33 left IPIP routes to BIRD.
@@ -85,7 +140,44 @@ impl Ownership {
             // Felix leaves the protocol of VXLAN routes unset. The kernel's own routes there have protocol 2.
             PROTOCOL_BOOT if is_vxlan_device(link) => Owner::Ours,
             PROTOCOL_BOOT if self.is_workload(link) && route.prefix.is_host() => Owner::Adoptable,
-            _ => Owner::Foreign,
+            _ => self.leftover(route),
+        }
+    }
+
+    /// A route of Calico's BIRD: inside a pool, and to other machines, or a blackhole of more than one address.
+    fn leftover(&self, route: &ActualRoute) -> Owner {
+        if route.protocol != PROTOCOL_BIRD || route.tos != 0 {
+            return Owner::Foreign;
+        }
+        let in_pool = self.cluster.block_len(&route.prefix).is_some();
+        let outward = |hop: &NextHop| {
+            let link = hop.link.as_str();
+            hop.gateway.is_some() && !self.is_workload(link) && !is_vxlan_device(link)
+        };
+        let shape = match &route.target {
+            ActualTarget::Known(Target::Blackhole) => !route.prefix.is_host(),
+            ActualTarget::Known(Target::Via(hops)) => hops.iter().all(outward),
+            ActualTarget::Other(_) => false,
+        };
+        if in_pool && shape {
+            Owner::Leftover
+        } else {
+            Owner::Foreign
+        }
+    }
+
+    /// True when only Calico can have written a [`Owner::Leftover`]: a blackhole of exactly a block's size, or a way to
+    /// nodes of the cluster.
+    #[must_use]
+    pub fn is_certain(&self, route: &ActualRoute) -> bool {
+        match &route.target {
+            ActualTarget::Known(Target::Blackhole) => {
+                self.cluster.block_len(&route.prefix) == Some(route.prefix.len())
+            }
+            _ => route.next_hops().iter().all(|hop| {
+                hop.gateway
+                    .is_some_and(|gateway| self.cluster.nodes.contains(&gateway))
+            }),
         }
     }
 
@@ -166,6 +258,122 @@ mod tests {
         assert_eq!(rule.route(&blackhole), Owner::Ours);
         blackhole.protocol = 12;
         assert_eq!(rule.route(&blackhole), Owner::Foreign);
+    }
+
+    #[test]
+    fn agent_5_a_leftover_is_protocol_pool_and_shape() {
+        let rule = Ownership {
+            cluster: Cluster {
+                pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
+                nodes: BTreeSet::from(["10.0.0.2".parse().unwrap()]),
+            },
+            ..Ownership::default()
+        };
+        let via = |gateway: &str, link: &str| {
+            Target::via(Some(gateway.parse().unwrap()), &link.into(), false)
+        };
+        let two = |a: &str, b: &str| match (via(a, "eth0"), via(b, "eth0")) {
+            (Target::Via(a), Target::Via(b)) => Target::Via([a, b].concat()),
+            _ => unreachable!("both are ways"),
+        };
+        let direct = Target::via(None, &"eth0".into(), false);
+        for (prefix, protocol, target, owner, certain) in [
+            (
+                "10.244.2.0/26",
+                12,
+                via("10.0.0.2", "eth0"),
+                Owner::Leftover,
+                true,
+            ),
+            (
+                "10.244.2.7/32",
+                12,
+                via("10.0.0.2", "eth0"),
+                Owner::Leftover,
+                true,
+            ),
+            // Behind a router: Calico's when we know better, and left alone when not.
+            (
+                "10.244.2.0/26",
+                12,
+                via("10.0.0.254", "eth0"),
+                Owner::Leftover,
+                false,
+            ),
+            (
+                "10.244.2.0/26",
+                12,
+                two("10.0.0.2", "10.0.0.254"),
+                Owner::Leftover,
+                false,
+            ),
+            (
+                "10.244.1.0/26",
+                12,
+                Target::Blackhole,
+                Owner::Leftover,
+                true,
+            ),
+            (
+                "10.244.1.0/24",
+                12,
+                Target::Blackhole,
+                Owner::Leftover,
+                false,
+            ),
+            (
+                "10.244.1.7/32",
+                12,
+                Target::Blackhole,
+                Owner::Foreign,
+                false,
+            ),
+            // Another BIRD of the host's: other prefixes, other ways.
+            (
+                "192.0.2.0/24",
+                12,
+                via("10.0.0.2", "eth0"),
+                Owner::Foreign,
+                true,
+            ),
+            (
+                "0.0.0.0/0",
+                12,
+                via("10.0.0.254", "eth0"),
+                Owner::Foreign,
+                false,
+            ),
+            ("10.244.2.0/26", 12, direct, Owner::Foreign, false),
+            (
+                "10.244.2.7/32",
+                12,
+                via("10.0.0.2", "cali1"),
+                Owner::Foreign,
+                true,
+            ),
+            // Other programs.
+            (
+                "10.244.2.0/26",
+                4,
+                via("10.0.0.2", "eth0"),
+                Owner::Foreign,
+                true,
+            ),
+            (
+                "10.244.2.0/26",
+                186,
+                via("10.0.0.2", "eth0"),
+                Owner::Foreign,
+                true,
+            ),
+        ] {
+            let mut route = route(protocol, "eth0");
+            route.prefix = prefix.parse().unwrap();
+            route.target = ActualTarget::Known(target);
+            assert_eq!(rule.route(&route), owner, "{route:?}");
+            assert_eq!(rule.is_certain(&route), certain, "{route:?}");
+            assert_ne!(Ownership::default().route(&route), Owner::Leftover);
+        }
     }
 
     #[test]

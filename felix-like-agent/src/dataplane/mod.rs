@@ -29,7 +29,10 @@ pub use reconciler::{
 pub use uninstall::{Removal, Uninstall};
 pub use write::EncodeError;
 
+use netlink::Netlink;
+
 use crate::links::Links;
+use crate::op::Op;
 use crate::plan::KernelSupport;
 use crate::settings::ROUTE_PROTOCOL;
 
@@ -38,7 +41,35 @@ use crate::settings::ROUTE_PROTOCOL;
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn links() -> Result<Links, NetlinkError> {
-    read::links(&netlink::Netlink::open()?).await
+    read::links(&Netlink::open()?).await
+}
+
+/// Reads everything that the agent minds in the calling thread's network namespace, but for sysctls and NAT rules.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
+    read::actual(&Netlink::open()?).await
+}
+
+/// Carries out ops on routes, devices and entries in order; each with the kernel's reason when it refuses. For commands;
+/// a running agent would undo what it does not want.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, NetlinkError> {
+    let netlink = Netlink::open()?;
+    let links = read::links(&netlink).await?;
+    let mut done = Vec::with_capacity(ops.len());
+    for op in ops {
+        let result = match write::request(&op, &links) {
+            Some(Ok(request)) => reconciler::judge(&op, Some(netlink.send(request).await?)),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Ok(()),
+        };
+        done.push((op, result));
+    }
+    Ok(done)
 }
 
 /// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to make devices.
@@ -46,7 +77,7 @@ pub async fn links() -> Result<Links, NetlinkError> {
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport, NetlinkError> {
-    let netlink = netlink::Netlink::open()?;
+    let netlink = Netlink::open()?;
     let links = read::links(&netlink).await?;
     let mut known = KernelSupport::default();
     probe::support(&netlink, &links, wanted, &mut known).await?;
@@ -58,7 +89,7 @@ pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
-    let actual = read::actual(&netlink::Netlink::open()?).await?;
+    let actual = read::actual(&Netlink::open()?).await?;
     let ours = |route: &crate::actual::ActualRoute| route.protocol == ROUTE_PROTOCOL;
     Ok(actual.routes.values().flatten().any(ours))
 }

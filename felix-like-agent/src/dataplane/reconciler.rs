@@ -24,7 +24,7 @@ use crate::diff::{Phase, conflicts, diff, is_on_device};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
-use crate::ownership::{Ownership, is_tunnel_device};
+use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
 use crate::settings::{Overrides, Settings};
 
@@ -373,7 +373,7 @@ impl Reconciler {
             me: &self.options.me,
             learned: &learned,
             links: &actual.links,
-            underlay: &Underlay::of(&actual, &Ownership::from(&settings)),
+            underlay: &Underlay::of(&actual, &Ownership::of(&settings, &snapshot)),
             settings: &settings,
             kernel: &self.kernel,
         });
@@ -397,8 +397,13 @@ impl Reconciler {
                 reason.to_owned(),
             ));
         }
+        let changed = !ops.is_empty();
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
+        if changed && has_leftovers(&desired, &actual) {
+            // What replaces a leftover has to be seen before the leftover goes.
+            self.bell.notify_one();
+        }
         let report = Report {
             phase,
             reason,
@@ -650,6 +655,12 @@ fn forward_dropped(blocker: &crate::nat::nft::Blocker) -> Problem {
         blocker.chain, blocker.family, blocker.table,
     );
     problem("agent.forward_dropped", &place, reason)
+}
+
+/// True when routes of Calico's BIRD are there.
+fn has_leftovers(desired: &Desired, actual: &Actual) -> bool {
+    let mut routes = actual.all_routes();
+    routes.any(|route| desired.ownership.route(route) == Owner::Leftover)
 }
 
 struct Report {

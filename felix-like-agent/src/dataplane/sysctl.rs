@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 
 const ROOT: &str = "/proc/sys";
+/// Where a container without privileges has the host's, writable: its own `/proc/sys` is read-only.
+const HOST_ROOT: &str = "/host/proc/sys";
 
 /// The present values of paths; those that cannot be read are left out.
 pub(super) fn read<'a>(paths: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, String> {
@@ -23,7 +25,12 @@ pub(super) fn read_one(path: &str) -> Option<String> {
 
 /// Writes a value.
 pub(super) fn write(path: &str, value: &str) -> io::Result<()> {
-    std::fs::write(Path::new(ROOT).join(path), value)
+    match std::fs::write(Path::new(ROOT).join(path), value) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            std::fs::write(Path::new(HOST_ROOT).join(path), value)
+        }
+        result => result,
+    }
 }
 
 /// True when the kernel has IPv6.

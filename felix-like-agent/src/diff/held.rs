@@ -18,7 +18,7 @@ pub(super) fn kept<'a>(
         return BTreeMap::new();
     }
     let leads = |r: &&ActualRoute| {
-        desired.ownership.route(r) == Owner::Ours
+        matches!(desired.ownership.route(r), Owner::Ours | Owner::Leftover)
             && desired
                 .held
                 .get(&r.prefix)

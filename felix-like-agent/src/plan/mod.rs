@@ -144,7 +144,7 @@ impl<'a> Planner<'a> {
             inputs,
             desired: Desired {
                 revision: inputs.snapshot.revision,
-                ownership: Ownership::from(inputs.settings),
+                ownership: Ownership::of(inputs.settings, inputs.snapshot),
                 ..Desired::default()
             },
             complaints: Complaints::default(),
