@@ -6,7 +6,9 @@ use caracal_model::net::Prefix;
 use caracal_model::resource::EncapMode;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::cli::doctor::DoctorArgs;
 use crate::cli::ipam::args::IpamCommand;
+use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
 use crate::telemetry::LogFormat;
 
@@ -75,6 +77,17 @@ pub(crate) enum Command {
     Drain(DrainArgs),
     /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit code 4 when there is one.
     Trace(TraceArgs),
+    /// Takes a node over from Calico, and gives it back.
+    Migrate {
+        /// What to do.
+        #[command(subcommand)]
+        command: MigrateCommand,
+    },
+    /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd, leftovers. Exit code 4
+    /// when something does.
+    Doctor(DoctorArgs),
+    /// Installs the CNI plugin and its configuration on this machine; configured by the environment, as Calico's.
+    InstallCni,
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.

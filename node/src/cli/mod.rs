@@ -2,10 +2,13 @@
 
 mod audit;
 mod bgp;
+pub(crate) mod doctor;
 mod drain;
 mod explain;
+pub(crate) mod install_cni;
 pub(crate) mod ipam;
 mod lab;
+pub(crate) mod migrate;
 mod mode;
 pub(crate) mod node;
 mod render;
@@ -17,6 +20,13 @@ mod uninstall;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use caracal_datastore::watch::WatchOptions;
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_model::Snapshot;
 
 use crate::args::{Args, Command};
 
@@ -52,6 +62,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Drain(args) => drain::run(args),
         Command::Trace(args) => trace::run(&args),
+        Command::Migrate { command } => migrate::run(&command),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::InstallCni => install_cni::run(),
         Command::Lab { command } => lab::run(command),
     }
 }
@@ -72,6 +85,36 @@ fn end_quietly_on_a_closed_pipe() {
 /// The directory of the admin socket.
 fn run_dir() -> PathBuf {
     std::env::var_os("CARACAL_RUN_DIR").map_or_else(|| "/var/run/caracal".into(), PathBuf::from)
+}
+
+/// Runs something that looks at this machine's kernel: one thread, since netlink sockets belong to the network namespace
+/// of the thread that opens them.
+fn in_this_namespace(
+    work: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(work)
+}
+
+/// How long reading everything may take.
+const FIRST_LIST: Duration = Duration::from_secs(15);
+
+/// The datastore of the environment, and everything in it.
+async fn read_everything() -> anyhow::Result<(EtcdStore, Arc<Snapshot>)> {
+    let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
+    let synced = async {
+        view.wait_for(|view| view.synced)
+            .await
+            .map(|v| v.snapshot.clone())
+    };
+    let snapshot = tokio::time::timeout(FIRST_LIST, synced)
+        .await
+        .context("the datastore does not answer; check ETCD_ENDPOINTS")?
+        .context("the watcher has ended")?;
+    Ok((store, snapshot))
 }
 
 /// Prints JSON.

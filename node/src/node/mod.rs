@@ -42,7 +42,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     runtime.block_on(wiring::run(config))
 }
 
-fn read_config() -> anyhow::Result<Config> {
+/// The environment, resolved.
+pub(crate) fn read_config() -> anyhow::Result<Config> {
     let vars: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
         .collect();

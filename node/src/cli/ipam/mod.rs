@@ -127,7 +127,7 @@ pub(super) fn announced(
 }
 
 /// Says why a safety check refuses.
-pub(super) fn refuse(reason: &str) -> ExitCode {
+pub(in crate::cli) fn refuse(reason: &str) -> ExitCode {
     eprintln!("caracal: {reason}");
     ExitCode::from(REFUSED)
 }

@@ -1,0 +1,151 @@
+//! etcd: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with theirs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use caracal_datastore::EtcdStore;
+use caracal_datastore::store::Store;
+use caracal_ipam::lease;
+use caracal_model::Snapshot;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{KeyValue, Range};
+
+use super::{Finding, Verdict};
+use crate::cli::read_everything;
+
+const SUBJECT: &str = "etcd";
+/// Slower than this for one read, and watches and IPAM suffer.
+const SLOW: Duration = Duration::from_millis(500);
+/// Further apart than this, and what logs of two nodes say cannot be put in order.
+const APART: Duration = Duration::from_secs(5);
+
+/// Reads everything; `None` when etcd does not answer.
+pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
+    let (store, snapshot) = match read_everything().await {
+        Ok(read) => read,
+        Err(error) => {
+            findings.push(Finding::new(
+                "etcd.reachable",
+                SUBJECT,
+                Verdict::Fail,
+                format!("{error:#}"),
+                "check ETCD_ENDPOINTS, the certificates in ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, and TCP 2379 from here; routes stay as they are meanwhile",
+            ));
+            return None;
+        }
+    };
+    let began = Instant::now();
+    let leases = store.read(&[Range::Prefix(lease::PREFIX.to_owned())]).await;
+    speed(findings, began.elapsed(), snapshot.revision);
+    for problem in snapshot.problems() {
+        findings.push(Finding::new(
+            "etcd.values",
+            problem.subject,
+            Verdict::Fail,
+            problem.reason,
+            "correct or delete the key; the last good value is in use meanwhile",
+        ));
+    }
+    if let Ok(answer) = leases {
+        let leases: Vec<KeyValue> = answer.ranges.into_iter().flatten().collect();
+        findings.push(clocks(&leases, SystemTime::now().into()));
+    }
+    ready(findings, &store).await;
+    Some(snapshot)
+}
+
+fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
+    let seen = format!("answers in {} ms at revision {revision}", took.as_millis());
+    findings.push(match took < SLOW {
+        true => Finding::ok("etcd.reachable", SUBJECT, seen),
+        false => Finding::new(
+            "etcd.reachable",
+            SUBJECT,
+            Verdict::Warn,
+            seen,
+            "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms",
+        ),
+    });
+}
+
+/// Calico's own word that the datastore may be used.
+async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
+    use caracal_model::keys::Key;
+    use caracal_model::resource::Kind;
+    let key = Key::resource(Kind::ClusterInformation, "default").to_path();
+    let Ok(answer) = store.read(&[Range::Key(key)]).await else {
+        return;
+    };
+    let stored = answer.ranges.into_iter().flatten().next();
+    let value: Option<serde_json::Value> =
+        stored.and_then(|kv| serde_json::from_slice(&kv.value).ok());
+    if value.is_some_and(|v| v["spec"]["datastoreReady"] == false) {
+        findings.push(Finding::new(
+            "etcd.ready",
+            "ClusterInformation default",
+            Verdict::Fail,
+            "datastoreReady is false: somebody has locked the datastore, as for a migration",
+            "finish or abort that migration (calicoctl datastore migrate unlock)",
+        ));
+    }
+}
+
+/// A lease that was renewed in our future: one of the two clocks is wrong.
+fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
+    const CHECK: &str = "clock";
+    let ahead = leases.iter().filter_map(|kv| {
+        let lease = lease::read(kv)?;
+        let renewed = Timestamp::parse_rfc3339(&lease.renewed)?;
+        // Saturates: zero for a lease of the past.
+        Some((renewed.since(now), lease.node))
+    });
+    match ahead.max() {
+        None => Finding::new(
+            CHECK,
+            "clocks",
+            Verdict::Skip,
+            "no node has written a lease of life yet",
+            "",
+        ),
+        Some((ahead, node)) if ahead > APART => Finding::new(
+            CHECK,
+            node.to_string(),
+            Verdict::Fail,
+            format!(
+                "{node} wrote a time that is {} s in this machine's future",
+                ahead.as_secs()
+            ),
+            "set the clock with NTP on both (timedatectl set-ntp true); certificates and logs depend on it",
+        ),
+        Some(_) => Finding::ok(CHECK, "clocks", "no node writes times of the future"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_future_is_a_wrong_clock() {
+        let at = |text: &str| Timestamp::parse_rfc3339(text).unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let stored = |renewed: &str| {
+            let text = format!(r#"{{"node":"b","renewed":"{renewed}","seconds":900}}"#);
+            KeyValue {
+                key: lease::path(&"b".into()),
+                value: text.into_bytes(),
+                mod_revision: 1,
+            }
+        };
+        assert_eq!(clocks(&[], now).verdict, Verdict::Skip);
+        for (renewed, verdict) in [
+            ("2025-12-31T23:00:00Z", Verdict::Ok),
+            ("2026-01-01T00:00:03Z", Verdict::Ok),
+            ("2026-01-01T00:01:00Z", Verdict::Fail),
+        ] {
+            let finding = clocks(&[stored(renewed)], now);
+            assert_eq!(finding.verdict, verdict, "{finding:?}");
+        }
+    }
+}

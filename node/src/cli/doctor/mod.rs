@@ -1,0 +1,140 @@
+//! `caracal doctor`: looks for what keeps a node from working, and says what to do about each thing. It reads, and sends
+//! probes to the other nodes; it changes nothing.
+//!
+//! Each finding has a fixed name, so that a script can wait for it to go.
+
+pub(super) mod datastore;
+pub(super) mod echo;
+pub(super) mod leftovers;
+pub(super) mod machine;
+pub(super) mod network;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{in_this_namespace, print_json, table};
+use crate::args::{Output, OutputArgs};
+
+/// Exit code when something is wrong.
+const DEGRADED: u8 = 4;
+
+/// `caracal doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Directory of CNI configurations.
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Send nothing to other nodes.
+    #[arg(long)]
+    local: bool,
+    /// Output form.
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// How serious a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Works now; may not later, or not for everybody.
+    Warn,
+    /// Keeps packets from arriving, or the node from working.
+    Fail,
+    /// Could not be looked at.
+    Skip,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    /// Fixed name: `kernel.vxlan`, `mtu.path`, …
+    pub(super) check: &'static str,
+    /// What was looked at: this machine, or another node.
+    pub(super) subject: String,
+    /// How serious it is.
+    pub(super) verdict: Verdict,
+    /// What was seen.
+    pub(super) seen: String,
+    /// What to do; empty when all is well.
+    pub(super) fix: String,
+}
+
+impl Finding {
+    /// All is well.
+    pub(super) fn ok(
+        check: &'static str,
+        subject: impl Into<String>,
+        seen: impl Into<String>,
+    ) -> Self {
+        Self::new(check, subject, Verdict::Ok, seen, "")
+    }
+
+    /// A finding.
+    pub(super) fn new(
+        check: &'static str,
+        subject: impl Into<String>,
+        verdict: Verdict,
+        seen: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            check,
+            subject: subject.into(),
+            verdict,
+            seen: seen.into(),
+            fix: fix.into(),
+        }
+    }
+}
+
+pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let config = crate::node::read_config()?;
+    in_this_namespace(async {
+        let mut findings = Vec::new();
+        let snapshot = datastore::look(&mut findings).await;
+        let links = caracal_agent::dataplane::links().await?;
+        machine::look(&mut findings, snapshot.as_deref(), &config, &links).await;
+        leftovers::look(&mut findings, &links, &args.cni_conf_dir);
+        if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
+            network::look(&mut findings, snapshot, &config.node, &links);
+        }
+        let sick = findings.iter().any(|f| f.verdict == Verdict::Fail);
+        match args.output.output {
+            Output::Json => {
+                print_json(&serde_json::json!({ "healthy": !sick, "findings": findings }))
+            }
+            Output::Table => show(&findings),
+        }
+        Ok(match sick {
+            true => ExitCode::from(DEGRADED),
+            false => ExitCode::SUCCESS,
+        })
+    })
+}
+
+fn show(findings: &[Finding]) {
+    let mut rows = table(&["", "CHECK", "SUBJECT", "SEEN"]);
+    for finding in findings {
+        let sign = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+            Verdict::Skip => "skip",
+        };
+        rows.add_row([sign, finding.check, &finding.subject, &finding.seen]);
+    }
+    println!("{rows}");
+    let ills = findings.iter().filter(|finding| !finding.fix.is_empty());
+    for finding in ills {
+        println!(
+            "\n{} ({}): {}",
+            finding.check, finding.subject, finding.seen
+        );
+        println!("  fix: {}", finding.fix);
+    }
+}

@@ -1,0 +1,228 @@
+//! `caracal install-cni`: puts the CNI plugin and its configuration where a container runtime looks, as the init
+//! container of the DaemonSet does. Programs first, configuration last, each by one rename: a runtime sees all or nothing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::config::Env;
+
+/// Where Calico's installer finds the host's directory of programs.
+const BIN_DIR: &str = "/host/opt/cni/bin";
+/// Where Calico's installer finds the host's directory of configurations.
+const NET_DIR: &str = "/host/etc/cni/net.d";
+/// The same directory as the host knows it, for paths inside the configuration.
+const HOST_NET_DIR: &str = "/etc/cni/net.d";
+/// Where Calico's manifests mount etcd's certificates.
+const SECRETS_DIR: &str = "/calico-secrets";
+/// Directory of the copies beside the configuration, for a plugin that runs on the host.
+const TLS_DIR: &str = "caracal-tls";
+/// Certificates by their names in Calico's Secret, with the place-holder for each.
+const SECRETS: [(&str, &str); 3] = [
+    ("etcd-ca", "__ETCD_CA_CERT_FILE__"),
+    ("etcd-cert", "__ETCD_CERT_FILE__"),
+    ("etcd-key", "__ETCD_KEY_FILE__"),
+];
+/// The plugin's two names.
+const PLUGINS: [&str; 2] = ["caracal-cni", "caracal-ipam"];
+
+/// What is installed where.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    bin_dir: PathBuf,
+    net_dir: PathBuf,
+    /// `net_dir` as the host knows it.
+    host_net_dir: PathBuf,
+    secrets_dir: PathBuf,
+    conf_name: String,
+    template: Option<String>,
+    endpoints: String,
+    mtu: u32,
+    /// Programs that are there stay.
+    keep_programs: bool,
+}
+
+pub(super) fn run() -> anyhow::Result<ExitCode> {
+    let vars: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    let plan = Plan::from_env(&Env::new(&vars))?;
+    // What runs is what is installed, even when the file's name has another meaning by now.
+    install(&plan, Path::new("/proc/self/exe"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Plan {
+    fn from_env(env: &Env<'_>) -> anyhow::Result<Self> {
+        let dir = |name, default: &str| PathBuf::from(env.text(name).unwrap_or(default));
+        let conf_name = env.parse("CNI_CONF_NAME", |name| match name {
+            name if name.contains('/') || name.starts_with('.') => {
+                Err("expected the name of a file, such as 10-caracal.conflist".to_owned())
+            }
+            name if name.ends_with(".conflist") || name.ends_with(".conf") => Ok(name.to_owned()),
+            _ => Err("runtimes read names that end in .conflist or .conf only".to_owned()),
+        })?;
+        let mtu = env.parse("CNI_MTU", |text| {
+            text.parse::<u32>()
+                .map_err(|_| "expected an MTU in octets; 0 = the node's".to_owned())
+        })?;
+        Ok(Self {
+            bin_dir: dir("CNI_BIN_DIR", BIN_DIR),
+            net_dir: dir("CNI_CONF_DIR", NET_DIR),
+            host_net_dir: dir("CNI_NET_DIR", HOST_NET_DIR),
+            secrets_dir: dir("CARACAL_SECRETS_DIR", SECRETS_DIR),
+            conf_name: conf_name.unwrap_or_else(|| "10-caracal.conflist".to_owned()),
+            template: env.text("CNI_NETWORK_CONFIG").map(str::to_owned),
+            endpoints: env.text("ETCD_ENDPOINTS").unwrap_or_default().to_owned(),
+            mtu: mtu.unwrap_or_default(),
+            keep_programs: !env.flag("UPDATE_CNI_BINARIES", true)?,
+        })
+    }
+
+    /// The text of the configuration, its place-holders filled in.
+    fn configuration(&self, tls: &BTreeMap<&str, String>) -> anyhow::Result<String> {
+        let template = self.template.clone().unwrap_or_else(default_template);
+        let mut text = template
+            .replace("__CNI_MTU__", &self.mtu.to_string())
+            .replace("__ETCD_ENDPOINTS__", &self.endpoints)
+            .replace("__LOG_LEVEL__", "info");
+        for (_, holder) in SECRETS {
+            text = text.replace(holder, tls.get(holder).map_or("", String::as_str));
+        }
+        let value: Value = serde_json::from_str(&text)
+            .context("CNI_NETWORK_CONFIG is not valid JSON once its place-holders are filled in")?;
+        let plugins = value["plugins"].as_array();
+        let ours = |plugin: &Value| plugin["type"] == PLUGINS[0];
+        let mut candidates = plugins.into_iter().flatten().chain([&value]);
+        anyhow::ensure!(
+            candidates.any(ours),
+            "CNI_NETWORK_CONFIG names no plugin of type {}: a runtime would not call Caracal",
+            PLUGINS[0]
+        );
+        if let Some(unknown) = place_holder(&text) {
+            anyhow::bail!(
+                "CNI_NETWORK_CONFIG: {unknown} is no place-holder that is known here; there are __CNI_MTU__, \
+                 __ETCD_ENDPOINTS__, __ETCD_CA_CERT_FILE__, __ETCD_CERT_FILE__, __ETCD_KEY_FILE__ and __LOG_LEVEL__"
+            );
+        }
+        Ok(format!("{value:#}\n"))
+    }
+}
+
+/// A `__NAME__` that is left.
+fn place_holder(text: &str) -> Option<&str> {
+    let start = text.find("__")?;
+    let end = text[start + 2..].find("__")? + start + 4;
+    Some(&text[start..end])
+}
+
+fn default_template() -> String {
+    let value = json!({
+        "cniVersion": "1.0.0",
+        "name": "k8s-pod-network",
+        "plugins": [{
+            "type": PLUGINS[0],
+            "etcd_endpoints": "__ETCD_ENDPOINTS__",
+            "etcd_ca_cert_file": "__ETCD_CA_CERT_FILE__",
+            "etcd_cert_file": "__ETCD_CERT_FILE__",
+            "etcd_key_file": "__ETCD_KEY_FILE__",
+            "ipam": { "type": PLUGINS[1] },
+        }, {
+            "type": "portmap",
+            "snat": true,
+            "capabilities": { "portMappings": true },
+        }],
+    });
+    value.to_string()
+}
+
+fn install(plan: &Plan, program: &Path) -> anyhow::Result<()> {
+    for dir in [&plan.bin_dir, &plan.net_dir] {
+        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+    }
+    let tls = copy_secrets(plan)?;
+    // Nothing is installed when the configuration cannot be.
+    let text = plan.configuration(&tls)?;
+    programs(plan, program)?;
+    let path = plan.net_dir.join(&plan.conf_name);
+    put(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// One file under two names.
+fn programs(plan: &Plan, program: &Path) -> anyhow::Result<()> {
+    let [first, second] = PLUGINS.map(|name| plan.bin_dir.join(name));
+    if plan.keep_programs && first.exists() && second.exists() {
+        println!("{} stays (UPDATE_CNI_BINARIES=false)", first.display());
+        return Ok(());
+    }
+    let bytes = fs::read(program).with_context(|| format!("reading {}", program.display()))?;
+    put(&first, &bytes, 0o755).with_context(|| format!("writing {}", first.display()))?;
+    println!("{}", first.display());
+    let draft = draft_of(&second);
+    let _absent = fs::remove_file(&draft);
+    let linked = fs::hard_link(&first, &draft).and_then(|()| fs::rename(&draft, &second));
+    // Not every file system has links.
+    linked
+        .or_else(|_| put(&second, &bytes, 0o755))
+        .with_context(|| format!("writing {}", second.display()))?;
+    println!("{}", second.display());
+    Ok(())
+}
+
+/// The certificates that are there, copied to the host; their paths there, by place-holder.
+fn copy_secrets(plan: &Plan) -> anyhow::Result<BTreeMap<&'static str, String>> {
+    let mut paths = BTreeMap::new();
+    for (name, holder) in SECRETS {
+        let source = plan.secrets_dir.join(name);
+        let bytes = match fs::read(&source) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| source.display().to_string()),
+        };
+        // A Secret without certificates has empty values in Calico's manifest.
+        if bytes.is_empty() {
+            continue;
+        }
+        let dir = plan.net_dir.join(TLS_DIR);
+        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        let copy = dir.join(name);
+        put(&copy, &bytes, 0o600).with_context(|| format!("writing {}", copy.display()))?;
+        let on_host = plan.host_net_dir.join(TLS_DIR).join(name);
+        paths.insert(holder, on_host.display().to_string());
+    }
+    Ok(paths)
+}
+
+/// Hidden, and without an ending that a runtime reads.
+fn draft_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.caracal-new"))
+}
+
+/// Writes a file in one step, durably: after a crash there is the old one or the new one.
+fn put(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let draft = draft_of(path);
+    let _absent = fs::remove_file(&draft);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&draft)?;
+    file.write_all(bytes)?;
+    // The mask of the process may have taken bits away.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
+}
+
+#[cfg(test)]
+mod tests;

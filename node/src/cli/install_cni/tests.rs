@@ -1,0 +1,154 @@
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let pair = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+    pairs.iter().map(pair).collect()
+}
+
+fn plan(pairs: &[(&str, &str)]) -> Result<Plan, String> {
+    Plan::from_env(&Env::new(&env(pairs))).map_err(|e| e.to_string())
+}
+
+/// A directory of its own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("caracal-cni-{name}-{}", std::process::id()));
+        let _absent = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("secrets")).unwrap();
+        fs::write(path.join("program"), b"one").unwrap();
+        Self(path)
+    }
+
+    fn plan(&self, more: &[(&str, &str)]) -> Plan {
+        let at = |name: &str| self.0.join(name).display().to_string();
+        let (bin, net, secrets) = (at("bin"), at("net"), at("secrets"));
+        let mut pairs = vec![
+            ("CNI_BIN_DIR", bin.as_str()),
+            ("CNI_CONF_DIR", net.as_str()),
+            ("CARACAL_SECRETS_DIR", secrets.as_str()),
+            ("ETCD_ENDPOINTS", "https://10.0.0.1:2379"),
+        ];
+        pairs.extend(more);
+        plan(&pairs).unwrap()
+    }
+
+    fn files(&self, dir: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.0.join(dir)).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn install(&self, plan: &Plan) -> Result<(), String> {
+        install(plan, &self.0.join("program")).map_err(|e| format!("{e:#}"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn one_program_under_two_names_and_a_configuration() {
+    let folder = Folder::new("install");
+    for secret in ["etcd-ca", "etcd-cert"] {
+        fs::write(folder.0.join("secrets").join(secret), secret).unwrap();
+    }
+    fs::write(folder.0.join("secrets/etcd-key"), "").unwrap();
+    folder.install(&folder.plan(&[])).unwrap();
+    assert_eq!(folder.files("bin"), ["caracal-cni", "caracal-ipam"]);
+    assert_eq!(folder.files("net"), ["10-caracal.conflist", "caracal-tls"]);
+    let meta = fs::metadata(folder.0.join("bin/caracal-cni")).unwrap();
+    assert_eq!((meta.nlink(), meta.mode() & 0o777), (2, 0o755));
+    let path = folder.0.join("net/10-caracal.conflist");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    let conf: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let plugin = &conf["plugins"][0];
+    assert_eq!(plugin["type"], "caracal-cni");
+    assert_eq!(plugin["ipam"]["type"], "caracal-ipam");
+    assert_eq!(plugin["etcd_endpoints"], "https://10.0.0.1:2379");
+    assert_eq!(
+        plugin["etcd_ca_cert_file"],
+        "/etc/cni/net.d/caracal-tls/etcd-ca"
+    );
+    assert_eq!(plugin["etcd_key_file"], "");
+}
+
+#[test]
+fn a_running_program_is_replaced_and_an_old_one_may_stay() {
+    let folder = Folder::new("again");
+    folder.install(&folder.plan(&[])).unwrap();
+    // What runs keeps its file; a new call gets the new one.
+    let running = fs::File::open(folder.0.join("bin/caracal-cni")).unwrap();
+    fs::write(folder.0.join("program"), b"two").unwrap();
+    let keep = folder.plan(&[("UPDATE_CNI_BINARIES", "false")]);
+    folder.install(&keep).unwrap();
+    let text = |name: &str| fs::read_to_string(folder.0.join("bin").join(name)).unwrap();
+    assert_eq!(text("caracal-cni"), "one");
+    folder.install(&folder.plan(&[])).unwrap();
+    assert_eq!(
+        (text("caracal-cni"), text("caracal-ipam")),
+        ("two".into(), "two".into())
+    );
+    assert_eq!(io::read_to_string(running).unwrap(), "one");
+    assert_eq!(
+        folder.files("bin"),
+        ["caracal-cni", "caracal-ipam"],
+        "no drafts are left"
+    );
+}
+
+#[test]
+fn a_template_of_ones_own_is_filled_in_and_checked() {
+    let folder = Folder::new("template");
+    let template =
+        r#"{"name":"n","type":"caracal-cni","mtu":__CNI_MTU__,"ipam":{"type":"caracal-ipam"}}"#;
+    let name = ("CNI_CONF_NAME", "10-calico.conflist");
+    let good = folder.plan(&[("CNI_NETWORK_CONFIG", template), ("CNI_MTU", "1400"), name]);
+    folder.install(&good).unwrap();
+    let text = fs::read_to_string(folder.0.join("net/10-calico.conflist")).unwrap();
+    assert!(text.contains("\"mtu\": 1400"), "{text}");
+
+    let folder = Folder::new("bad");
+    for (template, complaint) in [
+        ("{", "not valid JSON"),
+        (r#"{"type":"calico"}"#, "no plugin of type caracal-cni"),
+        (
+            r#"{"type":"caracal-cni","x":"__KUBECONFIG__"}"#,
+            "__KUBECONFIG__",
+        ),
+    ] {
+        let error = folder.install(&folder.plan(&[("CNI_NETWORK_CONFIG", template)]));
+        assert!(
+            error.as_ref().is_err_and(|e| e.contains(complaint)),
+            "{error:?}"
+        );
+        assert_eq!(
+            folder.files("bin"),
+            Vec::<String>::new(),
+            "nothing is half installed"
+        );
+    }
+}
+
+#[test]
+fn bad_values_are_named() {
+    let error = plan(&[("CNI_CONF_NAME", "../x.conflist")]).unwrap_err();
+    assert!(error.contains("CNI_CONF_NAME=\"../x.conflist\""), "{error}");
+    assert!(plan(&[("CNI_CONF_NAME", "10-caracal.json")]).is_err());
+    assert!(
+        plan(&[("CNI_MTU", "large")])
+            .unwrap_err()
+            .contains("CNI_MTU")
+    );
+}

@@ -1,0 +1,79 @@
+//! `caracal migrate`: from Calico to Caracal on one node, and back. `plan` changes nothing; `back` touches routes only,
+//! each in place.
+
+mod plan;
+
+use std::process::ExitCode;
+
+use caracal_agent::adoption;
+use clap::Subcommand;
+
+use super::{in_this_namespace, run_dir};
+use crate::admin::{Request, ask};
+use crate::args::OutputArgs;
+
+/// `caracal migrate COMMAND`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MigrateCommand {
+    /// Says what Calico left on this node and what `caracal node` will do with it. Exit code 5 when packets would
+    /// be lost.
+    Plan {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Hands the routes back to Calico's BIRD and Felix, each in place. The node must not run.
+    Back {
+        /// The Calico to come is 3.32 or older: its BIRD writes routes over IPIP.
+        #[arg(long)]
+        ipip_by_bird: bool,
+        /// Only say what would be changed.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+pub(super) fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        MigrateCommand::Plan { output } => plan::run(output.output),
+        MigrateCommand::Back {
+            ipip_by_bird,
+            dry_run,
+        } => back(*ipip_by_bird, *dry_run),
+    }
+}
+
+fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
+    if !dry_run && ask(&run_dir(), &Request::Status).is_ok() {
+        anyhow::bail!(
+            "a caracal node runs here and would take everything back; stop it first, or look with --dry-run"
+        );
+    }
+    in_this_namespace(async {
+        let actual = caracal_agent::dataplane::look().await?;
+        let ops = adoption::hand_back(&actual, ipip_by_bird);
+        if ops.is_empty() {
+            eprintln!("no route of ours is there that Calico's BIRD would write");
+        }
+        if dry_run {
+            for op in ops {
+                println!("would {op}");
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut failures = 0;
+        for (op, result) in caracal_agent::dataplane::carry_out(ops).await? {
+            match result {
+                Ok(()) => println!("{op}"),
+                Err(reason) => {
+                    failures += 1;
+                    eprintln!("cannot {op}: {reason}");
+                }
+            }
+        }
+        Ok(match failures {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        })
+    })
+}
