@@ -14,9 +14,15 @@ LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linu
 TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
 # Container runtimes, and a root file system for their containers.
 TEST_PACKAGES += podman containerd runc crun busybox-static
+# promtool, and a Prometheus that scrapes a node.
+TEST_PACKAGES += prometheus
 
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
 E2E := \
+  health \
+  migrate \
+  doctor \
+  container \
   cluster \
   ipv6 \
   hitless \
@@ -54,7 +60,7 @@ unit: packages-test
 	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
 	$(CARGO) build -p caracal
 	$(CARGO) test --workspace --exclude caracal-tests
-	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn
+	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn --test deploy
 
 # Clusters in network namespaces on this kernel.
 e2e: packages-test

@@ -4,6 +4,7 @@
 //! A scenario needs root, a few Debian packages and the built binary; without one of them it says so and passes.
 //! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
+pub mod calico;
 pub mod kernel;
 pub mod loss;
 pub mod stack;

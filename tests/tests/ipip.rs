@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use caracal_lab::{Lab, wait, wait_for};
+use caracal_tests::calico::{dress, forget, with_protocol};
 use caracal_tests::loss::{Probes, count};
 use caracal_tests::uninstall::{Life, live};
 use caracal_tests::{
@@ -209,4 +210,53 @@ fn uninstall_leaves_a_kernel_with_tunl0_as_it_was() {
             ],
         });
     });
+}
+
+/// Calico's nodes with `tunl0`, taken over under traffic, handed back to BIRD's protocol number, and taken over again.
+#[test]
+fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
+    in_ipip_kernel(
+        "calicos_ipip_nodes_are_taken_over_without_a_lost_packet",
+        || {
+            let mut lab = up("ipip-cross-subnet", "e2e-ipipc");
+            await_settled(&lab);
+            let nodes = caracals(&lab);
+            for node in &nodes {
+                lab.stop_node(node).unwrap();
+            }
+            for node in &nodes {
+                dress(&lab, node);
+                // Own blackhole, the rack's other node, two nodes across.
+                assert_eq!(with_protocol(&lab, node, "bird").len(), 4, "{node}");
+            }
+            forget(&lab);
+            let probes = Probes::start(&lab, &[("node1/p1", "node3/p1")]);
+            probes.after(300);
+            for round in ["Calico's", "handed back"] {
+                for node in &nodes {
+                    lab.restart_node(node).unwrap();
+                    probes.after(200);
+                }
+                await_settled(&lab);
+                for node in &nodes {
+                    let birds = || with_protocol(&lab, node, "bird");
+                    wait_for(60 * SECOND, "no route of BIRD's", birds, Vec::is_empty)
+                        .unwrap_or_else(|e| {
+                            panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40))
+                        });
+                    assert_eq!(tunnelled(&ip_route(&lab, node)).len(), 2, "{node}");
+                }
+                println!("{round}: taken over");
+                for node in &nodes {
+                    lab.stop_node(node).unwrap();
+                    let said = lab.caracal(node, &["migrate", "back", "--ipip-by-bird"]);
+                    println!("{node}: {}", said.unwrap());
+                    assert_eq!(with_protocol(&lab, node, "bird").len(), 4, "{node}");
+                    assert_eq!(tunnelled(&ip_route(&lab, node)).len(), 2, "{node}");
+                }
+                probes.after(300);
+            }
+            probes.assert_none_lost("IPIP CrossSubnet: taken over, handed back, twice");
+        },
+    );
 }

@@ -1,0 +1,201 @@
+//! Probes and metrics of real nodes: what a kubelet and a Prometheus see.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use caracal_lab::process::Running;
+use caracal_lab::{Lab, netns, program, wait_until};
+use caracal_tests::{SECOND, await_settled, possible, up};
+
+/// A GET on the health port of a node: status line and body.
+fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(20 * SECOND))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let netns = lab.netns(node).unwrap();
+    let text = netns::run(&netns, ask)
+        .map_err(|e| e.to_string())?
+        .map_err(|e| e.to_string())?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
+    Ok((status.ok_or("no status")?, body.to_owned()))
+}
+
+/// Waits until a probe answers with a status and a text.
+fn await_answer(lab: &Lab, path: &str, status: u16, part: &str) -> String {
+    let answer = wait_until(
+        90 * SECOND,
+        &format!("{path} to say {status}, {part:?}"),
+        || match get(lab, "node1", 9099, path)? {
+            (seen, body) if seen == status && body.contains(part) => Ok(body),
+            other => Err(format!("{other:?}")),
+        },
+    );
+    answer.unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("node1", 40)))
+}
+
+/// Families by name from a text exposition.
+fn names(text: &str) -> Vec<&str> {
+    let types = text.lines().filter_map(|l| l.strip_prefix("# TYPE "));
+    types.filter_map(|l| l.split(' ').next()).collect()
+}
+
+#[test]
+fn probes_and_metrics_of_a_real_node() {
+    let name = "probes_and_metrics_of_a_real_node";
+    if !possible(name, &["promtool", "prometheus"]) {
+        return;
+    }
+    let mut lab = up("full-mesh", "e2e-health");
+    await_settled(&lab);
+    let ready = await_answer(&lab, "/readyz", 200, "\nready\n");
+    for check in [
+        "datastore: fresh",
+        "kernel: in step",
+        "bgp: 2 of 2 sessions are up",
+    ] {
+        assert!(ready.contains(&format!("[+] {check}")), "{ready}");
+    }
+    for path in ["/livez", "/liveness", "/readiness"] {
+        assert_eq!(get(&lab, "node1", 9099, path).unwrap().0, 200, "{path}");
+    }
+    let (_, text) = get(&lab, "node1", 9099, "/metrics").unwrap();
+    for line in [
+        "caracal_ready{check=\"kernel\"} 1",
+        "caracal_cluster_hosts 3",
+        "caracal_bgp_peers{type=\"mesh\",state=\"Established\"} 2",
+        "caracal_route_table_routes{kind=\"direct\"} 2",
+        "caracal_datastore_state{state=\"stale\"} 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line}:\n{text}");
+    }
+    assert!(
+        !text.contains("caracal_bgp_peer_up{"),
+        "mesh peers have no series:\n{text}"
+    );
+    lint(&text);
+    let (_, upstream) = get(&lab, "node1", 9099, "/metrics/upstream").unwrap();
+    assert!(
+        names(&upstream).contains(&"felix_cluster_num_hosts"),
+        "{upstream}"
+    );
+    let documented = documented();
+    for name in names(&text) {
+        assert!(
+            documented.contains(&name.to_owned()),
+            "docs/monitoring.md lacks {name}"
+        );
+    }
+    scraped_by_prometheus(&lab);
+
+    // etcd goes: not ready, with the reason, and alive all the same.
+    lab.kill9_etcd().unwrap();
+    let body = await_answer(&lab, "/readyz", 503, "[-] datastore: stale");
+    assert!(body.ends_with("not ready\n"), "{body}");
+    assert!(
+        body.contains("[+] bgp"),
+        "sessions do not need etcd: {body}"
+    );
+    assert_eq!(get(&lab, "node1", 9099, "/livez").unwrap().0, 200);
+    lab.start_etcd().unwrap();
+    let _ready = await_answer(&lab, "/readyz", 200, "\nready\n");
+
+    // A peer that is lost later is a number, not a reason to be unready.
+    lab.kill9_node("node3").unwrap();
+    let _metrics = await_answer(
+        &lab,
+        "/metrics",
+        200,
+        "caracal_bgp_peers{type=\"mesh\",state=\"Established\"} 1\n",
+    );
+    let _ready = await_answer(&lab, "/readyz", 200, "bgp: 1 of 2 sessions are up");
+
+    // Before the start is over: alive, and not ready.
+    lab.stop_node("node2").unwrap();
+    lab.stop_node("node1").unwrap();
+    lab.start_node("node1").unwrap();
+    let _waits = await_answer(&lab, "/readyz", 503, "waiting for End-of-RIB from");
+    assert_eq!(get(&lab, "node1", 9099, "/livez").unwrap().0, 200);
+}
+
+/// `promtool check metrics` on the text form.
+fn lint(text: &str) {
+    let mut promtool = program::command("promtool").unwrap();
+    promtool.args(["check", "metrics"]);
+    let output = program::output(None, &mut promtool, text.as_bytes(), 30 * SECOND).unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        output.stdout,
+        output.stderr
+    );
+}
+
+/// Names in the tables of docs/monitoring.md.
+fn documented() -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let rows = text.lines().filter_map(|l| l.strip_prefix("| `"));
+    let names = rows.filter_map(|l| l.split('`').next());
+    names
+        .filter(|name| !name.starts_with('/'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A real Prometheus scrapes the node, which it does in the OpenMetrics form, and reads the alert rules.
+fn scraped_by_prometheus(lab: &Lab) {
+    let run = lab.folder().run("node1");
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy/monitoring/alerts.yaml")
+        .canonicalize()
+        .unwrap();
+    let config = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{}]\nscrape_configs:\n- job_name: caracal\n  static_configs: [{{targets: ['127.0.0.1:9099']}}]\n",
+        rules.display()
+    );
+    let file = run.join("prometheus.yml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = program::command("prometheus").unwrap();
+    command
+        .arg(format!("--config.file={}", file.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            run.join("prometheus").display()
+        ))
+        .arg("--web.listen-address=127.0.0.1:9090");
+    let netns = lab.netns("node1").unwrap();
+    let mut prometheus =
+        Running::start(&netns, &mut command, &lab.folder().log("prometheus")).unwrap();
+    let one = |query: &str, wanted: &str| {
+        wait_until(90 * SECOND, query, || {
+            let path = format!("/api/v1/query?query={query}");
+            let (_, body) = get(lab, "node1", 9090, &path)?;
+            if body.contains(wanted) {
+                Ok(body)
+            } else {
+                Err(body)
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("prometheus", 30)))
+    };
+    // A form that it cannot read makes `up` zero.
+    let _up = one("up{job=\"caracal\"}", ",\"1\"]");
+    let _summary = one(
+        "caracal_dataplane_apply_time_seconds_count",
+        "127.0.0.1:9099",
+    );
+    let _counter = one("caracal_dataplane_changes_total", "127.0.0.1:9099");
+    let _info = one("caracal_build_info", "version");
+    let _stopped = prometheus.stop(10 * SECOND);
+}
