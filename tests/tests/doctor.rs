@@ -7,12 +7,11 @@ use caracal_lab::{Lab, netns, program};
 use caracal_tests::calico::batch;
 use caracal_tests::{SECOND, await_settled, binary, possible, up};
 
+/// Verdict and fix by check and subject.
+type Found = BTreeMap<(String, String), (String, String)>;
+
 /// Exit status, and verdict and fix by check and subject.
-fn examine(
-    lab: &Lab,
-    node: &str,
-    more: &[&str],
-) -> (Option<i32>, BTreeMap<(String, String), (String, String)>) {
+fn examine(lab: &Lab, node: &str, more: &[&str]) -> (Option<i32>, Found) {
     let layout = lab.layout().node(node).unwrap().clone();
     let conf = lab.folder().run(node).join("net.d");
     std::fs::create_dir_all(&conf).unwrap();
@@ -45,7 +44,7 @@ fn examine(
     (output.status.code(), found)
 }
 
-fn assert_failed(found: &BTreeMap<(String, String), (String, String)>, wanted: &[(&str, &str)]) {
+fn assert_failed(found: &Found, wanted: &[(&str, &str)]) {
     let failed: Vec<(&str, &str)> = found
         .iter()
         .filter(|(_, (verdict, _))| verdict == "fail")
@@ -74,10 +73,9 @@ fn faults_are_found_each_with_a_fix() {
     let (status, found) = examine(&lab, "node1", &[]);
     assert_failed(&found, &[]);
     assert_eq!(status, Some(0));
-    let verdict =
-        |found: &BTreeMap<(String, String), (String, String)>, check: &str, subject: &str| {
-            found[&(check.to_owned(), subject.to_owned())].0.clone()
-        };
+    let verdict = |found: &Found, check: &str, subject: &str| {
+        found[&(check.to_owned(), subject.to_owned())].0.clone()
+    };
     for node in ["node2", "node3", "node4"] {
         for check in ["tcp.bgp", "mtu.path"] {
             assert_eq!(verdict(&found, check, node), "ok", "{check} {node}");
