@@ -341,6 +341,7 @@ impl Facts<'_> {
             owner: match self.desired.ownership.route(route) {
                 Owner::Ours => "ours",
                 Owner::Adoptable => "adoptable",
+                Owner::Leftover => "left by Calico",
                 Owner::Foreign => "foreign",
             }
             .to_owned(),
