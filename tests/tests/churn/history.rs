@@ -108,7 +108,8 @@ pub fn month(seed: u64, events: usize) -> Vec<Dated> {
 
 fn draw(dice: &mut Dice) -> Event {
     let mut n = || usize::try_from(dice.below(1000)).unwrap();
-    let (machine, which, heard) = (n() % MACHINES, (n() % 250) as u8, n() % 4 > 0);
+    let which = u8::try_from(n() % 250).unwrap();
+    let (machine, heard) = (n() % MACHINES, n() % 4 > 0);
     // What is repaired is repaired soon, or nothing would ever be whole.
     match n() % 55 {
         0..4 => Event::Join(machine),
