@@ -10,9 +10,11 @@
 //! | codec | [`wire`] | octets to messages and back |
 //! | session | [`fsm`] | the state machine of a peer |
 //! | table | [`rib`] | Adj-RIB-In, decision process, Adj-RIB-Out, graceful restart |
+//! | liveness | [`bfd`] | is the other end there |
 //! | shell | `speaker` | tokio tasks and sockets |
 
 pub mod attrs;
+pub mod bfd;
 pub mod config;
 pub mod fsm;
 pub mod policy;
