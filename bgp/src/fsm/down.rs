@@ -90,6 +90,11 @@ pub enum Down {
         /// The state.
         state: SessionState,
     },
+    /// BFD says that the peer is gone.
+    Bfd {
+        /// It may be a restart.
+        graceful: bool,
+    },
     /// The peer announced more prefixes than it may (RFC 4486 §4).
     PrefixLimit {
         /// In this family.
@@ -122,6 +127,7 @@ impl Down {
             Self::Notified(_) => "notification_received",
             Self::Malformed(_) => "malformed_message",
             Self::Unexpected { .. } => "unexpected_message",
+            Self::Bfd { .. } => "bfd_down",
             Self::PrefixLimit { .. } => "prefix_limit",
             Self::Stopped(_) => "stopped",
             Self::Restarting => "restarting",
@@ -151,6 +157,7 @@ impl Down {
             | Self::Closed(_)
             | Self::Replaced
             | Self::Notified(_)
+            | Self::Bfd { .. }
             | Self::PrefixLimit { .. }
             | Self::Stopped(_)
             | Self::Restarting => false,
@@ -205,6 +212,7 @@ impl fmt::Display for Down {
             Self::Unexpected { kind, state } => {
                 write!(f, "peer sent {} in state {state}", kind.name())
             }
+            Self::Bfd { .. } => f.write_str("BFD says that the peer is gone"),
             Self::PrefixLimit { family, max } => {
                 write!(f, "peer announced more than {max} {family} prefixes")
             }

@@ -157,6 +157,11 @@ pub enum Input {
     SendHoldExpired(Conn),
     /// We want the peer to send all routes of the family again (RFC 2918).
     AskRefresh(Family),
+    /// BFD says that the peer is gone (RFC 5882 §4.2).
+    BfdDown {
+        /// It may be a restart of the peer: its routes are to be kept as graceful restart says.
+        graceful: bool,
+    },
     /// The peer has announced more prefixes than it may. `Some`: try again after this time; otherwise other settings
     /// start it again.
     PrefixLimit {

@@ -147,6 +147,7 @@ impl Peer {
             }
             Input::SendHoldExpired(_) => {}
             Input::AskRefresh(family) => self.ask_refresh(family),
+            Input::BfdDown { graceful } => self.bfd_down(now, graceful),
             Input::PrefixLimit {
                 family,
                 max,
@@ -395,6 +396,24 @@ impl Peer {
         }
     }
 
+    /// RFC 5882 §4.2, RFC 9384: without a word when it may be a restart, for a NOTIFICATION could make the peer drop our
+    /// routes; else Cease / BFD Down, which the peer may get to see when only one direction is broken.
+    fn bfd_down(&mut self, now: Instant, graceful: bool) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        let restart = negotiated.graceful_restart.as_ref();
+        let graceful = graceful && restart.is_some();
+        let cease = Notification::cease(CeaseSubcode::BfdDown);
+        let cease = if restart.is_some_and(|restart| restart.notification) {
+            cease.hard_reset()
+        } else {
+            cease
+        };
+        let word = (!graceful).then_some(cease);
+        self.end(now, conn, Down::Bfd { graceful }, word);
+    }
+
     /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.
     fn prefix_limit(&mut self, now: Instant, family: Family, max: u32, restart: Option<Duration>) {
         let Some((conn, negotiated)) = self.established() else {
@@ -494,6 +513,7 @@ fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
             restart.notification && notification.code != Code::Cease(CeaseSubcode::HardReset)
         }
         Down::Stopped(_) | Down::PrefixLimit { .. } => false,
+        Down::Bfd { graceful } => *graceful,
         // We sent a NOTIFICATION that is no hard reset.
         Down::ConnectFailed(_)
         | Down::ConnectTimeout(_)

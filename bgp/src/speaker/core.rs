@@ -4,6 +4,7 @@
 //! channel that is full costs a retry. Whether a message means anything is decided in the table, not here.
 
 mod answers;
+mod bfd;
 mod listening;
 mod ranges;
 mod sessions;
@@ -26,6 +27,7 @@ use crate::config::{PeerConfig, SpeakerConfig};
 use crate::rib::{Changes, Outbound, PeerId, Rib, RibOptions};
 use crate::types::{PeerName, SessionState};
 use crate::wire::refresh::RefreshKind;
+use bfd::Liveness;
 use listening::Listening;
 use ranges::Dynamic;
 
@@ -52,8 +54,8 @@ struct Peer {
     control: Option<mpsc::Sender<ToSession>>,
     /// The session has not yet got the latest configuration.
     outdated: bool,
-    /// The session has to end for too many prefixes and has not yet been told.
-    limit: Option<ToSession>,
+    /// The session has to end, for too many prefixes or by BFD, and has not yet been told.
+    urgent: Option<ToSession>,
     state: SessionState,
     since: SystemTime,
     reason: Option<String>,
@@ -66,7 +68,7 @@ impl Peer {
             id: Some(id),
             control: None,
             outdated: false,
-            limit: None,
+            urgent: None,
             state: SessionState::Idle,
             since: SystemTime::now(),
             reason: None,
@@ -118,6 +120,7 @@ pub(super) struct Core {
     /// Some: no session is to run, and this text was given to the peers' operators.
     disabled: Option<String>,
     listening: Listening,
+    liveness: Liveness,
     starts: Tasks,
 }
 
@@ -162,6 +165,7 @@ impl Core {
             undecided: false,
             disabled: None,
             listening: Listening::new(),
+            liveness: Liveness::default(),
             starts,
         };
         (core, inbox)
@@ -215,6 +219,7 @@ impl Core {
                     self.decide();
                     self.session_ended(ended);
                 }
+                () = self.liveness.changed() => self.hear_bfd(),
                 event = self.listening.events.recv() => {
                     if let Some(event) = event {
                         self.hear_listener(event);
@@ -263,6 +268,7 @@ impl Core {
                 peer.established_count += 1;
                 self.set_feed(id, Some(feed));
                 self.note_session(&name, true);
+                self.watch_peer(&name, &session);
                 self.rib.peer_up(now, &name, session)
             }
             ToCore::Down {
@@ -410,7 +416,7 @@ impl Core {
     fn limit(&mut self, id: PeerId, message: ToSession) {
         let mut peers = self.peers.values_mut();
         if let Some(peer) = peers.find(|peer| peer.id == Some(id)) {
-            peer.limit = Some(message);
+            peer.urgent = Some(message);
             self.outdated = true;
         }
     }

@@ -162,6 +162,11 @@ pub enum ToSession {
         /// The pause.
         restart: Option<Duration>,
     },
+    /// BFD says that the peer is gone: end the session, and keep its routes for a restart or not.
+    BfdDown {
+        /// It may be a restart.
+        graceful: bool,
+    },
     /// End the session and the task.
     Shutdown(Shutdown),
 }

@@ -459,6 +459,7 @@ impl Session {
         match message {
             ToSession::Config(config) => self.configure(*config),
             ToSession::Stream { stream, .. } => self.offer(stream),
+            ToSession::BfdDown { graceful } => self.feed(Input::BfdDown { graceful }),
             ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
             ToSession::PrefixLimit {
                 family,

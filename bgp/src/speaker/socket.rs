@@ -236,7 +236,12 @@ fn socket_address(address: IpAddr) -> [u8; SOCKADDR_STORAGE] {
 
 /// `setsockopt` for an option that neither std nor socket2 wraps.
 #[allow(unsafe_code, reason = "TCP_MD5SIG and IP_MINTTL have no safe wrapper")]
-fn set_option<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+pub(super) fn set_option<T>(
+    socket: &impl AsFd,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).expect("invariant: options are small");
     // SAFETY: the descriptor is open as long as `socket` is borrowed; `value` is valid for `len` octets, and the
     // kernel only reads it.

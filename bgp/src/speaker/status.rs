@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::bfd::Seen;
 use crate::rib::{PeerCounts, RibCounts, SessionInfo};
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 
@@ -55,6 +56,9 @@ pub struct PeerStatus {
     pub routes: PeerCounts,
     /// The established session.
     pub session: Option<SessionInfo>,
+    /// What BFD sees of it, where it is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<Seen>,
     /// Changes that are decided and not yet written to the session.
     pub pending: usize,
 }

@@ -13,12 +13,12 @@ use caracal_bgp::types::Asn;
 use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};
 
 /// A foreign program with a directory of its own; both go when it is dropped.
-struct Foreign {
-    directory: PathBuf,
+pub(crate) struct Foreign {
+    pub(crate) directory: PathBuf,
     child: Option<Child>,
 }
 
-fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     let found = Command::new(program)
         .arg("--version")
         .stdout(Stdio::null())
@@ -32,7 +32,7 @@ fn installed(program: &str) -> bool {
 }
 
 impl Foreign {
-    fn new(what: &str, net: Net) -> Self {
+    pub(crate) fn new(what: &str, net: Net) -> Self {
         let directory = format!("caracal-{what}-{}-{}", std::process::id(), net.port);
         let directory = std::env::temp_dir().join(directory);
         std::fs::create_dir_all(&directory).unwrap();
@@ -42,7 +42,7 @@ impl Foreign {
         }
     }
 
-    fn run(&mut self, program: &str, arguments: &[&str]) {
+    pub(crate) fn run(&mut self, program: &str, arguments: &[&str]) {
         let log = std::fs::File::create(self.directory.join("log")).unwrap();
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.directory);
@@ -50,7 +50,7 @@ impl Foreign {
         self.child = Some(command.spawn().unwrap());
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -68,7 +68,7 @@ impl Foreign {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn birdc(&self, question: &str) -> String {
+    pub(crate) fn birdc(&self, question: &str) -> String {
         self.ask("birdc", &["-s", "bird.ctl", question])
     }
 }

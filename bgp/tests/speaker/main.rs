@@ -3,6 +3,7 @@
 #![cfg(feature = "speaker")]
 #![allow(clippy::unwrap_used)]
 
+mod bfd;
 mod interop;
 mod mesh;
 mod net;

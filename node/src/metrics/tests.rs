@@ -30,6 +30,7 @@ fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
             stale: false,
         },
         session: None,
+        bfd: None,
         pending: 0,
     }
 }

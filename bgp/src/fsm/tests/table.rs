@@ -40,6 +40,8 @@ enum Event {
     RefreshBegin,
     AskRefresh,
     PrefixLimit,
+    BfdDown,
+    BfdDownGraceful,
     Notification,
     Malformed,
     SendHoldExpired,
@@ -47,7 +49,7 @@ enum Event {
     Timeout,
 }
 
-const EVENTS: [Event; 21] = [
+const EVENTS: [Event; 23] = [
     Event::Start,
     Event::StopCease,
     Event::StopRestart,
@@ -64,6 +66,8 @@ const EVENTS: [Event; 21] = [
     Event::RefreshBegin,
     Event::AskRefresh,
     Event::PrefixLimit,
+    Event::BfdDown,
+    Event::BfdDownGraceful,
     Event::Notification,
     Event::Malformed,
     Event::SendHoldExpired,
@@ -143,6 +147,8 @@ fn input(event: Event) -> Option<Input> {
             }))
         }
         Event::AskRefresh => Some(Input::AskRefresh(Family::Ipv4)),
+        Event::BfdDown => Some(Input::BfdDown { graceful: false }),
+        Event::BfdDownGraceful => Some(Input::BfdDown { graceful: true }),
         Event::PrefixLimit => Some(Input::PrefixLimit {
             family: Family::Ipv4,
             max: 10,
@@ -181,6 +187,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::RefreshBegin
             | Event::AskRefresh
             | Event::PrefixLimit
+            | Event::BfdDown
+            | Event::BfdDownGraceful
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -201,6 +209,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::RefreshBegin
             | Event::AskRefresh
             | Event::PrefixLimit
+            | Event::BfdDown
+            | Event::BfdDownGraceful
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -226,6 +236,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::RefreshBegin
             | Event::AskRefresh
             | Event::PrefixLimit
+            | Event::BfdDown
+            | Event::BfdDownGraceful
             | Event::Notification
             | Event::Malformed
             | Event::SendHoldExpired
@@ -244,6 +256,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::ConnectFailed
             | Event::AskRefresh
             | Event::PrefixLimit
+            | Event::BfdDown
+            | Event::BfdDownGraceful
             | Event::BytesWaiting,
         ) => "",
         (OpenSent, Event::StopCease) => "out 6/2; close out; =Idle stopped",
@@ -267,6 +281,8 @@ fn expected(state: SessionState, event: Event) -> &'static str {
             | Event::ConnectFailed
             | Event::AskRefresh
             | Event::PrefixLimit
+            | Event::BfdDown
+            | Event::BfdDownGraceful
             | Event::BytesWaiting,
         ) => "",
         (OpenConfirm, Event::StopCease) => "out 6/9; close out; =Idle stopped",
@@ -310,6 +326,10 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         (Established, Event::Refresh) => "refresh IPv4",
         (Established, Event::RefreshBegin) => "refresh begins IPv4",
         (Established, Event::AskRefresh) => "out REFRESH",
+        (Established, Event::BfdDown) => "out 6/9; close out; down bfd_down; =Active bfd_down",
+        (Established, Event::BfdDownGraceful) => {
+            "close out; down gracefully bfd_down; =Active bfd_down"
+        }
         (Established, Event::PrefixLimit) => {
             "out 6/9; close out; down prefix_limit; =Idle prefix_limit"
         }

@@ -104,6 +104,7 @@ impl Core {
             established_count: peer.established_count,
             routes: self.rib.peer_counts(name).unwrap_or_default(),
             session: self.rib.session(name).cloned(),
+            bfd: self.liveness.of(name),
             pending: peer
                 .id
                 .and_then(|id| self.feed(id))

@@ -195,6 +195,7 @@ impl Core {
         for name in &change.added {
             self.add_peer(name);
         }
+        self.watch_configured();
         for (name, _) in change.peers.iter().filter(|(_, change)| change.session) {
             if let Some(peer) = self.peers.get_mut(name) {
                 peer.outdated = true;
@@ -235,11 +236,11 @@ impl Core {
             return;
         }
         for peer in self.peers.values_mut() {
-            let (Some(control), Some(message)) = (&peer.control, peer.limit.take()) else {
+            let (Some(control), Some(message)) = (&peer.control, peer.urgent.take()) else {
                 continue;
             };
             if let Err(mpsc::error::TrySendError::Full(message)) = control.try_send(message) {
-                peer.limit = Some(message);
+                peer.urgent = Some(message);
                 self.outdated = true;
             }
         }

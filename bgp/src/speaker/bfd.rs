@@ -1,0 +1,333 @@
+//! BFD's shell: one thread of its own with all sessions, so that nothing the routing tasks do delays a packet.
+//!
+//! What it is to watch is set as a whole, and what it sees is published as a whole: latest wins both ways, and neither
+//! side waits for the other.
+
+mod socket;
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::bfd::{Event, Packet, Session, State, Timers};
+use crate::config::Bfd;
+use crate::types::PeerName;
+use socket::{Receiver, Sender, poll};
+
+/// How long the thread sleeps when nothing is due.
+const IDLE: Duration = Duration::from_secs(60);
+/// How soon a socket that could not be opened is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Whom to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Our address.
+    pub local: IpAddr,
+    /// The other end's.
+    pub remote: IpAddr,
+    /// Not on a common link: RFC 5883 instead of 5881.
+    pub multihop: bool,
+    /// How.
+    pub options: Bfd,
+}
+
+/// What is seen of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// `Up`, `Down`, `Init`; or why there is no session.
+    pub state: String,
+    /// How often it went down.
+    pub downs: u64,
+    /// Why it last did.
+    pub diagnostic: Option<String>,
+    /// The other end's BFD outlives its control plane (C bit of its last packets before that).
+    pub control_plane_independent: bool,
+}
+
+type Targets = BTreeMap<PeerName, Target>;
+type View = BTreeMap<PeerName, Seen>;
+
+/// The way to the thread; it ends, without a word to anybody, when this is dropped.
+#[derive(Debug)]
+pub struct BfdHandle {
+    wanted: Arc<Mutex<Targets>>,
+    bell: UnixStream,
+    seen: watch::Receiver<View>,
+}
+
+impl BfdHandle {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn spawn() -> io::Result<Self> {
+        let (bell, heard) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        heard.set_nonblocking(true)?;
+        let wanted = Arc::<Mutex<Targets>>::default();
+        let (publish, seen) = watch::channel(View::new());
+        let thread = Thread {
+            wanted: wanted.clone(),
+            heard,
+            publish,
+            sessions: BTreeMap::new(),
+            receivers: HashMap::new(),
+            random: RandomState::new(),
+            created: 0,
+        };
+        std::thread::Builder::new()
+            .name("bfd".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self { wanted, bell, seen })
+    }
+
+    /// Watches these from now on, and nobody else.
+    pub fn set(&self, targets: Targets) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = targets;
+        // A bell that is full is rung already.
+        let _ = (&self.bell).write(&[1]);
+    }
+
+    /// What is seen.
+    #[must_use]
+    pub fn seen(&self) -> watch::Receiver<View> {
+        self.seen.clone()
+    }
+}
+
+/// One target with its session.
+struct Watched {
+    target: Target,
+    session: Session,
+    sender: Option<Sender>,
+    /// When opening the sockets is tried again.
+    retry: Option<Instant>,
+    seen: Seen,
+}
+
+struct Thread {
+    wanted: Arc<Mutex<Targets>>,
+    heard: UnixStream,
+    publish: watch::Sender<View>,
+    sessions: BTreeMap<PeerName, Watched>,
+    /// By our address and multihop.
+    receivers: HashMap<(IpAddr, bool), Receiver>,
+    /// Keys differ from process to process: discriminators and ports cannot be guessed from afar.
+    random: RandomState,
+    created: u64,
+}
+
+impl Thread {
+    fn run(mut self) {
+        loop {
+            self.follow();
+            let now = Instant::now();
+            let due = self.work(now);
+            self.publish();
+            let timeout = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
+            let sockets = self.receivers.values().map(Receiver::socket);
+            if let Err(error) = poll(&self.heard, sockets, timeout) {
+                warn!(%error, "BFD cannot wait for packets");
+                std::thread::sleep(RETRY);
+            }
+            let mut rings = [0; 64];
+            match (&self.heard).read(&mut rings) {
+                // The handle is gone.
+                Ok(0) => return,
+                Ok(_) | Err(_) => {}
+            }
+            self.receive();
+        }
+    }
+
+    /// Brings the sessions in line with what is wanted.
+    fn follow(&mut self) {
+        let wanted = self
+            .wanted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let same = |watched: &Watched, target: &Target| {
+            let key = |target: &Target| (target.local, target.remote, target.multihop);
+            key(&watched.target) == key(target)
+        };
+        self.sessions.retain(|name, watched| {
+            let stays = wanted.get(name).is_some_and(|target| same(watched, target));
+            if !stays && let Some(sender) = &watched.sender {
+                sender.send(&watched.session.farewell());
+            }
+            stays
+        });
+        for (name, target) in wanted {
+            let timers = Timers {
+                interval: target.options.interval,
+                multiplier: target.options.multiplier,
+            };
+            if let Some(watched) = self.sessions.get_mut(&name) {
+                watched.session.set_timers(timers);
+                watched.target = target;
+                continue;
+            }
+            let now = Instant::now();
+            let seed = self.draw();
+            let session = Session::new(now, self.discriminator(), timers, seed);
+            let watched = Watched {
+                target,
+                session,
+                sender: None,
+                retry: Some(now),
+                seen: Seen::default(),
+            };
+            self.sessions.insert(name, watched);
+        }
+        let sessions = &self.sessions;
+        self.receivers.retain(|(local, multihop), _| {
+            let uses = |watched: &Watched| {
+                watched.target.local == *local && watched.target.multihop == *multihop
+            };
+            sessions.values().any(uses)
+        });
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.created += 1;
+        self.random.hash_one(self.created)
+    }
+
+    /// A number that is not 0 and that no session has.
+    fn discriminator(&mut self) -> u32 {
+        loop {
+            let new = u32::try_from(self.draw() >> 32).unwrap_or(1);
+            let used = |watched: &Watched| watched.session.discriminator() == new;
+            if new != 0 && !self.sessions.values().any(used) {
+                return new;
+            }
+        }
+    }
+
+    /// Sends and notes what is due. The result: when something is next.
+    fn work(&mut self, now: Instant) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for (name, watched) in &mut self.sessions {
+            if watched.retry.is_some_and(|due| due <= now) {
+                let seed = u64::from(watched.session.discriminator());
+                watched.open(now, &mut self.receivers, seed);
+            }
+            if let Some(event) = watched.session.handle_timeout(now) {
+                watched.note(name, event);
+            }
+            if let Some(sender) = &watched.sender {
+                while let Some(packet) = watched.session.poll(now) {
+                    sender.send(&packet);
+                }
+                watched.seen.state = watched.session.state().to_string();
+            }
+            let session = watched.sender.as_ref().and(watched.session.next_timeout());
+            let due = session.into_iter().chain(watched.retry).min();
+            next = next.into_iter().chain(due).min();
+        }
+        next
+    }
+
+    /// Takes in all packets that wait.
+    fn receive(&mut self) {
+        let now = Instant::now();
+        let mut buffer = [0; 128];
+        for ((local, multihop), receiver) in &self.receivers {
+            while let Some((octets, from)) = receiver.receive(&mut buffer) {
+                let Ok(packet) = Packet::decode(octets) else {
+                    continue;
+                };
+                let ours = self.sessions.iter_mut().find(|(_, watched)| {
+                    let target = &watched.target;
+                    let known = packet.your_discriminator;
+                    // RFC 5880 §6.8.6, RFC 5881 §4: by our number, which must come from where it belongs; the first
+                    // packets by their addresses.
+                    target.local == *local
+                        && target.multihop == *multihop
+                        && target.remote == from
+                        && (known == 0 || known == watched.session.discriminator())
+                });
+                if let Some((name, watched)) = ours {
+                    watched.seen.control_plane_independent = packet.control_plane_independent;
+                    if let Some(event) = watched.session.receive(now, &packet) {
+                        watched.note(name, event);
+                    }
+                }
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let view = self
+            .sessions
+            .iter()
+            .map(|(name, w)| (name.clone(), w.seen.clone()));
+        let view: View = view.collect();
+        self.publish.send_if_modified(|known| {
+            let changed = *known != view;
+            *known = view;
+            changed
+        });
+    }
+}
+
+impl Watched {
+    /// Opens the sockets.
+    fn open(&mut self, now: Instant, receivers: &mut HashMap<(IpAddr, bool), Receiver>, seed: u64) {
+        let Target {
+            local,
+            remote,
+            multihop,
+            ..
+        } = self.target;
+        let opened = (|| {
+            if !receivers.contains_key(&(local, multihop)) {
+                receivers.insert((local, multihop), Receiver::open(local, multihop)?);
+            }
+            Sender::open(local, remote, multihop, seed)
+        })();
+        match opened {
+            Ok(sender) => {
+                self.sender = Some(sender);
+                self.retry = None;
+            }
+            Err(error) => {
+                let text = format!("no BFD on {local}: {error}");
+                if self.seen.state != text {
+                    warn!(%remote, "{text}");
+                    self.seen.state = text;
+                }
+                self.retry = Some(now + RETRY);
+            }
+        }
+    }
+
+    fn note(&mut self, name: &PeerName, event: Event) {
+        match event {
+            Event::Up => info!(peer = %name, "BFD is up"),
+            Event::RemoteAdminDown => info!(peer = %name, "the peer has ended BFD"),
+            Event::Down {
+                diagnostic,
+                control_plane_independent,
+            } => {
+                warn!(peer = %name, %diagnostic, control_plane_independent, "BFD is down");
+                self.seen.downs += 1;
+                self.seen.diagnostic = Some(diagnostic.to_string());
+                self.seen.control_plane_independent = control_plane_independent;
+            }
+        }
+        if self.session.state() != State::Up {
+            self.seen.state = self.session.state().to_string();
+        }
+    }
+}
