@@ -5,6 +5,7 @@
 
 mod socket;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
@@ -140,10 +141,9 @@ impl Thread {
                 std::thread::sleep(RETRY);
             }
             let mut rings = [0; 64];
-            match (&self.heard).read(&mut rings) {
+            if let Ok(0) = (&self.heard).read(&mut rings) {
                 // The handle is gone.
-                Ok(0) => return,
-                Ok(_) | Err(_) => {}
+                return;
             }
             self.receive();
         }
@@ -231,7 +231,8 @@ impl Thread {
                 }
                 watched.seen.state = watched.session.state().to_string();
             }
-            let session = watched.sender.as_ref().and(watched.session.next_timeout());
+            let open = watched.sender.is_some();
+            let session = watched.session.next_timeout().filter(|_| open);
             let due = session.into_iter().chain(watched.retry).min();
             next = next.into_iter().chain(due).min();
         }
@@ -291,8 +292,8 @@ impl Watched {
             ..
         } = self.target;
         let opened = (|| {
-            if !receivers.contains_key(&(local, multihop)) {
-                receivers.insert((local, multihop), Receiver::open(local, multihop)?);
+            if let Entry::Vacant(place) = receivers.entry((local, multihop)) {
+                place.insert(Receiver::open(local, multihop)?);
             }
             Sender::open(local, remote, multihop, seed)
         })();
