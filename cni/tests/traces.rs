@@ -46,10 +46,6 @@ fn cni_6_nothing_of_the_host_changes_but_the_own_veth() {
                 false => Ok(()),
             }
         });
-        // A first pod, so that what the kernel sets up once and for all is there.
-        let first = Pod::new("1111111111");
-        world.add(&first);
-        world.del(&first);
         let before = host_state("");
         let pod = Pod::new("8f2c41d09c");
         let host = host_interface(&world.add(&pod));
