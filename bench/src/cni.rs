@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use caracal_lab::cni::container_id;
 use caracal_lab::plan::LabName;
 use caracal_lab::{Lab, Options, Topology, ip, netns};
 use serde_json::{Value, json};
@@ -125,11 +126,11 @@ fn compare(site: &Site, rivals: &mut [Rival], args: &CniArgs) -> Result<()> {
     let mut turn = Vec::from_iter(0..rivals.len());
     // One pair each that is not counted: bridges, blocks and profiles are made once.
     for rival in rivals.iter() {
-        pair(site, rival, "warm")?;
+        pair(site, rival)?;
     }
-    for round in 0..args.sequential {
+    for _ in 0..args.sequential {
         for &index in &turn {
-            let (add, del) = pair(site, &rivals[index], &format!("s{round}"))?;
+            let (add, del) = pair(site, &rivals[index])?;
             note(
                 &mut rivals[index],
                 [("ADD", add), ("DEL", del), ("ADD + DEL", add + del)],
@@ -137,9 +138,9 @@ fn compare(site: &Site, rivals: &mut [Rival], args: &CniArgs) -> Result<()> {
         }
         turn.rotate_left(1);
     }
-    for burst in 0..args.bursts {
+    for _ in 0..args.bursts {
         for &index in &turn {
-            let (add, del) = all_at_once(site, &rivals[index], burst)?;
+            let (add, del) = all_at_once(site, &rivals[index])?;
             let both = add + del;
             note(
                 &mut rivals[index],
@@ -163,25 +164,24 @@ fn note<const N: usize>(rival: &mut Rival, times: [(&'static str, Duration); N])
     }
 }
 
-fn pair(site: &Site, rival: &Rival, id: &str) -> Result<(Duration, Duration)> {
-    let pod = &site.pods[0];
-    let add = call(site, rival, "ADD", id, pod)?;
-    let del = call(site, rival, "DEL", id, pod)?;
+fn pair(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
+    let (pod, id) = (&site.pods[0], container_id());
+    let add = call(site, rival, "ADD", &id, pod)?;
+    let del = call(site, rival, "DEL", &id, pod)?;
     Ok((add, del))
 }
 
 /// The wall time of a call in every pod at the same time.
-fn all_at_once(site: &Site, rival: &Rival, burst: usize) -> Result<(Duration, Duration)> {
+fn all_at_once(site: &Site, rival: &Rival) -> Result<(Duration, Duration)> {
+    let ids: Vec<_> = site.pods.iter().map(|_| container_id()).collect();
     let verb = |verb: &'static str| -> Result<Duration> {
         let start = Instant::now();
         std::thread::scope(|scope| {
             let calls: Vec<_> = site
                 .pods
                 .iter()
-                .enumerate()
-                .map(|(n, pod)| {
-                    scope.spawn(move || call(site, rival, verb, &format!("p{burst}-{n}"), pod))
-                })
+                .zip(&ids)
+                .map(|(pod, id)| scope.spawn(move || call(site, rival, verb, id, pod)))
                 .collect();
             calls
                 .into_iter()
@@ -192,22 +192,13 @@ fn all_at_once(site: &Site, rival: &Rival, burst: usize) -> Result<(Duration, Du
     Ok((verb("ADD")?, verb("DEL")?))
 }
 
-/// A container id as runtimes draw them: 64 hexadecimal digits, the first of which tell containers apart.
-fn container_id(id: &str) -> String {
-    let mut digits: String = id.bytes().map(|octet| format!("{octet:02x}")).collect();
-    while digits.len() < 64 {
-        digits.push('0');
-    }
-    digits
-}
-
 fn call(site: &Site, rival: &Rival, verb: &str, id: &str, pod: &str) -> Result<Duration> {
     let mut command = Command::new(&rival.program);
     command
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("CNI_COMMAND", verb)
-        .env("CNI_CONTAINERID", container_id(id))
+        .env("CNI_CONTAINERID", id)
         .env("CNI_NETNS", netns::path(pod))
         .env("CNI_IFNAME", "eth0")
         .env("CNI_PATH", &site.plugin_path)
@@ -221,7 +212,8 @@ fn call(site: &Site, rival: &Rival, verb: &str, id: &str, pod: &str) -> Result<D
         .spawn()
         .with_context(|| format!("{} does not start", rival.program.display()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(rival.conf.as_bytes())?;
+        // VERSION may be answered without reading it.
+        let _broken_pipe = stdin.write_all(rival.conf.as_bytes());
     }
     let output = child.wait_with_output()?;
     let elapsed = start.elapsed();
