@@ -215,6 +215,15 @@ pub struct PlannedRoute {
     pub kind: RouteKind,
 }
 
+impl PlannedRoute {
+    /// True for a VTEP on its tunnel's link: a part of the way to others, no destination of anybody's.
+    #[must_use]
+    pub fn is_vtep(&self) -> bool {
+        self.kind == RouteKind::Vxlan
+            && matches!(&self.route.target, Target::Via(hops) if hops.iter().all(|h| h.gateway.is_none()))
+    }
+}
+
 /// How a tunnel device is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelKind {

@@ -211,12 +211,6 @@ fn is_made_like(tunnel: &Tunnel, link: &Link, links: &Links) -> bool {
     })
 }
 
-/// True for a route to an address that is itself on a VXLAN link.
-fn is_to_vtep(planned: &&PlannedRoute) -> bool {
-    planned.kind == RouteKind::Vxlan
-        && matches!(&planned.route.target, Target::Via(hops) if hops.iter().all(|h| h.gateway.is_none()))
-}
-
 enum RouteState<'a> {
     Missing,
     /// Ours, but it leads elsewhere.
@@ -359,7 +353,8 @@ impl Ops<'_> {
 
     fn routes(&mut self, actual: &Actual) {
         // IPv6 takes a route through a VTEP only once the VTEP itself is on the tunnel's link.
-        let (vteps, others): (Vec<_>, Vec<_>) = self.desired.routes.values().partition(is_to_vtep);
+        let (vteps, others): (Vec<_>, Vec<_>) =
+            self.desired.routes.values().partition(|p| p.is_vtep());
         for planned in vteps.into_iter().chain(others) {
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {

@@ -90,7 +90,9 @@ pub fn compare(before: &Desired, after: &Desired) -> Change {
         stranded: new_problems(before, after),
         ..Change::default()
     };
-    let prefixes: BTreeSet<&Prefix> = before.routes.keys().chain(after.routes.keys()).collect();
+    let routes = before.routes.iter().chain(&after.routes);
+    let destinations = routes.filter(|(_, planned)| !planned.is_vtep());
+    let prefixes: BTreeSet<&Prefix> = destinations.map(|(prefix, _)| prefix).collect();
     let mut lost = Vec::new();
     for prefix in prefixes {
         let kind = |desired: &Desired| desired.routes.get(prefix).map(|p| p.kind);
@@ -173,6 +175,48 @@ mod tests {
 
     const ALWAYS: &str = r#","vxlanMode":"Always""#;
     const CROSS: &str = r#","vxlanMode":"CrossSubnet""#;
+
+    /// On IPv6 the VTEPs have routes of their own, which are nobody's loss.
+    #[test]
+    fn vteps_neither_count_nor_strand() {
+        let mut snapshot = Snapshot::default();
+        let mut put = |kind: &str, name: &str, spec: &str, revision| {
+            let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+            let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{{spec}}}}}"#);
+            snapshot.apply(&path, Some(value.as_bytes()), revision);
+            snapshot.clone()
+        };
+        for n in [1, 2] {
+            let spec = format!(
+                r#""ipv6VXLANTunnelAddr":"fd00:244::{n}:1","bgp":{{"ipv6Address":"fd00:a::{n}/64"}}"#
+            );
+            put("nodes", &format!("n{n}"), &spec, 1);
+        }
+        let mut block = Block::new("fd00:244::2:0/122".parse().unwrap(), None, 1);
+        block.affinity = Some("host:n2".to_owned());
+        let pool = r#""cidr":"fd00:244::/64","vxlanMode":"#;
+        let mut encapsulated = put("ippools", "p", &format!(r#"{pool}"Always""#), 1);
+        let mut plain = put("ippools", "p", &format!(r#"{pool}"Never""#), 2);
+        for snapshot in [&mut encapsulated, &mut plain] {
+            let key = caracal_model::Key::Block(block.cidr).to_path();
+            snapshot.apply(&key, Some(&block.to_json()), 3);
+        }
+        let assumed = Assumed {
+            mtu: 1500,
+            kernel: KernelSupport::default(),
+        };
+        let hop = "fd00:a::2".parse().unwrap();
+        let learned = BTreeMap::from([(block.cidr, Learned::internal(hop))]);
+        let plan_of = |s: &Snapshot| desired(s, &"n1".into(), &learned, &assumed);
+        let (encapsulated, plain) = (plan_of(&encapsulated), plan_of(&plain));
+        let change = compare(&encapsulated, &plain);
+        assert_eq!(change.stranded, Vec::<String>::new());
+        let once = |from, to| BTreeMap::from([((Some(from), Some(to)), 1)]);
+        assert_eq!(change.routes, once(RouteKind::Vxlan, RouteKind::Direct));
+        assert_eq!(change.workload_mtu, (1430, 1500));
+        let back = compare(&plain, &encapsulated);
+        assert_eq!(back.routes, once(RouteKind::Direct, RouteKind::Vxlan));
+    }
 
     #[test]
     fn devices_routes_and_mtu_are_told() {

@@ -94,7 +94,6 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
     let mut facts = Vec::new();
     for (what, words) in [
         ("route", "ip -4 route show table main"),
-        ("route", "ip -6 route show table main proto 80"),
         ("neighbour", "ip neigh show nud permanent"),
         ("nexthop", "ip nexthop show proto 80"),
         ("rule", "nft list table inet caracal"),
@@ -107,7 +106,11 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
                 .map(|l| format!("{what} {l}")),
         );
     }
-    for device in ["vxlan.calico", "tunl0"] {
+    // Asked for by protocol, `ip` leaves the protocol out; the rest of IPv6's routes is the kernel's own.
+    let ipv6 = try_run(lab, node, "ip -6 route show table main").unwrap_or_default();
+    let ours = ipv6.lines().filter(|l| l.contains(" proto 80 "));
+    facts.extend(ours.map(|l| format!("route {}", l.trim().replace(" linkdown", ""))));
+    for device in ["vxlan.calico", "vxlan-v6.calico", "tunl0"] {
         let fdb = try_run(lab, node, &format!("bridge fdb show dev {device}"));
         let remotes = fdb.unwrap_or_default();
         facts.extend(
@@ -116,23 +119,36 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
                 .filter(|l| l.contains(" dst "))
                 .map(|l| format!("fdb {device} {l}")),
         );
-        let link = try_run(lab, node, &format!("ip -4 -o addr show dev {device} up"));
+        let link = try_run(lab, node, &format!("ip -o addr show dev {device} up"));
         let address = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
         facts.extend(
             link.unwrap_or_default()
                 .lines()
                 .filter_map(address)
+                .filter(|a| !a.starts_with("fe80:"))
                 .map(|a| format!("address {device} {a}")),
         );
     }
-    let netns = lab.netns(node).expect("a node of the lab");
-    let forwarding = netns::run(&netns, || {
-        std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward")
-    });
-    let value = forwarding
-        .expect("the namespace is there")
-        .unwrap_or_default();
-    facts.push(format!("forwarding {}", value.trim()));
+    facts.extend(forwarding(lab, node));
     facts.sort();
     facts.join("\n")
+}
+
+/// The switches that let packets through: IPv4's, and IPv6's of each workload's interface.
+fn forwarding(lab: &Lab, node: &str) -> Vec<String> {
+    const IPV6: &str = "/proc/sys/net/ipv6/conf";
+    let netns = lab.netns(node).expect("a node of the lab");
+    let read = || {
+        let mut paths = vec!["/proc/sys/net/ipv4/ip_forward".to_owned()];
+        let devices = std::fs::read_dir(IPV6).into_iter().flatten().flatten();
+        let names = devices.filter_map(|d| d.file_name().into_string().ok());
+        let ours = names.filter(|n| n == "all" || n.starts_with("cali"));
+        paths.extend(ours.map(|n| format!("{IPV6}/{n}/forwarding")));
+        let told = |path: &String| {
+            let value = std::fs::read_to_string(path).unwrap_or_default();
+            format!("forwarding {path} {}", value.trim())
+        };
+        paths.iter().map(told).collect()
+    };
+    netns::run(&netns, read).expect("the namespace is there")
 }

@@ -137,6 +137,23 @@ pub fn families(lab: &Lab) -> usize {
     lab.topology().families().len()
 }
 
+/// One more pool with VXLAN, which a running cluster does not have yet: its resource, and the tunnel that it brings. Of
+/// IPv6 where the lab speaks it.
+#[must_use]
+pub fn late_pool(lab: &Lab) -> (String, &'static str) {
+    let (cidr, device) = match speaks(lab, Family::Ipv6) {
+        true => ("fd00:99::/64", "vxlan-v6.calico"),
+        false => ("10.99.0.0/16", "vxlan.calico"),
+    };
+    let pool = json!({
+        "kind": "IPPool",
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": "late"},
+        "spec": {"cidr": cidr, "vxlanMode": "Always"},
+    });
+    (pool.to_string(), device)
+}
+
 /// True when a lab speaks a family.
 #[must_use]
 pub fn speaks(lab: &Lab, family: Family) -> bool {
@@ -155,14 +172,28 @@ pub fn on_each_stack(
     name: &str,
     body: impl Fn(Lab) + Sync,
 ) {
+    let text = std::fs::read_to_string(example(topology)).expect("an example");
+    on_each_stack_of(scenario, programs, &text, name, body);
+}
+
+/// The same on an IPv4 topology's text.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_each_stack_of(
+    scenario: &str,
+    programs: &[&str],
+    text: &str,
+    name: &str,
+    body: impl Fn(Lab) + Sync,
+) {
     if !possible(scenario, programs) {
         return;
     }
-    let text = std::fs::read_to_string(example(topology)).expect("an example");
     std::thread::scope(|scope| {
         for stack in Stack::ALL {
-            let (text, body) = (stack.topology(&text), &body);
-            let run = move || body(up_text(&text, topology, &stack.lab(name)));
+            let (text, body) = (stack.topology(text), &body);
+            let run = move || body(up_text(&text, scenario, &stack.lab(name)));
             std::thread::Builder::new()
                 .name(format!("{scenario} ({stack})"))
                 .spawn_scoped(scope, run)

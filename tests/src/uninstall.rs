@@ -47,6 +47,19 @@ fn pods(lab: &Lab, node: &str) -> Vec<PodState> {
     layout.pods.iter().map(of).collect()
 }
 
+/// The whole state, once the kernel itself is done with its link-local addresses: the routes to them come some time after
+/// them.
+fn state_at_rest(lab: &Lab) -> String {
+    let has_ipv6 = std::path::Path::new("/proc/sys/net/ipv6").is_dir();
+    let state = || whole_state(lab, "node1");
+    let at_rest = |s: &String| {
+        let count = |words| s.matches(words).count();
+        let addresses = count("inet6 fe80");
+        addresses == count("local fe80") && (addresses > 0) == has_ipv6 && count("tentative") == 0
+    };
+    wait_for(20 * SECOND, "addresses in use", state, at_rest).expect("at rest")
+}
+
 /// Lives it on `node1`.
 ///
 /// # Panics
@@ -68,13 +81,7 @@ pub fn live(life: &Life<'_>) {
     for command in life.foreign {
         run(&lab, "node1", command);
     }
-    // The kernel itself is still at work on its link-local address, and its route to it comes after the address.
-    let state = || whole_state(&lab, "node1");
-    let steady = |s: &String| {
-        let v6 = s.contains("inet6 fe80") && s.contains("local fe80") && !s.contains("tentative");
-        v6 || !std::path::Path::new("/proc/sys/net/ipv6").is_dir()
-    };
-    let before = wait_for(20 * SECOND, "addresses in use", state, steady).expect("steady");
+    let before = state_at_rest(&lab);
     for node in caracals(&lab) {
         lab.start_node(&node)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
@@ -100,7 +107,7 @@ pub fn live(life: &Life<'_>) {
     assert_eq!(refused, 1, "a node that runs would put everything back");
     lab.stop_node("node1")
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
-    let installed = whole_state(&lab, "node1");
+    let installed = state_at_rest(&lab);
     assert_eq!(
         caracal(&lab, "node1", &["uninstall", "--node", "--dry-run"]),
         0

@@ -5,11 +5,12 @@
 use std::time::Instant;
 
 use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_model::Family;
 use caracal_tests::kernel::{agents_state, nft, run, try_run};
-use caracal_tests::loss::{Probes, RouteMonitor, after, kinds};
+use caracal_tests::loss::{Probes, RouteMonitor, kinds};
+use caracal_tests::stack::{late_pool, on_each_stack, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, up,
-    up_text,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, up_text,
 };
 
 /// A topology whose nodes compare everything once an hour only, with more environment for each.
@@ -47,92 +48,146 @@ fn await_repair(lab: &Lab, node: &str, what: &str, wanted: &str) {
     );
 }
 
-/// Routes of others, as arguments of `ip route replace`: what an administrator puts back.
-fn others_routes(lab: &Lab, node: &str) -> Vec<String> {
-    let printed = run(lab, node, "ip -4 route show table main");
-    let others = printed
-        .lines()
-        .filter(|l| !l.contains(" proto 80 ") && !l.contains(" proto kernel "));
-    others.map(|l| l.replace(" linkdown", "")).collect()
+/// What an administrator puts back: `ip` commands for the uplink's addresses, where IPv6 loses them with the link, and for
+/// the routes of others.
+fn others_state(lab: &Lab, node: &str) -> Vec<String> {
+    let mut commands = Vec::new();
+    for (address, len) in lab.layout().node(node).unwrap().uplink.addresses() {
+        let dad = if address.is_ipv6() { " nodad" } else { "" };
+        commands.push(format!("ip addr replace {address}/{len} dev eth0{dad}"));
+    }
+    for family in lab.topology().families() {
+        let flag = flag(family);
+        let printed = run(lab, node, &format!("ip {flag} route show table main"));
+        let others = printed.lines().filter(|l| {
+            let of_kernel = l.contains(" proto kernel ") || l.starts_with("fe80:");
+            !l.contains(" proto 80 ") && !of_kernel
+        });
+        let command = |l: &str| format!("ip {flag} route replace {}", l.replace(" linkdown", ""));
+        commands.extend(others.map(command));
+    }
+    commands
 }
 
-fn put_back(lab: &Lab, node: &str, routes: &[String]) {
-    for route in routes {
-        run(lab, node, &format!("ip route replace {route}"));
+const fn flag(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "-4",
+        Family::Ipv6 => "-6",
+    }
+}
+
+const fn vxlan_device(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "vxlan.calico",
+        Family::Ipv6 => "vxlan-v6.calico",
+    }
+}
+
+fn put_back(lab: &Lab, node: &str, commands: &[String]) {
+    for command in commands {
+        run(lab, node, command);
     }
 }
 
 /// Whatever somebody does to the kernel of node1 is undone, because the kernel says so.
 #[test]
 fn damage_is_repaired_by_event() {
-    if !possible("damage_is_repaired_by_event", &["nft", "bridge"]) {
-        return;
-    }
     let text = far_resync("cross-subnet", "");
-    let lab = up_text(&text, "cross-subnet", "fail-damage");
+    let programs = ["nft", "bridge"];
+    on_each_stack_of(
+        "damage_is_repaired_by_event",
+        &programs,
+        &text,
+        "fail-damage",
+        damage,
+    );
+}
+
+fn damage(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let before = agents_state(&lab, "node1");
-    for fact in [
-        "dev eth0 proto 80 onlink",
-        "dev vxlan.calico proto 80",
-        "fdb vxlan.calico",
-        "oifname \"cali*\" accept",
-    ] {
-        assert!(before.contains(fact), "{fact}:\n{before}");
+    for family in lab.topology().families() {
+        damage_of(&lab, family, &before);
     }
-    let fdb = run(&lab, "node1", "bridge fdb show dev vxlan.calico");
-    let entry = fdb.lines().find(|l| l.contains(" dst ")).unwrap();
-    let mac = entry.split(' ').next().unwrap();
-    let forget = format!("bridge fdb del {mac} dev vxlan.calico");
     for damage in [
-        "ip route flush proto 80",
-        "ip link del vxlan.calico",
-        "ip link set vxlan.calico down",
-        "ip addr flush dev vxlan.calico",
-        "ip neigh flush nud permanent dev vxlan.calico",
-        &forget,
         "nft flush chain inet caracal forward",
         "nft delete table inet caracal",
-        "sysctl -q net.ipv4.ip_forward=0",
     ] {
         run(&lab, "node1", damage);
         await_repair(&lab, "node1", damage, &before);
     }
-    // The whole table, and with it what is not ours: an administrator puts that back.
-    let others = others_routes(&lab, "node1");
-    let connected = run(&lab, "node1", "ip -4 route show table main proto kernel");
-    run(&lab, "node1", "ip route flush table main");
-    put_back(
-        &lab,
-        "node1",
-        &connected
-            .lines()
-            .map(|l| format!("{l} proto kernel"))
-            .collect::<Vec<_>>(),
-    );
-    put_back(&lab, "node1", &others);
-    await_repair(&lab, "node1", "ip route flush table main", &before);
     assert_full_matrix(&lab);
-    let status = lab.node_status("node1").unwrap();
-    assert!(status.problems.is_empty(), "{:?}", status.problems);
+    // So much damage by one hand looks like another agent's, for a while.
+    await_status(&lab, "node1", 60 * SECOND, "no problem left", |s| {
+        if s.problems.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.problems))
+        }
+    });
+}
+
+fn damage_of(lab: &Lab, family: Family, before: &str) {
+    let (flag, device) = (flag(family), vxlan_device(family));
+    for fact in [
+        "dev eth0 proto 80",
+        &format!("dev {device} proto 80"),
+        &format!("fdb {device}"),
+        "oifname \"cali*\" accept",
+    ] {
+        assert!(before.contains(fact), "{fact}:\n{before}");
+    }
+    let fdb = run(lab, "node1", &format!("bridge fdb show dev {device}"));
+    let entry = fdb.lines().find(|l| l.contains(" dst ")).unwrap();
+    let mac = entry.split(' ').next().unwrap();
+    let forwarding = match family {
+        Family::Ipv4 => "sysctl -q net.ipv4.ip_forward=0",
+        // And with it every interface's own switch.
+        Family::Ipv6 => "sysctl -q net.ipv6.conf.all.forwarding=0",
+    };
+    for damage in [
+        &format!("ip {flag} route flush proto 80"),
+        &format!("ip link del {device}"),
+        &format!("ip link set {device} down"),
+        &format!("ip {flag} addr flush dev {device} scope global"),
+        &format!("ip {flag} neigh flush nud permanent dev {device}"),
+        &format!("bridge fdb del {mac} dev {device}"),
+        forwarding,
+    ] {
+        run(lab, "node1", damage);
+        await_repair(lab, "node1", damage, before);
+    }
+    // The whole table, and with it what is not ours: an administrator puts that back.
+    let others = others_state(lab, "node1");
+    let connected = run(
+        lab,
+        "node1",
+        &format!("ip {flag} route show table main proto kernel"),
+    );
+    let flush = format!("ip {flag} route flush table main");
+    run(lab, "node1", &flush);
+    let connected = connected.lines();
+    let connected = connected.map(|l| format!("ip {flag} route replace {l} proto kernel"));
+    put_back(lab, "node1", &connected.collect::<Vec<_>>());
+    put_back(lab, "node1", &others);
+    await_repair(lab, "node1", &flush, before);
 }
 
 /// The uplink flaps, is renamed, and is made anew under its old name.
 #[test]
 fn an_uplink_that_flaps_and_changes_is_followed() {
-    if !possible(
-        "an_uplink_that_flaps_and_changes_is_followed",
-        &["nft", "bridge"],
-    ) {
-        return;
-    }
     let text = far_resync("cross-subnet", "");
-    let lab = up_text(&text, "cross-subnet", "fail-link");
+    let programs = ["nft", "bridge"];
+    let scenario = "an_uplink_that_flaps_and_changes_is_followed";
+    on_each_stack_of(scenario, &programs, &text, "fail-link", flaps);
+}
+
+fn flaps(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let before = agents_state(&lab, "node1");
-    let others = others_routes(&lab, "node1");
+    let others = others_state(&lab, "node1");
     for _ in 0..5 {
         lab.unplug("node1").unwrap();
         lab.plug("node1").unwrap();
@@ -176,13 +231,16 @@ fn an_uplink_that_flaps_and_changes_is_followed() {
 
     let uplink = lab.layout().node("node1").unwrap().uplink.clone();
     let switch = lab.layout().switch_netns();
+    // The same card again: for another one's address IPv6 neighbours would look only after their 45 s.
+    let link = run(&lab, "node1", "ip -o link show dev eth0");
+    let (_, mac) = link.split_once("link/ether ").unwrap();
+    let mac = mac.split(' ').next().unwrap();
     run(&lab, "node1", "ip link del eth0");
     for line in [
         format!(
-            "ip link add eth0 type veth peer name {} netns {switch}",
+            "ip link add eth0 address {mac} type veth peer name {} netns {switch}",
             uplink.port
         ),
-        format!("ip addr add {}/{} dev eth0", uplink.address, uplink.len),
         "ip link set eth0 up".to_owned(),
     ] {
         run(&lab, "node1", &line);
@@ -198,20 +256,39 @@ fn an_uplink_that_flaps_and_changes_is_followed() {
 /// A route of somebody else's with our prefix and metric wins, and everybody is told.
 #[test]
 fn a_conflicting_route_wins_and_is_told() {
-    if !possible("a_conflicting_route_wins_and_is_told", &["nft", "bridge"]) {
-        return;
-    }
-    let lab = up_text(&far_resync("full-mesh", ""), "full-mesh", "fail-foreign");
+    let text = far_resync("full-mesh", "");
+    let programs = ["nft", "bridge"];
+    let scenario = "a_conflicting_route_wins_and_is_told";
+    on_each_stack_of(scenario, &programs, &text, "fail-foreign", conflict);
+}
+
+fn conflict(lab: Lab) {
     await_settled(&lab);
     let before = agents_state(&lab, "node1");
-    let ours = run(&lab, "node1", "ip -4 route show proto 80 dev eth0");
+    for family in lab.topology().families() {
+        conflict_of(&lab, family, &before);
+    }
+    assert_full_matrix(&lab);
+}
+
+fn conflict_of(lab: &Lab, family: Family, before: &str) {
+    let flag = flag(family);
+    let nobody = match family {
+        Family::Ipv4 => "10.0.0.77",
+        Family::Ipv6 => "fd00:10::77",
+    };
+    let ours = run(
+        lab,
+        "node1",
+        &format!("ip {flag} route show proto 80 dev eth0"),
+    );
     let prefix = ours.split(' ').next().unwrap().to_owned();
     run(
-        &lab,
+        lab,
         "node1",
-        &format!("ip route replace {prefix} via 10.0.0.77 dev eth0 onlink proto static"),
+        &format!("ip {flag} route replace {prefix} via {nobody} dev eth0 onlink proto static"),
     );
-    let status = await_status(&lab, "node1", 20 * SECOND, "the conflict told", |s| match s
+    let status = await_status(lab, "node1", 20 * SECOND, "the conflict told", |s| match s
         .problems
         .iter()
         .find(|p| p.code == "agent.foreign_route" && p.subject == prefix)
@@ -227,78 +304,105 @@ fn a_conflicting_route_wins_and_is_told() {
         "caracal status > /dev/null; test $? = 4 && caracal status | grep -q 'agent.foreign_route'",
     ];
     assert_eq!(lab.exec("node1", &words.map(Into::into)).unwrap(), 0);
-    let theirs = run(&lab, "node1", &format!("ip -4 route show {prefix}"));
+    let theirs = run(lab, "node1", &format!("ip {flag} route show {prefix}"));
     assert!(
-        theirs.contains("10.0.0.77") && !theirs.contains("proto 80"),
+        theirs.contains(nobody) && !theirs.contains("proto 80"),
         "theirs stays alone: {theirs}"
     );
     run(
-        &lab,
+        lab,
         "node1",
-        &format!("ip route del {prefix} proto static"),
+        &format!("ip {flag} route del {prefix} proto static"),
     );
-    await_repair(&lab, "node1", "the foreign route taken away", &before);
-    await_status(&lab, "node1", 20 * SECOND, "no problem left", |s| {
+    await_repair(lab, "node1", "the foreign route taken away", before);
+    await_status(lab, "node1", 20 * SECOND, "no problem left", |s| {
         if s.problems.is_empty() {
             Ok(())
         } else {
             Err(format!("{:?}", s.problems))
         }
     });
-    assert_full_matrix(&lab);
 }
 
 /// A node whose address is detected follows its change, and the others follow the node.
 #[test]
 fn a_change_of_the_nodes_address_is_followed() {
-    if !possible(
-        "a_change_of_the_nodes_address_is_followed",
-        &["nft", "bridge"],
-    ) {
-        return;
-    }
+    let scenario = "a_change_of_the_nodes_address_is_followed";
     for (vxlan, name) in [("CrossSubnet", "fail-moved"), ("Always", "fail-movev")] {
         let text = far_resync("full-mesh", ", autodetect: true");
         let text = text.replace(
             "blockSize: 26",
             &format!("blockSize: 26\n  vxlanMode: {vxlan}"),
         );
-        let lab = up_text(&text, "full-mesh", name);
-        await_settled(&lab);
-        assert_full_matrix(&lab);
-        let before = agents_state(&lab, "node2");
-        let start = Instant::now();
-        run(&lab, "node1", "ip addr add 10.0.0.21/24 dev eth0");
-        run(&lab, "node1", "ip addr del 10.0.0.1/24 dev eth0");
-        // Deleting the first address took the second one along, which was secondary.
-        run(&lab, "node1", "ip addr replace 10.0.0.21/24 dev eth0");
-        let moved = |l: &str| {
-            let ours = l.contains("via 10.0.0.1 ") || l.contains("dst 10.0.0.1 ");
-            if ours {
-                l.replace("10.0.0.1 ", "10.0.0.21 ")
-            } else {
-                l.to_owned()
-            }
-        };
-        let mut after: Vec<String> = before.lines().map(moved).collect();
-        after.sort();
-        assert_ne!(after.join("\n"), before);
-        await_repair(
-            &lab,
-            "node2",
-            &format!("vxlanMode {vxlan}: node1's new address in node2's kernel"),
-            &after.join("\n"),
-        );
-        await_settled(&lab);
-        println!(
-            "vxlanMode {vxlan}: all settled after {:.1} s",
-            start.elapsed().as_secs_f64()
-        );
-        let status = lab.node_status("node1").unwrap();
-        assert_eq!(status.addresses, ["10.0.0.21/24"]);
-        assert!(status.problems.is_empty(), "{:?}", status.problems);
-        assert_full_matrix(&lab);
+        let change = |lab: Lab| change_of_address(&lab, vxlan);
+        on_each_stack_of(scenario, &["nft", "bridge"], &text, name, change);
     }
+}
+
+fn change_of_address(lab: &Lab, vxlan: &str) {
+    await_settled(lab);
+    assert_full_matrix(lab);
+    let before = agents_state(lab, "node2");
+    let start = Instant::now();
+    let own = lab.layout().node("node1").unwrap().uplink.clone();
+    let moves: Vec<_> = own
+        .addresses()
+        .map(|(old, len)| {
+            (
+                old.to_string(),
+                old.to_string()
+                    .replace("::1", "::21")
+                    .replace("0.1", "0.21"),
+                len,
+            )
+        })
+        .collect();
+    for (old, new, len) in &moves {
+        let dad = if new.contains(':') { " nodad" } else { "" };
+        run(
+            lab,
+            "node1",
+            &format!("ip addr add {new}/{len} dev eth0{dad}"),
+        );
+        run(lab, "node1", &format!("ip addr del {old}/{len} dev eth0"));
+        // Deleting the first IPv4 address took the second one along, which was secondary.
+        run(
+            lab,
+            "node1",
+            &format!("ip addr replace {new}/{len} dev eth0{dad}"),
+        );
+    }
+    let moved = |l: &str| {
+        let mut line = l.to_owned();
+        for (old, new, _) in &moves {
+            if l.contains(&format!("via {old} ")) || l.contains(&format!("dst {old} ")) {
+                line = l.replace(&format!("{old} "), &format!("{new} "));
+            }
+        }
+        line
+    };
+    let mut after: Vec<String> = before.lines().map(moved).collect();
+    after.sort();
+    assert_ne!(after.join("\n"), before);
+    await_repair(
+        lab,
+        "node2",
+        &format!("vxlanMode {vxlan}: node1's new address in node2's kernel"),
+        &after.join("\n"),
+    );
+    await_settled(lab);
+    println!(
+        "vxlanMode {vxlan}: all settled after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    let status = lab.node_status("node1").unwrap();
+    let wanted: Vec<_> = moves
+        .iter()
+        .map(|(_, new, len)| format!("{new}/{len}"))
+        .collect();
+    assert_eq!(status.addresses, wanted);
+    assert!(status.problems.is_empty(), "{:?}", status.problems);
+    assert_full_matrix(lab);
 }
 
 /// What pods may send is judged by rules of ours, not by `rp_filter`; what others' rules and settings keep from getting
@@ -427,10 +531,11 @@ const DEAD: &str = "table inet dead {
 /// Connections to etcd that are open on this side and dead on the way: no RST, no FIN, just silence.
 #[test]
 fn a_half_open_connection_to_etcd_is_noticed() {
-    if !possible("a_half_open_connection_to_etcd_is_noticed", &["nft"]) {
-        return;
-    }
-    let lab = up("full-mesh", "fail-half");
+    let scenario = "a_half_open_connection_to_etcd_is_noticed";
+    on_each_stack(scenario, &["nft"], "full-mesh", "fail-half", half_open);
+}
+
+fn half_open(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
@@ -459,9 +564,10 @@ fn a_half_open_connection_to_etcd_is_noticed() {
         );
     }
     // What happens meanwhile is caught up with afterwards.
+    let (pool, tunnel) = late_pool(&lab);
     lab.etcdctl(
         &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
-        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
+        pool.as_bytes(),
     )
     .unwrap();
     probes.after(1000);
@@ -475,8 +581,7 @@ fn a_half_open_connection_to_etcd_is_noticed() {
     }
     for node in &nodes {
         await_status(&lab, node, 60 * SECOND, "the late pool's tunnel", |s| {
-            if s.datastore.state == "fresh" && s.kernel.tunnels.iter().any(|t| t == "vxlan.calico")
-            {
+            if s.datastore.state == "fresh" && s.kernel.tunnels.iter().any(|t| t == tunnel) {
                 Ok(())
             } else {
                 Err(format!("{:?} {:?}", s.datastore, s.kernel))
@@ -494,11 +599,12 @@ fn outage() -> u64 {
 
 #[test]
 fn etcd_down_for_a_while_deletes_nothing() {
-    if !possible("etcd_down_for_a_while_deletes_nothing", &[]) {
-        return;
-    }
+    let scenario = "etcd_down_for_a_while_deletes_nothing";
+    on_each_stack(scenario, &[], "full-mesh", "fail-etcd", etcd_down);
+}
+
+fn etcd_down(mut lab: Lab) {
     let seconds = outage();
-    let mut lab = up("full-mesh", "fail-etcd");
     await_settled(&lab);
     assert_full_matrix(&lab);
     let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
@@ -506,10 +612,10 @@ fn etcd_down_for_a_while_deletes_nothing() {
         .iter()
         .map(|n| RouteMonitor::start(&lab, n))
         .collect();
-    let probe = lab.probe("node1/p1", "node2/p1", 1000).unwrap();
-    after(&probe, 100);
+    let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
+    probes.after(100);
     lab.stop_etcd().unwrap();
-    after(&probe, seconds * 1000);
+    probes.after(seconds * 1000);
     let stale = await_status(&lab, "node1", 30 * SECOND, "stale, with a reason", |s| {
         if s.datastore.state == "stale" && s.datastore.reason.is_some() {
             Ok(())
@@ -527,20 +633,19 @@ fn etcd_down_for_a_while_deletes_nothing() {
     }
     // New state is picked up: another pool appears as a change of the revision that the kernel is in step with.
     let revision = lab.node_status("node1").unwrap().kernel.revision;
+    let (pool, tunnel) = late_pool(&lab);
     lab.etcdctl(
         &["put", "/calico/resources/v3/projectcalico.org/ippools/late"],
-        br#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"late"},"spec":{"cidr":"10.99.0.0/16","vxlanMode":"Always"}}"#,
+        pool.as_bytes(),
     )
     .unwrap();
     await_status(&lab, "node1", 20 * SECOND, "the new pool's tunnel", |s| {
-        let up = s.kernel.tunnels.iter().any(|t| t == "vxlan.calico");
+        let up = s.kernel.tunnels.iter().any(|t| t == tunnel);
         if up && s.kernel.revision > revision {
             Ok(())
         } else {
             Err(format!("{:?}", s.kernel))
         }
     });
-    let loss = probe.stop();
-    println!("etcd down for {seconds} s and back: {loss}");
-    assert_eq!(loss.lost, 0);
+    probes.assert_none_lost(&format!("etcd down for {seconds} s and back"));
 }

@@ -3,17 +3,25 @@
 
 use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, wait_for};
+use caracal_model::Family;
 use caracal_tests::loss::{Probes, count};
+use caracal_tests::stack::{Stack, families, on_each_stack, speaks};
 use caracal_tests::uninstall::{Life, caracal, live};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, settled,
-    up,
 };
 
-const POOL: &str = "default-ipv4-ippool";
+/// The pool whose mode is changed: in a dual-stack cluster that of IPv6, and IPv4's stays as it is.
+fn pool(lab: &Lab) -> &'static str {
+    match speaks(lab, Family::Ipv6) {
+        true => "default-ipv6-ippool",
+        false => "default-ipv4-ippool",
+    }
+}
 
 fn modes(lab: &Lab) -> String {
-    let key = format!("/calico/resources/v3/projectcalico.org/ippools/{POOL}");
+    let pool = pool(lab);
+    let key = format!("/calico/resources/v3/projectcalico.org/ippools/{pool}");
     let text = lab.etcdctl(&["get", &key, "--print-value-only"], b"");
     let pool: serde_json::Value = serde_json::from_str(&text.unwrap()).unwrap();
     let mode = |name: &str| pool["spec"][name].as_str().unwrap_or("Never").to_owned();
@@ -22,10 +30,24 @@ fn modes(lab: &Lab) -> String {
 
 #[test]
 fn a_mode_is_planned_applied_and_rolled_back() {
-    if !possible("a_mode_is_planned_applied_and_rolled_back", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "mode-apply");
+    let scenario = "a_mode_is_planned_applied_and_rolled_back";
+    on_each_stack(
+        scenario,
+        &[],
+        "full-mesh",
+        "mode-apply",
+        plan_apply_roll_back,
+    );
+}
+
+fn plan_apply_roll_back(lab: Lab) {
+    let pool = pool(&lab);
+    let (device, mtu) = match speaks(&lab, Family::Ipv6) {
+        true => ("vxlan-v6.calico", 1430),
+        false => ("vxlan.calico", 1450),
+    };
+    // The other family's routes, which nothing is to happen to.
+    let others = 2 * (families(&lab) - 1);
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
@@ -37,7 +59,7 @@ fn a_mode_is_planned_applied_and_rolled_back() {
         let mut words = vec![
             "mode",
             "apply",
-            POOL,
+            pool,
             "--vxlan",
             vxlan,
             "--timeout",
@@ -49,14 +71,14 @@ fn a_mode_is_planned_applied_and_rolled_back() {
     let plan = lab
         .caracal(
             "node1",
-            &["mode", "plan", POOL, "--vxlan", "always", "-o", "json"],
+            &["mode", "plan", pool, "--vxlan", "always", "-o", "json"],
         )
         .unwrap();
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     for node in &nodes {
         let change = &plan["nodes"][node];
-        assert_eq!(change["devicesCome"][0]["name"], "vxlan.calico", "{plan}");
-        assert_eq!(change["devicesCome"][0]["mtu"], 1450, "{plan}");
+        assert_eq!(change["devicesCome"][0]["name"], device, "{plan}");
+        assert_eq!(change["devicesCome"][0]["mtu"], mtu, "{plan}");
         assert_eq!(change["routes"][0]["from"], "direct", "{plan}");
         assert_eq!(change["routes"][0]["to"], "vxlan", "{plan}");
         assert_eq!(change["routes"][0]["count"], 2, "{plan}");
@@ -65,11 +87,12 @@ fn a_mode_is_planned_applied_and_rolled_back() {
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     assert_eq!(apply("Always", "40"), 0);
     for node in &nodes {
-        assert_eq!(count(&lab, node, RouteKind::Vxlan), 2, "{node}");
+        let seen = [RouteKind::Vxlan, RouteKind::Direct].map(|k| count(&lab, node, k));
+        assert_eq!(seen, [2, others], "{node}");
     }
     assert_eq!(apply("Never", "40"), 0);
     for node in &nodes {
-        assert_eq!(count(&lab, node, RouteKind::Direct), 2, "{node}");
+        assert_eq!(count(&lab, node, RouteKind::Direct), 2 + others, "{node}");
     }
     // A node that does not follow: the change is taken back, and nothing was lost.
     lab.pause_node("node3").unwrap();
@@ -79,27 +102,29 @@ fn a_mode_is_planned_applied_and_rolled_back() {
     for node in &nodes {
         await_status(&lab, node, 20 * SECOND, "settled", settled);
         let direct = || count(&lab, node, RouteKind::Direct);
-        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2).unwrap();
+        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
     }
     probes.assert_none_lost("mode apply, back, and a change that is rolled back");
 }
 
 #[test]
 fn a_mode_that_would_strand_a_node_is_refused() {
-    if !possible("a_mode_that_would_strand_a_node_is_refused", &[]) {
-        return;
-    }
-    let lab = up("cross-subnet", "mode-refuse");
+    let scenario = "a_mode_that_would_strand_a_node_is_refused";
+    on_each_stack(scenario, &[], "cross-subnet", "mode-refuse", refusal);
+}
+
+fn refusal(lab: Lab) {
+    let pool = pool(&lab);
     await_settled(&lab);
     // The router knows no pod: without encapsulation the racks are cut off from each other.
     for verb in ["plan", "apply"] {
-        let status = caracal(&lab, "node1", &["mode", verb, POOL, "--vxlan", "never"]);
+        let status = caracal(&lab, "node1", &["mode", verb, pool, "--vxlan", "never"]);
         assert_eq!(status, 5, "{verb}");
     }
     assert_eq!(modes(&lab), "Never CrossSubnet");
     assert_eq!(caracal(&lab, "node1", &["mode", "plan", "no-such-pool"]), 5);
     assert_eq!(
-        caracal(&lab, "node1", &["mode", "plan", POOL, "--vxlan", "always"]),
+        caracal(&lab, "node1", &["mode", "plan", pool, "--vxlan", "always"]),
         0
     );
 }
@@ -114,20 +139,42 @@ fn uninstall_leaves_the_kernel_as_it_was() {
         "blockSize: 26",
         "blockSize: 26\n  vxlanMode: Always\n  natOutgoing: true",
     );
+    std::thread::scope(|scope| {
+        for stack in Stack::ALL {
+            let topology = stack.topology(&text);
+            scope.spawn(move || uninstall(stack, &topology));
+        }
+    });
+}
+
+fn uninstall(stack: Stack, topology: &str) {
+    let ipv4 = [
+        "ip route add 10.244.200.0/26 via 10.0.0.12 proto static",
+        "ip route add blackhole 172.31.0.0/16 proto bird",
+        "ip link add vxlan9 type vxlan id 9 dstport 4790 dev eth0",
+        "ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
+    ];
+    let ipv6 = [
+        // A host that forwards already. The agent turns this on and it stays, as IPv4's does (others may count on it by
+        // now), but for IPv6 the kernel then also answers to the routers' addresses.
+        "sysctl -q net.ipv6.conf.all.forwarding=1",
+        "ip route add fd00:10:244:0:200::/122 via fd00:10::12 proto static",
+        "ip route add blackhole fd00:172::/64 proto bird",
+        "ip link add vxlan10 type vxlan id 10 dstport 4790 dev eth0 local fd00:10::1",
+        "ip neigh add fd00:10::77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
+    ];
+    let of_ipv4 = ["dev vxlan.calico", "blackhole 10.244."];
+    let of_ipv6 = ["dev vxlan-v6.calico", "blackhole fd00:10:244:"];
+    let (foreign, mut during) = match stack {
+        Stack::Ipv4 => (ipv4.to_vec(), of_ipv4.to_vec()),
+        Stack::Ipv6 => (ipv6.to_vec(), of_ipv6.to_vec()),
+        Stack::Dual => ([&ipv4[..], &ipv6].concat(), [of_ipv4, of_ipv6].concat()),
+    };
+    during.extend(["table inet caracal", "dev cali"]);
     live(&Life {
-        lab: "mode-uninst",
-        topology: &text,
-        foreign: &[
-            "ip route add 10.244.200.0/26 via 10.0.0.12 proto static",
-            "ip route add blackhole 172.31.0.0/16 proto bird",
-            "ip link add vxlan9 type vxlan id 9 dstport 4790 dev eth0",
-            "ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
-        ],
-        during: &[
-            "dev vxlan.calico",
-            "blackhole 10.244.",
-            "table inet caracal",
-            "dev cali",
-        ],
+        lab: &stack.lab("mode-uninst"),
+        topology,
+        foreign: &foreign,
+        during: &during,
     });
 }

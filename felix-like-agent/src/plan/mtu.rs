@@ -65,6 +65,9 @@ impl Planner<'_> {
                 mtus.push(self.vxlan_mtu(family));
             }
         }
+        if mtus.is_empty() {
+            mtus.extend(self.own.keys().map(|family| self.host_mtu(*family)));
+        }
         mtus.into_iter()
             .min()
             .unwrap_or_else(|| self.host_mtu(Family::Ipv4))
