@@ -12,9 +12,7 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{
-    Desired, PlannedRoute, Route, RouteKey, RouteKind, Target, Tunnel, TunnelKind, problem,
-};
+use crate::desired::{Desired, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
