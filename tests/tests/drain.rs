@@ -211,6 +211,13 @@ fn drained_as_seen_from_outside(lab: &Lab) {
         }
     })
     .unwrap();
-    let bird = lab.birdc("bird1", &["show", "protocols", "all"]).unwrap();
-    assert!(bird.contains(TEXT), "{bird}");
+    wait_until(20 * SECOND, "the text in BIRD", || {
+        let shown = lab.birdc("bird1", &["show", "protocols", "all"]).unwrap();
+        if shown.contains(TEXT) {
+            Ok(())
+        } else {
+            Err(shown)
+        }
+    })
+    .unwrap();
 }

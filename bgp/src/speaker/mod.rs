@@ -171,7 +171,7 @@ impl SpeakerHandle {
 
     /// Shuts all sessions down: each peer is sent what is pending, then Cease / Administrative Shutdown with this text
     /// (RFC 9003), inside a Hard Reset where the peer would keep our routes otherwise (RFC 8538). Their routes go,
-    /// and no session starts until [`SpeakerHandle::enable`].
+    /// and no session starts until [`SpeakerHandle::enable`]: who dials meanwhile is told the same.
     ///
     /// # Errors
     /// [`SpeakerEnded`].

@@ -29,6 +29,7 @@ use crate::types::{PeerName, SessionState};
 use crate::wire::capability::LongLivedFamily;
 use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
+pub(super) use link::turn_away;
 use link::{Link, Read};
 use outgoing::Outgoing;
 use waits::{readable, ready, until, writable};

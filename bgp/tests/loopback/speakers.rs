@@ -162,6 +162,23 @@ async fn rfc9003_an_administrative_shutdown_is_shown_at_the_other_end() {
 }
 
 #[tokio::test]
+async fn rfc9003_who_dials_a_disabled_speaker_is_told_why() {
+    let configs = configs(41);
+    let a = start(&configs[0]);
+    a.disable("moving to rack 7".to_owned()).await.unwrap();
+    // It has never had a session with us.
+    let b = start(&configs[1]);
+    let told = |status: &PeerStatus| {
+        let reason = status.reason.as_deref().unwrap_or_default();
+        reason.contains("Administrative Shutdown") && reason.contains("moving to rack 7")
+    };
+    wait_for("the text", async || status(&b).await, told).await;
+    a.enable().await.unwrap();
+    established(&b).await;
+    receives(&b, &[block(1)]).await;
+}
+
+#[tokio::test]
 async fn rfc4724_4_2_over_a_restart_the_routes_stay() {
     let configs = configs(6);
     let [a, b] = configs.each_ref().map(start);

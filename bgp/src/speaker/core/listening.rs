@@ -11,7 +11,9 @@ use tracing::{debug, info, warn};
 use super::Core;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
+use crate::speaker::session::turn_away;
 use crate::types::{PeerName, SessionState};
+use crate::wire::notification::{CeaseSubcode, Notification};
 
 /// What the core knows of the listener.
 pub(super) struct Listening {
@@ -119,6 +121,13 @@ impl Core {
             debug!(%remote, "connection from an address that is no peer's: closed");
             return;
         };
+        if let Some(text) = &self.disabled {
+            debug!(peer = %name, %remote, "connection while sessions are shut down: turned away");
+            let cease = CeaseSubcode::AdministrativeShutdown;
+            let cease = Notification::shutdown(cease, text);
+            tokio::spawn(async move { turn_away(stream, &cease).await });
+            return;
+        }
         let control = self.peers.get(&name).and_then(|peer| peer.control.as_ref());
         let message = ToSession::Stream { stream, remote };
         if control.is_none_or(|control| control.try_send(message).is_err()) {

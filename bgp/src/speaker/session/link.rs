@@ -14,6 +14,7 @@ use crate::speaker::framing::{Framing, FramingError};
 use crate::wire::error::DecodeError;
 use crate::wire::format::{Format, MAX_EXTENDED_MESSAGE};
 use crate::wire::header::frame_len;
+use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
 
 /// How much is read at once: large reads cost few system calls, and a table of 64 KiB per session does not
@@ -161,4 +162,11 @@ impl Link {
         // It is over either way.
         let _ = tokio::time::timeout(LINGER, end).await;
     }
+}
+
+/// Answers a connection that is to become no session with this NOTIFICATION, so that the peer knows why.
+pub(in crate::speaker) async fn turn_away(stream: TcpStream, notification: &Notification) {
+    let mut link = Link::new(stream);
+    wire::encode_notification(notification, link.outbox());
+    link.close().await;
 }
