@@ -11,7 +11,7 @@ CARGO ?= cargo
 BUILD_PACKAGES := protobuf-compiler libprotobuf-dev
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
-TEST_PACKAGES := bird2 gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
+TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
 # Container runtimes, and a root file system for their containers.
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.

@@ -37,6 +37,16 @@ pub(crate) enum Request {
         /// The destination.
         prefix: Prefix,
     },
+    /// Have a peer announce everything again (RFC 2918).
+    Refresh {
+        /// Name or address.
+        peer: String,
+    },
+    /// Write the table to a file (RFC 6396).
+    Mrt {
+        /// Where to, absolute.
+        file: PathBuf,
+    },
     /// [`caracal_model::announcement::Announcement`], when it is complete.
     Announced(AwaitAnnouncement),
     /// What the auditor finds now.

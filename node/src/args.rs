@@ -303,6 +303,16 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Has a peer announce everything again (RFC 2918); with enhanced refresh (RFC 7313) what it no longer has goes.
+    Refresh {
+        /// Name or address of the peer.
+        peer: String,
+    },
+    /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others read it.
+    Mrt {
+        /// The file; it is replaced as a whole.
+        file: PathBuf,
+    },
     /// Why a path won and the others lost.
     Explain {
         /// The destination.

@@ -1,5 +1,6 @@
 //! Answers that only the speaker is needed for: the same words from a node and from a standalone speaker.
 
+use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_bgp::speaker::SpeakerHandle;
@@ -31,6 +32,33 @@ pub(crate) async fn advertised(speaker: &SpeakerHandle, peer: &str) -> Result<Va
 /// `caracal bgp explain PREFIX`.
 pub(crate) async fn explain(speaker: &SpeakerHandle, prefix: Prefix) -> Result<Value, String> {
     to_value(&speaker.explain(prefix).await.map_err(text)?)
+}
+
+/// `caracal bgp refresh PEER`.
+pub(crate) async fn refresh(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+    let name = find_peer(speaker, peer).await?;
+    if speaker.refresh(name).await.map_err(text)? {
+        return Ok(Value::Null);
+    }
+    Err(format!("peer {peer} has no session"))
+}
+
+/// `caracal bgp mrt FILE`. The file is there as a whole or not at all.
+pub(crate) async fn mrt(speaker: &SpeakerHandle, file: &Path) -> Result<Value, String> {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let time = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
+    let octets = speaker.mrt(time).await.map_err(text)?;
+    let len = octets.len();
+    let part = file.with_extension("part");
+    let write = async {
+        tokio::fs::write(&part, &octets).await?;
+        tokio::fs::rename(&part, file).await
+    };
+    let failed = |error| format!("cannot write {}: {error}", file.display());
+    write.await.map_err(failed)?;
+    to_value(&len)
 }
 
 /// The peers, for `caracal bgp peers`.

@@ -19,6 +19,7 @@ mod import;
 mod index;
 mod intern;
 mod limit;
+mod mrt;
 mod next_hops;
 mod parting;
 mod paths;

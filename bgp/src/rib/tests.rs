@@ -6,6 +6,7 @@ mod export;
 mod learning;
 mod limits;
 mod long_lived;
+mod mrt;
 mod reconfigure;
 mod refresh;
 mod restart;

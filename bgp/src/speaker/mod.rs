@@ -21,6 +21,7 @@ pub mod status;
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
+use bytes::Bytes;
 use caracal_model::net::Prefix;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -131,6 +132,7 @@ enum Command {
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
     Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
     Refresh(PeerName, oneshot::Sender<bool>),
+    Mrt(u32, oneshot::Sender<Bytes>),
     Fib(oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -254,6 +256,14 @@ impl SpeakerHandle {
     /// [`SpeakerEnded`].
     pub async fn refresh(&self, peer: PeerName) -> Result<bool, SpeakerEnded> {
         self.ask(|answer| Command::Refresh(peer, answer)).await
+    }
+
+    /// The table as an MRT file (RFC 6396), with this time in seconds of Unix time.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn mrt(&self, time: u32) -> Result<Bytes, SpeakerEnded> {
+        self.ask(|answer| Command::Mrt(time, answer)).await
     }
 
     /// A new subscription to the routes for the forwarding table. It starts with all there are.

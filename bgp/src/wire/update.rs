@@ -411,6 +411,28 @@ pub fn encode_announce<N: Nlri>(
     Ok(())
 }
 
+/// Appends path attributes as a table dump has them (RFC 6396 §4.3.4): AS numbers of four octets, and of MP_REACH_NLRI the next
+/// hop alone.
+pub fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
+    let format = Format {
+        four_octet_as: true,
+        internal: true,
+        ..Format::default()
+    };
+    let source = Source {
+        attrs,
+        format: &format,
+        classic: true,
+    };
+    attr::encode(&source, out);
+    if let Some(IpAddr::V6(next_hop)) = attrs.next_hop {
+        let octets = next_hop.octets();
+        attr::put_mp_header(attr::MP_REACH_NLRI, 1 + octets.len(), out);
+        super::put_len_u8(out, octets.len());
+        out.put_slice(&octets);
+    }
+}
+
 /// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other family
 /// are skipped.
 pub fn encode_withdraw<N: Nlri>(

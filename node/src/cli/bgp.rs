@@ -34,6 +34,15 @@ pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
         BgpCommand::Advertised { peer, output } => {
             show(&Request::Advertised { peer }, output.output, advertised)?;
         }
+        BgpCommand::Refresh { peer } => {
+            ask(&run_dir(), &Request::Refresh { peer })?;
+        }
+        BgpCommand::Mrt { file } => {
+            // The daemon has another working directory.
+            let file = std::path::absolute(file)?;
+            let octets = ask(&run_dir(), &Request::Mrt { file: file.clone() })?;
+            println!("{}: {octets} octets", file.display());
+        }
         BgpCommand::Explain { prefix, output } => {
             let value = ask(&run_dir(), &Request::Explain { prefix })?;
             let explanation: Explanation = serde_json::from_value(value.clone())?;

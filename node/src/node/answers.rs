@@ -69,6 +69,8 @@ impl Answer for Answers {
             Request::Received { peer } => routes::received(speaker, &peer).await,
             Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
+            Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::ExplainPath { prefix } => {

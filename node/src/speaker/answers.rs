@@ -34,6 +34,8 @@ impl Answer for Answers {
             Request::Received { peer } => routes::received(speaker, &peer).await,
             Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
+            Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(_) => {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }

@@ -40,6 +40,7 @@ impl Core {
             }
             Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
+            Command::Mrt(time, answer) => drop(answer.send(self.rib.mrt(time).freeze())),
             Command::Fib(answer) => drop(answer.send(self.subscribe())),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}

@@ -1,0 +1,127 @@
+//! The table as an MRT file: TABLE_DUMP_V2 (RFC 6396 §4.3), with the additional-path subtypes of RFC 8050 where peers
+//! send several paths per prefix. What import policy lets pass is in it, as policy leaves it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use bytes::{BufMut, BytesMut};
+use caracal_model::net::Family;
+
+use super::table::{Dest, Path};
+use super::{PeerId, Rib};
+use crate::types::{Asn, RouterId};
+use crate::wire::nlri;
+use crate::wire::update::encode_table_attributes;
+
+/// TABLE_DUMP_V2.
+const TYPE: u16 = 13;
+const PEER_INDEX_TABLE: u16 = 1;
+/// Octets of the common header.
+const HEADER: usize = 12;
+
+/// The subtype for a family, without and with path identifiers.
+const fn subtype(family: Family, paths: bool) -> u16 {
+    match (family, paths) {
+        (Family::Ipv4, false) => 2,
+        (Family::Ipv6, false) => 4,
+        (Family::Ipv4, true) => 8,
+        (Family::Ipv6, true) => 10,
+    }
+}
+
+/// Appends a record around `body`.
+fn record(time: u32, subtype: u16, out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
+    out.put_u32(time);
+    out.put_u16(TYPE);
+    out.put_u16(subtype);
+    let at = out.len();
+    out.put_u32(0);
+    body(out);
+    let len = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
+    out[at..at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
+fn put_peer(id: RouterId, address: IpAddr, asn: Asn, out: &mut BytesMut) {
+    // Bit 0: IPv6; bit 1: four octets of AS number.
+    out.put_u8(2 | u8::from(address.is_ipv6()));
+    out.put_u32(id.number());
+    match address {
+        IpAddr::V4(v4) => out.put_slice(&v4.octets()),
+        IpAddr::V6(v6) => out.put_slice(&v6.octets()),
+    }
+    out.put_u32(asn.0);
+}
+
+impl Rib {
+    /// All usable paths. `time`: seconds of Unix time, for the records and for the routes, whose age is not kept.
+    #[must_use]
+    pub fn mrt(&self, time: u32) -> BytesMut {
+        let mut out = BytesMut::with_capacity(HEADER + 64 * self.table.len());
+        let peers: Vec<PeerId> = self.peers.ids();
+        record(time, PEER_INDEX_TABLE, &mut out, |out| {
+            self.put_index(&peers, out)
+        });
+        let mut dests: Vec<&Dest> = self.table.iter().map(|(_, dest)| dest).collect();
+        dests.sort_unstable_by_key(|dest| dest.prefix);
+        let mut sequence = 0;
+        for dest in dests {
+            let usable = |path: &&Path| path.accepted.is_some();
+            let paths: Vec<&Path> = dest.paths().iter().filter(usable).collect();
+            if paths.is_empty() {
+                continue;
+            }
+            let several = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
+            let with_ids = paths.iter().any(several);
+            let subtype = subtype(dest.prefix.family(), with_ids);
+            record(time, subtype, &mut out, |out| {
+                out.put_u32(sequence);
+                nlri::encode(&dest.prefix, out);
+                out.put_u16(u16::try_from(paths.len()).unwrap_or(u16::MAX));
+                for path in paths.iter().take(usize::from(u16::MAX)) {
+                    self.put_entry(time, path, &peers, with_ids, out);
+                }
+            });
+            sequence += 1;
+        }
+        out
+    }
+
+    /// The collector, which is us, and the peers; entry 0 stands for ourselves.
+    fn put_index(&self, peers: &[PeerId], out: &mut BytesMut) {
+        out.put_u32(self.config.router_id.number());
+        out.put_u16(0);
+        out.put_u16(u16::try_from(peers.len() + 1).unwrap_or(u16::MAX));
+        let own = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        put_peer(self.config.router_id, own, self.config.local_as, out);
+        for peer in peers.iter().filter_map(|id| self.peers.get(*id)) {
+            let session = peer.session.as_ref();
+            let unknown = RouterId(Ipv4Addr::UNSPECIFIED);
+            let id = session.map_or(unknown, |session| session.router_id);
+            put_peer(id, peer.config.address, peer.config.remote_as, out);
+        }
+    }
+
+    fn put_entry(
+        &self,
+        time: u32,
+        path: &Path,
+        peers: &[PeerId],
+        with_ids: bool,
+        out: &mut BytesMut,
+    ) {
+        let owner = self.peers.paths.owner(path.peer);
+        let place = peers.iter().position(|peer| *peer == owner);
+        let index = place.map_or(0, |place| place + 1);
+        out.put_u16(u16::try_from(index).unwrap_or_default());
+        out.put_u32(time);
+        if with_ids {
+            out.put_u32(self.peers.paths.path_id(path.peer).unwrap_or_default());
+        }
+        let at = out.len();
+        out.put_u16(0);
+        if let Some(attrs) = &path.accepted {
+            encode_table_attributes(attrs, out);
+        }
+        let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX);
+        out[at..at + 2].copy_from_slice(&len.to_be_bytes());
+    }
+}
