@@ -40,6 +40,8 @@ E2E := \
   audit \
   trace \
   drain \
+  services \
+  templates \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

@@ -151,7 +151,7 @@ impl View {
                 self.blocks.insert(cidr, Versioned { value, revision });
             }
             Key::Resource { kind, name, .. } => self.insert_resource(kind, &name, &kv.value)?,
-            Key::IpamHost(_) => {}
+            Key::IpamHost(_) | Key::Document { .. } => {}
         }
         Ok(())
     }

@@ -11,6 +11,8 @@ use crate::resource::Kind;
 pub const ROOT: &str = "/calico/";
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 const IPAM: &str = "/calico/ipam/v2/";
+/// Below Calico's root, so that one watch tells of everything; Calico reads nothing there.
+const DOCUMENTS: &str = "/calico/caracal/v1/";
 
 /// A typed key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +36,49 @@ pub enum Key {
     IpamConfig,
     /// IPAM's marker of a host.
     IpamHost(NodeName),
+    /// A document of Kubernetes' API that was placed for the nodes to read.
+    Document {
+        /// The kind.
+        kind: DocumentKind,
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+}
+
+/// Kinds of documents of Kubernetes' API that the nodes read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "the variants are Kubernetes' names")]
+pub enum DocumentKind {
+    Service,
+    Endpoints,
+    EndpointSlice,
+}
+
+impl DocumentKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Service, Self::Endpoints, Self::EndpointSlice];
+
+    /// `apiVersion` and `kind` of the document.
+    #[must_use]
+    pub const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Service => ("v1", "Service"),
+            Self::Endpoints => ("v1", "Endpoints"),
+            Self::EndpointSlice => ("discovery.k8s.io/v1", "EndpointSlice"),
+        }
+    }
+
+    /// The plural in keys.
+    #[must_use]
+    pub const fn plural(self) -> &'static str {
+        match self {
+            Self::Service => "services",
+            Self::Endpoints => "endpoints",
+            Self::EndpointSlice => "endpointslices",
+        }
+    }
 }
 
 /// Why a path is no typed key.
@@ -105,6 +150,11 @@ impl Key {
             Self::Handle(id) => format!("{IPAM}handle/{id}"),
             Self::IpamConfig => format!("{IPAM}config"),
             Self::IpamHost(node) => format!("{IPAM}host/{node}"),
+            Self::Document {
+                kind,
+                namespace,
+                name,
+            } => format!("{DOCUMENTS}{}/{namespace}/{name}", kind.plural()),
         }
     }
 
@@ -115,6 +165,9 @@ impl Key {
     pub fn parse(path: &str) -> Result<Self, KeyError> {
         if let Some(rest) = path.strip_prefix(RESOURCES) {
             return parse_resource(rest);
+        }
+        if let Some(rest) = path.strip_prefix(DOCUMENTS) {
+            return parse_document(rest);
         }
         let rest = path.strip_prefix(IPAM).ok_or(KeyError::Foreign)?;
         let parts: Vec<&str> = rest.split('/').collect();
@@ -177,6 +230,31 @@ fn parse_resource(rest: &str) -> Result<Key, KeyError> {
     }
 }
 
+fn parse_document(rest: &str) -> Result<Key, KeyError> {
+    let parts: Vec<&str> = rest.split('/').collect();
+    let plural = parts.first().copied().unwrap_or_default();
+    let kind = DocumentKind::ALL
+        .into_iter()
+        .find(|kind| kind.plural() == plural)
+        .ok_or(KeyError::Foreign)?;
+    match parts[1..] {
+        [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(Key::Document {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => Err(KeyError::Malformed(format!(
+            "expected {plural}/NAMESPACE/NAME"
+        ))),
+    }
+}
+
+/// Prefix of all documents of Kubernetes' API.
+#[must_use]
+pub fn documents_prefix() -> String {
+    DOCUMENTS.to_owned()
+}
+
 /// Prefix of all resources of a kind.
 #[must_use]
 pub fn kind_prefix(kind: Kind) -> String {
@@ -235,6 +313,8 @@ mod tests {
             "/calico/ipam/v2/handle/k8s-pod-network.8f2c41",
             "/calico/ipam/v2/config",
             "/calico/ipam/v2/host/node-a",
+            "/calico/caracal/v1/services/default/web",
+            "/calico/caracal/v1/endpointslices/default/web-x2b9k",
         ] {
             assert_eq!(Key::parse(path).unwrap().to_path(), path);
         }
@@ -255,6 +335,7 @@ mod tests {
             "/calico/ipam/v2/handle/a/b",
             "/calico/resources/v3/projectcalico.org/nodes/a/b",
             "/calico/resources/v3/projectcalico.org/workloadendpoints/a",
+            "/calico/caracal/v1/services/a",
         ] {
             assert!(
                 matches!(Key::parse(path), Err(KeyError::Malformed(_))),

@@ -9,9 +9,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::ipam::{Block, BlockAffinity, IpamConfig, Owner};
-use crate::keys::{Key, KeyError};
+use crate::keys::{DocumentKind, Key, KeyError};
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
 use crate::resource::{
@@ -118,8 +119,18 @@ pub struct Snapshot {
     pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
     /// The IPAM configuration, when there is one.
     pub ipam_config: Option<Versioned<IpamConfig>>,
+    /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
+    pub documents: BTreeMap<(DocumentKind, String, String), Versioned<Value>>,
     /// Values that do not parse, by path.
     pub invalid: BTreeMap<String, InvalidValue>,
+}
+
+fn document(text: &[u8]) -> Result<Value, Invalid> {
+    match serde_json::from_slice(text) {
+        Ok(value @ Value::Object(_)) => Ok(value),
+        Ok(_) => Err(Invalid("not a JSON object".to_owned())),
+        Err(error) => Err(Invalid(error.to_string())),
+    }
 }
 
 /// Puts, removes or keeps one entry of a map.
@@ -218,6 +229,16 @@ impl Snapshot {
                 }
                 Some(Err(Invalid(reason))) => Err((reason, self.ipam_config.is_some())),
             },
+            Key::Document {
+                kind,
+                namespace,
+                name,
+            } => set(
+                &mut self.documents,
+                (kind, namespace, name),
+                rev,
+                v.map(document),
+            ),
             // Handles are many and no route depends on them.
             Key::Handle(_) | Key::IpamHost(_) => return None,
             Key::Resource {

@@ -10,6 +10,7 @@ use crate::cli::doctor::DoctorArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
+use crate::cli::services::ServicesCommand;
 use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
@@ -49,7 +50,13 @@ pub(crate) enum Command {
     },
     /// Prints a node's speaker configuration as bird-style text.
     Render(RenderArgs),
-    /// Shows what a change of the topology would do.
+    /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
+    Services {
+        /// What to do.
+        #[command(subcommand)]
+        command: ServicesCommand,
+    },
+    /// Plans and makes changes of the topology.
     Topology {
         /// What to do.
         #[command(subcommand)]

@@ -26,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) lib_dir: PathBuf,
     /// Directory of the admin socket.
     pub(crate) run_dir: PathBuf,
+    /// Passwords of sessions: NAME/KEY, as Kubernetes mounts Secrets.
+    pub(crate) secrets_dir: Option<PathBuf>,
     /// What carries routes.
     pub(crate) backend: Backend,
     /// IPv4 address.
@@ -202,6 +204,7 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let env = Env::new(vars);
         let lib_dir = PathBuf::from(env.text("CARACAL_LIB_DIR").unwrap_or("/var/lib/calico"));
+        let secrets_dir = env.text("CARACAL_SECRETS_DIR").map(PathBuf::from);
         let run_dir = PathBuf::from(env.text("CARACAL_RUN_DIR").unwrap_or("/var/run/caracal"));
         let backend = env.parse("CALICO_NETWORKING_BACKEND", |text| match text {
             "bird" | "caracal" => Ok(Backend::Bird),
@@ -229,6 +232,7 @@ impl Config {
             node: node_name(&env, nodename_file, hostname)?,
             lib_dir,
             run_dir,
+            secrets_dir,
             backend: backend.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,
             asn,

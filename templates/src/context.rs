@@ -34,6 +34,10 @@ pub struct Context {
     pub filters: Vec<FilterView>,
     /// What we originate, one entry a family that has routes.
     pub announce: Vec<Announcement>,
+    /// Patterns of `ignoredInterfaces`; empty unless `daemon`.
+    pub ignored_interfaces: Vec<String>,
+    /// There are routes to peers, which are not to be announced.
+    pub has_gateways: bool,
     /// Kernel programming, one entry a family; empty unless `daemon`.
     pub kernel: Vec<Kernel>,
     /// Peers, sorted by name.
@@ -161,6 +165,21 @@ pub struct Kernel {
     pub host_len: u8,
     /// Ranges that the daemon cannot reach.
     pub tunnelled: Vec<TunnelledView>,
+    /// Ranges of services, which kube-proxy serves, with everything inside.
+    pub rejected: Vec<String>,
+    /// Symbol of the protocol with the routes to peers.
+    pub gateways_symbol: String,
+    /// Routes to peers.
+    pub gateways: Vec<Gateway>,
+}
+
+/// A route to a peer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gateway {
+    /// The peer.
+    pub prefix: String,
+    /// The gateway.
+    pub via: String,
 }
 
 /// A range behind tunnels.
@@ -302,6 +321,11 @@ impl Context {
                 })
                 .collect::<Result<_, _>>()?,
             announce: announcements(config),
+            ignored_interfaces: match &options.role {
+                Role::Daemon(daemon) => daemon.ignored_interfaces.clone(),
+                Role::View => Vec::new(),
+            },
+            has_gateways: matches!(&options.role, Role::Daemon(d) if !d.reachable_by.is_empty()),
             kernel: kernel(&options.role),
             peers: config
                 .peers
@@ -360,7 +384,7 @@ fn route(destination: &Prefix, origination: &Origination) -> Route {
 }
 
 fn kernel(role: &Role) -> Vec<Kernel> {
-    let Role::Daemon { tunnelled } = role else {
+    let Role::Daemon(daemon) = role else {
         return Vec::new();
     };
     FAMILIES
@@ -369,7 +393,24 @@ fn kernel(role: &Role) -> Vec<Kernel> {
             family: family.as_str(),
             symbol: format!("{RESERVED}kernel_{}", family.as_str()),
             host_len: family.bits(),
-            tunnelled: tunnelled
+            rejected: daemon
+                .rejected
+                .iter()
+                .filter(|range| range.family() == family)
+                .map(prefix)
+                .collect(),
+            gateways_symbol: format!("{RESERVED}gateways_{}", family.as_str()),
+            gateways: daemon
+                .reachable_by
+                .iter()
+                .filter(|(peer, _)| peer.family() == family)
+                .map(|(peer, via)| Gateway {
+                    prefix: prefix(peer),
+                    via: address(*via),
+                })
+                .collect(),
+            tunnelled: daemon
+                .tunnelled
                 .iter()
                 .filter(|range| range.prefix.family() == family)
                 .map(|range| TunnelledView {

@@ -26,6 +26,8 @@ mod pieces;
 mod set;
 pub mod symbols;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use caracal_bgp::config::SpeakerConfig;
@@ -62,11 +64,21 @@ pub enum Role {
     #[default]
     View,
     /// For a real daemon that also programs the kernel.
-    Daemon {
-        /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and leaves
-        /// them out, with a comment.
-        tunnelled: Vec<Tunnelled>,
-    },
+    Daemon(Daemon),
+}
+
+/// What a daemon has to know about the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Daemon {
+    /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and leaves
+    /// them out, with a comment.
+    pub tunnelled: Vec<Tunnelled>,
+    /// Ranges that never go to the kernel: kube-proxy serves them.
+    pub rejected: BTreeSet<Prefix>,
+    /// Routes to peers, through these gateways.
+    pub reachable_by: BTreeMap<Prefix, IpAddr>,
+    /// Patterns of interfaces whose addresses the daemon does not take.
+    pub ignored_interfaces: Vec<String>,
 }
 
 /// A range that is reached through tunnels.

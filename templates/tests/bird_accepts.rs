@@ -8,7 +8,7 @@ mod generate;
 use std::process::{Command, Stdio};
 
 use caracal_model::snapshot::Snapshot;
-use caracal_templates::{Options, Role, Tunnelled, parse, render};
+use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
 use caracal_topologies::{PlanOptions, plan, resources};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRng, TestRunner};
@@ -57,7 +57,7 @@ fn text_2_bird_accepts_arbitrary_configurations() {
             ("view", Role::View),
             (
                 "daemon",
-                Role::Daemon {
+                Role::Daemon(Daemon {
                     tunnelled: vec![
                         Tunnelled {
                             prefix: "10.244.0.0/16".parse().unwrap(),
@@ -70,7 +70,10 @@ fn text_2_bird_accepts_arbitrary_configurations() {
                             direct_within: None,
                         },
                     ],
-                },
+                    rejected: ["10.96.0.0/12".parse().unwrap()].into(),
+                    reachable_by: [("10.9.0.1/32".parse().unwrap(), [10, 0, 0, 254].into())].into(),
+                    ignored_interfaces: vec!["eth9*".to_owned()],
+                }),
             ),
         ] {
             let options = Options {
@@ -99,9 +102,21 @@ fn bird_refuses_what_is_wrong() {
 /// An example's nodes, pool and resources, as the datastore would hold them, with a block for each node.
 fn cluster(file: &std::path::Path) -> Snapshot {
     let topology: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let mut documents = vec![json!({
-        "kind": "IPPool", "metadata": {"name": "default-ipv4-ippool"}, "spec": topology["pool"],
-    })];
+    let pools: Vec<&Value> = ["pool", "pool6"]
+        .into_iter()
+        .map(|field| &topology[field])
+        .filter(|pool| !pool.is_null())
+        .collect();
+    let mut documents: Vec<Value> = pools
+        .iter()
+        .enumerate()
+        .map(|(n, spec)| json!({"kind": "IPPool", "metadata": {"name": format!("pool-{n}")}, "spec": spec}))
+        .collect();
+    let first = topology["segments"][0]["cidr"].as_str().unwrap();
+    let net = match first.strip_suffix("/64") {
+        Some(v6) => v6,
+        None => "10.0.0.",
+    };
     let mut names = Vec::new();
     for (index, node) in topology["nodes"].as_array().unwrap().iter().enumerate() {
         if matches!(node["kind"].as_str(), Some("gobgp" | "plain")) {
@@ -109,8 +124,15 @@ fn cluster(file: &std::path::Path) -> Snapshot {
         }
         let address = node["address"]
             .as_str()
-            .map_or_else(|| format!("10.0.0.{}", 101 + index), str::to_owned);
-        let mut bgp = json!({"ipv4Address": format!("{address}/24")});
+            .map_or_else(|| format!("{net}{}", 101 + index), str::to_owned);
+        let mut bgp = json!({});
+        let second = node["address6"].as_str().map(str::to_owned);
+        for address in std::iter::once(address).chain(second) {
+            match address.contains(':') {
+                true => bgp["ipv6Address"] = format!("{address}/64").into(),
+                false => bgp["ipv4Address"] = format!("{address}/24").into(),
+            }
+        }
         for (from, to) in [
             ("asn", "asNumber"),
             ("routeReflectorClusterID", "routeReflectorClusterID"),
@@ -138,8 +160,16 @@ fn cluster(file: &std::path::Path) -> Snapshot {
         []
     );
     for (index, name) in names.iter().enumerate() {
-        let block = format!("10.244.{index}.0/26").parse().unwrap();
-        resources::claim(&mut snapshot, &name.as_str().into(), block);
+        for pool in &pools {
+            let block = match pool["cidr"].as_str().unwrap() {
+                v6 if v6.contains(':') => v6.replace("::/", &format!("::{index:x}00/")),
+                _ => format!("10.244.{index}.0/26"),
+            };
+            let block = block.split('/').next().unwrap().to_owned();
+            let len = if block.contains(':') { 122 } else { 26 };
+            let block = format!("{block}/{len}").parse().unwrap();
+            resources::claim(&mut snapshot, &name.as_str().into(), block);
+        }
     }
     snapshot
 }
@@ -159,7 +189,13 @@ fn text_1_and_2_over_the_examples() {
             let config = plan(&snapshot, name, &PlanOptions::default()).config;
             assert!(!config.originate.is_empty(), "{}: {name}", file.display());
             let tunnelled = Vec::new();
-            for role in [Role::View, Role::Daemon { tunnelled }] {
+            for role in [
+                Role::View,
+                Role::Daemon(Daemon {
+                    tunnelled,
+                    ..Daemon::default()
+                }),
+            ] {
                 let options = Options {
                     role,
                     ..Options::default()

@@ -61,7 +61,7 @@ impl Case {
             show_passwords: true,
             ..PlanOptions::default()
         };
-        calico::plan(&snapshot, &self.node.into(), &options, &resources.services)
+        calico::plan(&snapshot, &self.node.into(), &options)
     }
 
     fn files(&self) -> Vec<Rendered> {
@@ -487,12 +487,7 @@ fn affinities_by_state() {
             99,
         );
     }
-    let planned = calico::plan(
-        &snapshot,
-        &"a".into(),
-        &PlanOptions::default(),
-        &Default::default(),
-    );
+    let planned = calico::plan(&snapshot, &"a".into(), &PlanOptions::default());
     let files = Templates::shipped(Set::Calico)
         .files(&planned.context)
         .unwrap();

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use caracal_model::snapshot::Snapshot;
-use caracal_templates::{Options, Role, Tunnelled, parse, render};
+use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
 use caracal_topologies::tunnels::tunnelled_pools;
 use caracal_topologies::{PlanOptions, plan, resources};
 
@@ -99,7 +99,10 @@ fn daemon_text(snapshot: &Snapshot, node: &str) -> String {
         })
         .collect();
     let options = Options {
-        role: Role::Daemon { tunnelled },
+        role: Role::Daemon(Daemon {
+            tunnelled,
+            ..Daemon::default()
+        }),
         ..Options::default()
     };
     let text = render(&planned.config, &options).unwrap();

@@ -24,7 +24,7 @@ fn snapshot(more: &str) -> (Snapshot, PlanOptions) {
 
 fn calico_context() -> calico::Context {
     let (snapshot, options) = snapshot("");
-    calico::plan(&snapshot, &"a".into(), &options, &Default::default()).context
+    calico::plan(&snapshot, &"a".into(), &options).context
 }
 
 #[test]

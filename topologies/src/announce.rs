@@ -1,4 +1,4 @@
-//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks, and the
+//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks, addresses of services, and the
 //! export policy that says what else may pass.
 //!
 //! Never announced: a block while its affinity is pending (two nodes may be competing for it), and anything of
@@ -15,13 +15,18 @@ use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
 
 use crate::Problems;
+use crate::services::ServiceRoutes;
 use crate::view::View;
 
 /// Name of the filter that every peer has as its last on export; Calico's name for the same thing.
 pub const EXPORT_FILTER: &str = "calico_export_to_bgp_peers";
 
 /// The routes that a node originates.
-pub(crate) fn originate(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Prefix, Origination> {
+pub(crate) fn originate(
+    view: &View<'_>,
+    services: &ServiceRoutes,
+    problems: &mut Problems,
+) -> BTreeMap<Prefix, Origination> {
     if view.node.is_none() {
         return BTreeMap::new();
     }
@@ -35,6 +40,12 @@ pub(crate) fn originate(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pr
     }
     let borrowed = borrowed(view, &held);
     let mut routes = BTreeMap::new();
+    for prefix in &services.announced {
+        // A node without an address of the family has no peer in it either.
+        if let Some(next_hop) = view.address(prefix.family()) {
+            routes.insert(*prefix, attributes(view, prefix, next_hop));
+        }
+    }
     for prefix in blocks.into_iter().chain(borrowed) {
         match origination(view, &prefix) {
             Ok(Some(route)) => {
@@ -82,12 +93,16 @@ fn origination(
         let reason = format!("{prefix} is not announced: this node has no {family} address");
         return Err(("announce.no_address", reason));
     }
-    Ok(Some(Origination {
-        next_hop,
-        local_pref: Some(view.settings.local_pref(family)),
+    Ok(next_hop.map(|next_hop| attributes(view, prefix, next_hop)))
+}
+
+fn attributes(view: &View<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination {
+    Origination {
+        next_hop: Some(next_hop),
+        local_pref: Some(view.settings.local_pref(prefix.family())),
         med: None,
         communities: communities(view, prefix),
-    }))
+    }
 }
 
 /// The communities of all ranges that hold the prefix, sorted and unique.

@@ -48,10 +48,12 @@ pub mod tunnels;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use caracal_bgp::config::{Password, SpeakerConfig};
 use caracal_bgp::types::PeerName;
 use caracal_model::names::NodeName;
+use caracal_model::net::Prefix;
 use caracal_model::snapshot::{Problem, Snapshot};
 
 pub use router_id::RouterIdChoice;
@@ -87,6 +89,19 @@ pub struct Planned {
     pub problems: Vec<Problem>,
     /// While a transition is under way: which sessions go, and which are new.
     pub parting: Option<transition::Parting>,
+    /// What the kernel of the node is to have, or not to have, besides what the speaker learns.
+    pub kernel: KernelFacts,
+}
+
+/// Facts of a plan that are not for the speaker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Routes to peers, through the gateways of `reachableBy`.
+    pub reachable_by: BTreeMap<Prefix, IpAddr>,
+    /// Ranges and addresses of services: kube-proxy serves them, and a learned route to them is not for the kernel.
+    pub services: BTreeSet<Prefix>,
+    /// Patterns of `ignoredInterfaces`.
+    pub ignored_interfaces: Vec<String>,
 }
 
 /// Plans the speaker of one node.
@@ -105,6 +120,11 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
             None
         }
     };
+    let reachable_by = sessions
+        .values()
+        .filter_map(|s| Some((Prefix::host(s.address), s.reachable_by?)))
+        .collect();
+    let services = services::routes(&view, &mut problems);
     let reflects =
         view.cluster_id().is_some() || sessions.values().any(|s| s.peer.client_of.is_some());
     let mut filters = filters::attach(&view, &mut sessions, &mut problems);
@@ -120,10 +140,17 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
             .into_iter()
             .map(|(name, session)| (name, session.into_config()))
             .collect(),
-        originate: announce::originate(&view, &mut problems),
+        originate: announce::originate(&view, &services, &mut problems),
         filters,
     };
+    let global = snapshot.bgp_default().map(|c| &c.spec);
+    let ignored = global.map(|spec| calico::ignored_interfaces(spec, &mut problems));
     Planned {
+        kernel: KernelFacts {
+            reachable_by,
+            services: services.rejected,
+            ignored_interfaces: ignored.unwrap_or_default(),
+        },
         config,
         problems: problems.into_vec(),
         parting,

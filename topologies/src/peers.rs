@@ -302,14 +302,6 @@ fn add(
                 ),
             ),
         }
-        problems.note(
-            "bgp.reachable_by",
-            session.subject.clone(),
-            format!(
-                "spec.reachableBy: this node does not program the route to {} through {}; the kernel's own route is used",
-                remote.address, spec.reachable_by
-            ),
-        );
     }
     let prefix = match (remote.origin, scope) {
         (Origin::Workload, _) => "Local_Workload",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use caracal_bgp::config::Password;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
-use caracal_model::keys::Key;
+use caracal_model::keys::{DocumentKind, Key};
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{API_VERSION, Kind};
@@ -17,14 +17,12 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use crate::SecretName;
-use crate::services::{Services, is_service_document};
+use crate::services::document_kind;
 
 /// Resources of one file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     entries: Vec<Entry>,
-    /// Services of Kubernetes and their endpoints.
-    pub services: Services,
     /// Passwords from Secrets of Kubernetes.
     pub secrets: BTreeMap<SecretName, Password>,
     /// Documents that are no resource Caracal reads, each with line and reason.
@@ -155,29 +153,25 @@ impl Resources {
             return items.into_iter().try_for_each(|item| self.read(line, item));
         }
         let version = document.get("apiVersion").and_then(Value::as_str);
-        if is_service_document(version, kind) {
-            let mut problems = self.services.add(&document);
-            for problem in &mut problems {
-                problem.reason = format!("line {line}: {}", problem.reason);
-            }
-            self.unknown.append(&mut problems);
-            return Ok(());
-        }
         if (version, kind) == (Some("v1"), "Secret") {
             self.read_secret(line, &document);
             return Ok(());
         }
         let known = Kind::ALL.into_iter().find(|k| k.as_str() == kind);
-        let (Some(known), None | Some(API_VERSION)) = (known, version) else {
-            self.unknown.push(Problem {
-                code: "resources.unknown_kind".to_owned(),
-                subject: format!("{}/{kind}", version.unwrap_or("-")),
-                reason: format!(
-                    "line {line}: not a resource that Caracal reads; expected {API_VERSION} with one of {}",
-                    Kind::ALL.map(Kind::as_str).join(", ")
-                ),
-            });
-            return Ok(());
+        let known = match (document_kind(version, kind), known, version) {
+            (Some(kind), ..) => Read::Document(kind),
+            (None, Some(kind), None | Some(API_VERSION)) => Read::Resource(kind),
+            _ => {
+                self.unknown.push(Problem {
+                    code: "resources.unknown_kind".to_owned(),
+                    subject: format!("{}/{kind}", version.unwrap_or("-")),
+                    reason: format!(
+                        "line {line}: not a resource that Caracal reads; expected {API_VERSION} with one of {}",
+                        Kind::ALL.map(Kind::as_str).join(", ")
+                    ),
+                });
+                return Ok(());
+            }
         };
         let metadata = document.get("metadata");
         let text = |field: &str| {
@@ -192,20 +186,32 @@ impl Resources {
                 "{kind} has no usable metadata.name; it is a non-empty text without a slash"
             )));
         };
-        let namespace = known
-            .is_namespaced()
-            .then(|| text("namespace").unwrap_or_else(|| "default".to_owned()));
-        self.entries.push(Entry {
-            line,
-            key: Key::Resource {
-                kind: known,
-                namespace,
+        let namespace = || text("namespace").unwrap_or_else(|| "default".to_owned());
+        let key = match known {
+            Read::Document(kind) => Key::Document {
+                kind,
+                namespace: namespace(),
                 name,
             },
+            Read::Resource(kind) => Key::Resource {
+                kind,
+                namespace: kind.is_namespaced().then(namespace),
+                name,
+            },
+        };
+        self.entries.push(Entry {
+            line,
+            key,
             value: serde_json::to_vec(&document).expect("a JSON value always serialises"),
         });
         Ok(())
     }
+}
+
+/// A kind that is read.
+enum Read {
+    Document(DocumentKind),
+    Resource(Kind),
 }
 
 /// Decodes base64 that holds UTF-8. Padding is optional.

@@ -2,16 +2,21 @@
 //! `externalTrafficPolicy: Local`.
 //!
 //! Services and their endpoints are not part of Calico's data in etcd; they come as documents of the
-//! Kubernetes API, in resource files. Nothing here asks an API server.
+//! Kubernetes API, which somebody places in the datastore (`caracal services`) or in resource files. Nothing here asks
+//! an API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use caracal_model::keys::DocumentKind;
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
-use caracal_model::resource::bgp::CidrEntry;
+use caracal_model::resource::bgp::{BgpConfigurationSpec, CidrEntry};
 use caracal_model::snapshot::{Problem, Snapshot};
 use serde_json::Value;
+
+use crate::Problems;
+use crate::view::View;
 
 /// Label of nodes that announce no service addresses.
 pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -50,19 +55,25 @@ pub struct ServiceRoutes {
     pub rejected: BTreeSet<Prefix>,
 }
 
-/// True for documents that [`Services::add`] reads: Service and Endpoints of `v1`, EndpointSlice of
-/// `discovery.k8s.io/v1`.
+/// The kind of a document that is read here.
 #[must_use]
-pub fn is_service_document(api_version: Option<&str>, kind: &str) -> bool {
-    matches!(
-        (api_version, kind),
-        (Some("v1"), "Service" | "Endpoints") | (Some("discovery.k8s.io/v1"), "EndpointSlice")
-    )
+pub fn document_kind(api_version: Option<&str>, kind: &str) -> Option<DocumentKind> {
+    let known = |k: &DocumentKind| k.names() == (api_version.unwrap_or_default(), kind);
+    DocumentKind::ALL.into_iter().find(known)
 }
 
 impl Services {
+    /// The services of a snapshot, and what is wrong with them.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> (Self, Vec<Problem>) {
+        let mut services = Self::default();
+        let documents = snapshot.documents.values();
+        let problems = documents.flat_map(|d| services.add(d)).collect();
+        (services, problems)
+    }
+
     /// Adds a document. Returns what is wrong with it: an address that is none is passed over.
-    pub fn add(&mut self, document: &Value) -> Vec<Problem> {
+    fn add(&mut self, document: &Value) -> Vec<Problem> {
         let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
         let namespace = text("/metadata/namespace").unwrap_or("default").to_owned();
         let name = text("/metadata/name").unwrap_or_default().to_owned();
@@ -105,16 +116,6 @@ impl Services {
                 Vec::new()
             }
             _ => Vec::new(),
-        }
-    }
-
-    /// Adds what another file holds.
-    pub fn merge(&mut self, other: Self) {
-        self.services.extend(other.services);
-        for (name, endpoints) in other.endpoints {
-            let known = self.endpoints.entry(name).or_default();
-            known.any |= endpoints.any;
-            known.nodes.extend(endpoints.nodes);
         }
     }
 
@@ -180,6 +181,36 @@ impl Services {
         }
         routes
     }
+}
+
+/// What a node announces; what is wrong with the documents is noted.
+pub(crate) fn routes(view: &View<'_>, problems: &mut Problems) -> ServiceRoutes {
+    let announces = |spec: &BgpConfigurationSpec| {
+        let lists = [
+            &spec.service_cluster_ips,
+            &spec.service_external_ips,
+            &spec.service_load_balancer_ips,
+        ];
+        lists.iter().any(|list| !list.is_empty())
+    };
+    // Most clusters announce none, and may have thousands.
+    if !view
+        .snapshot
+        .bgp_default()
+        .is_some_and(|c| announces(&c.spec))
+    {
+        return ServiceRoutes::default();
+    }
+    let (services, faults) = Services::of(view.snapshot);
+    for Problem {
+        code,
+        subject,
+        reason,
+    } in faults
+    {
+        problems.note(&code, subject, reason);
+    }
+    services.routes(view.snapshot, view.name)
 }
 
 /// The orchestrator's name for a node, which endpoints carry.

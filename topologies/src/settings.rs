@@ -59,7 +59,6 @@ impl Settings {
         if let Some(own) = own {
             report_unused(own, node, problems);
         }
-        report_services(global, &subject, problems);
         Self {
             default_asn: default_asn(global, &subject, problems),
             mesh: global.node_to_node_mesh_enabled.unwrap_or(true),
@@ -243,23 +242,6 @@ fn report_unused(own: &BgpConfigurationSpec, node: &NodeName, problems: &mut Pro
             path(Kind::BgpConfiguration, &format!("node.{node}")),
             format!("spec.{field} is only read in the BGPConfiguration named default; it is not used here"),
         );
-    }
-}
-
-fn report_services(spec: &BgpConfigurationSpec, subject: &str, problems: &mut Problems) {
-    let lists = [
-        ("serviceClusterIPs", &spec.service_cluster_ips),
-        ("serviceExternalIPs", &spec.service_external_ips),
-        ("serviceLoadBalancerIPs", &spec.service_load_balancer_ips),
-    ];
-    for (field, list) in lists {
-        if list.iter().any(|entry| !entry.cidr.is_empty()) {
-            problems.note(
-                "bgp.services_unused",
-                subject,
-                format!("spec.{field}: service addresses are not announced by this node; it has no source of Service data"),
-            );
-        }
     }
 }
 

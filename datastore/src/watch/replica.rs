@@ -37,6 +37,7 @@ pub(super) fn scope() -> Vec<Range> {
         Range::Prefix(format!("{ipam}host/")),
         Range::Prefix(format!("{ipam}virtual/")),
         Range::Key(Key::IpamConfig.to_path()),
+        Range::Prefix(keys::documents_prefix()),
     ]);
     ranges
 }

@@ -8,6 +8,7 @@
 //!
 //! * a prefix inside a subnet of an interface of ours, the subnet itself included: the link knows better;
 //! * an address of our own;
+//! * anything inside a range of service addresses: kube-proxy serves them on every node;
 //! * anything inside an own block, but for an address that the datastore says another node borrowed.
 //!
 //! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP announces it) is written: the
@@ -15,6 +16,7 @@
 
 use std::net::IpAddr;
 
+use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
 
 use super::Planner;
@@ -25,13 +27,33 @@ use crate::desired::{NextHop, RouteKind, Target};
 use crate::learned::Learned;
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
+    let services = service_ranges(planner.inputs.snapshot);
     for (prefix, learned) in planner.inputs.learned {
-        if !planner.family(prefix.family()) {
+        if let Some(range) = services.iter().find(|range| range.covers(prefix)) {
+            planner.skip(
+                *prefix,
+                format!("inside {range}, a range of service addresses"),
+            );
+        } else if !planner.family(prefix.family()) {
             planner.skip(*prefix, format!("{} is off on this node", prefix.family()));
         } else if !refused(planner, *prefix) {
             one(planner, *prefix, learned);
         }
     }
+}
+
+/// The ranges of BGPConfiguration `default`; one that does not parse is the topology's problem.
+fn service_ranges(snapshot: &Snapshot) -> Vec<Prefix> {
+    let spec = snapshot.bgp_default().map(|c| &c.spec);
+    let lists = spec.into_iter().flat_map(|spec| {
+        [
+            &spec.service_cluster_ips,
+            &spec.service_external_ips,
+            &spec.service_load_balancer_ips,
+        ]
+    });
+    let ranges = lists.flatten().filter_map(|entry| entry.cidr.parse().ok());
+    ranges.collect()
 }
 
 /// True when a prefix is never taken from BGP; says why.

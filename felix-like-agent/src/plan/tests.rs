@@ -690,3 +690,22 @@ proptest! {
         prop_assert!(!inside, "{:?}", desired.routes.keys());
     }
 }
+
+#[test]
+fn addresses_of_services_are_not_for_the_kernel() {
+    let mut world = World::new("");
+    world.learn("10.96.0.0/12", "10.0.0.2");
+    world.learn("192.0.2.7/32", "10.0.0.2");
+    assert!(world.route("10.96.0.0/12").is_some());
+    let spec = r#""serviceClusterIPs":[{"cidr":"10.96.0.0/12"}],"serviceExternalIPs":[{"cidr":"192.0.2.0/24"},{"cidr":"odd"}]"#;
+    world.put("bgpconfigurations", "default", spec);
+    assert_eq!(world.route("10.96.0.0/12"), None);
+    assert_eq!(world.route("192.0.2.7/32"), None);
+    let skipped = world.plan().skipped;
+    assert_eq!(
+        skipped[&"192.0.2.7/32".parse().unwrap()],
+        "inside 192.0.2.0/24, a range of service addresses"
+    );
+    world.learn("198.51.100.0/24", "10.0.0.2");
+    assert!(world.route("198.51.100.0/24").is_some());
+}

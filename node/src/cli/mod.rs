@@ -12,6 +12,7 @@ pub(crate) mod migrate;
 mod mode;
 pub(crate) mod node;
 mod render;
+pub(crate) mod services;
 mod speaker;
 mod status;
 mod topology;
@@ -28,7 +29,7 @@ use caracal_datastore::watch::WatchOptions;
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_model::Snapshot;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, TopologyCommand};
 
 /// Carries out a command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -40,7 +41,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             | Command::Explain(_)
             | Command::Trace(_)
             | Command::Render(_)
-            | Command::Topology { .. }
+            | Command::Topology {
+                command: TopologyCommand::Plan(_)
+            }
     );
     if reads {
         end_quietly_on_a_closed_pipe();
@@ -55,6 +58,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Status { output } => status::run(output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Render(args) => render::run(&args),
+        Command::Services { command } => services::run(command),
         Command::Topology { command } => topology::run(command),
         Command::Mode { command } => mode::run(&command),
         Command::Uninstall(args) => uninstall::run(&args),

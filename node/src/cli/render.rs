@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_model::{NodeName, Snapshot};
-use caracal_templates::{Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled};
+use caracal_templates::{
+    Daemon, Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled,
+};
 use caracal_topologies::tunnels::tunnelled_pools;
 use caracal_topologies::{PlanOptions, calico, plan, router};
 
@@ -81,9 +83,7 @@ fn print(files: &[Rendered]) {
 }
 
 fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
-    let Data {
-        snapshot, services, ..
-    } = data;
+    let Data { snapshot, .. } = data;
     let options = PlanOptions {
         show_passwords: args.show_passwords || args.out.is_some(),
         secrets: data.secrets.clone(),
@@ -104,7 +104,7 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
         }
         Style::Calico => {
             let node = node(args, snapshot)?;
-            let planned = calico::plan(snapshot, &node, &options, services);
+            let planned = calico::plan(snapshot, &node, &options);
             report(&planned.problems);
             render(args, Set::Calico, &planned.context)
         }
@@ -113,8 +113,12 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
             let planned = plan(snapshot, &node, &options);
             report(&planned.problems);
             let role = if args.style == Style::Bird2 {
-                let tunnelled = tunnelled(snapshot, &node);
-                Role::Daemon { tunnelled }
+                Role::Daemon(Daemon {
+                    tunnelled: tunnelled(snapshot, &node),
+                    rejected: planned.kernel.services.clone(),
+                    reachable_by: planned.kernel.reachable_by.clone(),
+                    ignored_interfaces: planned.kernel.ignored_interfaces.clone(),
+                })
             } else {
                 Role::View
             };

@@ -1,9 +1,10 @@
-//! From the speaker's feed of best routes to the map that the agent plans with.
+//! From the speaker's feed of best routes to the map that the agent plans with, and the ways to peers beside them.
 //!
 //! The word that every peer has told us everything passes through here too, behind the routes: an agent that heard it
 //! by a shorter way would sweep routes that it is about to be told of, and lose the packets in between.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_agent::learned::Learned;
@@ -16,17 +17,23 @@ use tokio::sync::watch;
 /// Learned routes by prefix.
 pub(super) type Map = BTreeMap<Prefix, Learned>;
 
+/// Ways to peers (`reachableBy`): a route to the peer through a gateway, whatever is learned.
+pub(super) type Gateways = BTreeMap<Prefix, IpAddr>;
+
 /// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone has withdrawn
 /// nothing. `told` gets what `convergence` says, once the map has the routes that it is about.
 pub(super) async fn follow(
     feed: FibFeed,
     mut convergence: watch::Receiver<Convergence>,
+    mut gateways: watch::Receiver<Gateways>,
     routes: watch::Sender<Arc<Map>>,
     told: watch::Sender<Convergence>,
 ) {
+    let mut ways = Ways::default();
     loop {
         let next = convergence.borrow_and_update().clone();
-        apply(&routes, feed.take());
+        ways.apply(&routes, feed.take());
+        ways.change(&routes, &gateways.borrow_and_update());
         told.send_if_modified(|old| {
             let changed = *old != next;
             *old = next;
@@ -34,27 +41,75 @@ pub(super) async fn follow(
         });
         tokio::select! {
             changes = feed.changed() => match changes {
-                Some(changes) => apply(&routes, changes),
+                Some(changes) => ways.apply(&routes, changes),
                 None => return,
             },
             changed = convergence.changed() => if changed.is_err() { return },
+            changed = gateways.changed() => if changed.is_err() { return },
         }
     }
 }
 
-fn apply(sender: &watch::Sender<Arc<Map>>, changes: Vec<(Prefix, Option<LearnedRoute>)>) {
-    if changes.is_empty() {
-        return;
-    }
-    sender.send_modify(|map| {
-        let map = Arc::make_mut(map);
-        for (prefix, route) in changes {
-            match route {
-                Some(route) => map.insert(prefix, adapt(route)),
-                None => map.remove(&prefix),
-            };
+/// The ways in force, each with the learned route that it hides.
+#[derive(Debug, Default)]
+struct Ways(BTreeMap<Prefix, Option<Learned>>);
+
+impl Ways {
+    fn apply(
+        &mut self,
+        sender: &watch::Sender<Arc<Map>>,
+        changes: Vec<(Prefix, Option<LearnedRoute>)>,
+    ) {
+        if changes.is_empty() {
+            return;
         }
-    });
+        sender.send_modify(|map| {
+            let map = Arc::make_mut(map);
+            for (prefix, route) in changes {
+                let route = route.map(adapt);
+                match (self.0.get_mut(&prefix), route) {
+                    (Some(hidden), route) => *hidden = route,
+                    (None, Some(route)) => drop(map.insert(prefix, route)),
+                    (None, None) => drop(map.remove(&prefix)),
+                }
+            }
+        });
+    }
+
+    fn change(&mut self, sender: &watch::Sender<Arc<Map>>, gateways: &Gateways) {
+        let routes: Map = gateways
+            .iter()
+            .map(|(peer, via)| (*peer, way(*via)))
+            .collect();
+        sender.send_if_modified(|map| {
+            let same = self.0.len() == routes.len()
+                && routes
+                    .iter()
+                    .all(|(p, r)| self.0.contains_key(p) && map.get(p) == Some(r));
+            if same {
+                return false;
+            }
+            let map = Arc::make_mut(map);
+            for (prefix, hidden) in std::mem::take(&mut self.0) {
+                match hidden {
+                    Some(route) => drop(map.insert(prefix, route)),
+                    None => drop(map.remove(&prefix)),
+                }
+            }
+            for (prefix, route) in routes {
+                self.0.insert(prefix, map.insert(prefix, route));
+            }
+            true
+        });
+    }
+}
+
+fn way(via: IpAddr) -> Learned {
+    Learned {
+        next_hops: vec![via],
+        internal: false,
+        stale: false,
+    }
 }
 
 fn adapt(route: LearnedRoute) -> Learned {
@@ -62,5 +117,29 @@ fn adapt(route: LearnedRoute) -> Learned {
         next_hops: route.next_hops,
         internal: route.internal,
         stale: route.stale,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(n: u8) -> Learned {
+        way([10, 0, 0, n].into())
+    }
+
+    #[test]
+    fn a_way_hides_a_learned_route_and_gives_it_back() {
+        let prefix: Prefix = "10.1.0.2/32".parse().unwrap();
+        let (sender, map) = watch::channel(Arc::new(Map::from([(prefix, route(1))])));
+        let mut ways = Ways::default();
+        ways.change(&sender, &Gateways::from([(prefix, [10, 0, 0, 254].into())]));
+        assert_eq!(map.borrow()[&prefix], route(254));
+        ways.apply(&sender, vec![(prefix, None)]);
+        assert_eq!(map.borrow()[&prefix], route(254));
+        ways.change(&sender, &Gateways::from([(prefix, [10, 0, 0, 253].into())]));
+        assert_eq!(map.borrow()[&prefix], route(253));
+        ways.change(&sender, &Gateways::new());
+        assert!(map.borrow().is_empty(), "it was withdrawn meanwhile");
     }
 }

@@ -13,6 +13,7 @@ mod mtu;
 mod parting;
 mod publish;
 mod readdress;
+mod secrets;
 mod startup;
 mod tombstones;
 mod tunnels;

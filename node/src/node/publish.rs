@@ -1,24 +1,23 @@
 //! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the speaker.
 
-use std::collections::BTreeMap;
-
 use caracal_bgp::config::SpeakerConfig;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
 use caracal_topologies::{PlanOptions, Planned, RouterIdChoice, plan};
 
+use super::secrets::Secrets;
 use crate::config::{Backend, Config, RouterIdSetting};
 use caracal_model::Snapshot;
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
-pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config) -> Planned {
+pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
     let options = PlanOptions {
         router_id: match config.router_id {
             RouterIdSetting::NodeAddress => RouterIdChoice::NodeAddress,
             RouterIdSetting::Hash => RouterIdChoice::Hash,
             RouterIdSetting::Literal(id) => RouterIdChoice::Literal(id),
         },
-        secrets: BTreeMap::new(),
+        secrets: secrets.clone(),
         show_passwords: false,
     };
     let mut planned = plan(snapshot, &config.node, &options);

@@ -20,9 +20,12 @@ use tokio::sync::watch;
 use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
 use super::auditor::{self, Auditor};
+use super::learned::Gateways;
 use super::parting::InForce;
+use super::secrets::Secrets;
 use super::{
-    collector, drain, learned, mtu, parting, publish, readdress, startup, tombstones, tunnels,
+    collector, drain, learned, mtu, parting, publish, readdress, secrets, startup, tombstones,
+    tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
@@ -103,7 +106,16 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         .await
         .context("the watcher has ended")?;
 
-    let planned = publish::speaker_config(&view.borrow().snapshot, config);
+    let known = match &config.secrets_dir {
+        Some(folder) => secrets::read(folder)
+            .with_context(|| format!("CARACAL_SECRETS_DIR {}", folder.display()))?,
+        None => Secrets::new(),
+    };
+    let planned = publish::speaker_config(&view.borrow().snapshot, config, &known);
+    let (secrets, secrets_rx) = watch::channel(known);
+    if let Some(folder) = config.secrets_dir.clone() {
+        tokio::spawn(secrets::keep(folder, secrets.clone()));
+    }
     publish::log_changes(&[], &planned.problems, &config.node);
     // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC 4724 §4.1).
     let restarting = caracal_agent::dataplane::holds_our_routes().await?;
@@ -124,12 +136,14 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
 
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
     let (told, told_rx) = watch::channel(Told::default());
+    let (gateways, gateways_rx) = watch::channel(planned.kernel.reachable_by);
     let (in_force, in_force_rx) = watch::channel(InForce::of(planned.parting, &current));
     let (stage_in_force, stage_in_force_rx) = watch::channel(recalled.stage);
     let (drain_status, drain_status_rx) = watch::channel(recalled);
     tokio::spawn(publish_changes(Publisher {
         config: config.clone(),
         view: view.clone(),
+        secrets: (secrets, secrets_rx),
         drain: drain_status_rx.clone(),
         speaker: speaker.clone(),
         current,
@@ -137,6 +151,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         told,
         in_force,
         stage_in_force,
+        gateways,
     }));
     let reporter = parting::report(
         store.clone(),
@@ -159,6 +174,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     tokio::spawn(learned::follow(
         speaker.fib().await?,
         speaker.convergence(),
+        gateways_rx,
         learned_tx,
         converged_tx,
     ));
@@ -249,6 +265,8 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
 struct Publisher {
     config: Arc<Config>,
     view: watch::Receiver<View>,
+    /// The sender keeps the other end open without a folder to look at.
+    secrets: (watch::Sender<Secrets>, watch::Receiver<Secrets>),
     drain: watch::Receiver<drain::DrainStatus>,
     speaker: SpeakerHandle,
     /// What the speaker was told last.
@@ -258,6 +276,7 @@ struct Publisher {
     in_force: watch::Sender<Option<InForce>>,
     /// The stage of the drain that the speaker was told last.
     stage_in_force: watch::Sender<drain::Stage>,
+    gateways: watch::Sender<Gateways>,
 }
 
 /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan differs.
@@ -265,6 +284,7 @@ async fn publish_changes(mut publisher: Publisher) {
     let Publisher {
         config,
         view,
+        secrets: (_, secrets),
         drain,
         speaker,
         current,
@@ -272,6 +292,7 @@ async fn publish_changes(mut publisher: Publisher) {
         told,
         in_force,
         stage_in_force,
+        gateways,
     } = &mut publisher;
     // The snapshot may have moved on since the speaker was started with a plan.
     view.mark_changed();
@@ -279,19 +300,19 @@ async fn publish_changes(mut publisher: Publisher) {
         let alive = tokio::select! {
             changed = view.changed() => changed,
             changed = drain.changed() => changed,
+            changed = secrets.changed() => changed,
         };
         if alive.is_err() {
             return;
         }
         let snapshot = view.borrow_and_update().snapshot.clone();
         let stage = drain.borrow_and_update().stage;
-        let planned = publish::speaker_config(&snapshot, config);
+        let known = secrets.borrow_and_update().clone();
+        let planned = publish::speaker_config(&snapshot, config, &known);
         publish::log_changes(&problems.borrow(), &planned.problems, &config.node);
-        problems.send_if_modified(|old| {
-            let changed = *old != planned.problems;
-            *old = planned.problems;
-            changed
-        });
+        tell(problems, planned.problems);
+        // Before the sessions that need them.
+        tell(gateways, planned.kernel.reachable_by);
         let wanted = drain::at_stage(planned.config, stage);
         if wanted != *current {
             tracing::info!(
@@ -311,14 +332,18 @@ async fn publish_changes(mut publisher: Publisher) {
             originated: current.originate.keys().copied().collect(),
         });
         // Behind the configuration: a report is about sessions that the speaker has.
-        let next = InForce::of(planned.parting, current);
-        in_force.send_if_modified(|known| {
-            let changed = *known != next;
-            *known = next;
-            changed
-        });
+        tell(in_force, InForce::of(planned.parting, current));
         stage_in_force.send_replace(stage);
     }
+}
+
+/// Tells what is new.
+fn tell<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
+    sender.send_if_modified(|known| {
+        let changed = *known != next;
+        *known = next;
+        changed
+    });
 }
 
 /// Deletion needs a fresh datastore and converged peers; this keeps the answer current, and hands on the snapshots

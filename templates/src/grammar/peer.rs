@@ -359,14 +359,27 @@ fn policy(s: &str) -> Res<'_, Vec<Call<'_>>> {
     Ok((rest, vec![call]))
 }
 
-/// A call, the line that keeps a daemon's other routes out, or the final `accept;`.
+/// A call, the lines that keep a daemon's other routes out, or the final `accept;`.
 fn policy_line(s: &str) -> Res<'_, Option<Call<'_>>> {
     if let Ok((rest, _)) = token("accept")(s) {
         return token(";").map(|_| None).parse(rest);
     }
-    if let Ok((rest, _)) = token("if")(s) {
+    if let Ok((rest, _)) = (token("if"), token("source")).parse(s) {
+        let gateways = (
+            token("="),
+            token("RTS_STATIC"),
+            token("&&"),
+            token("dest"),
+            token("!="),
+            token("RTD_BLACKHOLE"),
+            token("then"),
+            token("reject"),
+            token(";"),
+        );
+        if let Ok((rest, _)) = gateways.map(|_| ()).parse(rest) {
+            return Ok((rest, None));
+        }
         let others = (
-            token("source"),
             token("!~"),
             token("["),
             token("RTS_BGP"),

@@ -22,7 +22,12 @@ pub(super) fn route(s: &str) -> Res<'_, Option<(Prefix, Origination)>> {
     if word != "route" {
         return terminated(family, token(";")).map(|_| None).parse(s);
     }
-    let (rest, destination) = terminated(prefix, token("blackhole")).parse(rest)?;
+    let (rest, destination) = prefix(rest)?;
+    // A daemon's own way to a peer; the speaker leaves those to the kernel.
+    if let Ok((rest, _)) = (token("via"), ip_address, token(";")).parse(rest) {
+        return Ok((rest, None));
+    }
+    let (rest, _) = token("blackhole")(rest)?;
     let (rest, attributes) = terminated(opt(block(attribute)), token(";")).parse(rest)?;
     let mut origination = Origination::default();
     for attribute in attributes.into_iter().flatten() {

@@ -10,7 +10,7 @@ proptest! {
     /// TEXT-1: what is rendered reads back as it was, whatever the text is for.
     #[test]
     fn text_1_round_trip(config in generate::config()) {
-        for role in [Role::View, Role::Daemon { tunnelled: Vec::new() }] {
+        for role in [Role::View, Role::Daemon(Daemon::default())] {
             let options = Options { role, show_passwords: true, ..Options::default() };
             let text = render(&config, &options).unwrap();
             match parse(&text) {
@@ -43,9 +43,7 @@ fn text_3_a_view_hides_passwords_and_does_not_parse_without_them() {
     for options in [
         with_passwords(),
         Options {
-            role: Role::Daemon {
-                tunnelled: Vec::new(),
-            },
+            role: Role::Daemon(Daemon::default()),
             ..Options::default()
         },
     ] {
@@ -73,13 +71,14 @@ fn what_bird_cannot_write_is_named() {
 
 #[test]
 fn tunnelled_pools_are_left_out_of_the_kernel_and_it_says_so() {
-    let role = Role::Daemon {
+    let role = Role::Daemon(Daemon {
         tunnelled: vec![Tunnelled {
             prefix: "10.245.0.0/16".parse().unwrap(),
             encap: "VXLAN",
             direct_within: None,
         }],
-    };
+        ..Daemon::default()
+    });
     let options = Options {
         role,
         ..Options::default()
@@ -98,4 +97,31 @@ fn text_has_no_blank_noise() {
     let text = render(&empty(), &Options::default()).unwrap();
     assert!(!text.contains("\n\n\n"), "{text}");
     assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
+}
+
+#[test]
+fn a_daemon_keeps_services_and_ways_to_peers_apart() {
+    let mut config = empty();
+    let peer = PeerConfig::new("10.1.0.2".parse().unwrap(), Asn(65000));
+    config.peers.insert(PeerName::from("Global_10_1_0_2"), peer);
+    let role = Role::Daemon(Daemon {
+        rejected: ["10.96.0.0/12".parse().unwrap()].into(),
+        reachable_by: [("10.1.0.2/32".parse().unwrap(), [10, 0, 0, 254].into())].into(),
+        ignored_interfaces: vec!["eth9*".to_owned()],
+        ..Daemon::default()
+    });
+    let options = Options {
+        role,
+        ..Options::default()
+    };
+    let text = render(&config, &options).unwrap();
+    for line in [
+        "      if net ~ [ 10.96.0.0/12+ ] then reject;",
+        "  route 10.1.0.2/32 via 10.0.0.254;",
+        "      if source = RTS_STATIC && dest != RTD_BLACKHOLE then reject;",
+        "  interface -\"eth9*\", -\"cali*\", -\"kube-ipvs*\", \"*\";",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+    }
+    assert_eq!(parse(&text).unwrap(), config);
 }

@@ -25,7 +25,7 @@ pub use context::{
     Block, Community, Context, Daemon, Filter, FilterCall, Function, KernelPool, Peer, Reach, Rule,
 };
 
-use crate::services::{ServiceRoutes, Services};
+use crate::services::{self, ServiceRoutes};
 use crate::settings::PRIORITY_BASE;
 use crate::view::{View, path};
 use crate::{PlanOptions, Problems, router_id};
@@ -39,27 +39,21 @@ pub struct Planned {
     pub problems: Vec<Problem>,
 }
 
-/// Plans the files of one node. Without `services`, the ranges of the BGPConfiguration are announced and no
-/// single service is.
+/// Plans the files of one node.
 #[must_use]
-pub fn plan(
-    snapshot: &Snapshot,
-    node: &NodeName,
-    options: &PlanOptions,
-    services: &Services,
-) -> Planned {
+pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
     let mut problems = Problems::default();
     let view = View::new(snapshot, node, options, &mut problems);
-    let routes = services.routes(snapshot, node);
+    let routes = services::routes(&view, &mut problems);
     let context = Context {
         node: node.to_string(),
         ipv4: daemon(&view, Family::Ipv4, &routes, &mut problems),
         ipv6: daemon(&view, Family::Ipv6, &routes, &mut problems),
     };
-    let mut problems = problems.into_vec();
-    // Here, unlike in the native speaker, services and static routes are served.
-    problems.retain(|p| !matches!(p.code.as_str(), "bgp.services_unused" | "bgp.reachable_by"));
-    Planned { context, problems }
+    Planned {
+        context,
+        problems: problems.into_vec(),
+    }
 }
 
 fn daemon(
@@ -158,7 +152,10 @@ fn has_port(spec: &BgpConfigurationSpec) -> bool {
 }
 
 /// `spec.ignoredInterfaces`; a pattern that BIRD cannot write is left out and reported.
-fn ignored_interfaces(global: &BgpConfigurationSpec, problems: &mut Problems) -> Vec<String> {
+pub(crate) fn ignored_interfaces(
+    global: &BgpConfigurationSpec,
+    problems: &mut Problems,
+) -> Vec<String> {
     let patterns = global.extra.get("ignoredInterfaces");
     let mut usable = Vec::new();
     for pattern in patterns.and_then(Value::as_array).into_iter().flatten() {

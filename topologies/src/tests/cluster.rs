@@ -387,7 +387,6 @@ spec: {bindMode: Sometimes, nodeMeshMaxRestartTime: soon, asNumber: 0, serviceCl
             "bgp.as_number",
             "bgp.bind_mode",
             "bgp.restart_time",
-            "bgp.services_unused",
             "node.as_number",
             "node.same_address"
         ]

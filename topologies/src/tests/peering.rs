@@ -283,9 +283,10 @@ spec: {localWorkloadSelector: all()}
             ("bgp.peer", "nothing"),
             ("bgp.peer", "six"),
             ("bgp.peer", "workload"),
-            ("bgp.reachable_by", "via"),
             ("bgp.restart_time", "via"),
         ]
     );
-    assert_eq!(codes(&a).len(), 7);
+    assert_eq!(codes(&a).len(), 6);
+    let via: (Prefix, IpAddr) = ("10.1.0.2/32".parse().unwrap(), [10, 0, 0, 254].into());
+    assert_eq!(a.kernel.reachable_by, BTreeMap::from([via]));
 }

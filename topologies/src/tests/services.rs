@@ -33,10 +33,17 @@ const SERVICES: &str = "
 ";
 
 fn routes(node: &str, texts: &[&str]) -> (Vec<String>, Vec<String>) {
-    let snapshot = snapshot(&[&[THREE, RANGES][..], texts].concat());
-    let services: Services = from_yaml(SERVICES).unwrap().services;
+    let snapshot = snapshot(&[&[THREE, RANGES, SERVICES][..], texts].concat());
+    let (services, faults) = Services::of(&snapshot);
+    assert_eq!(faults, []);
     let routes = services.routes(&snapshot, &node.into());
     let text = |set: &BTreeSet<Prefix>| set.iter().map(ToString::to_string).collect();
+    // The speaker's plan says the same, of the families in which the node has an address.
+    let planned = plan(&snapshot, &node.into(), &PlanOptions::default());
+    let v4 = |p: &&Prefix| p.family() == Family::Ipv4;
+    let told: BTreeSet<Prefix> = planned.config.originate.keys().copied().collect();
+    assert_eq!(told, routes.announced.iter().filter(v4).copied().collect());
+    assert_eq!(planned.kernel.services, routes.rejected);
     (text(&routes.announced), text(&routes.rejected))
 }
 
@@ -106,10 +113,14 @@ fn endpoints_carry_the_orchestrators_name() {
 #[test]
 fn what_is_no_address_is_reported() {
     let text = "{apiVersion: v1, kind: Service, metadata: {name: s}, spec: {externalIPs: [1.2.3]}}";
-    let resources = from_yaml(text).unwrap();
-    assert_eq!(resources.unknown[0].subject, "Service default/s");
+    let planned = plan(
+        &snapshot(&[THREE, RANGES, text]),
+        &"a".into(),
+        &PlanOptions::default(),
+    );
+    assert_eq!(planned.problems[0].subject, "Service default/s");
     assert!(
-        resources.unknown[0]
+        planned.problems[0]
             .reason
             .contains("\"1.2.3\" is no address")
     );
@@ -126,4 +137,30 @@ fn secrets() {
         .collect();
     assert_eq!(all, [("a", "hunter2"), ("c", "a"), ("d", "plain")]);
     assert_eq!(resources.unknown.len(), 1);
+}
+
+#[test]
+fn service_routes_have_our_next_hop_priority_and_communities() {
+    let communities = "
+kind: BGPConfiguration
+metadata: {name: default}
+spec:
+  serviceExternalIPs: [{cidr: 192.0.2.0/24}]
+  communities: [{name: public, value: '64512:7'}]
+  prefixAdvertisements: [{cidr: 192.0.2.0/24, communities: [public]}]
+";
+    let snapshot = snapshot(&[THREE, communities, SERVICES]);
+    let config = plan(&snapshot, &"a".into(), &PlanOptions::default()).config;
+    let external: Prefix = "192.0.2.1/32".parse().unwrap();
+    for prefix in ["192.0.2.0/24".parse().unwrap(), external] {
+        let route = &config.originate[&prefix];
+        assert_eq!(route.next_hop, Some([10, 0, 0, 9].into()));
+        assert_eq!(route.local_pref, Some(CALICO_LOCAL_PREF));
+        let told: Vec<_> = route.communities.iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["64512:7"]);
+    }
+    // Without ranges nothing of a service is announced, whatever there is.
+    let none = super::cluster::snapshot(&[THREE, SERVICES]);
+    let config = plan(&none, &"a".into(), &PlanOptions::default()).config;
+    assert!(config.originate.is_empty());
 }

@@ -10,7 +10,6 @@ use caracal_datastore::watch::{View, WatchOptions};
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Snapshot};
-use caracal_topologies::services::Services;
 use caracal_topologies::{SecretName, resources};
 use tokio::runtime::Runtime;
 use tokio::sync::watch::Receiver;
@@ -22,8 +21,6 @@ const FIRST_LIST: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(in crate::cli) struct Data {
     pub(in crate::cli) snapshot: Snapshot,
-    /// From files only: the datastore holds none.
-    pub(in crate::cli) services: Services,
     /// From files only.
     pub(in crate::cli) secrets: BTreeMap<SecretName, Password>,
 }
@@ -136,7 +133,6 @@ fn from_files(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<D
                 .iter()
                 .map(|p| format!("{}: {}: {}", path.display(), p.subject, p.reason)),
         );
-        data.services.merge(resources.services);
         data.secrets.extend(resources.secrets);
     }
     Ok(data)

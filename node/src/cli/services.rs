@@ -1,0 +1,215 @@
+//! `caracal services`: Kubernetes' Services and their endpoints, placed in the datastore for the nodes to read. Nothing
+//! here asks an API server; `kubectl get services,endpointslices -A -o json | caracal services apply - --prune` does.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use caracal_datastore::{EtcdStore, Store};
+use caracal_model::keys::{self, Key};
+use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{NodeName, Snapshot};
+use caracal_topologies::resources;
+use caracal_topologies::services::Services;
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::ipam::on_store;
+use super::{mode, print_json, table};
+use crate::args::{Output, OutputArgs};
+
+/// Writes of one transaction; etcd takes 128.
+const BATCH: usize = 100;
+
+/// Fields that change without a meaning for routes, or that nobody here reads; without them most updates of an
+/// endpoint are none.
+const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
+
+/// `caracal services COMMAND`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServicesCommand {
+    /// Places Services, Endpoints and EndpointSlices in the datastore.
+    Apply {
+        /// Files with documents of Kubernetes' API, as `kubectl get -o yaml` or `-o json` prints them; - is standard
+        /// input.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Remove what the files do not hold.
+        #[arg(long)]
+        prune: bool,
+    },
+    /// Shows what each node announces of services.
+    Show {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}
+
+pub(super) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
+    on_store(async |store| match command {
+        ServicesCommand::Apply { files, prune } => apply(&store, &files, prune).await,
+        ServicesCommand::Show { output } => show(&store, output.output).await,
+    })
+}
+
+async fn apply(store: &EtcdStore, files: &[PathBuf], prune: bool) -> anyhow::Result<ExitCode> {
+    let mut wanted = BTreeMap::new();
+    for file in files {
+        wanted.extend(read(file)?);
+    }
+    let range = Range::Prefix(keys::documents_prefix());
+    let there = store.read(&[range]).await?.ranges.into_iter().flatten();
+    let mut there: BTreeMap<String, (i64, Vec<u8>)> = there
+        .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
+        .collect();
+    let (mut put, mut deleted) = (0, 0);
+    let mut txn = Txn::new();
+    for (path, value) in wanted {
+        txn = match there.remove(&path) {
+            Some((_, old)) if old == value => continue,
+            Some((revision, _)) => txn.update(path, revision, value),
+            None => txn.create(path, value),
+        };
+        put += 1;
+        if txn.writes.len() == BATCH {
+            commit(store, std::mem::take(&mut txn)).await?;
+        }
+    }
+    if prune {
+        for (path, (revision, _)) in there {
+            txn = txn.delete(path, revision);
+            deleted += 1;
+            if txn.writes.len() == BATCH {
+                commit(store, std::mem::take(&mut txn)).await?;
+            }
+        }
+    }
+    commit(store, txn).await?;
+    println!("{put} written, {deleted} deleted");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn commit(store: &EtcdStore, txn: Txn) -> anyhow::Result<()> {
+    if txn.writes.is_empty() {
+        return Ok(());
+    }
+    match store.commit(&txn).await? {
+        TxnOutcome::Committed(_) => Ok(()),
+        TxnOutcome::Conflict => anyhow::bail!("somebody else writes services too; try again"),
+    }
+}
+
+/// The documents of a file by their paths.
+fn read(file: &Path) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let mut text = String::new();
+    if file == Path::new("-") {
+        let mut input = std::io::stdin();
+        input
+            .read_to_string(&mut text)
+            .context("reading standard input")?;
+    } else {
+        text =
+            std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    }
+    documents(&text).with_context(|| file.display().to_string())
+}
+
+fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let resources = resources::from_yaml(text)?;
+    let mut snapshot = Snapshot::default();
+    let faults = resources.apply(&mut snapshot);
+    anyhow::ensure!(
+        faults.is_empty(),
+        "{}",
+        faults
+            .iter()
+            .map(|p| format!("{}: {}", p.subject, p.reason))
+            .collect::<Vec<_>>()
+            .join("; ")
+    );
+    let (_, faults) = Services::of(&snapshot);
+    for fault in faults {
+        eprintln!("{}: {}", fault.subject, fault.reason);
+    }
+    let others = resources.len() - snapshot.documents.len();
+    anyhow::ensure!(
+        others == 0,
+        "{others} document(s) are no Service, Endpoints or EndpointSlice"
+    );
+    let path =
+        |((kind, namespace, name), document): (_, caracal_model::snapshot::Versioned<Value>)| {
+            let key = Key::Document {
+                kind,
+                namespace,
+                name,
+            };
+            let mut value = Value::clone(&document);
+            if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+                for field in NOISE {
+                    metadata.remove(field);
+                }
+            }
+            (key.to_path(), value.to_string().into_bytes())
+        };
+    Ok(snapshot.documents.into_iter().map(path).collect())
+}
+
+async fn show(store: &EtcdStore, output: Output) -> anyhow::Result<ExitCode> {
+    let mut snapshot = mode::read(store).await?;
+    let answer = store
+        .read(&[Range::Prefix(keys::documents_prefix())])
+        .await?;
+    for entry in answer.ranges.iter().flatten() {
+        snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
+    }
+    let (services, _) = Services::of(&snapshot);
+    let routes: BTreeMap<&NodeName, Vec<String>> = snapshot
+        .nodes
+        .keys()
+        .map(|node| {
+            let announced = services.routes(&snapshot, node).announced;
+            (node, announced.iter().map(ToString::to_string).collect())
+        })
+        .collect();
+    match output {
+        Output::Json => print_json(&serde_json::to_value(&routes)?),
+        Output::Table => {
+            let mut shown = table(&["NODE", "ANNOUNCES"]);
+            for (node, routes) in routes {
+                shown.add_row([node.to_string(), routes.join(", ")]);
+            }
+            println!("{shown}");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::documents;
+
+    #[test]
+    fn documents_are_stored_by_kind_namespace_and_name_without_noise() {
+        let text = r#"{"kind": "List", "apiVersion": "v1", "items": [
+            {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "n", "resourceVersion": "7"}, "spec": {}},
+            {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "web-1"}}]}"#;
+        let found = documents(text).unwrap();
+        let paths: Vec<_> = found.keys().collect();
+        assert_eq!(
+            paths,
+            [
+                "/calico/caracal/v1/endpointslices/default/web-1",
+                "/calico/caracal/v1/services/n/web"
+            ]
+        );
+        let service =
+            String::from_utf8(found["/calico/caracal/v1/services/n/web"].clone()).unwrap();
+        assert!(!service.contains("resourceVersion"), "{service}");
+        let error = documents("kind: Node\nmetadata: {name: a}\nspec: {}").unwrap_err();
+        assert!(error.to_string().contains("no Service"), "{error}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Addresses of Kubernetes' services, announced by the native speaker to a real BIRD outside the cluster: ranges, the
+//! local policy, communities. The router is behind a gateway (`reachableBy`) and has a password.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use caracal_lab::{Lab, error_chain, ip, netns, program, wait_until};
+use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
+
+const ROUTER: &str = "10.50.0.1";
+
+/// Two nodes, and a namespace for a router whose address is on no link of theirs.
+fn topology(secrets: &str) -> String {
+    let node = |n: u8| {
+        format!(
+            "  - {{name: n{n}, segment: lan, address: 10.0.0.1{n}, pods: 1, env: {{CARACAL_SECRETS_DIR: {secrets}}}}}\n"
+        )
+    };
+    format!(
+        "name: svc
+pool: {{cidr: 10.244.0.0/16, blockSize: 26}}
+segments:
+  - {{name: lan, cidr: 10.0.0.0/24}}
+nodes:
+{}{}  - {{name: tor, segment: lan, address: 10.0.0.31, kind: plain}}
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPConfiguration
+    metadata: {{name: default}}
+    spec:
+      serviceClusterIPs: [{{cidr: 10.96.0.0/12}}]
+      serviceExternalIPs: [{{cidr: 192.0.2.0/24}}]
+      communities: [{{name: public, value: '64512:7'}}]
+      prefixAdvertisements: [{{cidr: 192.0.2.0/24, communities: [public]}}]
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {{name: tor}}
+    spec: {{peerIP: {ROUTER}, asNumber: 65001, reachableBy: 10.0.0.31, ttlSecurity: 2, password: {{secretKeyRef: {{name: bgp, key: tor}}}}}}
+",
+        node(1),
+        node(2)
+    )
+}
+
+/// A BIRD in the router's namespace.
+struct Bird {
+    child: Child,
+    socket: PathBuf,
+    netns: String,
+}
+
+impl Bird {
+    fn start(lab: &Lab) -> Self {
+        let netns = lab.netns("tor").unwrap();
+        ip::batch(Some(&netns), &[format!("address add {ROUTER}/32 dev lo")]).unwrap();
+        let peer = |n: u8| {
+            format!(
+                "protocol bgp n{n} {{ local {ROUTER} as 65001; neighbor 10.0.0.1{n} as 64512; multihop 2; ttl security on;\n\
+                 password \"hunter2\"; connect retry time 1; connect delay time 1; error wait time 1, 2; ipv4 {{ import all; export none; add paths off; }}; }}\n"
+            )
+        };
+        let text = format!(
+            "router id {ROUTER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n{}{}",
+            peer(1),
+            peer(2)
+        );
+        let folder = lab.folder().path();
+        let (file, socket) = (folder.join("tor.conf"), folder.join("tor.ctl"));
+        std::fs::write(&file, text).unwrap();
+        let mut command = program::command("bird").unwrap();
+        command
+            .arg("-f")
+            .arg("-c")
+            .arg(&file)
+            .arg("-s")
+            .arg(&socket);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = netns::spawn(&netns, &mut command).unwrap();
+        Self {
+            child,
+            socket,
+            netns,
+        }
+    }
+
+    fn ask(&self, question: &str) -> Result<String, String> {
+        let mut command = program::command("birdc").unwrap();
+        command
+            .arg("-s")
+            .arg(&self.socket)
+            .args(question.split(' '));
+        program::call(Some(&self.netns), &mut command, b"", 10 * SECOND).map_err(|e| e.to_string())
+    }
+
+    /// Waits until the routes to a prefix come from exactly these nodes; gives what BIRD says of them.
+    fn await_from(&self, prefix: &str, nodes: &[&str]) -> String {
+        let what = format!("{prefix} from {nodes:?}");
+        wait_until(40 * SECOND, &what, || {
+            // Without any route BIRD answers with an error.
+            let told = self
+                .ask(&format!("show route {prefix} all"))
+                .unwrap_or_default();
+            let from = |n: &&str| told.contains(&format!("[{n} "));
+            let seen: Vec<&str> = ["n1", "n2"].into_iter().filter(from).collect();
+            if seen == nodes { Ok(told) } else { Err(told) }
+        })
+        .unwrap()
+    }
+}
+
+impl Drop for Bird {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// A service with the local policy whose one ready endpoint is on a node.
+fn documents(endpoint_on: &str, other: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec: {{type: ClusterIP, clusterIP: 10.96.0.10, externalIPs: [192.0.2.10, 203.0.113.1], externalTrafficPolicy: Local}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web-x7, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
+endpoints:
+  - {{nodeName: {endpoint_on}, conditions: {{ready: true}}}}
+  - {{nodeName: {other}, conditions: {{ready: false}}}}
+"
+    )
+}
+
+#[test]
+fn service_addresses_are_announced_where_their_endpoints_are() {
+    if !possible(
+        "service_addresses_are_announced_where_their_endpoints_are",
+        &["bird", "birdc"],
+    ) {
+        return;
+    }
+    let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
+    std::fs::create_dir_all(secrets.join("bgp")).unwrap();
+    let lab = up_text(&topology(secrets.to_str().unwrap()), "services", "svc");
+    let apply = |text: &str, more: &[&str]| {
+        let file = lab.folder().path().join("services.yaml");
+        std::fs::write(&file, text).unwrap();
+        let arguments = [&["services", "apply", file.to_str().unwrap()], more].concat();
+        lab.caracal("n1", &arguments)
+            .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+    };
+    // Without its password the session does not exist, and says so; with the file it comes.
+    for node in ["n1", "n2"] {
+        await_status(&lab, node, 30 * SECOND, "the missing password told", |s| {
+            let told = s.problems.iter().any(|p| p.code == "bgp.password");
+            let peers = s.peers.iter().filter(|p| p.kind == "global").count();
+            if told && peers == 0 {
+                Ok(())
+            } else {
+                Err(format!("{:?}", s.problems))
+            }
+        });
+    }
+    std::fs::write(secrets.join("bgp/tor"), "hunter2\n").unwrap();
+    let bird = Bird::start(&lab);
+    await_settled(&lab);
+    for node in ["n1", "n2"] {
+        let routes = lab.routes(node).unwrap();
+        let way = routes
+            .iter()
+            .find(|r| r.dst == ROUTER)
+            .expect("reachableBy");
+        assert_eq!(way.gateway, "10.0.0.31".parse().ok());
+    }
+
+    // Ranges come from every node, and are nobody's kernel route.
+    bird.await_from("10.96.0.0/12", &["n1", "n2"]);
+    let range = bird.await_from("192.0.2.0/24", &["n1", "n2"]);
+    assert!(range.contains("(64512,7)"), "{range}");
+    let told = apply(&documents("n2", "n1"), &[]);
+    assert!(told.contains("2 written"), "{told}");
+    assert!(apply(&documents("n2", "n1"), &[]).contains("0 written"));
+    let external = bird.await_from("192.0.2.10/32", &["n2"]);
+    assert!(external.contains("(64512,7)"), "{external}");
+    bird.await_from("10.96.0.10/32", &["n2"]);
+    let kernel = lab.routes("n1").unwrap();
+    let served: Vec<_> = kernel
+        .iter()
+        .filter(|r| r.dst.starts_with("10.96.") || r.dst.starts_with("192.0.2."))
+        .collect();
+    assert!(served.is_empty(), "{served:?}");
+    // Outside of the ranges: not announced, whatever the service says.
+    assert!(!bird.ask("show route").unwrap().contains("203.0.113.1"));
+
+    apply(&documents("n1", "n2"), &[]);
+    bird.await_from("192.0.2.10/32", &["n1"]);
+    let shown = lab.caracal("n1", &["services", "show"]).unwrap();
+    assert!(shown.contains("192.0.2.10/32"), "{shown}");
+    let told = apply("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
+    assert!(told.contains("2 deleted"), "{told}");
+    bird.await_from("192.0.2.10/32", &[]);
+    bird.await_from("192.0.2.0/24", &["n1", "n2"]);
+    std::fs::remove_dir_all(&secrets).unwrap();
+}

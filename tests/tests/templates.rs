@@ -1,0 +1,331 @@
+//! Rendered files against real daemons: a node's native speaker and a real BIRD 2 with the node's rendered file announce
+//! and accept the same routes, over all example topologies; and `caracal render --watch` follows a live datastore.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use caracal_lab::topology::NodeKind;
+use caracal_lab::{Lab, Topology, netns, program, wait_until};
+use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
+use serde_json::Value;
+
+/// What a route says: prefix → attributes that other speakers act on.
+type Routes = BTreeMap<String, String>;
+
+/// What `observer` has received from an address, and not kept from before.
+fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, String> {
+    let text = lab.caracal(observer, &["bgp", "received", address, "-o", "json"]);
+    let routes: Vec<Value> =
+        serde_json::from_str(&text.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    if routes.iter().any(|r| r["stale"] == true) {
+        return Err(format!("{observer} still has stale routes of {address}"));
+    }
+    let said = |r: &Value| {
+        let what = [
+            "next_hop",
+            "local_pref",
+            "med",
+            "as_path",
+            "origin",
+            "communities",
+            "originator_id",
+            "cluster_list",
+        ]
+        .map(|field| format!("{field}={}", r[field]));
+        (r["prefix"].as_str().unwrap().to_owned(), what.join(" "))
+    };
+    Ok(routes.iter().map(said).collect())
+}
+
+/// The best learned routes of the native speaker with their next hops.
+fn native_accepts(lab: &Lab, node: &str) -> Routes {
+    let text = lab.caracal(node, &["bgp", "routes", "-o", "json"]).unwrap();
+    let routes: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let best = |r: &&Value| r["status"] == "best" && !r["peer"].is_null();
+    let hop = |r: &Value| r["next_hop"].as_str().unwrap_or_default().to_owned();
+    let entry = |r: &Value| (r["prefix"].as_str().unwrap().to_owned(), hop(r));
+    let routes: Routes = routes.iter().filter(best).map(entry).collect();
+    assert!(!routes.is_empty(), "{text}");
+    routes
+}
+
+/// The same from `birdc show route all`: a line of a prefix or another path of it, then its attributes.
+fn bird_accepts(told: &str) -> Routes {
+    let mut routes = Routes::new();
+    let (mut prefix, mut counts) = (String::new(), false);
+    for line in told.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if !line.starts_with(char::is_whitespace) && first.contains('/') {
+            first.clone_into(&mut prefix);
+        }
+        if line.contains(" [") {
+            let bgp = ["[Mesh_", "[Node_", "[Global_"]
+                .iter()
+                .any(|p| line.contains(p));
+            counts = bgp && line.contains("] * (");
+        }
+        if let Some(hop) = line.trim().strip_prefix("BGP.next_hop: ")
+            && counts
+        {
+            let hop = hop.split_whitespace().next().unwrap_or_default();
+            routes.insert(prefix.clone(), hop.to_owned());
+        }
+    }
+    routes
+}
+
+/// A daemon that goes with its owner.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// Replaces a node's speaker by BIRD with the rendered file, and compares what everybody hears and it hears.
+fn compare(lab: &mut Lab, node: &str) {
+    let observers: Vec<String> = caracals(lab).into_iter().filter(|n| n != node).collect();
+    let layout = lab.layout().node(node).unwrap();
+    let addresses: Vec<String> = layout
+        .uplink
+        .addresses()
+        .map(|(a, _)| a.to_string())
+        .collect();
+    let told = |lab: &Lab| -> Result<BTreeMap<(String, String), Routes>, String> {
+        let mut all = BTreeMap::new();
+        for observer in &observers {
+            let peers = lab.node_status(observer).map_err(|e| e.to_string())?.peers;
+            for address in &addresses {
+                if peers
+                    .iter()
+                    .any(|p| p.address.is_some_and(|a| a.to_string() == *address))
+                {
+                    let routes = announced_to(lab, observer, address)?;
+                    all.insert((observer.clone(), address.clone()), routes);
+                }
+            }
+        }
+        Ok(all)
+    };
+    let native = told(lab).unwrap();
+    assert!(
+        native.values().any(|routes| !routes.is_empty()),
+        "{native:?}"
+    );
+    let accepted = native_accepts(lab, node);
+    let text = lab
+        .caracal(node, &["render", "--node", node, "--style", "bird2"])
+        .unwrap();
+    lab.stop_node(node).unwrap();
+    let netns = lab.netns(node).unwrap();
+    let folder = lab.folder().path();
+    let (file, socket) = (folder.join("twin.conf"), folder.join("twin.ctl"));
+    fs::write(&file, text).unwrap();
+    let mut command = program::command("bird").unwrap();
+    command
+        .arg("-f")
+        .arg("-c")
+        .arg(&file)
+        .arg("-s")
+        .arg(&socket);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let bird = Daemon(netns::spawn(&netns, &mut command).unwrap());
+    let what = format!("{node}: BIRD announces what the native speaker did");
+    wait_until(60 * SECOND, &what, || match told(lab)? {
+        bird if bird == native => Ok(()),
+        bird => Err(format!("native {native:#?}\nBIRD {bird:#?}")),
+    })
+    .unwrap();
+    let what = format!("{node}: BIRD accepts what the native speaker did");
+    wait_until(60 * SECOND, &what, || {
+        let mut command = program::command("birdc").unwrap();
+        command
+            .arg("-s")
+            .arg(&socket)
+            .args(["show", "route", "all"]);
+        let told = program::call(Some(&netns), &mut command, b"", 10 * SECOND);
+        let told = told.map_err(|e| e.to_string())?;
+        match bird_accepts(&told) {
+            same if same == accepted => Ok(()),
+            other => Err(format!("native {accepted:?}\nBIRD {other:?}\n{told}")),
+        }
+    })
+    .unwrap();
+    println!(
+        "{}: {node}: {} routes accepted, {} peers told the same",
+        lab.name(),
+        accepted.len(),
+        native.len()
+    );
+    drop(bird);
+    lab.start_node(node).unwrap();
+    lab.await_node(node).unwrap();
+}
+
+#[test]
+fn a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does() {
+    let name = "a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does";
+    if !possible(name, &["bird", "birdc"]) {
+        return;
+    }
+    let folder = example("x").parent().unwrap().to_owned();
+    let mut examples: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    examples.sort();
+    assert!(examples.len() >= 6);
+    for file in examples {
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        let topology = Topology::parse(&text, stem).unwrap();
+        let mut lab = up(stem, "tpl-twin");
+        await_settled(&lab);
+        let natives: Vec<_> = topology
+            .nodes
+            .iter()
+            .filter(|n| n.kind == NodeKind::Caracal)
+            .collect();
+        // A node with pods announces something; a reflector passes on what others do.
+        let with_pods = natives.iter().find(|n| !n.pods.value.0.is_empty());
+        let reflector = natives
+            .iter()
+            .find(|n| n.route_reflector_cluster_id.is_some());
+        for node in with_pods.into_iter().chain(reflector) {
+            compare(&mut lab, &node.name.value);
+            await_settled(&lab);
+        }
+    }
+}
+
+/// `caracal render --watch` beside etcd.
+fn watch(lab: &Lab, out: &Path, arguments: &[&str]) -> (Daemon, PathBuf) {
+    let log = lab.folder().path().join("render.log");
+    let mut command = Command::new(binary());
+    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::plan::ETCD_PORT);
+    command
+        .env("ETCD_ENDPOINTS", endpoint)
+        .args(["render", "--watch", "--node", "node1", "--out"])
+        .arg(out)
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log).unwrap());
+    (
+        Daemon(netns::spawn(&lab.layout().etcd_netns(), &mut command).unwrap()),
+        log,
+    )
+}
+
+/// Waits for a text in a file.
+fn await_text(file: &Path, what: &str, condition: impl Fn(&str) -> bool) -> String {
+    wait_until(40 * SECOND, what, || match fs::read_to_string(file) {
+        Ok(text) if condition(&text) => Ok(text),
+        other => Err(format!("{}: {other:?}", file.display())),
+    })
+    .unwrap()
+}
+
+#[test]
+fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
+    if !possible(
+        "rendered_files_follow_the_datastore_and_the_last_good_ones_stay",
+        &["bird"],
+    ) {
+        return;
+    }
+    let lab = up("full-mesh", "tpl-watch");
+    await_settled(&lab);
+    let out = lab.folder().path().join("rendered");
+    fs::create_dir_all(&out).unwrap();
+    let put = |name: &str, spec: &str| {
+        let key = format!("/calico/resources/v3/projectcalico.org/bgppeers/{name}");
+        let value = format!(
+            r#"{{"kind":"BGPPeer","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{spec}}}"#
+        );
+        lab.etcdctl(&["put", &key], value.as_bytes()).unwrap();
+    };
+    // The six files of Calico's set; the check refuses what names a forbidden peer, the reload counts.
+    let check = "! grep -q 10.9.9.9 {dir}/bird.cfg || { echo no such peer here >&2; exit 1; }";
+    let arguments = [
+        "--style",
+        "calico",
+        "--check-cmd",
+        check,
+        "--reload-cmd",
+        "echo told >> {dir}/told",
+    ];
+    let (renderer, log) = watch(&lab, &out, &arguments);
+    let told = |n: usize| move |text: &str| text.lines().count() == n;
+    await_text(&out.join("told"), "the first reload", told(1));
+    for file in [
+        "bird.cfg",
+        "bird_aggr.cfg",
+        "bird_ipam.cfg",
+        "bird6.cfg",
+        "bird6_aggr.cfg",
+        "bird6_ipam.cfg",
+    ] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    put("tor", r#"{"peerIP":"10.0.0.99","asNumber":65001}"#);
+    let good = await_text(&out.join("bird.cfg"), "the new peer", |t| {
+        t.contains("Global_10_0_0_99")
+    });
+    await_text(&out.join("told"), "the second reload", told(2));
+    put("bad", r#"{"peerIP":"10.9.9.9","asNumber":65001}"#);
+    await_text(&log, "the complaint", |t| {
+        t.contains("last good files stay") && t.contains("no such peer here")
+    });
+    assert_eq!(fs::read_to_string(out.join("bird.cfg")).unwrap(), good);
+    // The next good value goes through, whatever was refused before.
+    put("bad", r#"{"peerIP":"10.0.0.98","asNumber":65001}"#);
+    await_text(&out.join("bird.cfg"), "the corrected peer", |t| {
+        t.contains("Global_10_0_0_98")
+    });
+    await_text(&out.join("told"), "the third reload", told(3));
+    assert!(!out.join(".caracal-candidate").exists());
+    drop(renderer);
+
+    // BIRD 2 checks its own file; a user's template that BIRD refuses changes nothing, and one with a mistake is shown.
+    let (bird, mine) = (
+        lab.folder().path().join("bird2"),
+        lab.folder().path().join("mine"),
+    );
+    fs::create_dir_all(&bird).unwrap();
+    fs::create_dir_all(&mine).unwrap();
+    let check = "bird -p -c {dir}/bird.conf";
+    let arguments = [
+        "--style",
+        "bird2",
+        "--templates",
+        mine.to_str().unwrap(),
+        "--check-cmd",
+        check,
+    ];
+    let (renderer, log) = watch(&lab, &bird, &arguments);
+    let good = await_text(&bird.join("bird.conf"), "BIRD's file", |t| {
+        t.contains("Global_10_0_0_98")
+    });
+    fs::write(mine.join("kernel.hbs"), "no such statement;\n").unwrap();
+    await_text(&log, "BIRD's complaint", |t| t.contains("syntax error"));
+    fs::write(mine.join("kernel.hbs"), "# {{router_idd}}\n").unwrap();
+    let place = await_text(&log, "the place of the mistake", |t| {
+        t.contains("router_idd")
+    });
+    assert!(
+        place.contains("kernel.hbs:1:") && place.contains("^"),
+        "{place}"
+    );
+    assert_eq!(fs::read_to_string(bird.join("bird.conf")).unwrap(), good);
+    fs::write(mine.join("kernel.hbs"), "# mine\n").unwrap();
+    await_text(&bird.join("bird.conf"), "the user's part", |t| {
+        t.contains("# mine")
+    });
+    drop(renderer);
+}
