@@ -64,7 +64,12 @@ fn crates_import_only_what_the_design_allows() {
         ("caracal-lab", &["caracal-model"]),
         (
             "caracal-bench",
-            &["caracal-model", "caracal-bgp", "caracal-lab"],
+            &[
+                "caracal-model",
+                "caracal-bgp",
+                "caracal-lab",
+                "caracal-topologies",
+            ],
         ),
         (
             "caracal-tests",

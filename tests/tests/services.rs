@@ -167,15 +167,36 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
     }
     std::fs::write(secrets.join("bgp/tor"), "hunter2\n").unwrap();
     let bird = Bird::start(&lab);
-    await_settled(&lab);
     for node in ["n1", "n2"] {
-        let routes = lab.routes(node).unwrap();
-        let way = routes
-            .iter()
-            .find(|r| r.dst == ROUTER)
-            .expect("reachableBy");
-        assert_eq!(way.gateway, "10.0.0.31".parse().ok());
+        await_status(
+            &lab,
+            node,
+            40 * SECOND,
+            "the session with the router",
+            |s| {
+                let up = |p: &caracal_model::status::PeerStatus| {
+                    p.kind == "global" && p.state == "Established"
+                };
+                if s.peers.iter().any(up) {
+                    Ok(())
+                } else {
+                    Err(format!("{:?}", s.peers))
+                }
+            },
+        );
+        wait_until(20 * SECOND, "the way to the router", || {
+            let routes = lab.routes(node).map_err(|e| error_chain(&e))?;
+            let way = routes
+                .iter()
+                .find(|r| r.dst.trim_end_matches("/32") == ROUTER);
+            match way.and_then(|r| r.gateway) {
+                Some(via) if via.to_string() == "10.0.0.31" => Ok(()),
+                _ => Err(format!("{routes:?}")),
+            }
+        })
+        .unwrap();
     }
+    await_settled(&lab);
 
     // Ranges come from every node, and are nobody's kernel route.
     bird.await_from("10.96.0.0/12", &["n1", "n2"]);
