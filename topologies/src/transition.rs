@@ -235,7 +235,7 @@ fn annotate(snapshot: &mut Snapshot, text: Option<String>) {
 fn asn(snapshot: &Snapshot, node: &Node) -> u32 {
     let own = node.spec.bgp.as_ref().and_then(|bgp| bgp.as_number);
     own.filter(|asn| asn.0 != 0)
-        .map_or(snapshot.default_asn(), |asn| asn.0)
+        .map_or_else(|| snapshot.default_asn(), |asn| asn.0)
 }
 
 impl Transition {
