@@ -113,10 +113,7 @@ fn cluster(file: &std::path::Path) -> Snapshot {
         .map(|(n, spec)| json!({"kind": "IPPool", "metadata": {"name": format!("pool-{n}")}, "spec": spec}))
         .collect();
     let first = topology["segments"][0]["cidr"].as_str().unwrap();
-    let net = match first.strip_suffix("/64") {
-        Some(v6) => v6,
-        None => "10.0.0.",
-    };
+    let net = first.strip_suffix("/64").unwrap_or("10.0.0.");
     let mut names = Vec::new();
     for (index, node) in topology["nodes"].as_array().unwrap().iter().enumerate() {
         if matches!(node["kind"].as_str(), Some("gobgp" | "plain")) {

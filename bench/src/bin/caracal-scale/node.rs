@@ -94,7 +94,7 @@ enum Table {
         seen: Vec<u64>,
         count: usize,
         /// What it announces to each peer.
-        own: (PathAttrs, Vec<Prefix>),
+        own: Box<(PathAttrs, Vec<Prefix>)>,
     },
 }
 
@@ -150,7 +150,7 @@ impl Node {
             Table::Counted {
                 seen: vec![0; nodes.div_ceil(64)],
                 count: 0,
-                own: (attrs.unwrap_or_default(), prefixes),
+                own: Box::new((attrs.unwrap_or_default(), prefixes)),
             }
         };
         Self {

@@ -94,13 +94,34 @@ async fn conduct(
     args: &TopologyApplyArgs,
 ) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
+    if !args.finish && !nobody_needs(store, snapshot, id, args).await? {
+        return Ok(ExitCode::FAILURE);
+    }
+    println!(
+        "nobody needs the old sessions after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    let current = mode::read(store).await?;
+    let mut done = current.clone();
+    transition::end(&mut done);
+    commit(store, &current, &done).await?;
+    gone(store, args.timeout).await
+}
+
+/// Waits until every node would miss nothing; false when that does not come in time.
+async fn nobody_needs(
+    store: &EtcdStore,
+    snapshot: &Snapshot,
+    id: &str,
+    args: &TopologyApplyArgs,
+) -> anyhow::Result<bool> {
     let watched = Watched::of(snapshot, &args.skip)?;
-    let deadline = start + Duration::from_secs(args.timeout);
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let mut shown = String::new();
-    while !args.finish {
+    loop {
         let needs = watched.needs(&reports(store).await?, id);
         if needs.is_empty() {
-            break;
+            return Ok(true);
         }
         let line = summary(&needs);
         if line != shown {
@@ -117,19 +138,10 @@ async fn conduct(
                 needs.len(),
                 args.timeout
             );
-            return Ok(ExitCode::FAILURE);
+            return Ok(false);
         }
         tokio::time::sleep(LOOK).await;
     }
-    println!(
-        "nobody needs the old sessions after {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
-    let current = mode::read(store).await?;
-    let mut done = current.clone();
-    transition::end(&mut done);
-    commit(store, &current, &done).await?;
-    gone(store, args.timeout).await
 }
 
 /// Waits until every report of a living node is gone: it has the new topology alone.
