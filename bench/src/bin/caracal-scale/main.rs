@@ -20,12 +20,14 @@ mod report;
 mod simulate;
 mod svg;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 
 use cluster::Shape;
+use simulate::Outcome;
 
 #[global_allocator]
 static ALLOCATOR: heap::Counting = heap::Counting;
@@ -39,6 +41,9 @@ struct Args {
     /// Sizes of the mesh; beyond them its figures are computed.
     #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 200, 500, 1000])]
     mesh: Vec<usize>,
+    /// Takes the outcomes that earlier runs printed into this file, and simulates nothing. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    read: Vec<PathBuf>,
     /// Writes scale.md's tables and the plots into this folder.
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
@@ -46,6 +51,18 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    let outcomes = if args.read.is_empty() {
+        simulated(&args)?
+    } else {
+        read(&args.read)?
+    };
+    match &args.write {
+        Some(folder) => report::write(folder, &outcomes),
+        None => Ok(()),
+    }
+}
+
+fn simulated(args: &Args) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for shape in Shape::ALL {
         let sizes = if shape == Shape::Mesh {
@@ -59,8 +76,17 @@ fn main() -> Result<()> {
             outcomes.push(outcome);
         }
     }
-    match &args.write {
-        Some(folder) => report::write(folder, &outcomes),
-        None => Ok(()),
+    Ok(outcomes)
+}
+
+/// One outcome a topology and size, whoever printed it.
+fn read(files: &[PathBuf]) -> Result<Vec<Outcome>> {
+    let mut outcomes = BTreeMap::new();
+    for file in files {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        let found = text.lines().filter_map(report::parsed);
+        outcomes.extend(found.map(|outcome| ((outcome.shape, outcome.nodes), outcome)));
     }
+    Ok(outcomes.into_values().collect())
 }

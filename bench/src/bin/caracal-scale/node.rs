@@ -319,7 +319,7 @@ impl Node {
                         }
                     }
                 }
-                Outbound::Peer { peer, routes } => {
+                Outbound::Peer { peer, routes, .. } => {
                     let end = self.by_id[peer.index()];
                     octets.clear();
                     effects.routes += routes.len() as u64;
