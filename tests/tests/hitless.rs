@@ -11,8 +11,7 @@ use caracal_model::Family;
 use caracal_tests::loss::{Probes, RouteMonitor, count, has_device, kinds};
 use caracal_tests::stack::{families, on_each_stack};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, possible,
-    set_pool_modes, up,
+    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, set_pool_modes,
 };
 
 /// All kernels of the lab have exactly so many routes of a kind in each family.
@@ -297,10 +296,16 @@ fn install_old(lab: &mut Lab) {
 
 #[test]
 fn all_nodes_and_both_reflectors_are_upgraded_in_turn() {
-    if !possible("all_nodes_and_both_reflectors_are_upgraded_in_turn", &[]) {
-        return;
-    }
-    let mut lab = up("rr-pair", "hit-upgrade");
+    on_each_stack(
+        "all_nodes_and_both_reflectors_are_upgraded_in_turn",
+        &[],
+        "rr-pair",
+        "hit-upgrade",
+        upgrade_with_reflectors,
+    );
+}
+
+fn upgrade_with_reflectors(mut lab: Lab) {
     install_old(&mut lab);
     await_settled(&lab);
     assert_full_matrix(&lab);
@@ -331,10 +336,16 @@ fn all_nodes_and_both_reflectors_are_upgraded_in_turn() {
 
 #[test]
 fn two_nodes_upgraded_three_seconds_apart() {
-    if !possible("two_nodes_upgraded_three_seconds_apart", &[]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "hit-upgrade2");
+    on_each_stack(
+        "two_nodes_upgraded_three_seconds_apart",
+        &[],
+        "full-mesh",
+        "hit-upgrade2",
+        two_upgrades,
+    );
+}
+
+fn two_upgrades(mut lab: Lab) {
     install_old(&mut lab);
     await_settled(&lab);
     assert_full_matrix(&lab);

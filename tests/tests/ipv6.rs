@@ -10,6 +10,7 @@ use caracal_lab::{Lab, netns, program, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::resource::{Kind, Node};
 use caracal_model::status::Status;
+use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RATE, count, kinds};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled, up,
@@ -371,4 +372,49 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
     assert_full_matrix(&lab);
     probes.after(500);
     probes.assert_none_lost("IPv4, while the node's IPv6 address goes and comes back");
+}
+
+/// Anti-spoofing by our rules, which let neighbour discovery through.
+#[test]
+fn a_pod_sends_only_from_its_own_ipv6_address() {
+    if !possible(
+        "a_pod_sends_only_from_its_own_ipv6_address",
+        &["tcpdump", "nft"],
+    ) {
+        return;
+    }
+    let lab = up("ipv6", "v6-spoof");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let (own, _) = pod(&lab, "node1");
+    let (target, cable) = pod(&lab, "node2");
+    let requests = "icmp6 and ip6[40] == 128";
+    let seen = lab.capture("node2", &cable, requests).unwrap();
+    let neighbour = lab.state().pods.iter().filter(|p| p.node == "node1").nth(1);
+    let neighbour = neighbour.unwrap().address_of(Family::Ipv6).unwrap();
+    for source in [neighbour.to_string(), "2001:db8::9".to_owned()] {
+        said(
+            &lab,
+            "node1/p1",
+            &format!("ip addr add {source}/128 dev lo nodad"),
+        );
+        let spoofed = format!("ping -n -c 2 -i 0.2 -W 1 -I {source} {target}");
+        assert!(
+            try_run(&lab, "node1/p1", &spoofed).is_err(),
+            "{source} got an answer"
+        );
+        said(
+            &lab,
+            "node1/p1",
+            &format!("ip addr del {source}/128 dev lo"),
+        );
+    }
+    // The node forgets the pod's MAC, and asks for it anew.
+    let (_, own_cable) = pod(&lab, "node1");
+    said(&lab, "node1", &format!("ip -6 neigh flush dev {own_cable}"));
+    ping(&lab, "node1/p1", target, 56);
+    seen.wait_for(1, 10 * SECOND).unwrap();
+    let from_own = format!("IP6 {own} > {target}");
+    let packets = seen.stop().packets;
+    assert!(packets.iter().all(|p| p.contains(&from_own)), "{packets:?}");
 }
