@@ -119,15 +119,7 @@ pub fn live(life: &Life<'_>) {
     );
     assert_eq!(caracal(&lab, "node1", &["uninstall", "--node"]), 0);
     let left = whole_state(&lab, "node1");
-    let new: Vec<&str> = left
-        .lines()
-        .filter(|l| !before.lines().any(|b| b == *l))
-        .collect();
-    let gone: Vec<&str> = before
-        .lines()
-        .filter(|l| !left.lines().any(|b| b == *l))
-        .collect();
-    assert!(left == before, "left behind: {new:#?}\ngone: {gone:#?}");
+    assert!(left == before, "before:\n{before}\nleft:\n{left}");
     let nothing_left = lab.caracal("node1", &["uninstall", "--node", "--dry-run"]);
     assert_eq!(nothing_left.expect("it answers"), "");
 }

@@ -82,9 +82,10 @@ fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32) -> bool
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
             is_main_table(route)
         }
-        // Dynamic neighbours come and go all the time and are not ours.
+        // Dynamic neighbours come and go all the time and are not ours. A permanent one that somebody deletes is told as a
+        // failed one; but then it was somebody, and not the kernel itself, whose port is zero.
         RouteNetlinkMessage::NewNeighbour(n) | RouteNetlinkMessage::DelNeighbour(n) => {
-            n.header.state == NeighbourState::Permanent
+            n.header.state == NeighbourState::Permanent || message.header.port_number != 0
         }
         RouteNetlinkMessage::NewLink(_)
         | RouteNetlinkMessage::DelLink(_)
@@ -123,7 +124,12 @@ mod tests {
         let mut neighbour = NeighbourMessage::default();
         neighbour.header.state = NeighbourState::Stale;
         let stale = RouteNetlinkMessage::NewNeighbour(neighbour.clone());
-        assert!(!is_hint(&message(stale, 0), 7));
+        assert!(!is_hint(&message(stale.clone(), 0), 7));
+        assert!(
+            is_hint(&message(stale.clone(), 9), 7),
+            "by a program's request"
+        );
+        assert!(!is_hint(&message(stale, 7), 7), "by our own");
         neighbour.header.state = NeighbourState::Permanent;
         let gone = RouteNetlinkMessage::DelNeighbour(neighbour);
         assert!(is_hint(&message(gone, 0), 7));

@@ -53,7 +53,10 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
             rules.tunnels.insert(tunnel.name.clone(), address);
         }
     }
-    rules.sources = sources(planner, family);
+    // Without a pool nothing of the family is forwarded, and no rules of the family are needed.
+    if planner.pools.any(family) {
+        rules.sources = sources(planner, family);
+    }
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
     rules
