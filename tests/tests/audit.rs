@@ -185,7 +185,7 @@ impl Watcher {
             .stdout(Stdio::piped());
         let mut child = netns::spawn(&lab.netns(node).unwrap(), &mut command).unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::sync_channel(1024);
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
