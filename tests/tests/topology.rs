@@ -2,7 +2,7 @@
 //! killed → back to the mesh, through `caracal topology apply`. Not a datagram may be lost, and what every node has
 //! in the end is counted.
 //!
-//! `CARACAL_E2E_NODES` says how large the cluster is; 15 when it is not set. docs/scale.md has the figures of 60.
+//! `CARACAL_E2E_NODES` says how large the cluster is; 15 when it is not set. docs/scale.md has figures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fmt::Write as _;
