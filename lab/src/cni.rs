@@ -173,6 +173,29 @@ impl Lab {
         call(layout, command, "GC", format!("{node}/*"), &config, CALL)
     }
 
+    /// CNI STATUS on a node: could it attach a pod now?
+    ///
+    /// # Errors
+    /// [`CniError`]; [`CniError::Refused`] with the reason when it could not.
+    pub fn cni_status(&self, node: &str) -> Result<(), CniError> {
+        let layout = self.layout.node(node).ok_or_else(|| CniError::Unknown {
+            pod: node.to_owned(),
+        })?;
+        let mut config = network_config(layout);
+        // The first version that has STATUS.
+        config["cniVersion"] = json!("1.1.0");
+        let command = self.plugin(layout, "STATUS");
+        let answer = call(
+            layout,
+            command,
+            "STATUS",
+            format!("{node}/*"),
+            &config,
+            CALL,
+        );
+        answer.map(drop)
+    }
+
     /// The plugin with what is the same for all pods of a node.
     fn plugin(&self, node: &NodeLayout, verb: &str) -> Command {
         let bin = self.folder.bin();

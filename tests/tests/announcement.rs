@@ -1,11 +1,13 @@
-//! An ADD returns when the pod is announced: what the node answers to the plugin's question, with real sessions.
+//! An ADD returns when the pod is announced: what the node answers to the plugin's question, with real sessions. And
+//! STATUS, which asks the node, too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 
-use caracal_lab::{Lab, wait_until};
+use caracal_lab::cni::CniError;
+use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::announcement::{Announcement, AwaitAnnouncement};
 use caracal_model::net::Prefix;
 use caracal_tests::{SECOND, assert_gone, await_settled, possible, up_text};
@@ -90,6 +92,25 @@ fn the_node_says_whether_a_pod_is_announced() {
         }
     };
     wait_until(60 * SECOND, "the session's end", gone).unwrap_or_else(|e| panic!("{e}"));
+
+    // STATUS: yes while the node runs, and the reason when it does not.
+    lab.cni_status("node1")
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    match lab.cni_status("node2") {
+        Err(CniError::Refused {
+            code: 50, message, ..
+        }) => {
+            assert!(message.contains("is it running?"), "{message}");
+        }
+        other => panic!("STATUS on a stopped node: {other:?}"),
+    }
+    lab.kill9_etcd().unwrap();
+    match lab.cni_status("node1") {
+        Err(CniError::Refused {
+            code: 50, message, ..
+        }) => println!("without etcd: {message}"),
+        other => panic!("STATUS without etcd: {other:?}"),
+    }
     let name = lab.name().clone();
     lab.down().unwrap();
     assert_gone(&name);
