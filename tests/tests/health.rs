@@ -97,6 +97,7 @@ fn probes_and_metrics_of_a_real_node() {
         );
     }
     scraped_by_prometheus(&lab);
+    standalone_speaker(&lab);
 
     // etcd goes: not ready, with the reason, and alive all the same.
     lab.kill9_etcd().unwrap();
@@ -198,4 +199,41 @@ fn scraped_by_prometheus(lab: &Lab) {
     let _counter = one("caracal_dataplane_changes_total", "127.0.0.1:9099");
     let _info = one("caracal_build_info", "version");
     let _stopped = prometheus.stop(10 * SECOND);
+}
+
+/// A reflector has probes and metrics too, where it is told to.
+fn standalone_speaker(lab: &Lab) {
+    let run = lab.folder().run("node1").join("speaker");
+    std::fs::create_dir_all(&run).unwrap();
+    let config = "router id 10.0.0.9;\n#: listen none\nprotocol bgp far {\n  local as 64512;\n  neighbor 192.0.2.1 as 64512;\n  \
+                  ipv4 { import all; export all; };\n}\n";
+    let file = run.join("speaker.conf");
+    std::fs::write(&file, config).unwrap();
+    let mut command = std::process::Command::new(caracal_tests::binary());
+    command
+        .args(["speaker", "--http", "127.0.0.1:9199", "--config"])
+        .arg(&file)
+        .env("CARACAL_RUN_DIR", &run);
+    let netns = lab.netns("node1").unwrap();
+    let mut speaker = Running::start(&netns, &mut command, &lab.folder().log("speaker")).unwrap();
+    let metrics = wait_until(60 * SECOND, "the speaker's metrics", || {
+        match get(lab, "node1", 9199, "/metrics")? {
+            (200, text) => Ok(text),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let metrics =
+        metrics.unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("speaker", 30)));
+    assert!(
+        metrics.contains("caracal_bgp_peer_up{peer=\"far\","),
+        "{metrics}"
+    );
+    assert!(
+        !metrics.contains("caracal_datastore"),
+        "it has none: {metrics}"
+    );
+    assert_eq!(get(lab, "node1", 9199, "/livez").unwrap().0, 200);
+    let (_, ready) = get(lab, "node1", 9199, "/readyz").unwrap();
+    assert!(ready.contains("bgp: 0 of 1 sessions are up"), "{ready}");
+    let _stopped = speaker.stop(10 * SECOND);
 }
