@@ -76,7 +76,7 @@ impl Plan {
             bin_dir: dir("CNI_BIN_DIR", BIN_DIR),
             net_dir: dir("CNI_CONF_DIR", NET_DIR),
             host_net_dir: dir("CNI_NET_DIR", HOST_NET_DIR),
-            secrets_dir: dir("CARACAL_SECRETS_DIR", SECRETS_DIR),
+            secrets_dir: dir("CARACAL_ETCD_SECRETS_DIR", SECRETS_DIR),
             conf_name: conf_name.unwrap_or_else(|| "10-caracal.conflist".to_owned()),
             template: env.text("CNI_NETWORK_CONFIG").map(str::to_owned),
             endpoints: env.text("ETCD_ENDPOINTS").unwrap_or_default().to_owned(),

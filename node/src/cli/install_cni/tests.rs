@@ -31,7 +31,7 @@ impl Folder {
         let mut pairs = vec![
             ("CNI_BIN_DIR", bin.as_str()),
             ("CNI_CONF_DIR", net.as_str()),
-            ("CARACAL_SECRETS_DIR", secrets.as_str()),
+            ("CARACAL_ETCD_SECRETS_DIR", secrets.as_str()),
             ("ETCD_ENDPOINTS", "https://10.0.0.1:2379"),
         ];
         pairs.extend(more);
