@@ -167,7 +167,7 @@ pub fn write(folder: &Path, outcomes: &[Outcome]) -> Result<()> {
 
 fn table(rows: &[Row]) -> String {
     let mut text = String::new();
-    for nodes in [1000.0, 5000.0] {
+    for nodes in [1000.0, 2000.0, 5000.0] {
         let _ = write!(
             text,
             "\n{nodes} nodes:\n\n| topology | sessions | at the busiest node | messages | MB on the wire | heap of the busiest, MB | heap of an ordinary node, MB | seconds (model) |\n|---|---|---|---|---|---|---|---|\n"
