@@ -39,7 +39,7 @@ pub mod shell;
 pub mod spec;
 pub mod status;
 pub mod tombstones;
-mod turn;
+pub mod turn;
 
 pub use error::CniError;
 pub use shell::{main_cni, main_ipam};

@@ -85,6 +85,26 @@ impl Turn {
     }
 }
 
+/// Gives the host's plugins blocks to begin with when they remember none: then the first assignment after a
+/// boot needs one read, as all others. False when they remember some, or are at it just now.
+///
+/// # Errors
+/// The file cannot be made, read or written.
+pub fn suggest(run_dir: &Path, blocks: impl IntoIterator<Item = Prefix>) -> io::Result<bool> {
+    let file = open(run_dir)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    if !read(&file)?.is_empty() {
+        return Ok(false);
+    }
+    let blocks: Vec<Prefix> = blocks.into_iter().take(REMEMBERED).collect();
+    write(&file, &blocks)?;
+    Ok(!blocks.is_empty())
+}
+
 fn open(run_dir: &Path) -> io::Result<File> {
     fs::create_dir_all(run_dir)?;
     File::options()
@@ -142,6 +162,20 @@ mod tests {
         assert!(start.elapsed() >= LIMIT);
         drop(first);
         assert!(Turn::wait(&run).await.file.is_some());
+        fs::remove_dir_all(run).unwrap();
+    }
+
+    #[tokio::test]
+    async fn suggestions_are_for_those_who_remember_nothing() {
+        let run = directory("suggest");
+        let block = |text: &str| text.parse::<Prefix>().unwrap();
+        let (ours, theirs) = (block("10.244.1.0/26"), block("10.244.2.0/26"));
+        let turn = Turn::wait(&run).await;
+        assert!(!suggest(&run, [ours]).unwrap(), "somebody has a turn");
+        drop(turn);
+        assert!(suggest(&run, [ours]).unwrap());
+        assert!(!suggest(&run, [theirs]).unwrap());
+        assert_eq!(Turn::wait(&run).await.likely(), [ours]);
         fs::remove_dir_all(run).unwrap();
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod drain;
 pub(crate) mod explain;
 mod health;
 mod learned;
+mod likely;
 mod mtu;
 mod parting;
 mod publish;

@@ -24,8 +24,8 @@ use super::learned::Gateways;
 use super::parting::InForce;
 use super::secrets::Secrets;
 use super::{
-    collector, drain, learned, mtu, parting, publish, readdress, secrets, startup, tombstones,
-    tunnels,
+    collector, drain, learned, likely, mtu, parting, publish, readdress, secrets, startup,
+    tombstones, tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
@@ -227,6 +227,11 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     ));
 
     tokio::spawn(mtu::keep(config.lib_dir.clone(), reconciler.status()));
+    tokio::spawn(likely::keep(
+        config.run_dir.clone(),
+        config.node.clone(),
+        view.clone(),
+    ));
 
     let problems = vec![
         plan_problems_rx,
