@@ -61,13 +61,13 @@ lint: packages-build
 unit: packages-test
 	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
 	$(CARGO) build -p caracal
-	$(CARGO) test --workspace --exclude caracal-tests
+	$(CARGO) test --no-fail-fast --workspace --exclude caracal-tests
 	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn --test deploy
 
 # Clusters in network namespaces on this kernel.
 e2e: packages-test
 	$(CARGO) build -p caracal
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests $(E2E:%=--test %) -- --test-threads=1 --nocapture
+	CARACAL_E2E_REQUIRED=1 $(CARGO) test --no-fail-fast -p caracal-tests $(E2E:%=--test %) -- --test-threads=1 --nocapture
 
 # The scenarios that need a real tunl0, in a kernel that has one.
 ipip: packages-test

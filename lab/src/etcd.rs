@@ -20,7 +20,7 @@ use crate::wait::{Timeout, scaled, wait_until};
 pub const PROCESS: &str = "etcd";
 /// etcd allows 128 operations in one transaction.
 const MAX_OPERATIONS: usize = 100;
-const CALL: Duration = Duration::from_secs(10);
+const CALL: Duration = Duration::from_secs(30);
 const START: Duration = Duration::from_secs(15);
 
 /// Why etcd cannot be used.
