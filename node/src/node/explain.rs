@@ -327,7 +327,10 @@ impl Facts<'_> {
             Device {
                 name: link.to_string(),
                 up: there.is_some_and(|l| l.up),
-                mtu: route.mtu.or_else(|| there.map(|l| l.mtu)).unwrap_or_default(),
+                mtu: route
+                    .mtu
+                    .or_else(|| there.map(|l| l.mtu))
+                    .unwrap_or_default(),
             }
         };
         KernelRoute {
