@@ -66,6 +66,7 @@ fn crates_import_only_what_the_design_allows() {
             "caracal-bench",
             &[
                 "caracal-model",
+                "caracal-agent",
                 "caracal-bgp",
                 "caracal-lab",
                 "caracal-topologies",
