@@ -150,9 +150,9 @@ fn agent_5_foreign_routes_stay_and_win() {
     in_namespace("routes::agent_5_foreign_routes_stay_and_win", || async {
         lab();
         let foreign = "10.244.1.0/26 via 10.0.0.9 dev eth0 proto static
-10.244.9.0/26 via 10.0.0.9 dev eth0 proto bird
+10.244.9.0/26 via 10.0.0.9 dev eth0 proto zebra
 192.0.2.0/24 via 10.0.0.9 dev eth0 proto static
-blackhole 10.244.0.128/26 proto bird
+blackhole 10.244.0.128/26 proto zebra
 ";
         for line in foreign.lines() {
             sh(&format!("ip route add {line}"));
