@@ -34,7 +34,7 @@ pub fn line(outcome: &Outcome) -> String {
     )
 }
 
-/// The outcome in a line that [`line`] made; `None` for other lines.
+/// The outcome in a line that [`line()`] made; `None` for other lines.
 pub fn parsed(line: &str) -> Option<Outcome> {
     let (name, rest) = line.split_once(": ")?;
     let shape = Shape::ALL.into_iter().find(|shape| shape.name() == name)?;
