@@ -187,6 +187,7 @@ fn caracal(scenario: &Scenario) -> Result<String> {
         router_id: RouterId(DUT),
         listen: Some(Listen {
             address: Some(IpAddr::V4(DUT)),
+            second: None,
             port: 179,
         }),
         peers: std::collections::BTreeMap::new(),

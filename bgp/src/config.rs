@@ -45,8 +45,24 @@ pub struct SpeakerConfig {
 pub struct Listen {
     /// Local address; `None` = all addresses.
     pub address: Option<IpAddr>,
+    /// A second one, of a node with an address of each family; only beside a first.
+    #[serde(default)]
+    pub second: Option<IpAddr>,
     /// TCP port, normally 179.
     pub port: u16,
+}
+
+impl Listen {
+    /// One for each socket to make.
+    pub fn sockets(self) -> impl Iterator<Item = Self> {
+        let one = move |address| Self {
+            address,
+            second: None,
+            port: self.port,
+        };
+        let second = self.second.filter(|_| self.address.is_some());
+        std::iter::once(one(self.address)).chain(second.map(|address| one(Some(address))))
+    }
 }
 
 /// A route that this speaker announces as its own.

@@ -302,11 +302,10 @@ impl Context {
                 || "none".to_owned(),
                 |listen| {
                     let all = || "all".to_owned();
-                    format!(
-                        "{} port {}",
-                        listen.address.map_or_else(all, address),
-                        listen.port
-                    )
+                    let first = listen.address.map_or_else(all, address);
+                    let and = |second| format!(" and {}", address(second));
+                    let second = listen.second.map(and).unwrap_or_default();
+                    format!("{first}{second} port {}", listen.port)
                 },
             ),
             symbols: OwnSymbols {

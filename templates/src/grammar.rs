@@ -143,13 +143,21 @@ fn protocol(s: &str) -> Res<'_, Statement<'_>> {
     }
 }
 
-/// `#: listen all port 179`, `#: listen 10.0.0.1 port 179`, `#: listen none`.
+/// `#: listen all port 179`, `#: listen 10.0.0.1 port 179`, `#: listen 10.0.0.1 and fd00::1 port 179`,
+/// `#: listen none`.
 fn listen(s: &str) -> Res<'_, Statement<'_>> {
     let (rest, line) = directive(s)?;
     let (line, ()) = token("listen").map(|_| ()).parse(line)?;
-    let place = alt((token("all").map(|_| None), ip_address.map(Some)));
-    let place = (place, preceded(token("port"), u16_number))
-        .map(|(address, port)| Some(Listen { address, port }));
+    let second = opt(preceded(token("and"), ip_address));
+    let all = token("all").map(|_| (None, None));
+    let place = alt((all, (ip_address.map(Some), second)));
+    let place = (place, preceded(token("port"), u16_number)).map(|((address, second), port)| {
+        Some(Listen {
+            address,
+            second,
+            port,
+        })
+    });
     let (line, listen) = alt((token("none").map(|_| None), place)).parse(line)?;
     lexer::end_of_line(line)?;
     Ok((rest, Statement::Listen(listen)))

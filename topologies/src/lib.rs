@@ -135,7 +135,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     let config = SpeakerConfig {
         local_as: view.asn,
         router_id: router_id::choose(&view, &mut problems),
-        listen: Some(settings::listen(&view, &mut problems)),
+        listen: Some(settings::listen(&view)),
         peers: sessions
             .into_iter()
             .map(|(name, session)| (name, session.into_config()))

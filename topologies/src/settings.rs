@@ -119,22 +119,14 @@ pub(crate) fn listen_port(snapshot: &Snapshot, node: &NodeName) -> u16 {
 }
 
 /// Where we accept connections.
-pub(crate) fn listen(view: &View<'_>, problems: &mut Problems) -> Listen {
-    let own: Vec<_> = FAMILIES.iter().filter_map(|f| view.address(*f)).collect();
-    let address = match (view.settings.bind_to_node, &own[..]) {
-        (true, [address]) => Some(*address),
-        (true, [_, _]) => {
-            problems.note(
-                "bgp.bind_mode",
-                path(Kind::BgpConfiguration, "default"),
-                "spec.bindMode NodeIP: this node has two addresses and the speaker listens on one or on all; it listens on all",
-            );
-            None
-        }
-        _ => None,
-    };
+pub(crate) fn listen(view: &View<'_>) -> Listen {
+    let bound = view.settings.bind_to_node;
+    let mut own = FAMILIES
+        .iter()
+        .filter_map(|family| view.address(*family).filter(|_| bound));
     Listen {
-        address,
+        address: own.next(),
+        second: own.next(),
         port: view.settings.listen_port,
     }
 }

@@ -386,6 +386,7 @@ mod tests {
         new.originate = BTreeMap::from([(prefix(2), Origination::default())]);
         new.listen = Some(Listen {
             address: None,
+            second: None,
             port: 179,
         });
         let change = diff(&config(), &new);

@@ -27,6 +27,7 @@ pub(super) fn configs(test: u8) -> [SpeakerConfig; 2] {
             router_id: RouterId([10, 0, test, end].into()),
             listen: Some(Listen {
                 address: Some(loopback(test, end)),
+                second: None,
                 port,
             }),
             peers: BTreeMap::from([(other(), peer)]),

@@ -63,6 +63,7 @@ impl Net {
             router_id: RouterId([10, 0, 0, n].into()),
             listen: Some(Listen {
                 address: Some(self.address(n)),
+                second: None,
                 port: self.port,
             }),
             peers: BTreeMap::new(),

@@ -116,3 +116,18 @@ async fn rfc7313_a_refresh_on_demand_moves_nothing() {
     assert!(one.fib.lock().unwrap().withdrawn.is_empty());
     assert_eq!(one.peer(2).await.established_count, 1);
 }
+
+/// A node with an address of each family listens on both, and on no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_addresses_are_two_sockets() {
+    let net = Net::new(124);
+    let mut config = net.config(1, AS);
+    let listen = config.listen.as_mut().unwrap();
+    listen.second = Some(net.address(2));
+    let _node = Node::start(config).await;
+    let dial = async |n: u8| tokio::net::TcpStream::connect((net.address(n), net.port)).await;
+    for n in [1, 2] {
+        wait_for("a listening socket", async || dial(n).await.map(drop)).await;
+    }
+    assert!(dial(3).await.is_err());
+}

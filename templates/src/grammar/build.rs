@@ -139,6 +139,7 @@ impl<'a> Builder<'a> {
             router_id: RouterId(router_id),
             listen: self.listen.unwrap_or(Some(Listen {
                 address: None,
+                second: None,
                 port: BGP_PORT,
             })),
             peers: configs,

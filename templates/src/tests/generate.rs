@@ -244,7 +244,7 @@ prop_compose! {
     pub(super) fn config()(
         local_as in asn(),
         router_id in 1..=u32::MAX,
-        listen in of((of(address()), 1u16..)),
+        listen in of((of(address()), of(address()), 1u16..)),
         peers in btree_map(name(), peer(), 0..4),
         originate in btree_map(prefix(), origination(), 0..4),
         filters in btree_map(name(), filter(), 0..4),
@@ -270,7 +270,12 @@ prop_compose! {
         SpeakerConfig {
             local_as,
             router_id: RouterId(router_id.into()),
-            listen: listen.map(|(address, port)| Listen { address, port }),
+            listen: listen.map(|(address, second, port)| Listen {
+                address,
+                // Only beside a first one, as the grammar has it.
+                second: second.filter(|_| address.is_some()),
+                port,
+            }),
             peers,
             originate,
             filters: filters.clone(),

@@ -40,6 +40,7 @@ fn a_file_written_by_hand() {
         config.listen,
         Some(Listen {
             address: None,
+            second: None,
             port: 179
         })
     );
@@ -203,7 +204,18 @@ fn directives_are_read_and_misspelt_ones_refused() {
         listen("#: listen 10.0.0.1 port 1179").unwrap().listen,
         Some(Listen {
             address: Some("10.0.0.1".parse().unwrap()),
+            second: None,
             port: 1179
+        })
+    );
+    assert_eq!(
+        listen("#: listen 10.0.0.1 and fd00::1 port 179")
+            .unwrap()
+            .listen,
+        Some(Listen {
+            address: Some("10.0.0.1".parse().unwrap()),
+            second: Some("fd00::1".parse().unwrap()),
+            port: 179
         })
     );
     for (bad, column) in [

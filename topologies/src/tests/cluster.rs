@@ -357,7 +357,10 @@ spec: {bindMode: NodeIP}
         a.config.originate[&prefix("fd00:10::/122")].next_hop,
         Some("fd00::1".parse().unwrap())
     );
-    assert_eq!(codes(&a), ["bgp.bind_mode"]);
+    assert_eq!(codes(&a), [""; 0]);
+    let listen = a.config.listen.unwrap();
+    let addresses = [listen.address, listen.second].map(|a| a.unwrap().to_string());
+    assert_eq!(addresses, ["10.0.0.1", "fd00::1"]);
     let c = plan(&s, &"c".into(), &PlanOptions::default());
     assert_eq!(codes(&c), ["bgp.router_id"]);
     assert_eq!(c.config.router_id, router_id::hash(&"c".into()));

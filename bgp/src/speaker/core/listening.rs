@@ -24,7 +24,8 @@ pub(super) struct Listening {
     pub(super) events: mpsc::Receiver<FromListener>,
     to_core: mpsc::Sender<FromListener>,
     peers: watch::Sender<Vec<ListenPeer>>,
-    task: Option<AbortHandle>,
+    /// One for each socket.
+    tasks: Vec<AbortHandle>,
 }
 
 impl Listening {
@@ -37,13 +38,13 @@ impl Listening {
             events,
             to_core,
             peers,
-            task: None,
+            tasks: Vec::new(),
         }
     }
 
-    /// Ends the listener; the socket is closed soon.
+    /// Ends the listeners; their sockets are closed soon.
     pub(super) fn stop(&mut self) {
-        if let Some(task) = self.task.take() {
+        for task in self.tasks.drain(..) {
             task.abort();
         }
         self.address = None;
@@ -75,12 +76,15 @@ impl Core {
         let Some(listen) = self.config.listen else {
             return;
         };
-        let start = ListenerStart {
-            listen,
-            peers: self.listening.peers.subscribe(),
-            core: self.listening.to_core.clone(),
-        };
-        self.listening.task = Some(tokio::spawn((self.starts.listener)(start)).abort_handle());
+        for listen in listen.sockets() {
+            let start = ListenerStart {
+                listen,
+                peers: self.listening.peers.subscribe(),
+                core: self.listening.to_core.clone(),
+            };
+            let task = tokio::spawn((self.starts.listener)(start));
+            self.listening.tasks.push(task.abort_handle());
+        }
     }
 
     /// Hands the listener the peers of the configuration.
