@@ -418,7 +418,7 @@ fn handle(pod: &str) -> HandleId {
     HandleId::from(format!("net.{pod}"))
 }
 
-/// BIRD, DHCP, BGP, Babel.
+/// Zebra, DHCP, BGP, Babel. Not BIRD: what it writes inside pools is what a Calico node left (decision 0024).
 fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRoute {
     let metric = match (prefix.family(), metric) {
         (caracal_model::Family::Ipv6, 0) => 1024,
@@ -428,7 +428,7 @@ fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRout
         prefix,
         metric,
         tos: 0,
-        protocol: [12, 16, 186, 42][usize::from(which) % 4],
+        protocol: [11, 16, 186, 42][usize::from(which) % 4],
         target: ActualTarget::Known(target),
         mtu: None,
     }
