@@ -175,11 +175,11 @@ fn all_nodes_of_a_mesh_restart_in_turn() {
         &[],
         "full-mesh",
         "hit-roll",
-        restarts_of_a_mesh,
+        |lab| restarts(lab, "rolling restart of a mesh, SIGTERM then kill -9"),
     );
 }
 
-fn restarts_of_a_mesh(mut lab: Lab) {
+fn restarts(mut lab: Lab, what: &str) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let monitors: Vec<_> = caracals(&lab)
@@ -189,9 +189,9 @@ fn restarts_of_a_mesh(mut lab: Lab) {
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
     rolling_restart(&mut lab, &probes);
-    probes.assert_none_lost("rolling restart of a mesh, SIGTERM then kill -9");
+    probes.assert_none_lost(what);
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("rolling restart of a mesh");
+        monitor.assert_nothing_deleted(what);
     }
 }
 
@@ -202,24 +202,11 @@ fn all_nodes_and_both_reflectors_restart_in_turn() {
         &[],
         "rr-pair",
         "hit-rr",
-        restarts_with_reflectors,
+        |lab| {
+            let what = "rolling restart, two reflectors included, SIGTERM then kill -9";
+            restarts(lab, what);
+        },
     );
-}
-
-fn restarts_with_reflectors(mut lab: Lab) {
-    await_settled(&lab);
-    assert_full_matrix(&lab);
-    let monitors: Vec<_> = caracals(&lab)
-        .iter()
-        .map(|n| RouteMonitor::start(&lab, n))
-        .collect();
-    let probes = Probes::start(&lab, &RING);
-    probes.after(500);
-    rolling_restart(&mut lab, &probes);
-    probes.assert_none_lost("rolling restart, two reflectors included, SIGTERM then kill -9");
-    for monitor in &monitors {
-        monitor.assert_nothing_deleted("rolling restart with reflectors");
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! | core, one | the table, the peer list | sessions, configuration, queries | feeds |
 //! | session, one per peer | its state machine, its at most two connections | its peer, its feed, the core | the core |
 //! | BFD, a thread, when a peer has it | its sessions and sockets | packets | the core |
-//! | listener, at most one | the listening socket | connections | the core |
+//! | listener, one for each address to listen on | the listening socket | connections | the core |
 
 pub mod bfd;
 mod core;
