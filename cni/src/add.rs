@@ -298,7 +298,7 @@ async fn make_pair(site: &Site<'_>) -> Result<Pair, CniError> {
         host: name.as_str(),
         pod: &call.attachment.ifname,
         mac: site.mac,
-        mtu: settings::mtu(&call.conf, &call.dirs)?,
+        mtu: settings::mtu_soon(&call.conf, &call.dirs).await?,
         queues: call.conf.num_queues,
         alias: call.attachment.alias(),
     };

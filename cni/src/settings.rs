@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use caracal_model::names::NodeName;
 
@@ -10,6 +11,8 @@ use crate::spec::NetConf;
 /// Where Calico's node keeps its files; also our default.
 const CALICO_LIB_DIR: &str = "/var/lib/calico";
 const RUN_DIR: &str = "/var/run/caracal";
+/// Between two looks for a file that is waited for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The node's directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +161,24 @@ pub fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
             path: dirs.lib.join("mtu"),
         }),
         None => Ok(0),
+    }
+}
+
+/// [`mtu`], after a wait for a node that has just started and has not written the file yet: a pod that is attached
+/// before would keep the kernel's MTU for its life, and its large packets would not fit into the tunnel. Who does
+/// not wait for the agent's route (`route_wait_seconds` 0) does not wait for its file either.
+///
+/// # Errors
+/// [`SettingsError`].
+pub async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
+    let limit = Duration::from_secs(conf.route_wait().into());
+    let end = tokio::time::Instant::now() + limit;
+    loop {
+        let waits = tokio::time::Instant::now() < end;
+        match mtu(conf, dirs) {
+            Ok(0) | Err(SettingsError::NoMtu { .. }) if waits => tokio::time::sleep(LOOK).await,
+            found => return found,
+        }
     }
 }
 

@@ -108,3 +108,32 @@ fn the_mtu_is_looked_for_in_order() {
     conf.mtu = 1300;
     assert_eq!(mtu(&conf, &dirs).unwrap(), 1300);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_mtu_of_a_node_that_has_just_started_is_waited_for() {
+    let folder = Folder::new("mtu-soon");
+    let dirs = folder.dirs();
+    if Path::new(CALICO_LIB_DIR).join("mtu").exists() {
+        return;
+    }
+    let mut conf = NetConf {
+        route_wait_seconds: Some(3),
+        ..NetConf::default()
+    };
+    let start = tokio::time::Instant::now();
+    assert_eq!(mtu_soon(&conf, &dirs).await.unwrap(), 0);
+    assert!(start.elapsed() >= Duration::from_secs(3));
+
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        folder.write("mtu", "1450");
+    };
+    let (found, ()) = tokio::join!(mtu_soon(&conf, &dirs), late);
+    assert_eq!(found.unwrap(), 1450);
+
+    std::fs::remove_file(folder.0.join("mtu")).unwrap();
+    conf.route_wait_seconds = Some(0);
+    let start = tokio::time::Instant::now();
+    assert_eq!(mtu_soon(&conf, &dirs).await.unwrap(), 0);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
