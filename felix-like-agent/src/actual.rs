@@ -132,19 +132,23 @@ impl Actual {
         self.routes.values().flatten()
     }
 
+    /// The routes to exactly this prefix, whatever their metric.
+    pub fn routes_to(&self, prefix: &Prefix) -> impl Iterator<Item = &ActualRoute> {
+        let key = |metric| RouteKey {
+            prefix: *prefix,
+            metric,
+        };
+        let range = self.routes.range(key(0)..=key(u32::MAX));
+        range.flat_map(|(_, routes)| routes)
+    }
+
     /// The route of the main table that packets to a destination take: the longest prefix, of those the lowest
     /// metric, of those the first.
     #[must_use]
     pub fn route_to(&self, destination: &Prefix) -> Option<&ActualRoute> {
         (0..=destination.len()).rev().find_map(|len| {
             let prefix = Prefix::truncated(destination.address(), len);
-            let first = RouteKey { prefix, metric: 0 };
-            let last = RouteKey {
-                prefix,
-                metric: u32::MAX,
-            };
-            let mut routes = self.routes.range(first..=last).flat_map(|(_, all)| all);
-            routes.find(|route| route.tos == 0)
+            self.routes_to(&prefix).find(|route| route.tos == 0)
         })
     }
 

@@ -345,6 +345,8 @@ pub struct Desired {
     pub workload_mtu: u32,
     /// What tells our objects from those of others.
     pub ownership: crate::ownership::Ownership,
+    /// Ways to next hops, as the routes above were planned with.
+    pub ways: crate::ways::Ways,
     /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
     pub skipped: BTreeMap<Prefix, String>,
 }

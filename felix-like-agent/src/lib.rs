@@ -31,6 +31,8 @@ pub mod op;
 pub mod ownership;
 pub mod plan;
 pub mod settings;
+pub mod table;
+pub mod ways;
 
 pub use actual::Actual;
 pub use desired::Desired;
@@ -40,3 +42,4 @@ pub use links::Links;
 pub use op::Op;
 pub use plan::{Inputs, KernelSupport, plan};
 pub use settings::Settings;
+pub use ways::{Way, Ways};

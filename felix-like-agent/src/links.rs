@@ -38,6 +38,8 @@ pub struct Link {
     pub addresses: Vec<Cidr>,
     /// Administratively up.
     pub up: bool,
+    /// Something is at the other end (`LOWER_UP`): the cable is in, the other half of a veth pair is up.
+    pub carrier: bool,
     /// MTU in octets.
     pub mtu: u32,
     /// MAC address, for Ethernet devices.
@@ -60,6 +62,7 @@ impl Link {
             kind: String::new(),
             addresses: Vec::new(),
             up: true,
+            carrier: true,
             mtu: 1500,
             mac: None,
             parent: None,

@@ -76,6 +76,8 @@ impl Cluster {
 pub struct Ownership {
     /// Protocol of our routes.
     pub route_protocol: u8,
+    /// Routes are told by that protocol alone, as in a table that a speaker without a cluster fills.
+    pub protocol_only: bool,
     /// Prefixes of workload interfaces' names.
     pub interface_prefixes: Vec<String>,
     /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP device.
@@ -92,6 +94,7 @@ impl From<&Settings> for Ownership {
     fn from(settings: &Settings) -> Self {
         Self {
             route_protocol: settings.route_protocol,
+            protocol_only: false,
             interface_prefixes: settings.interface_prefixes.clone(),
             cluster: Cluster::default(),
         }
@@ -127,6 +130,13 @@ impl Ownership {
     /// Whose a route of the main table is.
     #[must_use]
     pub fn route(&self, route: &ActualRoute) -> Owner {
+        if self.protocol_only {
+            return if route.protocol == self.route_protocol {
+                Owner::Ours
+            } else {
+                Owner::Foreign
+            };
+        }
         // Felix's number stays ours even when another one is set, so that a change of the setting leaves no route.
         if route.protocol == self.route_protocol || route.protocol == ROUTE_PROTOCOL {
             return Owner::Ours;

@@ -36,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) ip6: AddressChoice,
     /// AS number of this node; `None` = the cluster's.
     pub(crate) asn: Option<Asn>,
+    /// `CARACAL_EBGP_REQUIRES_POLICY`: towards another AS nothing passes without a BGPFilter (RFC 8212).
+    pub(crate) ebgp_requires_policy: bool,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
     pub(crate) router_id: RouterIdSetting,
     /// Name of the node in Kubernetes.
@@ -236,6 +238,7 @@ impl Config {
             backend: backend.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,
             asn,
+            ebgp_requires_policy: env.flag("CARACAL_EBGP_REQUIRES_POLICY", false)?,
             router_id: router_id.unwrap_or(RouterIdSetting::NodeAddress),
             orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
             wait_for_datastore: env.flag("WAIT_FOR_DATASTORE", false)?,

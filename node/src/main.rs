@@ -7,6 +7,7 @@ mod config;
 mod detect;
 mod http;
 mod metrics;
+mod next_hops;
 mod node;
 mod register;
 mod routes;

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use caracal_agent::Learned;
+use caracal_bgp::rib::LearnedRoute;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status as bgp;
 use caracal_bgp::types::PeerName;
@@ -86,6 +88,15 @@ fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,
         stale: peer.routes.stale,
+    }
+}
+
+/// A best route as the agent wants to see it.
+pub(crate) fn learned(route: LearnedRoute) -> Learned {
+    Learned {
+        next_hops: route.next_hops,
+        internal: route.internal,
+        stale: route.stale,
     }
 }
 

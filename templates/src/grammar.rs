@@ -5,22 +5,26 @@
 //! where some alternative began. Parsing gives statements; the module `build` makes the configuration of them.
 
 mod build;
+mod kernel;
 mod lexer;
 mod options;
 mod peer;
 mod policy;
 mod route;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use caracal_bgp::config::{Listen, Origination, SpeakerConfig};
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
 use crate::error::ParseError;
+pub use kernel::KernelTable;
+use kernel::{KernelStatement, kernel};
 use lexer::{
     Fault, Located, Number, Res, block, directive, ip_address, ipv4_address, number, one_of_words,
     skip, string, symbol, token, u16_number,
@@ -29,11 +33,55 @@ use peer::{PeerOption, peer_option};
 use policy::{Function, filter, function};
 use route::route;
 
-/// Reads a configuration.
+/// What the file of a standalone speaker says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// The speaker.
+    pub speaker: SpeakerConfig,
+    /// The tables of the kernel that best routes go to.
+    pub kernel: BTreeMap<Family, KernelTable>,
+}
+
+/// Reads the configuration of a speaker, and passes over what concerns the kernel.
 ///
 /// # Errors
 /// [`ParseError`] with line, column, what was expected and what was found.
 pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
+    let statements = statements(text)?;
+    build::build(text, statements).map_err(|fault| fault.into_error(text))
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// [`ParseError`] with line, column, what was expected and what was found.
+pub fn parse_file(text: &str) -> Result<File, ParseError> {
+    let mut statements = statements(text)?;
+    let mut tables = BTreeMap::new();
+    for statement in &mut statements {
+        let Statement::Kernel(Located { at, value }) = statement else {
+            continue;
+        };
+        match std::mem::replace(value, Ok(None)) {
+            Err(fault) => return Err(fault.into_error(text)),
+            Ok(None) => {}
+            Ok(Some((family, table))) => {
+                if tables.insert(family, table).is_some() {
+                    let what =
+                        format!("one kernel protocol that exports {family}; there is another");
+                    return Err(ParseError::at(text, at, what));
+                }
+            }
+        }
+    }
+    let speaker = build::build(text, statements).map_err(|fault| fault.into_error(text))?;
+    Ok(File {
+        speaker,
+        kernel: tables,
+    })
+}
+
+fn statements(text: &str) -> Result<Vec<Statement<'_>>, ParseError> {
     let mut statements = Vec::new();
     let mut rest = text;
     while !skip(rest).is_empty() {
@@ -48,7 +96,7 @@ pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
             }
         }
     }
-    build::build(text, statements).map_err(|fault| fault.into_error(text))
+    Ok(statements)
 }
 
 /// One statement at the top of the file.
@@ -61,6 +109,8 @@ enum Statement<'a> {
     Routes(Vec<Located<'a, (Prefix, Origination)>>),
     Template(Located<'a, &'a str>, Vec<Located<'a, PeerOption<'a>>>),
     Peer(PeerStatement<'a>),
+    /// For a speaker that writes no routes, what it says does not matter.
+    Kernel(Located<'a, Result<KernelStatement, Fault<'a>>>),
     /// Something that concerns a BIRD daemon only.
     Ignored,
 }
@@ -136,6 +186,16 @@ fn protocol(s: &str) -> Res<'_, Statement<'_>> {
             let (rest, routes) = block(route)(rest)?;
             let routes = routes.into_iter().filter_map(Located::transpose);
             Ok((rest, Statement::Routes(routes.collect())))
+        }
+        "kernel" => {
+            let at = skip(rest);
+            let (after, ()) = lexer::balanced_block(rest)?;
+            let value = match kernel(rest) {
+                Ok((_, statement)) => Ok(statement),
+                Err(Err::Error(fault) | Err::Failure(fault)) => Err(fault),
+                Err(Err::Incomplete(_)) => Err(Fault::new(at, "a kernel protocol")),
+            };
+            Ok((after, Statement::Kernel(Located { at, value })))
         }
         _ => lexer::balanced_block
             .map(|()| Statement::Ignored)

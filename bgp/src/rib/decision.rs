@@ -17,6 +17,8 @@ use crate::types::Asn;
 /// loops, next hop resolvable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// The interface to the next hop has no carrier: a last resort.
+    pub no_carrier: bool,
     /// Kept as a last resort (RFC 9494 §4.4).
     pub long_lived_stale: bool,
     /// We originated it.
@@ -51,6 +53,8 @@ pub struct Candidate {
 pub enum Reason {
     /// There was no other path.
     OnlyPath,
+    /// What leads over an interface with a carrier beats what does not.
+    Carrier,
     /// Whatever is kept as a last resort loses (RFC 9494 §4.4).
     LongLivedStale,
     /// What we originate beats what we learn.
@@ -81,6 +85,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::OnlyPath => "only path",
+            Self::Carrier => "an interface with carrier",
             Self::LongLivedStale => "no LLGR_STALE",
             Self::LocalOrigin => "own route before learned ones",
             Self::LocalPref => "higher LOCAL_PREF",
@@ -134,6 +139,7 @@ impl Decision {
 
     fn eliminate(&mut self, paths: &[Candidate]) -> (usize, Reason) {
         let mut last = Reason::OnlyPath;
+        self.keep_lowest(paths, &mut last, Reason::Carrier, |p| p.no_carrier);
         self.keep_lowest(paths, &mut last, Reason::LongLivedStale, |p| {
             p.long_lived_stale
         });

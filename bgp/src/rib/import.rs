@@ -13,6 +13,7 @@ use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
 use super::intern::Interner;
+use super::next_hops::Tracked;
 use crate::attrs::PathAttrs;
 use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
 use crate::types::{Asn, ClusterId, Community, RouterId};
@@ -95,6 +96,8 @@ pub(super) struct ImportRules<'a> {
     /// Our end of the session, while there is one.
     pub(super) local_address: Option<IpAddr>,
     pub(super) filters: &'a [Arc<NamedFilter>],
+    /// Where next hops are.
+    pub(super) next_hops: &'a Tracked,
 }
 
 /// Takes away what a peer of this kind must not say.
@@ -140,14 +143,16 @@ impl ImportRules<'_> {
         }
     }
 
-    fn view<'a>(&self, prefix: Prefix, attrs: &'a PathAttrs) -> RouteView<'a> {
+    fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
+        let next_hop = attrs.next_hop.as_ref();
+        let interface = next_hop.and_then(|next_hop| self.next_hops.interface(next_hop));
         let attrs = Cow::Borrowed(attrs);
         RouteView {
             prefix,
             attrs,
             peer: self.kind,
             source: Source::Bgp,
-            interface: None,
+            interface,
         }
     }
 
@@ -206,6 +211,7 @@ mod tests {
             clusters: &clusters,
             local_address: Some([10, 0, 0, 1].into()),
             filters: &[],
+            next_hops: &Tracked::default(),
         };
         let mut attrs = attrs();
         change(&mut attrs);

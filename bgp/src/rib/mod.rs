@@ -46,7 +46,7 @@ pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 pub use bundle::{Bundle, Bundles};
 pub use decision::Reason;
 pub use import::{DecidedBy, Refusal};
-pub use next_hops::NextHops;
+pub use next_hops::{NextHops, Way};
 pub use parting::Parting;
 pub use peers::PeerId;
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
@@ -168,7 +168,7 @@ pub struct Rib {
     interner: Interner,
     /// Update groups; an empty slot is free.
     groups: Vec<Option<Group>>,
-    next_hops: NextHops,
+    next_hops: next_hops::Tracked,
     selector: Selector,
     startup: Startup,
     /// Destinations to decide.
@@ -195,7 +195,7 @@ impl Rib {
             table: Table::default(),
             interner: Interner::default(),
             groups: Vec::new(),
-            next_hops: NextHops::default(),
+            next_hops: next_hops::Tracked::default(),
             selector: Selector::default(),
             startup: Startup::new(now, options.restarting, options.startup),
             dirty: Vec::new(),
@@ -321,11 +321,9 @@ impl Rib {
 
     /// Says which next hops can be reached, and at what cost. Replaces what was said before.
     pub fn set_next_hops(&mut self, now: Instant, next_hops: NextHops) -> Changes {
-        if next_hops != self.next_hops {
-            self.next_hops = next_hops;
-            for id in self.table.ids() {
-                self.mark(id);
-            }
+        if next_hops != *self.next_hops.get() {
+            let old = std::mem::replace(&mut self.next_hops, next_hops::Tracked::new(next_hops));
+            self.next_hops_moved(&old);
         }
         self.finish(now, Changes::default())
     }

@@ -59,7 +59,7 @@ impl Rib {
             let Some(peer) = self.peers.get(id) else {
                 return;
             };
-            let rules = peer.import_rules(self.config.router_id, &self.clusters);
+            let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
             let outcome = rules.import(*prefix, &received, &mut self.interner);
             self.put_path(dest, id, received.clone(), outcome);
         }

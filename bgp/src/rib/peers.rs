@@ -9,10 +9,11 @@ use caracal_model::net::Family;
 
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
+use super::next_hops::Tracked;
 use super::session::SessionInfo;
 use super::several::PathHandles;
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::policy::{Filter, PeerKind, Term, Verdict};
+use crate::policy::{Condition, Filter, PeerKind, Term, Verdict};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 
 /// A peer's handle within one table. Reused after the peer has been removed.
@@ -206,6 +207,7 @@ impl PeerState {
         &'a self,
         router_id: RouterId,
         clusters: &'a BTreeSet<ClusterId>,
+        next_hops: &'a Tracked,
     ) -> ImportRules<'a> {
         ImportRules {
             kind: self.kind(),
@@ -215,7 +217,17 @@ impl PeerState {
             clusters,
             local_address: self.session.as_ref().map(|session| session.local_address),
             filters: &self.import,
+            next_hops,
         }
+    }
+
+    /// Import policy depends on the interface by which a next hop is reached.
+    pub(super) fn import_asks_for_interface(&self) -> bool {
+        let mut terms = self.import.iter().flat_map(|named| &named.filter.terms);
+        terms.any(|term| {
+            let mut conditions = term.conditions.iter();
+            conditions.any(|condition| matches!(condition, Condition::Interface(_)))
+        })
     }
 
     /// The export rules; `None` while there is no session.

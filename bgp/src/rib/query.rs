@@ -5,6 +5,7 @@ use caracal_model::net::Prefix;
 use super::adj_out::{ExportCache, Withheld};
 use super::decision::{Candidate, Decision};
 use super::intern::Interner;
+use super::next_hops::Way;
 use super::select::candidate;
 use super::settle::export_route;
 use super::table::{Dest, DestId, Path, Rank};
@@ -251,7 +252,8 @@ impl Rib {
             let by = peer
                 .filter(|_| refusal == super::Refusal::Policy)
                 .and_then(|peer| {
-                    let rules = peer.import_rules(self.config.router_id, &self.clusters);
+                    let rules =
+                        peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
                     rules.decided_by(dest.prefix, &path.received)
                 });
             return PathStatus::Refused { refusal, by };
@@ -272,6 +274,15 @@ impl Rib {
         }
     }
 
+    /// How the next hop is reached, once somebody keeps track of that.
+    fn way(&self, path: &Path) -> Option<Way> {
+        if path.peer == PeerId::LOCAL || !self.next_hops.is_tracking() {
+            return None;
+        }
+        let attrs = path.accepted.as_ref().unwrap_or(&path.received);
+        self.next_hops.get().way(&attrs.next_hop?).cloned()
+    }
+
     fn describe_path(&self, prefix: Prefix, path: &Path, status: PathStatus) -> RouteInfo {
         RouteInfo {
             prefix,
@@ -279,6 +290,7 @@ impl Rib {
             path_id: self.peers.paths.path_id(path.peer),
             attrs: AttrsInfo::from(&**path.accepted.as_ref().unwrap_or(&path.received)),
             stale: path.stale.is_kept(),
+            way: self.way(path),
             status,
         }
     }

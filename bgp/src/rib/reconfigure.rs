@@ -1,11 +1,14 @@
 //! A new configuration: only what differs moves, and no session is needed for a change of policy.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use caracal_model::net::Prefix;
+use foldhash::HashMap;
 
+use super::next_hops::Tracked;
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::{DestId, Staleness};
@@ -112,6 +115,36 @@ impl Rib {
         again
     }
 
+    /// Decides again what leads over a next hop whose way is another one than `old` says. Where import policy asks for the
+    /// interface, it runs again.
+    pub(super) fn next_hops_moved(&mut self, old: &Tracked) {
+        let mut known: HashMap<IpAddr, bool> = HashMap::default();
+        for id in self.table.ids() {
+            let mut next_hops = self.table.get(id).paths().iter().filter_map(|path| {
+                let attrs = path
+                    .accepted
+                    .as_ref()
+                    .filter(|_| path.peer != PeerId::LOCAL)?;
+                attrs.next_hop
+            });
+            let new = &self.next_hops;
+            let moved = |next_hop: IpAddr| {
+                *known
+                    .entry(next_hop)
+                    .or_insert_with(|| old.cost(&next_hop) != new.cost(&next_hop))
+            };
+            if next_hops.any(moved) {
+                self.mark(id);
+            }
+        }
+        let asks = |id: &PeerId| {
+            let peer = self.peers.get(*id);
+            peer.is_some_and(|peer| peer.import_asks_for_interface())
+        };
+        let again: BTreeSet<PeerId> = self.peers.ids().into_iter().filter(asks).collect();
+        self.import_again(&again);
+    }
+
     /// Runs import policy again over the stored routes of these peers.
     fn import_again(&mut self, peers: &BTreeSet<PeerId>) {
         if peers.is_empty() {
@@ -130,7 +163,8 @@ impl Rib {
                 let Some(peer) = self.peers.get(from) else {
                     continue;
                 };
-                let rules = peer.import_rules(self.config.router_id, &self.clusters);
+                let rules =
+                    peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
                 let outcome = rules.import(prefix, &received, &mut self.interner);
                 self.replace_outcome(id, from, outcome);
             }

@@ -1,7 +1,7 @@
 //! From the paths of a destination to their ranks.
 
 use super::decision::{Candidate, Decision};
-use super::next_hops::NextHops;
+use super::next_hops::Tracked;
 use super::peers::Peers;
 use super::table::{Dest, Path, Rank};
 use super::{DEFAULT_LOCAL_PREF, PeerId};
@@ -19,12 +19,13 @@ pub(super) struct Selector {
 }
 
 /// A path as the decision process sees it; `None` when it is not eligible.
-pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Option<Candidate> {
+pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &Tracked) -> Option<Candidate> {
     let attrs = path.accepted.as_deref()?;
     // Sorted, and LLGR_STALE is nearly the highest there is: a look at the last answers for most.
     let last = attrs.communities.last();
     let may_be_stale = last.is_some_and(|last| *last >= Community::LLGR_STALE);
     let common = Candidate {
+        no_carrier: false,
         long_lived_stale: may_be_stale
             && attrs
                 .communities
@@ -48,10 +49,12 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Opt
     }
     let peer = peers.get(path.peer)?;
     let session = peer.session.as_ref()?;
+    let cost = next_hops.cost(&attrs.next_hop?)?;
     Some(Candidate {
+        no_carrier: !cost.carrier,
         local: false,
         external: peer.kind() == PeerKind::External,
-        metric: next_hops.metric(&attrs.next_hop?)?,
+        metric: cost.metric,
         router_id: attrs.originator_id.unwrap_or(session.router_id).number(),
         address: peer.address(),
         path_id: peers.paths.path_id(path.peer).unwrap_or_default(),
@@ -62,7 +65,7 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &NextHops) -> Opt
 impl Selector {
     /// Ranks the paths of a destination. True when something that the last decision used is gone or
     /// another path is in use now.
-    pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &NextHops) -> bool {
+    pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &Tracked) -> bool {
         if let [path] = dest.paths_mut() {
             let rank = match candidate(path, peers, next_hops) {
                 Some(_) => Rank::Best,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::adj_out::Withheld;
 use super::decision::Reason;
 use super::import::{DecidedBy, Refusal};
+use super::next_hops::Way;
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, ClusterId, PeerName, RouterId};
 
@@ -159,6 +160,9 @@ pub struct RouteInfo {
     pub attrs: AttrsInfo,
     /// Kept while the peer restarts.
     pub stale: bool,
+    /// How the next hop is reached, where that is tracked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<Way>,
     /// What became of it.
     #[serde(flatten)]
     pub status: PathStatus,

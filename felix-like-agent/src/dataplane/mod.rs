@@ -14,6 +14,7 @@ mod read;
 mod reconciler;
 mod retry;
 mod sysctl;
+pub mod table;
 mod uninstall;
 mod write;
 

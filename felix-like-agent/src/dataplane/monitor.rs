@@ -7,11 +7,12 @@ use futures_util::StreamExt;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::neighbour::NeighbourState;
-use netlink_packet_route::route::{RouteFlags, RouteHeader, RouteMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
 use netlink_sys::{AsyncSocket, SocketAddr};
 use tokio::sync::Notify;
 
 use super::netlink::NetlinkError;
+use super::read::MAIN_TABLE;
 
 /// Octets asked for the receive buffer: a table of routes may change at once.
 const RECEIVE_BUFFER: u32 = 4 << 20;
@@ -37,6 +38,15 @@ impl Monitor {
     /// Listens in the calling thread's namespace and rings `bell` for each change that did not come from the netlink socket
     /// `own_port`. One ring may stand for many changes.
     pub(super) fn start(bell: Arc<Notify>, own_port: u32) -> Result<Self, NetlinkError> {
+        Self::start_for(bell, own_port, vec![MAIN_TABLE])
+    }
+
+    /// The same with routes of these tables.
+    pub(super) fn start_for(
+        bell: Arc<Notify>,
+        own_port: u32,
+        tables: Vec<u32>,
+    ) -> Result<Self, NetlinkError> {
         let (mut connection, handle, mut messages) =
             netlink_proto::new_connection::<RouteNetlinkMessage>(
                 netlink_sys::protocols::NETLINK_ROUTE,
@@ -53,7 +63,7 @@ impl Monitor {
             // Held, for the connection ends when nobody can send requests.
             let _requests = handle;
             while let Some((message, _)) = messages.next().await {
-                if is_hint(&message, own_port) {
+                if is_hint(&message, own_port, &tables) {
                     bell.notify_one();
                 }
             }
@@ -68,7 +78,7 @@ impl Monitor {
     }
 }
 
-fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32) -> bool {
+fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32, tables: &[u32]) -> bool {
     let inner = match &message.payload {
         // Notifications were lost.
         NetlinkPayload::Overrun(_) => return true,
@@ -80,7 +90,7 @@ fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32) -> bool
     }
     match inner {
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-            is_main_table(route)
+            is_in(route, tables)
         }
         // Dynamic neighbours come and go all the time and are not ours. A permanent one that somebody deletes is told as a
         // failed one; but then it was somebody, and not the kernel itself, whose port is zero.
@@ -95,9 +105,13 @@ fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32) -> bool
     }
 }
 
-fn is_main_table(route: &RouteMessage) -> bool {
-    route.header.table == RouteHeader::RT_TABLE_MAIN
-        && !route.header.flags.contains(RouteFlags::Cloned)
+fn is_in(route: &RouteMessage, tables: &[u32]) -> bool {
+    let number = route.attributes.iter().find_map(|a| match a {
+        RouteAttribute::Table(number) => Some(*number),
+        _ => None,
+    });
+    let table = number.unwrap_or_else(|| route.header.table.into());
+    tables.contains(&table) && !route.header.flags.contains(RouteFlags::Cloned)
 }
 
 #[cfg(test)]
@@ -116,22 +130,28 @@ mod tests {
         let mut route = RouteMessage::default();
         route.header.table = 254;
         let deleted = RouteNetlinkMessage::DelRoute(route.clone());
-        assert!(is_hint(&message(deleted.clone(), 0), 7));
-        assert!(!is_hint(&message(deleted, 7), 7), "our own change");
+        assert!(is_hint(&message(deleted.clone(), 0), 7, &[MAIN_TABLE]));
+        assert!(
+            !is_hint(&message(deleted, 7), 7, &[MAIN_TABLE]),
+            "our own change"
+        );
         route.header.table = 255;
         let local = RouteNetlinkMessage::NewRoute(route);
-        assert!(!is_hint(&message(local, 0), 7), "the local table");
+        assert!(
+            !is_hint(&message(local, 0), 7, &[MAIN_TABLE]),
+            "the local table"
+        );
         let mut neighbour = NeighbourMessage::default();
         neighbour.header.state = NeighbourState::Stale;
         let stale = RouteNetlinkMessage::NewNeighbour(neighbour.clone());
-        assert!(!is_hint(&message(stale.clone(), 0), 7));
+        assert!(!is_hint(&message(stale.clone(), 0), 7, &[MAIN_TABLE]));
         assert!(
-            is_hint(&message(stale.clone(), 9), 7),
+            is_hint(&message(stale.clone(), 9), 7, &[MAIN_TABLE]),
             "by a program's request"
         );
-        assert!(!is_hint(&message(stale, 7), 7), "by our own");
+        assert!(!is_hint(&message(stale, 7), 7, &[MAIN_TABLE]), "by our own");
         neighbour.header.state = NeighbourState::Permanent;
         let gone = RouteNetlinkMessage::DelNeighbour(neighbour);
-        assert!(is_hint(&message(gone, 0), 7));
+        assert!(is_hint(&message(gone, 0), 7, &[MAIN_TABLE]));
     }
 }

@@ -15,7 +15,7 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop,
-    RouteNextHopFlags, RouteType,
+    RouteNextHopFlags, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -24,6 +24,9 @@ use crate::actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Target};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
+
+/// The main table.
+pub(super) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 
 /// Reads interfaces with their addresses.
 pub(super) async fn links(netlink: &Netlink) -> Result<Links, NetlinkError> {
@@ -61,12 +64,8 @@ pub(super) async fn actual(netlink: &Netlink) -> Result<Actual, NetlinkError> {
         ..Actual::default()
     };
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for message in netlink.dump("routes", routes_request(family)).await? {
-            if let RouteNetlinkMessage::NewRoute(message) = message
-                && let Some(route) = route(&message, &actual.links)
-            {
-                actual.push_route(route);
-            }
+        for route in routes(netlink, family, MAIN_TABLE, &actual.links).await? {
+            actual.push_route(route);
         }
     }
     let names = names(&actual.links);
@@ -103,14 +102,34 @@ pub(super) async fn actual(netlink: &Netlink) -> Result<Actual, NetlinkError> {
     Ok(actual)
 }
 
+/// Reads the routes of a table in the kernel's order.
+pub(super) async fn routes(
+    netlink: &Netlink,
+    family: AddressFamily,
+    table: u32,
+    links: &Links,
+) -> Result<Vec<ActualRoute>, NetlinkError> {
+    let dump = netlink.dump("routes", routes_request(family, table)).await;
+    let messages = match dump {
+        // A table that nobody has written to yet.
+        Err(NetlinkError::Dump { source, .. }) if source.0 == libc::ENOENT => Vec::new(),
+        dump => dump?,
+    };
+    let found = messages.iter().filter_map(|message| match message {
+        RouteNetlinkMessage::NewRoute(message) => route(message, table, links),
+        _ => None,
+    });
+    Ok(found.collect())
+}
+
 fn names(links: &Links) -> BTreeMap<u32, IfName> {
     links.iter().map(|l| (l.index, l.name.clone())).collect()
 }
 
-fn routes_request(family: AddressFamily) -> RouteNetlinkMessage {
+fn routes_request(family: AddressFamily, table: u32) -> RouteNetlinkMessage {
     let mut request = RouteMessage::default();
     request.header.address_family = family;
-    request.header.table = RouteHeader::RT_TABLE_MAIN;
+    request.attributes.push(RouteAttribute::Table(table));
     // The default would be a filter for unicast in some builders; Unspec lists blackholes too.
     request.header.kind = RouteType::Unspec;
     RouteNetlinkMessage::GetRoute(request)
@@ -129,6 +148,7 @@ fn link(message: &LinkMessage) -> Option<Link> {
         kind: String::new(),
         addresses: Vec::new(),
         up: flags.contains(LinkFlags::Up),
+        carrier: flags.contains(LinkFlags::LowerUp),
         mtu: 0,
         mac: None,
         parent: None,
@@ -208,8 +228,17 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
+/// A gateway of the other family (RFC 8950).
+fn via(address: &RouteVia) -> Option<IpAddr> {
+    match address {
+        RouteVia::Inet(a) => Some((*a).into()),
+        RouteVia::Inet6(a) => Some((*a).into()),
+        _ => None,
+    }
+}
+
 /// `None` for routes of other tables and clones of the routing cache.
-fn route(message: &RouteMessage, links: &Links) -> Option<ActualRoute> {
+fn route(message: &RouteMessage, table: u32, links: &Links) -> Option<ActualRoute> {
     let header = &message.header;
     if header.flags.contains(RouteFlags::Cloned) {
         return None;
@@ -227,7 +256,7 @@ fn route(message: &RouteMessage, links: &Links) -> Option<ActualRoute> {
     for attribute in &message.attributes {
         parts.read(attribute);
     }
-    if parts.table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+    if parts.table != table {
         return None;
     }
     let onlink = header.flags.contains(RouteFlags::Onlink);
@@ -281,9 +310,11 @@ impl<'a> RouteParts<'a> {
                     _ => None,
                 });
             }
-            RouteAttribute::NhId(_) | RouteAttribute::Encap(_) | RouteAttribute::Via(_) => {
-                self.strange = true;
-            }
+            RouteAttribute::Via(via) => match self::via(via) {
+                Some(address) => self.gateway = Some(address),
+                None => self.strange = true,
+            },
+            RouteAttribute::NhId(_) | RouteAttribute::Encap(_) => self.strange = true,
             _ => {}
         }
     }
@@ -316,6 +347,7 @@ impl<'a> RouteParts<'a> {
         for hop in self.multipath {
             let gateway = hop.attributes.iter().find_map(|a| match a {
                 RouteAttribute::Gateway(address) => ip(address),
+                RouteAttribute::Via(address) => via(address),
                 _ => None,
             });
             hops.push(NextHop {

@@ -14,11 +14,12 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop,
-    RouteNextHopFlags, RouteScope, RouteType,
+    RouteNextHopFlags, RouteScope, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Request;
+use super::read::MAIN_TABLE;
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, Target, Tunnel, TunnelKind};
 use crate::links::Links;
@@ -34,6 +35,37 @@ pub enum EncodeError {
 
 /// The message of an op; `None` for ops that are not netlink's (sysctls, NAT).
 pub(super) fn request(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
+    request_in(op, links, MAIN_TABLE)
+}
+
+/// The same with routes in this table.
+pub(super) fn request_in(
+    op: &Op,
+    links: &Links,
+    table: u32,
+) -> Option<Result<Request, EncodeError>> {
+    let request = message(op, links)?;
+    Some(request.map(|mut request| {
+        if let RouteNetlinkMessage::NewRoute(m) | RouteNetlinkMessage::DelRoute(m) =
+            &mut request.message
+        {
+            put_into(m, table);
+        }
+        request
+    }))
+}
+
+fn put_into(message: &mut RouteMessage, table: u32) {
+    match u8::try_from(table) {
+        Ok(number) => message.header.table = number,
+        Err(_) => {
+            message.header.table = RouteHeader::RT_TABLE_UNSPEC;
+            message.attributes.push(RouteAttribute::Table(table));
+        }
+    }
+}
+
+fn message(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
     Some(match op {
         Op::AddTunnel(tunnel) => add_tunnel(tunnel, links),
         Op::SetTunnel(tunnel) => set_tunnel(tunnel, links),
@@ -227,7 +259,6 @@ fn route_header(prefix: Prefix, metric: u32, protocol: u8) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(prefix.address());
     message.header.destination_prefix_length = prefix.len();
-    message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.protocol = protocol.into();
     if prefix.len() > 0 {
         message
@@ -264,11 +295,14 @@ fn target(message: &mut RouteMessage, target: &Target, links: &Links) -> Result<
                 if hop.onlink {
                     message.header.flags |= RouteFlags::Onlink;
                 }
-                message.attributes.extend(gateway(hop));
+                message
+                    .attributes
+                    .extend(gateway(hop, message.header.address_family));
                 let index = index(&hop.link, links)?;
                 message.attributes.push(RouteAttribute::Oif(index));
             } else {
-                let hops: Result<Vec<_>, _> = hops.iter().map(|h| next_hop(h, links)).collect();
+                let of = message.header.address_family;
+                let hops: Result<Vec<_>, _> = hops.iter().map(|h| next_hop(h, of, links)).collect();
                 message.attributes.push(RouteAttribute::MultiPath(hops?));
             }
         }
@@ -276,18 +310,24 @@ fn target(message: &mut RouteMessage, target: &Target, links: &Links) -> Result<
     Ok(())
 }
 
-fn gateway(hop: &NextHop) -> Option<RouteAttribute> {
-    hop.gateway
-        .map(|address| RouteAttribute::Gateway(route_address(address)))
+/// The gateway; one of another family than the route's has an attribute of its own (`via inet6`, RFC 8950).
+fn gateway(hop: &NextHop, of: AddressFamily) -> Option<RouteAttribute> {
+    hop.gateway.map(|address| {
+        if family(address) == of {
+            RouteAttribute::Gateway(route_address(address))
+        } else {
+            RouteAttribute::Via(RouteVia::from(address))
+        }
+    })
 }
 
-fn next_hop(hop: &NextHop, links: &Links) -> Result<RouteNextHop, EncodeError> {
+fn next_hop(hop: &NextHop, of: AddressFamily, links: &Links) -> Result<RouteNextHop, EncodeError> {
     let mut message = RouteNextHop::default();
     message.interface_index = index(&hop.link, links)?;
     if hop.onlink {
         message.flags |= RouteNextHopFlags::Onlink;
     }
-    message.attributes.extend(gateway(hop));
+    message.attributes.extend(gateway(hop, of));
     Ok(message)
 }
 

@@ -251,6 +251,7 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self) -> Desired {
         self.desired.workload_mtu = self.workload_mtu();
+        self.desired.ways = self.ways();
         for found in self.complaints.into_problems() {
             self.desired.problems.insert(found);
         }

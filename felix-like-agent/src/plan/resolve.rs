@@ -1,14 +1,17 @@
 //! From a BGP next hop or a node's address to a gateway on a link (RFC 4271 §5.1.3, recursive lookup).
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
 use super::Planner;
-use crate::actual::Actual;
-use crate::desired::NextHop;
+use crate::actual::{Actual, ActualRoute, ActualTarget};
+use crate::desired::{NextHop, Target};
+use crate::links::Links;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
+use crate::ways::{Way, Ways};
 
 /// Routes of others in the main table, the ground on which next hops are reached. Our own routes are left
 /// out: pods are not a way to nodes.
@@ -39,10 +42,31 @@ impl Underlay {
         Self { routes }
     }
 
+    /// The ways over these interfaces and routes; our tunnels lead to pods, not to next hops.
+    fn ways(&self, links: &Links) -> Ways {
+        let links: Links = links
+            .iter()
+            .filter(|link| !is_tunnel_device(link.name.as_str()))
+            .cloned()
+            .collect();
+        let routes = self.routes.iter().map(|(prefix, metric, hop)| ActualRoute {
+            prefix: *prefix,
+            metric: *metric,
+            tos: 0,
+            protocol: 0,
+            target: ActualTarget::Known(Target::Via(vec![hop.clone()])),
+            mtu: None,
+        });
+        Ways::of(&links, &routes.collect::<Vec<_>>())
+    }
+
     fn lookup(&self, address: IpAddr) -> Option<&(Prefix, u32, NextHop)> {
         self.routes.iter().find(|(p, _, _)| p.contains(address))
     }
 }
+
+/// Learned routes that next hops of others may stand on, at most: a cluster's and its routers', not a table of the Internet.
+const LEARNED_WAYS: usize = 16_384;
 
 /// How far a route of another BGP peer may help: one step, so that no loop is possible.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +76,49 @@ enum Depth {
 }
 
 impl Planner<'_> {
+    /// Every way by which [`Planner::resolve`] finds next hops, for whoever decides between routes.
+    pub(super) fn ways(&self) -> Ways {
+        let mut ways = self.inputs.underlay.ways(self.inputs.links);
+        for own in self.own.values() {
+            if let Some(parent) = own.parent.filter(|p| p.up && !p.loopback) {
+                let way = Way {
+                    gateway: None,
+                    link: parent.name.clone(),
+                    metric: 0,
+                    carrier: parent.carrier,
+                };
+                ways.offer(own.cidr.prefix(), Some(way));
+            }
+        }
+        let outside = self.inputs.learned.iter();
+        let outside = outside.filter(|(prefix, _)| self.pools.covering(prefix).is_none());
+        let mut known: HashMap<IpAddr, Option<NextHop>> = HashMap::new();
+        for (prefix, learned) in outside.take(LEARNED_WAYS) {
+            let Some(first) = learned.next_hops.first() else {
+                continue;
+            };
+            let hop = known
+                .entry(*first)
+                .or_insert_with(|| self.resolve_to(*first, Depth::LinksOnly));
+            if let Some(NextHop {
+                gateway: Some(gateway),
+                link,
+                ..
+            }) = hop
+            {
+                let carrier = self.inputs.links.by_name(link.as_str());
+                let way = Way {
+                    gateway: Some(*gateway),
+                    carrier: carrier.is_some_and(|link| link.carrier),
+                    link: link.clone(),
+                    metric: self.inputs.settings.route_metric(prefix.family()),
+                };
+                ways.offer(*prefix, Some(way));
+            }
+        }
+        ways
+    }
+
     /// The way to an address of another machine: on a link, else through the underlay, else through a learned
     /// route whose own next hop is on a link.
     pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {

@@ -109,7 +109,9 @@ fn status_of(route: &RouteInfo) -> String {
     } else {
         ""
     };
-    format!("{}{stale}", route.status.sentence())
+    let way = route.way.as_ref();
+    let way = way.map_or_else(String::new, |way| format!("; next hop {way}"));
+    format!("{}{stale}{way}", route.status.sentence())
 }
 
 fn routes(routes: &[RouteInfo]) {

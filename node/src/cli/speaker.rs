@@ -32,15 +32,17 @@ fn invalid(report: &str) -> ExitCode {
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     match file::read(file) {
-        Ok(config) => {
+        Ok(read) => {
+            let config = read.speaker;
             println!(
-                "{}: AS {}, router id {}, {} peers, {} routes, {} filters",
+                "{}: AS {}, router id {}, {} peers, {} routes, {} filters, {} kernel tables",
                 file.display(),
                 config.local_as,
                 config.router_id,
                 config.peers.len(),
                 config.originate.len(),
-                config.filters.len()
+                config.filters.len(),
+                read.kernel.len()
             );
             Ok(ExitCode::SUCCESS)
         }

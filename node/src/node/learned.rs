@@ -66,7 +66,7 @@ impl Ways {
         sender.send_modify(|map| {
             let map = Arc::make_mut(map);
             for (prefix, route) in changes {
-                let route = route.map(adapt);
+                let route = route.map(crate::routes::learned);
                 match (self.0.get_mut(&prefix), route) {
                     (Some(hidden), route) => *hidden = route,
                     (None, Some(route)) => drop(map.insert(prefix, route)),
@@ -109,14 +109,6 @@ fn way(via: IpAddr) -> Learned {
         next_hops: vec![via],
         internal: false,
         stale: false,
-    }
-}
-
-fn adapt(route: LearnedRoute) -> Learned {
-    Learned {
-        next_hops: route.next_hops,
-        internal: route.internal,
-        stale: route.stale,
     }
 }
 

@@ -13,6 +13,7 @@ mod likely;
 mod mtu;
 mod parting;
 mod publish;
+mod reached;
 mod readdress;
 mod secrets;
 mod startup;

@@ -1,8 +1,10 @@
 //! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the speaker.
 
 use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
+use caracal_topologies::announce::EXPORT_FILTER;
 use caracal_topologies::{PlanOptions, Planned, RouterIdChoice, plan};
 
 use super::secrets::Secrets;
@@ -21,10 +23,48 @@ pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Sec
         show_passwords: false,
     };
     let mut planned = plan(snapshot, &config.node, &options);
+    if config.ebgp_requires_policy {
+        require_policy(&mut planned.config);
+    }
     if config.backend != Backend::Bird {
         silence(&mut planned.config);
     }
     planned
+}
+
+/// Name of the filter that stands where another AS's peer has none.
+const NO_POLICY: &str = "no_policy_rfc8212";
+
+/// Towards another AS, no policy means no routes (RFC 8212 §2). A filter of its own says so, and not an empty list: a
+/// drain adds filters to lists.
+fn require_policy(config: &mut SpeakerConfig) {
+    let own = config.local_as;
+    let mut denied = false;
+    for peer in config.peers.values_mut() {
+        if peer.local_as.unwrap_or(own) == peer.remote_as {
+            continue;
+        }
+        if peer.import.is_empty() {
+            peer.import.push(NO_POLICY.to_owned());
+            denied = true;
+        }
+        // The built-in filter says what a cluster may announce, not that somebody wants this peer to hear it.
+        if peer.export.iter().all(|name| name == EXPORT_FILTER) {
+            peer.export = vec![NO_POLICY.to_owned()];
+            denied = true;
+        }
+    }
+    if denied {
+        let reject = Term {
+            conditions: Vec::new(),
+            actions: Vec::new(),
+            verdict: Some(Verdict::Reject),
+        };
+        let terms = vec![reject];
+        config
+            .filters
+            .insert(NO_POLICY.to_owned(), Filter { terms });
+    }
 }
 
 /// Without BGP the speaker stays up, with nothing to say and no one to say it to.
@@ -44,5 +84,55 @@ pub(super) fn log_changes(old: &[Problem], new: &[Problem], node: &NodeName) {
             .any(|n| n.code == p.code && n.subject == p.subject)
     }) {
         tracing::info!(%node, code = %problem.code, subject = %problem.subject, "corrected");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+
+    use caracal_bgp::config::PeerConfig;
+    use caracal_bgp::types::{Asn, RouterId};
+
+    use super::*;
+
+    #[test]
+    fn rfc8212_2_without_a_filter_of_somebodys_nothing_passes_to_another_as() {
+        let peer = |asn: u32, filtered: bool| {
+            let mut peer = PeerConfig::new([10, 0, 0, 2].into(), Asn(asn));
+            if filtered {
+                peer.import.push("in".to_owned());
+                peer.export.push("out".to_owned());
+            }
+            peer.export.push(EXPORT_FILTER.to_owned());
+            peer
+        };
+        let mut config = SpeakerConfig {
+            local_as: Asn(64512),
+            router_id: RouterId([10, 0, 0, 1].into()),
+            listen: None,
+            peers: BTreeMap::from([
+                ("mesh".into(), peer(64512, false)),
+                ("open".into(), peer(65001, false)),
+                ("filtered".into(), peer(65001, true)),
+            ]),
+            originate: BTreeMap::new(),
+            filters: BTreeMap::new(),
+        };
+        let before = config.clone();
+        require_policy(&mut config);
+        for name in ["mesh", "filtered"] {
+            assert_eq!(config.peers[&name.into()], before.peers[&name.into()]);
+        }
+        let denied = vec![NO_POLICY.to_owned()];
+        let open = &config.peers[&"open".into()];
+        assert_eq!((&open.import, &open.export), (&denied, &denied));
+        // A drain does not open what is shut.
+        let leaving = config.leaving();
+        let first = &leaving.peers[&"open".into()].export[0];
+        let term = &leaving.filters[first].terms[0];
+        assert_eq!(term.verdict, Some(Verdict::Reject));
     }
 }

@@ -24,7 +24,7 @@ use super::learned::Gateways;
 use super::parting::InForce;
 use super::secrets::Secrets;
 use super::{
-    collector, drain, learned, likely, mtu, parting, publish, readdress, secrets, startup,
+    collector, drain, learned, likely, mtu, parting, publish, reached, readdress, secrets, startup,
     tombstones, tunnels,
 };
 use crate::admin;
@@ -192,6 +192,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         learned_rx.clone(),
     )?;
 
+    tokio::spawn(reached::keep(reconciler.status(), speaker.clone()));
     let (tombstone_problems, tombstone_problems_rx) = watch::channel(Vec::new());
     tokio::spawn(tombstones::keep(
         store.clone(),

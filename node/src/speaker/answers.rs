@@ -1,13 +1,15 @@
 //! Answers of a standalone speaker on the admin socket.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
+use caracal_agent::dataplane::table::TableStatus;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::{DatastoreStatus, KernelStatus, Status};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
 use crate::admin::{Answer, Request};
@@ -22,6 +24,7 @@ pub(super) struct Answers {
     pub(super) started: Instant,
     pub(super) file: PathBuf,
     pub(super) speaker: SpeakerHandle,
+    pub(super) kernel: watch::Receiver<Option<Arc<TableStatus>>>,
     pub(super) reload: mpsc::Sender<Reload>,
 }
 
@@ -65,6 +68,9 @@ impl Answers {
             subject: "listening socket".to_owned(),
             reason,
         });
+        let kernel = self.kernel.borrow().clone();
+        let mut problems: Vec<Problem> = listen.into_iter().collect();
+        problems.extend(kernel.iter().flat_map(|kernel| kernel.problems.clone()));
         Ok(Status {
             node: self.file.display().to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -77,12 +83,19 @@ impl Answers {
                 ..DatastoreStatus::default()
             },
             kernel: KernelStatus {
-                phase: NONE.to_owned(),
+                phase: kernel
+                    .as_ref()
+                    .map_or(NONE, |kernel| kernel.phase)
+                    .to_owned(),
+                routes: kernel
+                    .iter()
+                    .map(|kernel| ("direct".to_owned(), kernel.routes))
+                    .collect(),
                 nat: NONE.to_owned(),
                 ..KernelStatus::default()
             },
             peers: routes::peers(bgp.peers),
-            problems: listen.into_iter().collect(),
+            problems,
             ..Status::default()
         })
     }

@@ -16,6 +16,8 @@ pub(crate) struct Change {
     pub(crate) listen: bool,
     /// Our AS or BGP Identifier is another one.
     pub(crate) speaker: bool,
+    /// The kernel's tables are others, or written otherwise.
+    pub(crate) kernel: bool,
     /// New peers.
     pub(crate) added: Vec<PeerName>,
     /// Peers that are gone.
@@ -74,6 +76,7 @@ impl From<ConfigChange> for Change {
         Self {
             listen: change.listen,
             speaker: change.speaker,
+            kernel: false,
             added: change.added.into_iter().collect(),
             removed: change.removed.into_iter().collect(),
             changed: change
@@ -97,6 +100,9 @@ impl fmt::Display for Change {
         }
         if self.speaker {
             writeln!(f, "AS or router id: changed")?;
+        }
+        if self.kernel {
+            writeln!(f, "kernel tables: changed")?;
         }
         for peer in &self.added {
             writeln!(f, "peer {peer}: added")?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use caracal_bgp::config::SpeakerConfig;
+use caracal_templates::File;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -17,14 +17,14 @@ pub(crate) enum FileError {
 }
 
 /// Reads a file.
-pub(crate) fn read(path: &Path) -> Result<SpeakerConfig, FileError> {
+pub(crate) fn read(path: &Path) -> Result<File, FileError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| FileError::Read(path.to_owned(), error))?;
     parse(&text, &path.display().to_string())
 }
 
-fn parse(text: &str, name: &str) -> Result<SpeakerConfig, FileError> {
-    caracal_templates::parse(text).map_err(|error| FileError::Invalid(error.report(name)))
+fn parse(text: &str, name: &str) -> Result<File, FileError> {
+    caracal_templates::parse_file(text).map_err(|error| FileError::Invalid(error.report(name)))
 }
 
 #[cfg(test)]

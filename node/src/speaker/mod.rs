@@ -1,4 +1,4 @@
-//! `caracal speaker`: BGP alone, from a file, without datastore and without kernel routes.
+//! `caracal speaker`: BGP alone, from a file, without datastore; with kernel routes when the file says so.
 //!
 //! One task owns the configuration in force: signals and the admin socket ask it to read the file again. A file
 //! that does not parse changes nothing.
@@ -7,6 +7,7 @@ mod answers;
 pub(crate) mod change;
 pub(crate) mod file;
 mod health;
+mod kernel;
 mod mark;
 
 use std::net::SocketAddr;
@@ -22,8 +23,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::admin;
 use answers::Answers;
+use caracal_templates::File;
 use change::Change;
 use health::Health;
+use kernel::Kernel;
 use mark::Mark;
 
 /// Longest time for closing sessions at the end.
@@ -40,7 +43,7 @@ pub(crate) fn run(
     run_dir: &Path,
     file: &Path,
     http: Option<SocketAddr>,
-    config: SpeakerConfig,
+    config: File,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -53,11 +56,20 @@ async fn serve(
     run_dir: &Path,
     file: PathBuf,
     http: Option<SocketAddr>,
-    config: SpeakerConfig,
+    config: File,
 ) -> anyhow::Result<ExitCode> {
+    let File {
+        speaker: config,
+        kernel: tables,
+    } = config;
     let listener = admin::listen(run_dir)?;
-    let (mark, restarting) = Mark::begin(run_dir)
+    let (mark, marked) = Mark::begin(run_dir)
         .with_context(|| format!("marking the run in {}", run_dir.display()))?;
+    // With a forwarding table it is the table that says whether forwarding has survived (RFC 4724 §4.1).
+    let restarting = match tables.is_empty() {
+        true => marked,
+        false => kernel::holds_routes(&tables).await?,
+    };
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
@@ -71,11 +83,13 @@ async fn serve(
         ..SpeakerOptions::default()
     };
     let speaker = Speaker::spawn(config.clone(), options);
+    let kernel = Kernel::start(tables, &speaker).await?;
     let (reload, mut reloads) = mpsc::channel::<Reload>(RELOADS);
     let answers = Answers {
         started: Instant::now(),
         file: file.clone(),
         speaker: speaker.clone(),
+        kernel: kernel.status(),
         reload,
     };
     tokio::spawn(admin::serve(listener, answers));
@@ -86,6 +100,7 @@ async fn serve(
     let mut current = Current {
         file,
         config,
+        kernel,
         speaker: speaker.clone(),
     };
     let restart = loop {
@@ -100,12 +115,12 @@ async fn serve(
             }
         }
     };
-    stop(&speaker, &mark, restart).await;
+    stop(&current, &mark, restart).await;
     let _removed = std::fs::remove_file(admin::socket_path(run_dir));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn stop(speaker: &SpeakerHandle, mark: &Mark, restart: bool) {
+async fn stop(current: &Current, mark: &Mark, restart: bool) {
     let marked = if restart {
         tracing::info!(
             "SIGTERM: a restart is expected; peers keep our routes where they agreed to"
@@ -118,9 +133,17 @@ async fn stop(speaker: &SpeakerHandle, mark: &Mark, restart: bool) {
     if let Err(error) = marked {
         tracing::warn!(%error, "the mark of this run could not be written");
     }
-    let closed = tokio::time::timeout(SHUTDOWN, speaker.shutdown(restart)).await;
+    // First, or the tables would follow the dying sessions.
+    if restart {
+        current.kernel.freeze().await;
+    }
+    let closed = tokio::time::timeout(SHUTDOWN, current.speaker.shutdown(restart)).await;
     if closed.is_err() {
         tracing::warn!("sessions did not close in {} s", SHUTDOWN.as_secs());
+    }
+    // Last, so that nobody sends us packets for which there is no way any more.
+    if !restart {
+        current.kernel.remove().await;
     }
 }
 
@@ -128,14 +151,18 @@ async fn stop(speaker: &SpeakerHandle, mark: &Mark, restart: bool) {
 struct Current {
     file: PathBuf,
     config: SpeakerConfig,
+    kernel: Kernel,
     speaker: SpeakerHandle,
 }
 
 impl Current {
     /// Goes over to what the file says now. When it does not parse, nothing changes.
     async fn reload(&mut self) -> Result<Change, String> {
-        let config = match file::read(&self.file) {
-            Ok(config) => config,
+        let File {
+            speaker: config,
+            kernel: tables,
+        } = match file::read(&self.file) {
+            Ok(file) => file,
             Err(error) => {
                 let reason = format!("{:#}", anyhow::Error::from(error));
                 tracing::error!("the configuration in force stays: {reason}");
@@ -144,7 +171,7 @@ impl Current {
         };
         let change = diff(&self.config, &config);
         let nothing = change.is_empty();
-        let change = Change::from(change);
+        let mut change = Change::from(change);
         // Equal configurations are not told: a reload of the same file touches nobody.
         if !nothing {
             self.speaker
@@ -153,6 +180,8 @@ impl Current {
                 .map_err(|error| error.to_string())?;
             self.config = config;
         }
+        let changed = self.kernel.change(tables, &self.speaker).await;
+        change.kernel = changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
         tracing::info!(
             added = change.added.len(),
             removed = change.removed.len(),

@@ -84,7 +84,7 @@ impl<'a> Builder<'a> {
                 self.templates.insert(name.value, options);
             }
             Statement::Peer(peer) => self.peers.push(peer),
-            Statement::Ignored => {}
+            Statement::Kernel(_) | Statement::Ignored => {}
         }
         Ok(())
     }

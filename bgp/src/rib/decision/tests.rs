@@ -5,6 +5,7 @@ use super::*;
 /// A path like any other; `n` makes it distinct in the last step only.
 fn path(n: u8) -> Candidate {
     Candidate {
+        no_carrier: false,
         long_lived_stale: false,
         local: false,
         local_pref: 100,
@@ -217,6 +218,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         |((local_pref, as_path_len, origin, med, neighbour_as), rest)| {
             let (external, metric, router_id, cluster_list_len) = rest;
             Candidate {
+                no_carrier: false,
                 long_lived_stale: false,
                 local: false,
                 local_pref,

@@ -131,6 +131,13 @@ fn a_session_without_restart_takes_its_routes_along() {
     assert_eq!(net.rib.counts().paths, 1);
 }
 
+fn way(metric: u32) -> Option<Way> {
+    Some(Way {
+        metric,
+        ..Way::default()
+    })
+}
+
 #[test]
 fn rfc4271_9_1_2_1_an_unreachable_next_hop_makes_a_path_ineligible() {
     let mut net = Net::mesh([2, 3]);
@@ -143,12 +150,12 @@ fn rfc4271_9_1_2_1_an_unreachable_next_hop_makes_a_path_ineligible() {
         },
     );
     net.announce(3, &[1], attrs(3));
-    let unreachable = BTreeMap::from([(address(2), None)]);
+    let unreachable = BTreeMap::from([(Prefix::host(address(2)), None)]);
     let changes = net.rib.set_next_hops(
         net.now,
         NextHops {
             known: unreachable,
-            others: Some(0),
+            others: way(0),
         },
     );
     assert_eq!(changes.prefixes, [prefix(1)]);
@@ -158,16 +165,123 @@ fn rfc4271_9_1_2_1_an_unreachable_next_hop_makes_a_path_ineligible() {
         net.rib.explain(&prefix(1)).paths[1].status,
         PathStatus::Unreachable
     );
-    let cost = BTreeMap::from([(address(2), Some(5))]);
+    let cost = BTreeMap::from([(Prefix::host(address(2)), way(5))]);
     let changes = net.rib.set_next_hops(
         net.now,
         NextHops {
             known: cost,
-            others: Some(0),
+            others: way(0),
         },
     );
     net.mirror(changes);
     assert_eq!(net.hops(1), [address(2)]);
+}
+
+/// Ways by which the hosts 2 and 3 are reached.
+fn ways(two: Option<Way>, three: Option<Way>) -> NextHops {
+    NextHops {
+        known: BTreeMap::from([
+            (Prefix::host(address(2)), two),
+            (Prefix::host(address(3)), three),
+        ]),
+        others: None,
+    }
+}
+
+fn on(interface: &str, carrier: bool) -> Option<Way> {
+    Some(Way {
+        interface: Some(interface.to_owned()),
+        carrier,
+        ..Way::default()
+    })
+}
+
+#[test]
+fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
+    let mut net = Net::mesh([2, 3]);
+    let better = PathAttrs {
+        local_pref: Some(200),
+        ..attrs(2)
+    };
+    net.announce(2, &[1, 2], better);
+    net.announce(3, &[1], attrs(3));
+    let tell = |net: &mut Net, two, three| {
+        let changes = net.rib.set_next_hops(net.now, ways(two, three));
+        let prefixes = changes.prefixes.clone();
+        net.mirror(changes);
+        prefixes
+    };
+    assert_eq!(tell(&mut net, on("eth0", true), on("eth1", true)), []);
+    let moved = tell(&mut net, on("eth0", false), on("eth1", true));
+    assert_eq!(moved, [prefix(1)], "the other prefix has no other path");
+    assert_eq!(net.hops(1), [address(3)]);
+    assert_eq!(net.hops(2), [address(2)]);
+    let lost = &net.rib.explain(&prefix(1)).paths[1];
+    assert_eq!(
+        lost.status,
+        PathStatus::Lost {
+            reason: Reason::Carrier,
+            multipath: false
+        }
+    );
+    assert_eq!(
+        lost.way.as_ref().map(ToString::to_string).as_deref(),
+        Some("on the link dev eth0, metric 0, no carrier")
+    );
+    assert_eq!(
+        tell(&mut net, on("eth0", false), on("eth1", false)),
+        [prefix(1)]
+    );
+    assert_eq!(
+        net.hops(1),
+        [address(2)],
+        "both are without: as if both had one"
+    );
+    let mut gone = tell(&mut net, None, on("eth1", true));
+    gone.sort_unstable();
+    assert_eq!(gone, [prefix(1), prefix(2)]);
+    assert_eq!(net.hops(2), [] as [IpAddr; 0]);
+    tell(&mut net, on("eth0", true), on("eth1", true));
+    assert_eq!(
+        (net.hops(1), net.hops(2)),
+        (vec![address(2)], vec![address(2)])
+    );
+    net.check();
+}
+
+#[test]
+fn import_policy_knows_the_interface_and_follows_it() {
+    let mut config = with_peers([internal_peer(2)]);
+    let uplink = Term {
+        conditions: vec![Condition::Interface("eth*".to_owned())],
+        actions: vec![Action::SetLocalPref(500)],
+        verdict: Some(Verdict::Accept),
+    };
+    let rest = Term {
+        conditions: vec![],
+        actions: vec![],
+        verdict: Some(Verdict::Reject),
+    };
+    let filter = Filter {
+        terms: vec![uplink, rest],
+    };
+    config.filters.insert("in".to_owned(), filter);
+    for peer in config.peers.values_mut() {
+        peer.import = vec!["in".to_owned()];
+    }
+    let mut net = Net::new(config);
+    net.up(2);
+    net.announce(2, &[1], attrs(2));
+    assert_eq!(net.hops(1), [] as [IpAddr; 0], "nobody knows the interface");
+    let tell = |net: &mut Net, two| {
+        let changes = net.rib.set_next_hops(net.now, ways(two, None));
+        net.mirror(changes);
+        net.hops(1)
+    };
+    assert_eq!(tell(&mut net, on("eth0", true)), [address(2)]);
+    assert_eq!(tell(&mut net, on("wg0", true)), [] as [IpAddr; 0]);
+    assert_eq!(tell(&mut net, on("eth1", true)), [address(2)]);
+    net.check();
 }
 
 #[test]

@@ -1,0 +1,486 @@
+//! The task that keeps a speaker's tables: hears changes of routes, writes what differs, watches the kernel.
+//!
+//! A change of some prefixes costs the work for these prefixes. Everything is read and compared again when somebody
+//! else changed an interface, a route or the tables, when notifications were lost, when a write failed, and from
+//! time to time. What the kernel cannot be asked is never taken for "nothing": the last picture stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::net::{Family, Prefix};
+use caracal_model::snapshot::Problem;
+use netlink_packet_route::AddressFamily;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::monitor::Monitor;
+use super::netlink::{Netlink, NetlinkError};
+use super::{chain, read, reconciler, write};
+use crate::actual::Actual;
+use crate::desired::problem;
+use crate::diff::Phase;
+use crate::learned::Learned;
+use crate::links::Links;
+use crate::op::Op;
+use crate::ownership::Owner;
+use crate::table::{MAIN_TABLE, Tables, changes, note, removal};
+use crate::ways::Ways;
+
+/// Changes that wait for the writer; more wait at their source, where the latest of a prefix replaces the others.
+const INPUTS: usize = 4;
+/// Everything is read again after this long, whatever was heard (BIRD's `scan time`).
+const RESYNC: Duration = Duration::from_secs(60);
+/// Wait before the next attempt after a failure; doubled up to [`RESYNC`].
+const RETRY: Duration = Duration::from_millis(500);
+/// After everything was read, the task does nothing of the kind for so many times as long as that took.
+const REST: u32 = 4;
+/// Most unreachable prefixes that are spelled out.
+const NAMED: usize = 3;
+
+/// What the task hears.
+#[derive(Debug)]
+pub enum TableInput {
+    /// The best route of each prefix that changed; `None`: there is none any more.
+    Routes(Vec<(Prefix, Option<Learned>)>),
+    /// Every peer has told everything: what is ours and was not named may go.
+    Complete,
+}
+
+/// What the task says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableStatus {
+    /// `learning`, `synced`, `frozen`.
+    pub phase: &'static str,
+    /// Routes of ours in the kernel.
+    pub routes: usize,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// Ways to next hops as of the last look; `None` before the first.
+    pub ways: Option<Arc<Ways>>,
+    /// Times that everything was read.
+    pub looks: u64,
+}
+
+#[derive(Debug)]
+enum Command {
+    Freeze(oneshot::Sender<()>),
+    Remove(oneshot::Sender<()>),
+}
+
+/// The way to the task. When it and its inputs are dropped, the task ends and leaves the kernel as it is.
+#[derive(Debug)]
+pub struct TableHandle {
+    inputs: mpsc::Sender<TableInput>,
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Arc<TableStatus>>,
+}
+
+impl TableHandle {
+    /// Where changes go.
+    #[must_use]
+    pub fn inputs(&self) -> mpsc::Sender<TableInput> {
+        self.inputs.clone()
+    }
+
+    /// The state; changes with each pass.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Arc<TableStatus>> {
+        self.status.clone()
+    }
+
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<()>) -> Command) {
+        let (done, wait) = oneshot::channel();
+        if self.commands.send(command(done)).await.is_ok() {
+            // A task that has ended writes nothing either.
+            let _ended = wait.await;
+        }
+    }
+
+    /// Stops all writing for good; the routes stay.
+    pub async fn freeze(&self) {
+        self.ask(Command::Freeze).await;
+    }
+
+    /// Takes our routes out of the tables that do not persist, and stops all writing.
+    pub async fn remove(&self) {
+        self.ask(Command::Remove).await;
+    }
+}
+
+/// True when these tables hold routes of an earlier run of ours.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn holds_routes(tables: &Tables) -> Result<bool, NetlinkError> {
+    let netlink = Netlink::open()?;
+    let (_, actual) = read_tables(&netlink, tables).await?;
+    Ok(ours(tables, &actual) > 0)
+}
+
+/// Starts the task in the calling thread's network namespace.
+///
+/// # Errors
+/// [`NetlinkError`] when there are no sockets to be had.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
+    let (inputs, inputs_rx) = mpsc::channel(INPUTS);
+    let (commands, commands_rx) = mpsc::channel(1);
+    let (status, status_rx) = watch::channel(Arc::new(TableStatus::default()));
+    let bell = Arc::new(Notify::new());
+    let sockets = Sockets::open(&tables, &bell)?;
+    let keeper = Keeper {
+        tables,
+        sockets,
+        bell,
+        wanted: BTreeMap::new(),
+        links: Links::default(),
+        actual: Actual::default(),
+        ours: 0,
+        ways: None,
+        phase: Phase::Learning,
+        unreachable: BTreeSet::new(),
+        refused: BTreeMap::new(),
+        looks: 0,
+        status,
+    };
+    tokio::spawn(keeper.run(inputs_rx, commands_rx));
+    Ok(TableHandle {
+        inputs,
+        commands,
+        status: status_rx,
+    })
+}
+
+#[derive(Debug)]
+struct Sockets {
+    netlink: Netlink,
+    /// Held for its task.
+    _monitor: Monitor,
+}
+
+impl Sockets {
+    fn open(tables: &Tables, bell: &Arc<Notify>) -> Result<Self, NetlinkError> {
+        let netlink = Netlink::open()?;
+        let mut numbers: Vec<u32> = tables.values().map(|t| t.table).collect();
+        numbers.push(MAIN_TABLE);
+        let monitor = Monitor::start_for(Arc::clone(bell), netlink.port, numbers)?;
+        Ok(Self {
+            netlink,
+            _monitor: monitor,
+        })
+    }
+}
+
+const fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::Ipv4 => AddressFamily::Inet,
+        Family::Ipv6 => AddressFamily::Inet6,
+    }
+}
+
+/// Ways to next hops, and what the tables hold.
+async fn read_tables(
+    netlink: &Netlink,
+    tables: &Tables,
+) -> Result<((Links, Ways), Actual), NetlinkError> {
+    let links = read::links(netlink).await?;
+    let mut actual = Actual::default();
+    let mut underlay = Vec::new();
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let number = address_family(family);
+        let settings = tables.get(&family);
+        let ownership = settings.map(crate::table::TableSettings::ownership);
+        let main = read::routes(netlink, number, MAIN_TABLE, &links).await?;
+        let own = match settings.map(|s| s.table) {
+            Some(MAIN_TABLE) => main.clone(),
+            Some(table) => read::routes(netlink, number, table, &links).await?,
+            None => Vec::new(),
+        };
+        for route in &own {
+            actual.push_route(route.clone());
+        }
+        // Our own routes are no ground to stand on, in whichever table.
+        let foreign = main.into_iter().chain(own).filter(|route| {
+            let ours = |o: &crate::ownership::Ownership| o.route(route) == Owner::Ours;
+            !ownership.as_ref().is_some_and(ours)
+        });
+        underlay.extend(foreign);
+    }
+    let ways = Ways::of(&links, &underlay);
+    Ok(((links, ways), actual))
+}
+
+/// How many routes are ours.
+fn ours(tables: &Tables, actual: &Actual) -> usize {
+    let is_ours = |route: &&crate::actual::ActualRoute| {
+        let settings = tables.get(&route.prefix.family());
+        settings.is_some_and(|settings| settings.protocol == route.protocol)
+    };
+    actual.all_routes().filter(is_ours).count()
+}
+
+struct Keeper {
+    tables: Tables,
+    sockets: Sockets,
+    bell: Arc<Notify>,
+    wanted: BTreeMap<Prefix, Learned>,
+    links: Links,
+    /// The tables as read, with what we did since.
+    actual: Actual,
+    /// Routes of ours among them.
+    ours: usize,
+    ways: Option<Arc<Ways>>,
+    phase: Phase,
+    unreachable: BTreeSet<Prefix>,
+    /// What the kernel refused at the last attempt, with its reason.
+    refused: BTreeMap<String, String>,
+    looks: u64,
+    status: watch::Sender<Arc<TableStatus>>,
+}
+
+impl Keeper {
+    async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<TableInput>,
+        mut commands: mpsc::Receiver<Command>,
+    ) {
+        let mut failures = 0;
+        let mut look_at = Instant::now();
+        let mut earliest = look_at;
+        loop {
+            tokio::select! {
+                command = commands.recv() => {
+                    let Some(command) = command else { return };
+                    self.obey(command).await;
+                    continue;
+                }
+                input = inputs.recv() => {
+                    let Some(input) = input else { return };
+                    if self.hear(input).await {
+                        continue;
+                    }
+                    look_at = earliest;
+                }
+                () = self.bell.notified() => look_at = look_at.min(earliest.max(Instant::now())),
+                () = tokio::time::sleep_until(look_at) => {}
+            }
+            if Instant::now() < look_at {
+                continue;
+            }
+            let started = Instant::now();
+            let clean = self.look().await;
+            failures = if clean { 0 } else { failures + 1 };
+            let pause = if clean {
+                RESYNC
+            } else {
+                (RETRY * (1 << failures.min(10))).min(RESYNC)
+            };
+            earliest = Instant::now() + started.elapsed() * REST;
+            look_at = Instant::now() + pause;
+            self.publish();
+        }
+    }
+
+    async fn obey(&mut self, command: Command) {
+        let done = match command {
+            Command::Freeze(done) => done,
+            Command::Remove(done) => {
+                self.remove().await;
+                done
+            }
+        };
+        self.phase = Phase::Frozen;
+        self.publish();
+        // Who asked may have gone.
+        let _gone = done.send(());
+    }
+
+    /// False: everything has to be looked at.
+    async fn hear(&mut self, input: TableInput) -> bool {
+        let routes = match input {
+            TableInput::Complete => {
+                if self.phase == Phase::Learning {
+                    self.phase = Phase::Synced;
+                }
+                return false;
+            }
+            TableInput::Routes(routes) => routes,
+        };
+        let mut touched = BTreeSet::new();
+        for (prefix, learned) in routes {
+            match learned {
+                Some(learned) => drop(self.wanted.insert(prefix, learned)),
+                None => drop(self.wanted.remove(&prefix)),
+            }
+            touched.insert(prefix);
+        }
+        if self.ways.is_none() {
+            return false;
+        }
+        let clean = self.write(Some(&touched)).await;
+        self.publish();
+        clean
+    }
+
+    /// Reads everything and writes what differs. False when something has to be tried again.
+    async fn look(&mut self) -> bool {
+        match read_tables(&self.sockets.netlink, &self.tables).await {
+            Ok(((links, ways), actual)) => {
+                self.looks += 1;
+                self.links = links;
+                self.ours = ours(&self.tables, &actual);
+                self.actual = actual;
+                if self.ways.as_deref() != Some(&ways) {
+                    self.ways = Some(Arc::new(ways));
+                }
+                self.refused.clear();
+                self.unreachable.clear();
+                self.write(None).await
+            }
+            Err(error) => {
+                self.unreadable(&error);
+                false
+            }
+        }
+    }
+
+    fn unreadable(&mut self, error: &NetlinkError) {
+        let reason = chain(error);
+        tracing::error!(%reason, "the kernel's tables cannot be read or written");
+        self.refused.insert("netlink".to_owned(), reason);
+        // A socket with lost answers is not to be trusted any more.
+        match Sockets::open(&self.tables, &self.bell) {
+            Ok(sockets) => self.sockets = sockets,
+            Err(error) => tracing::error!(reason = chain(&error), "no new netlink socket"),
+        }
+    }
+
+    /// Writes what differs, for these prefixes or for all. False when something has to be tried again.
+    async fn write(&mut self, only: Option<&BTreeSet<Prefix>>) -> bool {
+        let Some(ways) = self.ways.clone() else {
+            return false;
+        };
+        let (ops, unreachable) = match only {
+            Some(prefixes) => {
+                for prefix in prefixes {
+                    self.unreachable.remove(prefix);
+                }
+                let wanted = prefixes.iter().map(|p| (p, self.wanted.get(p)));
+                changes(&self.tables, wanted, &self.actual, &ways, self.phase)
+            }
+            None => {
+                let there = self.actual.all_routes().map(|r| r.prefix);
+                let gone: BTreeSet<Prefix> =
+                    there.filter(|p| !self.wanted.contains_key(p)).collect();
+                let wanted = self.wanted.iter().map(|(p, l)| (p, Some(l)));
+                let wanted = wanted.chain(gone.iter().map(|p| (p, None)));
+                changes(&self.tables, wanted, &self.actual, &ways, self.phase)
+            }
+        };
+        self.unreachable.extend(unreachable);
+        self.carry_out(ops).await
+    }
+
+    async fn carry_out(&mut self, ops: Vec<Op>) -> bool {
+        let mut requests = Vec::with_capacity(ops.len());
+        let mut sent = Vec::with_capacity(ops.len());
+        let mut clean = true;
+        for op in ops {
+            let family = match &op {
+                Op::AddRoute(route) | Op::ReplaceRoute(route) => route.prefix.family(),
+                Op::DeleteRoute(route) => route.prefix.family(),
+                _ => continue,
+            };
+            let Some(settings) = self.tables.get(&family) else {
+                continue;
+            };
+            match write::request_in(&op, &self.links, settings.table) {
+                Some(Ok(request)) => {
+                    requests.push(request);
+                    sent.push(op);
+                }
+                Some(Err(error)) => {
+                    self.refused.insert(op.to_string(), error.to_string());
+                    clean = false;
+                }
+                None => {}
+            }
+        }
+        if sent.is_empty() {
+            return clean;
+        }
+        let answers = match self.sockets.netlink.batch(requests).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.unreadable(&error);
+                return false;
+            }
+        };
+        let mut answers = answers.into_iter();
+        for op in sent {
+            match reconciler::judge(&op, answers.next()) {
+                Ok(()) => {
+                    tracing::debug!(%op, "done");
+                    match &op {
+                        Op::AddRoute(_) => self.ours += 1,
+                        Op::DeleteRoute(_) => self.ours = self.ours.saturating_sub(1),
+                        _ => {}
+                    }
+                    note(&mut self.actual, &op);
+                }
+                Err(reason) => {
+                    tracing::warn!(%op, reason, "the kernel refuses");
+                    self.refused.insert(op.to_string(), reason);
+                    clean = false;
+                }
+            }
+        }
+        clean
+    }
+
+    /// Takes our routes out, but those of tables that persist.
+    async fn remove(&mut self) {
+        let read = read_tables(&self.sockets.netlink, &self.tables).await;
+        let ((links, _), actual) = match read {
+            Ok(read) => read,
+            Err(error) => return self.unreadable(&error),
+        };
+        self.links = links;
+        self.ours = ours(&self.tables, &actual);
+        self.actual = actual;
+        let tables = self.tables.iter().filter(|(_, table)| !table.persist);
+        let tables = tables.map(|(family, table)| (*family, table.clone()));
+        let ops = removal(&tables.collect(), &self.actual);
+        let count = ops.len();
+        if self.carry_out(ops).await {
+            tracing::info!(count, "our routes are out of the kernel");
+        }
+    }
+
+    fn publish(&self) {
+        let mut problems: Vec<Problem> = Vec::new();
+        for (what, reason) in self.refused.iter().take(NAMED) {
+            let reason = format!("the kernel refuses this: {reason}; it is tried again");
+            problems.push(problem("kernel.refused", what, reason));
+        }
+        for prefix in self.unreachable.iter().take(NAMED) {
+            let reason = "no next hop of this route can be reached; it is not in the kernel";
+            problems.push(problem(
+                "kernel.next_hop_unreachable",
+                &prefix.to_string(),
+                reason.to_owned(),
+            ));
+        }
+        let status = TableStatus {
+            phase: self.phase.as_str(),
+            routes: self.ours,
+            problems,
+            ways: self.ways.clone(),
+            looks: self.looks,
+        };
+        self.status.send_replace(Arc::new(status));
+    }
+}

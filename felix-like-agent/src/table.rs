@@ -1,0 +1,189 @@
+//! What a speaker without a datastore puts into a table of the kernel: its best routes and nothing else.
+//!
+//! The same writer and the same comparison as for a node ([`crate::diff()`]), with another rule of ownership: ours is
+//! what carries our protocol number, and nothing else is ever changed or deleted, whatever its device or
+//! prefix (AGENT-5).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_model::net::{Family, Prefix};
+
+use crate::actual::Actual;
+use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, cluster_metric};
+use crate::diff::{Phase, diff};
+use crate::learned::Learned;
+use crate::links::Links;
+use crate::op::Op;
+use crate::ownership::Ownership;
+use crate::ways::Ways;
+
+/// Protocol number of our routes in the kernel: no daemon's in `/etc/iproute2/rt_protos`, so that neither BIRD (12) nor zebra
+/// (186) takes our routes for its own, nor we theirs.
+pub const TABLE_PROTOCOL: u8 = 81;
+
+/// BIRD's metric for routes that it exports to the kernel.
+pub const TABLE_METRIC: u32 = 32;
+
+/// The main table.
+pub const MAIN_TABLE: u32 = 254;
+
+/// How the routes of one family are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableSettings {
+    /// Number of the kernel's table.
+    pub table: u32,
+    /// Protocol number: whatever carries it in the table is ours.
+    pub protocol: u8,
+    /// Metric of every route.
+    pub metric: u32,
+    /// Next hops of one route at most.
+    pub paths: usize,
+    /// The routes stay when the speaker leaves for good.
+    pub persist: bool,
+}
+
+impl Default for TableSettings {
+    /// BIRD's defaults: the main table, metric 32, one path, nothing stays.
+    fn default() -> Self {
+        Self {
+            table: MAIN_TABLE,
+            protocol: TABLE_PROTOCOL,
+            metric: TABLE_METRIC,
+            paths: 1,
+            persist: false,
+        }
+    }
+}
+
+impl TableSettings {
+    /// The rule of ownership in the table.
+    #[must_use]
+    pub fn ownership(&self) -> Ownership {
+        Ownership {
+            route_protocol: self.protocol,
+            protocol_only: true,
+            interface_prefixes: Vec::new(),
+            ..Ownership::default()
+        }
+    }
+
+    /// The route for a learned one. `Err`: no next hop can be reached.
+    fn route(&self, prefix: Prefix, learned: &Learned, ways: &Ways) -> Result<Route, Vec<IpAddr>> {
+        let way = |address: &IpAddr| Some(ways.find(*address)?.towards(*address));
+        let mut hops: Vec<NextHop> = Vec::new();
+        for hop in learned.next_hops.iter().filter_map(way) {
+            // The best path's first; two that lead the same way are one.
+            if hops.len() < self.paths && !hops.contains(&hop) {
+                hops.push(hop);
+            }
+        }
+        if hops.is_empty() {
+            return Err(learned.next_hops.clone());
+        }
+        hops.sort();
+        // IPv6 has no metric 0.
+        let metric = match self.metric {
+            0 => cluster_metric(prefix.family()),
+            metric => metric,
+        };
+        Ok(Route {
+            prefix,
+            metric,
+            protocol: self.protocol,
+            target: Target::Via(hops),
+            mtu: None,
+        })
+    }
+}
+
+/// The tables by family; a family without one is not written.
+pub type Tables = BTreeMap<Family, TableSettings>;
+
+/// The changes for some prefixes, and those of them that have no way.
+///
+/// `actual` holds the routes of the tables; of them only those to these prefixes count.
+#[must_use]
+pub fn changes<'a>(
+    tables: &Tables,
+    wanted: impl IntoIterator<Item = (&'a Prefix, Option<&'a Learned>)>,
+    actual: &Actual,
+    ways: &Ways,
+    phase: Phase,
+) -> (Vec<Op>, BTreeSet<Prefix>) {
+    let mut unreachable = BTreeSet::new();
+    let mut planned: BTreeMap<Family, (Desired, Actual)> = BTreeMap::new();
+    for (prefix, learned) in wanted {
+        let Some(settings) = tables.get(&prefix.family()) else {
+            continue;
+        };
+        let (desired, there) = planned.entry(prefix.family()).or_insert_with(|| {
+            let ownership = settings.ownership();
+            let desired = Desired {
+                ownership,
+                ..Desired::default()
+            };
+            (desired, Actual::default())
+        });
+        for route in actual.routes_to(prefix) {
+            there.push_route(route.clone());
+        }
+        match learned.map(|learned| settings.route(*prefix, learned, ways)) {
+            None => {}
+            Some(Err(_)) => {
+                unreachable.insert(*prefix);
+            }
+            Some(Ok(route)) => {
+                let kind = RouteKind::Direct;
+                desired.routes.insert(*prefix, PlannedRoute { route, kind });
+            }
+        }
+    }
+    let ops = planned.values().flat_map(|(desired, there)| {
+        // Interfaces are left out on purpose: devices are no business of a speaker's.
+        debug_assert_eq!(there.links, Links::default());
+        diff(desired, there, phase)
+    });
+    (ops.collect(), unreachable)
+}
+
+/// All that is ours in the tables, as deletions.
+#[must_use]
+pub fn removal(tables: &Tables, actual: &Actual) -> Vec<Op> {
+    let ours = |(family, settings): (&Family, &TableSettings)| {
+        let mut there = Actual::default();
+        for route in actual.all_routes().filter(|r| r.prefix.family() == *family) {
+            there.push_route(route.clone());
+        }
+        crate::diff::removal(&there, &settings.ownership())
+    };
+    tables.iter().flat_map(ours).collect()
+}
+
+/// Puts a change that was carried out into the picture of the tables.
+pub fn note(actual: &mut Actual, op: &Op) {
+    match op {
+        Op::AddRoute(route) => actual.push_route(route.clone().into()),
+        Op::ReplaceRoute(route) => {
+            let there = actual.routes.entry(route.key()).or_default();
+            match there.iter_mut().find(|r| r.tos == 0) {
+                Some(first) => *first = route.clone().into(),
+                None => there.push(route.clone().into()),
+            }
+        }
+        Op::DeleteRoute(route) => {
+            if let Some(there) = actual.routes.get_mut(&route.key()) {
+                if let Some(at) = there.iter().position(|r| r == route) {
+                    there.remove(at);
+                }
+                if there.is_empty() {
+                    actual.routes.remove(&route.key());
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::actual::ActualRoute;
+use crate::links::Link;
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn ways() -> Ways {
+    let links: Links = [
+        Link::new(2, "eth0").with_address("10.0.0.1/24".parse().unwrap()),
+        Link::new(3, "eth1")
+            .with_address("10.0.1.1/24".parse().unwrap())
+            .with_address("2001:db8::1/64".parse().unwrap()),
+    ]
+    .into_iter()
+    .collect();
+    Ways::of(&links, [])
+}
+
+fn tables(paths: usize) -> Tables {
+    let settings = TableSettings {
+        paths,
+        ..TableSettings::default()
+    };
+    Tables::from([(Family::Ipv4, settings.clone()), (Family::Ipv6, settings)])
+}
+
+fn learned(next_hops: &[&str]) -> Learned {
+    Learned {
+        next_hops: next_hops.iter().map(|h| h.parse().unwrap()).collect(),
+        ..Learned::default()
+    }
+}
+
+fn shown(ops: &[Op]) -> Vec<String> {
+    ops.iter().map(ToString::to_string).collect()
+}
+
+/// A route in the table.
+fn there(text: &str, protocol: u8, metric: u32, link: &str) -> ActualRoute {
+    ActualRoute::from(Route {
+        prefix: prefix(text),
+        metric,
+        protocol,
+        target: Target::via(Some("10.0.0.9".parse().unwrap()), &link.into(), false),
+        mtu: None,
+    })
+}
+
+#[test]
+fn several_next_hops_are_one_route_up_to_the_limit() {
+    let p = prefix("192.0.2.0/24");
+    let route = learned(&["10.0.1.2", "10.0.0.2", "10.9.9.9", "10.0.0.3"]);
+    let ops = |paths| {
+        let wanted = [(&p, Some(&route))];
+        shown(
+            &changes(
+                &tables(paths),
+                wanted,
+                &Actual::default(),
+                &ways(),
+                Phase::Learning,
+            )
+            .0,
+        )
+    };
+    assert_eq!(
+        ops(1),
+        ["add route 192.0.2.0/24 via 10.0.1.2 dev eth1 onlink proto 81 metric 32"],
+        "the best path's"
+    );
+    assert_eq!(
+        ops(2),
+        [
+            "add route 192.0.2.0/24 via 10.0.0.2 dev eth0 onlink nexthop via 10.0.1.2 dev eth1 onlink proto 81 metric 32"
+        ]
+    );
+}
+
+#[test]
+fn rfc8950_a_next_hop_of_the_other_family_is_one_like_any() {
+    let p = prefix("192.0.2.0/24");
+    let route = learned(&["2001:db8::2"]);
+    let (ops, _) = changes(
+        &tables(1),
+        [(&p, Some(&route))],
+        &Actual::default(),
+        &ways(),
+        Phase::Learning,
+    );
+    assert_eq!(
+        shown(&ops),
+        ["add route 192.0.2.0/24 via 2001:db8::2 dev eth1 onlink proto 81 metric 32"]
+    );
+}
+
+#[test]
+fn agent_5_only_our_protocol_is_ours_whatever_the_device() {
+    let p = prefix("10.244.1.7/32");
+    let mut actual = Actual::default();
+    for (protocol, link) in [
+        (80, "eth0"),
+        (12, "tunl0"),
+        (3, "vxlan.calico"),
+        (3, "cali1"),
+        (12, "eth0"),
+        (186, "eth0"),
+        (81, "eth0"),
+    ] {
+        actual.push_route(there(
+            "10.244.1.7/32",
+            protocol,
+            u32::from(protocol) + 100,
+            link,
+        ));
+    }
+    let (ops, _) = changes(&tables(1), [(&p, None)], &actual, &ways(), Phase::Synced);
+    assert_eq!(
+        shown(&ops),
+        ["delete route 10.244.1.7/32 via 10.0.0.9 dev eth0 proto 81 metric 181"]
+    );
+    assert_eq!(removal(&tables(1), &actual), ops);
+    // In the place of a foreign route nothing is written.
+    let mut taken = Actual::default();
+    taken.push_route(there("10.244.1.7/32", 12, 32, "eth0"));
+    let route = learned(&["10.0.0.2"]);
+    let (ops, _) = changes(
+        &tables(1),
+        [(&p, Some(&route))],
+        &taken,
+        &ways(),
+        Phase::Synced,
+    );
+    assert_eq!(shown(&ops), [""; 0]);
+}
+
+#[test]
+fn agent_4_before_everything_is_known_nothing_is_deleted() {
+    let p = prefix("192.0.2.0/24");
+    let mut actual = Actual::default();
+    actual.push_route(there("192.0.2.0/24", 81, 32, "eth0"));
+    let ops = |phase| changes(&tables(1), [(&p, None)], &actual, &ways(), phase).0;
+    assert_eq!(ops(Phase::Learning), []);
+    assert_eq!(ops(Phase::Frozen), []);
+    assert_eq!(ops(Phase::Synced).len(), 1);
+}
+
+#[test]
+fn a_prefix_without_a_way_is_told_and_leaves_the_table() {
+    let p = prefix("192.0.2.0/24");
+    let mut actual = Actual::default();
+    actual.push_route(there("192.0.2.0/24", 81, 32, "eth0"));
+    let route = learned(&["10.9.9.9"]);
+    let (ops, unreachable) = changes(
+        &tables(1),
+        [(&p, Some(&route))],
+        &actual,
+        &ways(),
+        Phase::Synced,
+    );
+    assert_eq!(ops.len(), 1);
+    assert!(ops[0].is_delete());
+    assert_eq!(unreachable, BTreeSet::from([p]));
+}
+
+#[test]
+fn agent_3_what_was_carried_out_is_in_the_picture() {
+    let p = prefix("192.0.2.0/24");
+    let mut actual = Actual::default();
+    // The first is added, the second replaces it, nothing deletes it.
+    for wanted in [
+        Some(learned(&["10.0.0.2"])),
+        Some(learned(&["10.0.1.2"])),
+        None,
+    ] {
+        let step = |actual: &Actual| {
+            changes(
+                &tables(2),
+                [(&p, wanted.as_ref())],
+                actual,
+                &ways(),
+                Phase::Synced,
+            )
+            .0
+        };
+        let ops = step(&actual);
+        assert_eq!(ops.len(), 1, "{ops:?}");
+        note(&mut actual, &ops[0]);
+        assert_eq!(step(&actual), []);
+    }
+    assert!(actual.routes.is_empty());
+}
+
+#[test]
+fn a_family_without_a_table_is_not_written() {
+    let p = prefix("192.0.2.0/24");
+    let mut tables = tables(1);
+    tables.remove(&Family::Ipv4);
+    let route = learned(&["10.0.0.2"]);
+    let (ops, _) = changes(
+        &tables,
+        [(&p, Some(&route))],
+        &Actual::default(),
+        &ways(),
+        Phase::Synced,
+    );
+    assert_eq!(ops, []);
+}

@@ -1,0 +1,221 @@
+//! Between the speaker and its tables in the kernel: best routes go there, ways to next hops come from there.
+//!
+//! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor written, and every next
+//! hop counts as reached.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use caracal_agent::dataplane::NetlinkError;
+use caracal_agent::dataplane::table::{self, TableHandle, TableInput, TableStatus};
+use caracal_agent::learned::Learned;
+use caracal_agent::table::{TABLE_PROTOCOL, TableSettings, Tables};
+use caracal_bgp::rib::NextHops;
+use caracal_bgp::speaker::status::Convergence;
+use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
+use caracal_model::net::Family;
+use caracal_templates::KernelTable;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::next_hops;
+use crate::routes::learned;
+
+/// The tables of a file.
+pub(super) type Wanted = BTreeMap<Family, KernelTable>;
+
+/// What goes wrong when tables are taken into use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KernelError {
+    /// The kernel cannot be asked.
+    #[error("the kernel's tables cannot be used")]
+    Netlink(#[from] NetlinkError),
+    /// The speaker has ended.
+    #[error(transparent)]
+    Speaker(#[from] SpeakerEnded),
+}
+
+fn tables(wanted: &Wanted) -> Tables {
+    let settings = |table: &KernelTable| TableSettings {
+        table: table.table,
+        protocol: table.protocol.unwrap_or(TABLE_PROTOCOL),
+        metric: table.metric,
+        paths: usize::try_from(table.paths).unwrap_or(usize::MAX),
+        persist: table.persist,
+    };
+    let pair = |(family, table): (&Family, &KernelTable)| (*family, settings(table));
+    wanted.iter().map(pair).collect()
+}
+
+/// True when the kernel forwards by routes of an earlier run.
+pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
+    Ok(table::holds_routes(&tables(wanted)).await?)
+}
+
+/// The tables in use.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    wanted: Wanted,
+    running: Option<Running>,
+    /// What the tables say, whichever task keeps them.
+    status: watch::Sender<Option<Arc<TableStatus>>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    handle: TableHandle,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Kernel {
+    /// Takes the tables into use.
+    pub(super) async fn start(
+        wanted: Wanted,
+        speaker: &SpeakerHandle,
+    ) -> Result<Self, KernelError> {
+        let status = watch::Sender::new(None);
+        let running = match wanted.is_empty() {
+            true => None,
+            false => Some(Running::start(&wanted, speaker, &status).await?),
+        };
+        Ok(Self {
+            wanted,
+            running,
+            status,
+        })
+    }
+
+    /// The latest word of the tables; `None` without any.
+    pub(super) fn status(&self) -> watch::Receiver<Option<Arc<TableStatus>>> {
+        self.status.subscribe()
+    }
+
+    /// Goes over to other tables. Routes in a table that is no longer used go behind the new ones; those in one that
+    /// stays are compared and never taken away in between. True when something differed.
+    pub(super) async fn change(
+        &mut self,
+        wanted: Wanted,
+        speaker: &SpeakerHandle,
+    ) -> Result<bool, KernelError> {
+        if wanted == self.wanted {
+            return Ok(false);
+        }
+        let old = std::mem::replace(&mut self.wanted, wanted);
+        if let Some(running) = self.running.take() {
+            running.handle.freeze().await;
+        }
+        if self.wanted.is_empty() {
+            self.status.send_replace(None);
+            speaker.set_next_hops(NextHops::default()).await?;
+        } else {
+            let running = Running::start(&self.wanted, speaker, &self.status).await?;
+            self.running = Some(running);
+        }
+        let place = |table: &KernelTable| (table.table, table.protocol);
+        let unused = old
+            .into_iter()
+            .filter(|(family, table)| self.wanted.get(family).map(place) != Some(place(table)));
+        let unused = tables(&unused.collect());
+        if !unused.is_empty() {
+            table::spawn(unused)?.remove().await;
+        }
+        Ok(true)
+    }
+
+    /// A restart is expected: nothing is written any more, and the routes stay.
+    pub(super) async fn freeze(&self) {
+        if let Some(running) = &self.running {
+            running.handle.freeze().await;
+        }
+    }
+
+    /// The speaker leaves: its routes go, but where they are to persist.
+    pub(super) async fn remove(&self) {
+        if let Some(running) = &self.running {
+            running.handle.remove().await;
+        }
+    }
+}
+
+impl Running {
+    async fn start(
+        wanted: &Wanted,
+        speaker: &SpeakerHandle,
+        told: &watch::Sender<Option<Arc<TableStatus>>>,
+    ) -> Result<Self, KernelError> {
+        let handle = table::spawn(tables(wanted))?;
+        let routes = forward(speaker.fib().await?, speaker.convergence(), handle.inputs());
+        let ways = feed(handle.status(), speaker.clone(), told.clone());
+        let tasks = [tokio::spawn(routes), tokio::spawn(ways)];
+        Ok(Self { handle, tasks })
+    }
+}
+
+/// Best routes to the tables, and behind them the word that they are all.
+async fn forward(
+    feed: FibFeed,
+    mut convergence: watch::Receiver<Convergence>,
+    inputs: mpsc::Sender<TableInput>,
+) {
+    let mut told = false;
+    let mut changes = Vec::new();
+    loop {
+        let complete = convergence.borrow_and_update().converged;
+        changes.extend(feed.take());
+        if !changes.is_empty() {
+            let routes = changes.drain(..);
+            let routes = routes.map(|(prefix, route)| (prefix, route.map(learned)));
+            let routes: Vec<(_, Option<Learned>)> = routes.collect();
+            if inputs.send(TableInput::Routes(routes)).await.is_err() {
+                return;
+            }
+        }
+        if complete && !told {
+            told = true;
+            if inputs.send(TableInput::Complete).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            more = feed.changed() => match more {
+                Some(more) => changes = more,
+                // A speaker that is gone has withdrawn nothing.
+                None => return,
+            },
+            changed = convergence.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Ways to next hops to the speaker. When the tables are no longer heard of, what they said last holds.
+async fn feed(
+    mut status: watch::Receiver<Arc<TableStatus>>,
+    speaker: SpeakerHandle,
+    told: watch::Sender<Option<Arc<TableStatus>>>,
+) {
+    let mut known = None;
+    loop {
+        let now = status.borrow_and_update().clone();
+        let ways = now.ways.clone();
+        told.send_replace(Some(now));
+        if let Some(ways) = ways
+            && known.as_ref() != Some(&ways)
+        {
+            if speaker.set_next_hops(next_hops::of(&ways)).await.is_err() {
+                return;
+            }
+            known = Some(ways);
+        }
+        if status.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Where the speaker and the kernel meet: `caracal speaker` with a kernel table, in namespaces, against real BIRD 2.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "fib/site.rs"]
+mod site;
+
+use std::process::Command;
+
+use caracal_lab::program;
+use caracal_tests::possible;
+use site::Site;
+
+/// Our side: two external peers, whatever the kernel block says.
+fn speaker(kernel: &str) -> String {
+    format!(
+        "router id 10.0.0.1;
+         {kernel}
+         template bgp tor {{
+           local as 64512; hold time 240; graceful restart on;
+           ipv4 {{ import all; export all; extended next hop on; }};
+           ipv6 {{ import all; export all; }};
+         }}
+         protocol bgp a from tor {{ neighbor 10.1.0.2 as 65001; }}
+         protocol bgp b from tor {{ neighbor 10.2.0.2 as 65002; }}
+        "
+    )
+}
+
+/// BIRD's side: routes, and the session with us.
+fn bird(asn: u32, ours: &str, routes: &str, export: &str) -> String {
+    format!(
+        "protocol static own4 {{ ipv4; {routes} }}
+         protocol bgp us {{
+           local as {asn}; neighbor {ours} as 64512;
+           graceful restart; hold time 240;
+           connect delay time 1; connect retry time 1; error wait time 1, 2;
+           ipv4 {{ import all; export {export}; }};
+         }}"
+    )
+}
+
+/// `count` routes of /24 below 100.64.0.0/10.
+fn many(count: u32) -> String {
+    let route = |n: u32| format!("route 100.64.{n}.0/24 blackhole;");
+    (0..count).map(route).collect::<Vec<_>>().join("\n")
+}
+
+const ALL: &str = "all";
+
+/// Routes of ours in a table.
+fn ours(site: &Site, table: &str) -> Vec<String> {
+    let mut routes = site.routes("us", &["table", table]);
+    routes.retain(|line| line.contains("proto 81"));
+    routes
+}
+
+#[test]
+fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
+    let scenario = "a_speaker_fills_a_table_and_never_touches_what_others_wrote";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    // A route of another program in the place of one of ours, one of BIRD's, one of a node's, one of zebra's.
+    let foreign = [
+        "route add 100.64.7.0/24 via 10.2.0.2 metric 32 proto static",
+        "route add 100.64.8.0/24 via 10.2.0.2 metric 40 proto bird",
+        "route add 203.0.113.0/24 via 10.2.0.2 metric 32 proto bird",
+        "route add 203.0.113.0/24 via 10.2.0.2 metric 33 proto 80",
+        "route add 203.0.113.0/24 via 10.2.0.2 metric 34 proto bgp",
+    ];
+    site.ip("us", &foreign);
+    let others = |site: &Site| {
+        let mut routes = site.routes("us", &["table", "main"]);
+        routes.retain(|line| !line.contains("proto 81"));
+        routes
+    };
+    let before = others(&site);
+    site.write(&speaker("protocol kernel { ipv4 { export all; }; }"));
+    site.start_us();
+    let session = |count| bird(65001, "10.1.0.1", &many(count), ALL);
+    site.start_bird("a", &session(100));
+    site.until("all routes but the one whose place is taken", &99, || {
+        ours(&site, "main").len()
+    });
+    let one = "100.64.9.0/24 via 10.1.0.2 dev eth-a proto 81 metric 32 onlink";
+    assert!(
+        ours(&site, "main").iter().any(|line| line.trim() == one),
+        "{:?}",
+        ours(&site, "main")
+    );
+    site.until_synced();
+
+    // It dies, and the routes stay; what is withdrawn meanwhile goes once the peer has told everything.
+    site.end("us", "-KILL");
+    assert_eq!(ours(&site, "main").len(), 99);
+    site.reconfigure_bird("a", &session(60));
+    site.start_us();
+    site.until("what is announced no more is swept", &59, || {
+        ours(&site, "main").len()
+    });
+
+    // A restart is expected: nothing goes.
+    site.end("us", "-TERM");
+    assert_eq!(ours(&site, "main").len(), 59);
+    site.start_us();
+    site.until("the session", &vec!["a".to_owned()], || site.sessions());
+    site.until_synced();
+    assert_eq!(ours(&site, "main").len(), 59);
+
+    // Somebody takes a route of ours out: it comes back.
+    site.ip("us", &["route del 100.64.9.0/24 proto 81 metric 32"]);
+    site.until("the route is back", &59, || ours(&site, "main").len());
+
+    // The table moves; the old one is left.
+    let moved = "protocol kernel { ipv4 { export all; }; kernel table 1000; metric 5; persist; }";
+    site.write(&speaker(moved));
+    let change = site.ask(&["speaker", "reload"]).unwrap();
+    assert_eq!(change["kernel"], true, "{change}");
+    site.until(
+        "the new table is full and the old one empty",
+        &(60, 0),
+        || (ours(&site, "1000").len(), ours(&site, "main").len()),
+    );
+
+    // It leaves for good: what persists stays, and what does not goes.
+    site.end("us", "-INT");
+    assert_eq!(ours(&site, "1000").len(), 60);
+    site.write(&speaker(
+        "protocol kernel { ipv4 { export all; }; kernel table 1000; metric 5; }",
+    ));
+    site.start_us();
+    site.until("the session", &vec!["a".to_owned()], || site.sessions());
+    site.until_synced();
+    site.end("us", "-INT");
+    assert_eq!(ours(&site, "1000"), [""; 0]);
+    assert_eq!(others(&site), before);
+}
+
+#[test]
+fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
+    let scenario = "rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced";
+    if !possible(scenario, &["bird", "birdc", "ping"]) {
+        return;
+    }
+    let mut site = Site::new();
+    site.write(&speaker(
+        "protocol kernel { ipv4 { export all; }; merge paths on limit 2; }",
+    ));
+    site.start_us();
+    let anycast = "route 198.51.100.0/24 blackhole;";
+    site.start_bird("a", &bird(65001, "10.1.0.1", anycast, ALL));
+    site.start_bird("b", &bird(65002, "10.2.0.1", anycast, ALL));
+    let mut monitor = program::command("ip").unwrap();
+    monitor.args(["-4", "-o", "monitor", "route"]);
+    let route = |site: &Site| {
+        let mut lines = ours(site, "main");
+        lines.retain(|line| line.starts_with("198.51.100.0/24"));
+        let hops = lines.concat();
+        ["10.1.0.2", "10.2.0.2"].map(|via| hops.contains(&format!("via {via} ")))
+    };
+    site.until("both paths in one route", &[true, true], || route(&site));
+    assert_eq!(ours(&site, "main")[0].matches("nexthop").count(), 2);
+    site.until_synced();
+    site.start("monitor", "us", &mut monitor);
+
+    // The cable to `a` is pulled at the other end. Its session stays, for its hold time is long.
+    site.ip("a", &["link set eth0 down"]);
+    site.until("one path", &[false, true], || route(&site));
+    let lost = vec![
+        ("best".to_owned(), "eth-b".to_owned()),
+        ("lost".to_owned(), "eth-a".to_owned()),
+    ];
+    site.until("the reason", &lost, || site.explained("198.51.100.0/24"));
+    assert_eq!(site.sessions(), ["a", "b"]);
+    let mut ping = program::command("ping").unwrap();
+    ping.args(["-c", "3", "-i", "0.2", "-W", "5", "198.51.100.1"]);
+    program::call(
+        Some(&site.netns("us")),
+        &mut ping,
+        b"",
+        caracal_tests::SECOND * 30,
+    )
+    .unwrap();
+
+    // It is put in again.
+    site.ip("a", &["link set eth0 up"]);
+    site.until("both paths", &[true, true], || route(&site));
+
+    // Both are pulled: nothing would be won by a route that is gone when a cable comes back.
+    site.ip("a", &["link set eth0 down"]);
+    site.until("one path", &[false, true], || route(&site));
+    site.ip("b", &["link set eth0 down"]);
+    site.until("the last route stays", &[true, true], || route(&site));
+    site.ip("b", &["link set eth0 up"]);
+    site.until("the path that is back", &[false, true], || route(&site));
+
+    // The kernel was never without the route.
+    site.end("monitor", "-INT");
+    let told = site.log_of("monitor");
+    assert!(told.contains("198.51.100.0/24"), "{told}");
+    let deleted = |line: &&str| line.starts_with("Deleted 198.51.100.0/24");
+    assert_eq!(told.lines().find(deleted), None);
+}
+
+#[test]
+fn rfc4271_9_1_2_1_a_next_hop_behind_a_router_is_tracked() {
+    let scenario = "rfc4271_9_1_2_1_a_next_hop_behind_a_router_is_tracked";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    site.ip(
+        "us",
+        &["route add 192.0.2.0/24 via 10.1.0.2 metric 7 proto static"],
+    );
+    site.write(&speaker("protocol kernel { ipv4 { export all; }; }"));
+    site.start_us();
+    // The next hop lies in a range that the same peer announces: that must not be its own ground.
+    let routes = "route 203.0.113.0/24 blackhole; route 192.0.2.0/25 blackhole;";
+    let export = "filter { bgp_next_hop = 192.0.2.9; accept; }";
+    let text = bird(65001, "10.1.0.1", routes, export)
+        .replace("export filter", "next hop keep; export filter");
+    site.start_bird("a", &text);
+    let installed = |site: &Site| {
+        let mut all: Vec<String> = ours(site, "main");
+        all.sort();
+        all.iter()
+            .map(|line| line.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let both = vec![
+        "192.0.2.0/25 via 10.1.0.2 dev eth-a proto 81 metric 32 onlink".to_owned(),
+        "203.0.113.0/24 via 10.1.0.2 dev eth-a proto 81 metric 32 onlink".to_owned(),
+    ];
+    site.until("both routes over the static one", &both, || {
+        installed(&site)
+    });
+    let answer = site.ask(&["bgp", "explain", "203.0.113.0/24"]).unwrap();
+    let way = &answer["paths"][0]["way"];
+    assert_eq!(way["metric"], 7, "{answer}");
+    assert_eq!(way["gateway"], "10.1.0.2", "{answer}");
+    site.until_synced();
+
+    site.ip("us", &["route del 192.0.2.0/24 via 10.1.0.2 metric 7"]);
+    site.until("no route without its ground", &vec![], || installed(&site));
+    let gone = vec![("unreachable".to_owned(), String::new())];
+    site.until("the reason", &gone, || site.explained("203.0.113.0/24"));
+    assert_eq!(site.sessions(), ["a"]);
+
+    // Another way, over another interface.
+    site.ip(
+        "us",
+        &["route add 192.0.2.0/24 via 10.2.0.2 metric 9 proto static"],
+    );
+    let moved: Vec<String> = both
+        .iter()
+        .map(|line| line.replace("10.1.0.2 dev eth-a", "10.2.0.2 dev eth-b"))
+        .collect();
+    site.until("both over the other interface", &moved, || installed(&site));
+    site.ip("us", &["link set eth-b down"]);
+    site.until("no route over an interface that is down", &vec![], || {
+        installed(&site)
+    });
+}
+
+#[test]
+fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
+    let scenario = "rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards";
+    if !possible(scenario, &["bird", "birdc", "ping"]) {
+        return;
+    }
+    let mut site = Site::new();
+    let text = speaker("protocol kernel { ipv4 { export all; }; merge paths on; }")
+        .replace("neighbor 10.1.0.2", "neighbor 2001:db8:1::2")
+        .replace("neighbor 10.2.0.2", "neighbor 2001:db8:2::2");
+    site.write(&text);
+    site.start_us();
+    let extended = |asn: u32, n: u32| {
+        let routes = "route 198.51.100.0/24 blackhole;";
+        bird(asn, &format!("2001:db8:{n}::1"), routes, ALL)
+            .replace("import all;", "extended next hop on; import all;")
+    };
+    site.start_bird("a", &extended(65001, 1));
+    let one = vec![
+        "198.51.100.0/24 via inet6 2001:db8:1::2 dev eth-a proto 81 metric 32 onlink".to_owned(),
+    ];
+    site.until("one path", &one, || {
+        let lines = ours(&site, "main");
+        lines
+            .iter()
+            .map(|line| line.trim().to_owned())
+            .collect::<Vec<_>>()
+    });
+    let mut ping = program::command("ping").unwrap();
+    ping.args([
+        "-c",
+        "3",
+        "-i",
+        "0.2",
+        "-W",
+        "5",
+        "-I",
+        "10.1.0.1",
+        "198.51.100.1",
+    ]);
+    program::call(
+        Some(&site.netns("us")),
+        &mut ping,
+        b"",
+        caracal_tests::SECOND * 30,
+    )
+    .unwrap();
+    site.start_bird("b", &extended(65002, 2));
+    site.until("two paths in one route", &2, || {
+        let line = ours(&site, "main").concat();
+        line.matches("nexthop via inet6 2001:db8:").count()
+    });
+    site.until_synced();
+    // What was read back is what was written: nothing is written again.
+    let looks = |site: &Site| site.ask(&["status"]).unwrap()["problems"].clone();
+    assert_eq!(looks(&site), serde_json::json!([]));
+    site.end("us", "-INT");
+    assert_eq!(ours(&site, "main"), [""; 0]);
+}
+
+#[test]
+fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
+    let file = std::env::temp_dir().join(format!("caracal-fib-{}.conf", std::process::id()));
+    std::fs::write(
+        &file,
+        speaker("protocol kernel { ipv4 { export all; }; learn; }"),
+    )
+    .unwrap();
+    let mut command = Command::new(caracal_tests::binary());
+    let output = command.args(["speaker", "--check"]).arg(&file).output();
+    std::fs::remove_file(&file).unwrap();
+    let Ok(output) = output else {
+        println!("skipped: the binary is not built; cargo build -p caracal");
+        return;
+    };
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{report}");
+    assert!(report.contains("found \"learn\""), "{report}");
+}

@@ -1,0 +1,250 @@
+//! A speaker and two BIRD 2 daemons in namespaces of their own, each over a link of its own.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use caracal_lab::{ip, netns, program, wait_until};
+use caracal_tests::{SECOND, binary};
+use serde_json::Value;
+
+/// Both BIRDs, by the last letter of their names.
+pub const BIRDS: [&str; 2] = ["a", "b"];
+
+/// A test waits so long for the whole of a state; a loaded machine needs a part of it.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Numbers the sites of a process.
+static SITES: AtomicU32 = AtomicU32::new(0);
+
+/// Everything; it ends with the test.
+pub struct Site {
+    prefix: String,
+    folder: PathBuf,
+    children: Vec<(String, Child)>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.children {
+            let _gone = child.kill();
+            let _status = child.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", self.log_of("us"));
+            eprintln!("{}", self.routes("us", &[]).join("\n"));
+        }
+        let all = ["us", "a", "b"].map(|name| self.netns(name));
+        let _gone = ip::delete_namespaces(&all);
+        let _removed = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Site {
+    /// Namespaces `us`, `a` and `b`; `us` has 10.1.0.1 and 2001:db8:1::1 towards `a` (which is .2 and ::2) on the
+    /// interface `eth-a`, and the same with 2 towards `b`.
+    pub fn new() -> Self {
+        let number = SITES.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("fib{}x{number}", std::process::id());
+        let folder = std::env::temp_dir().join(format!("caracal-{prefix}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let site = Self {
+            prefix,
+            folder,
+            children: Vec::new(),
+        };
+        let us = site.netns("us");
+        let mut lines = vec![format!("netns add {us}")];
+        for name in BIRDS {
+            let there = site.netns(name);
+            lines.push(format!("netns add {there}"));
+            lines.push(format!(
+                "link add eth-{name} netns {us} type veth peer name eth0 netns {there}"
+            ));
+        }
+        ip::batch(None, &lines).unwrap();
+        let ours = ["link set lo up".to_owned()];
+        let mut ours = ours.to_vec();
+        for (n, name) in (1..).zip(BIRDS) {
+            ours.extend([
+                format!("link set eth-{name} up"),
+                format!("addr add 10.{n}.0.1/24 dev eth-{name}"),
+                format!("addr add 2001:db8:{n}::1/64 dev eth-{name} nodad"),
+            ]);
+            let theirs = [
+                "link set lo up".to_owned(),
+                "link set eth0 up".to_owned(),
+                format!("addr add 10.{n}.0.2/24 dev eth0"),
+                format!("addr add 2001:db8:{n}::2/64 dev eth0 nodad"),
+                "addr add 198.51.100.1/32 dev lo".to_owned(),
+            ];
+            ip::batch(Some(&site.netns(name)), &theirs).unwrap();
+        }
+        ip::batch(Some(&us), &ours).unwrap();
+        site
+    }
+
+    pub fn netns(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// What a program has printed.
+    pub fn log_of(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(&format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// Lines of `ip` in a namespace.
+    pub fn ip(&self, name: &str, lines: &[&str]) {
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        ip::batch(Some(&self.netns(name)), &lines).unwrap();
+    }
+
+    /// `ip -o route show …` of IPv4, a line for each route.
+    pub fn routes(&self, name: &str, selection: &[&str]) -> Vec<String> {
+        self.show(name, &[&["-4", "-o", "route", "show"], selection].concat())
+    }
+
+    pub fn show(&self, name: &str, arguments: &[&str]) -> Vec<String> {
+        let mut command = program::command("ip").unwrap();
+        command.args(arguments);
+        match program::call(Some(&self.netns(name)), &mut command, b"", 30 * SECOND) {
+            Ok(text) => text.lines().map(|line| line.replace('\\', " ")).collect(),
+            // A table that nobody has written to yet.
+            Err(error) => vec![format!("{error}")],
+        }
+    }
+
+    /// Starts a program in a namespace; its output is in a log.
+    pub fn start(&mut self, name: &str, netns: &str, command: &mut Command) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.file(&format!("{name}.log")))
+            .unwrap();
+        command
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let child = netns::spawn(&self.netns(netns), command).unwrap();
+        self.children.push((name.to_owned(), child));
+    }
+
+    pub fn write(&self, text: &str) {
+        std::fs::write(self.file("us.conf"), text).unwrap();
+    }
+
+    /// Starts the speaker with the file that was written.
+    pub fn start_us(&mut self) {
+        let mut command = Command::new(binary());
+        command.env("CARACAL_RUN_DIR", &self.folder);
+        command.args(["speaker", "-c", "us.conf"]);
+        self.start("us", "us", &mut command);
+    }
+
+    fn bird_file(&self, name: &str, text: &str) {
+        let n = if name == "a" { 1 } else { 2 };
+        let text = format!(
+            "log stderr all;\nrouter id 10.{n}.0.2;\nprotocol device {{ scan time 1; }}\n{text}\n"
+        );
+        std::fs::write(self.file(&format!("{name}.conf")), text).unwrap();
+    }
+
+    pub fn start_bird(&mut self, name: &'static str, text: &str) {
+        self.bird_file(name, text);
+        let mut command = program::command("bird").unwrap();
+        command.args(["-f", "-c", &format!("{name}.conf")]);
+        command.args(["-s", &format!("{name}.ctl"), "-P", &format!("{name}.pid")]);
+        self.start(name, name, &mut command);
+    }
+
+    /// Gives BIRD another file, which it reads at once.
+    pub fn reconfigure_bird(&self, name: &str, text: &str) {
+        self.bird_file(name, text);
+        let mut command = program::command("birdc").unwrap();
+        command.current_dir(&self.folder);
+        command.args(["-s", &format!("{name}.ctl"), "configure"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.contains("Reconfigured") || said.contains("in progress"),
+            "{said}"
+        );
+    }
+
+    /// Signals a program and waits for its end.
+    pub fn end(&mut self, name: &str, signal: &str) {
+        let at = self.children.iter().position(|(n, _)| n == name).unwrap();
+        let (_, mut child) = self.children.remove(at);
+        let status = Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let _status = child.wait().unwrap();
+    }
+
+    /// What the speaker answers.
+    pub fn ask(&self, arguments: &[&str]) -> Result<Value, String> {
+        let mut command = Command::new(binary());
+        command.env("CARACAL_RUN_DIR", &self.folder);
+        let output = command.args(arguments).args(["-o", "json"]).output();
+        let output = output.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&output.stdout)
+            .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Waits until a question gets the answer.
+    pub fn until<T: PartialEq + std::fmt::Debug>(
+        &self,
+        what: &str,
+        expected: &T,
+        question: impl Fn() -> T,
+    ) {
+        let result = wait_until(PATIENCE, what, || {
+            let seen = question();
+            if seen == *expected {
+                Ok(())
+            } else {
+                Err(format!("{seen:?}"))
+            }
+        });
+        result.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Waits until the speaker has swept its tables.
+    pub fn until_synced(&self) {
+        self.until("the tables are swept", &Some("synced".to_owned()), || {
+            let status = self.ask(&["status"]).ok()?;
+            Some(status["kernel"]["phase"].as_str()?.to_owned())
+        });
+    }
+
+    /// The words of `caracal bgp explain` about the paths, the best first: status and way.
+    pub fn explained(&self, prefix: &str) -> Vec<(String, String)> {
+        let Ok(answer) = self.ask(&["bgp", "explain", prefix]) else {
+            return Vec::new();
+        };
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let paths = answer["paths"].as_array().cloned().unwrap_or_default();
+        paths
+            .iter()
+            .map(|path| (word(&path["status"]), word(&path["way"]["interface"])))
+            .collect()
+    }
+
+    /// How often each session has come up.
+    pub fn sessions(&self) -> Vec<String> {
+        let Ok(status) = self.ask(&["status"]) else {
+            return Vec::new();
+        };
+        let peers = status["peers"].as_array().cloned().unwrap_or_default();
+        let up = peers.iter().filter(|peer| peer["state"] == "Established");
+        up.map(|peer| peer["name"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+}
