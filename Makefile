@@ -30,6 +30,7 @@ E2E := \
   interop \
   ipam \
   speaker \
+  fib \
   ipam_chaos \
   ipam_pools \
   topology \

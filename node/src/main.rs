@@ -5,6 +5,7 @@ mod args;
 mod cli;
 mod config;
 mod detect;
+mod files;
 mod http;
 mod metrics;
 mod next_hops;

@@ -6,12 +6,17 @@ mod site;
 
 use std::process::Command;
 
-use caracal_lab::program;
-use caracal_tests::possible;
+use caracal_lab::{netns, program, wait_until};
+use caracal_tests::{SECOND, await_settled, ip, possible, up_text};
 use site::Site;
 
-/// Our side: two external peers, whatever the kernel block says.
-fn speaker(kernel: &str) -> String {
+/// Our side: these external peers, whatever the kernel block says.
+fn speaker(kernel: &str, peers: &[&str]) -> String {
+    let peer = |name: &&str| {
+        let n = if *name == "a" { 1 } else { 2 };
+        format!("protocol bgp {name} from tor {{ neighbor 10.{n}.0.2 as 6500{n}; }}\n")
+    };
+    let peers: String = peers.iter().map(peer).collect();
     format!(
         "router id 10.0.0.1;
          {kernel}
@@ -20,9 +25,7 @@ fn speaker(kernel: &str) -> String {
            ipv4 {{ import all; export all; extended next hop on; }};
            ipv6 {{ import all; export all; }};
          }}
-         protocol bgp a from tor {{ neighbor 10.1.0.2 as 65001; }}
-         protocol bgp b from tor {{ neighbor 10.2.0.2 as 65002; }}
-        "
+         {peers}"
     )
 }
 
@@ -30,7 +33,7 @@ fn speaker(kernel: &str) -> String {
 fn bird(asn: u32, ours: &str, routes: &str, export: &str) -> String {
     format!(
         "protocol static own4 {{ ipv4; {routes} }}
-         protocol bgp us {{
+         protocol bgp caracal {{
            local as {asn}; neighbor {ours} as 64512;
            graceful restart; hold time 240;
            connect delay time 1; connect retry time 1; error wait time 1, 2;
@@ -76,7 +79,10 @@ fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
         routes
     };
     let before = others(&site);
-    site.write(&speaker("protocol kernel { ipv4 { export all; }; }"));
+    site.write(&speaker(
+        "protocol kernel { ipv4 { export all; }; }",
+        &["a"],
+    ));
     site.start_us();
     let session = |count| bird(65001, "10.1.0.1", &many(count), ALL);
     site.start_bird("a", &session(100));
@@ -114,7 +120,7 @@ fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
 
     // The table moves; the old one is left.
     let moved = "protocol kernel { ipv4 { export all; }; kernel table 1000; metric 5; persist; }";
-    site.write(&speaker(moved));
+    site.write(&speaker(moved, &["a"]));
     let change = site.ask(&["speaker", "reload"]).unwrap();
     assert_eq!(change["kernel"], true, "{change}");
     site.until(
@@ -128,6 +134,7 @@ fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
     assert_eq!(ours(&site, "1000").len(), 60);
     site.write(&speaker(
         "protocol kernel { ipv4 { export all; }; kernel table 1000; metric 5; }",
+        &["a"],
     ));
     site.start_us();
     site.until("the session", &vec!["a".to_owned()], || site.sessions());
@@ -146,6 +153,7 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
     let mut site = Site::new();
     site.write(&speaker(
         "protocol kernel { ipv4 { export all; }; merge paths on limit 2; }",
+        &["a", "b"],
     ));
     site.start_us();
     let anycast = "route 198.51.100.0/24 blackhole;";
@@ -175,13 +183,7 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
     assert_eq!(site.sessions(), ["a", "b"]);
     let mut ping = program::command("ping").unwrap();
     ping.args(["-c", "3", "-i", "0.2", "-W", "5", "198.51.100.1"]);
-    program::call(
-        Some(&site.netns("us")),
-        &mut ping,
-        b"",
-        caracal_tests::SECOND * 30,
-    )
-    .unwrap();
+    program::call(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
 
     // It is put in again.
     site.ip("a", &["link set eth0 up"]);
@@ -214,7 +216,10 @@ fn rfc4271_9_1_2_1_a_next_hop_behind_a_router_is_tracked() {
         "us",
         &["route add 192.0.2.0/24 via 10.1.0.2 metric 7 proto static"],
     );
-    site.write(&speaker("protocol kernel { ipv4 { export all; }; }"));
+    site.write(&speaker(
+        "protocol kernel { ipv4 { export all; }; }",
+        &["a"],
+    ));
     site.start_us();
     // The next hop lies in a range that the same peer announces: that must not be its own ground.
     let routes = "route 203.0.113.0/24 blackhole; route 192.0.2.0/25 blackhole;";
@@ -271,9 +276,12 @@ fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
         return;
     }
     let mut site = Site::new();
-    let text = speaker("protocol kernel { ipv4 { export all; }; merge paths on; }")
-        .replace("neighbor 10.1.0.2", "neighbor 2001:db8:1::2")
-        .replace("neighbor 10.2.0.2", "neighbor 2001:db8:2::2");
+    let text = speaker(
+        "protocol kernel { ipv4 { export all; }; merge paths on; }",
+        &["a", "b"],
+    )
+    .replace("neighbor 10.1.0.2", "neighbor 2001:db8:1::2")
+    .replace("neighbor 10.2.0.2", "neighbor 2001:db8:2::2");
     site.write(&text);
     site.start_us();
     let extended = |asn: u32, n: u32| {
@@ -304,13 +312,7 @@ fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
         "10.1.0.1",
         "198.51.100.1",
     ]);
-    program::call(
-        Some(&site.netns("us")),
-        &mut ping,
-        b"",
-        caracal_tests::SECOND * 30,
-    )
-    .unwrap();
+    program::call(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
     site.start_bird("b", &extended(65002, 2));
     site.until("two paths in one route", &2, || {
         let line = ours(&site, "main").concat();
@@ -329,7 +331,7 @@ fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
     let file = std::env::temp_dir().join(format!("caracal-fib-{}.conf", std::process::id()));
     std::fs::write(
         &file,
-        speaker("protocol kernel { ipv4 { export all; }; learn; }"),
+        speaker("protocol kernel { ipv4 { export all; }; learn; }", &["a"]),
     )
     .unwrap();
     let mut command = Command::new(caracal_tests::binary());
@@ -342,4 +344,122 @@ fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
     let report = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{report}");
     assert!(report.contains("found \"learn\""), "{report}");
+}
+
+/// One node of a cluster and two routers of the rack, of two other AS, that announce the same prefix; one of them also
+/// a prefix whose next hop is behind a router.
+const RACK: &str = r#"
+name: rack
+description: one Caracal node and two top-of-rack routers that announce the same
+pool: {cidr: 10.244.0.0/16, blockSize: 26}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.11, pods: 1}
+  - name: tor1
+    segment: lan
+    address: 10.0.0.31
+    kind: bird2
+    config: |
+      router id 10.0.0.31;
+      protocol device {}
+      protocol static { ipv4; route 198.51.100.0/24 blackhole; route 203.0.113.0/24 blackhole; }
+      protocol bgp node1 {
+        local 10.0.0.31 as 65001;
+        neighbor 10.0.0.11 as 64512;
+        connect retry time 1; connect delay time 1; error wait time 1, 2;
+        ipv4 {
+          import all; next hop keep;
+          export filter { if net = 203.0.113.0/24 then bgp_next_hop = 192.0.2.9; accept; };
+        };
+      }
+  - name: tor2
+    segment: lan
+    address: 10.0.0.32
+    kind: bird2
+    config: |
+      router id 10.0.0.32;
+      protocol device {}
+      protocol static { ipv4; route 198.51.100.0/24 blackhole; }
+      protocol bgp node1 {
+        local 10.0.0.32 as 65002;
+        neighbor 10.0.0.11 as 64512;
+        connect retry time 1; connect delay time 1; error wait time 1, 2;
+        ipv4 { import all; export all; };
+      }
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: tor1}
+    spec: {peerIP: 10.0.0.31, asNumber: 65001}
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: tor2}
+    spec: {peerIP: 10.0.0.32, asNumber: 65002}
+"#;
+
+#[test]
+fn a_node_has_ecmp_routes_and_follows_next_hops() {
+    let scenario = "a_node_has_ecmp_routes_and_follows_next_hops";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut lab = up_text(RACK, "rack.yaml", "e2e-fib-rack");
+    await_settled(&lab);
+    let netns = lab.netns("node1").unwrap();
+    let routes = |prefix: &str| {
+        let mut command = program::command("ip").unwrap();
+        command.args(["-4", "-o", "route", "show", prefix, "proto", "80"]);
+        program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap()
+    };
+    let paths = |prefix: &str| {
+        let shown = routes(prefix);
+        let hops = ["10.0.0.31", "10.0.0.32"].map(|via| shown.contains(&format!("via {via} ")));
+        (shown.lines().count(), hops)
+    };
+    let until = |what: &str, prefix: &str, expected: (usize, [bool; 2])| {
+        let seen = || Some(paths(prefix)).filter(|seen| *seen == expected);
+        let result = wait_until(60 * SECOND, what, || seen().ok_or_else(|| routes(prefix)));
+        result.unwrap_or_else(|error| panic!("{error}"));
+    };
+    until(
+        "both routers in one route",
+        "198.51.100.0/24",
+        (1, [true, true]),
+    );
+    // Behind the default route first, then nowhere: the session is up, and the route is not used.
+    until("the default route", "203.0.113.0/24", (1, [false, false]));
+    ip(&lab, "node1", &["route del default"]);
+    until("no way", "203.0.113.0/24", (0, [false, false]));
+    ip(
+        &lab,
+        "node1",
+        &["route add 192.0.2.0/24 via 10.0.0.32 proto static"],
+    );
+    until("the way that came", "203.0.113.0/24", (1, [false, true]));
+    ip(
+        &lab,
+        "node1",
+        &["route replace 192.0.2.0/24 via 10.0.0.31 proto static"],
+    );
+    until("the other way", "203.0.113.0/24", (1, [true, false]));
+    ip(&lab, "node1", &["route del 192.0.2.0/24"]);
+    until("no way any more", "203.0.113.0/24", (0, [false, false]));
+
+    let log = std::env::temp_dir().join(format!("caracal-fib-rack-{}", std::process::id()));
+    let mut monitor = program::command("ip").unwrap();
+    monitor.args(["-4", "-o", "monitor", "route"]);
+    monitor.stdout(std::fs::File::create(&log).unwrap());
+    let mut monitor = netns::spawn(&netns, &mut monitor).unwrap();
+    lab.stop_node("tor2").unwrap();
+    until("one router", "198.51.100.0/24", (1, [true, false]));
+    lab.start_node("tor2").unwrap();
+    until("both again", "198.51.100.0/24", (1, [true, true]));
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    let told = std::fs::read_to_string(&log).unwrap();
+    std::fs::remove_file(&log).unwrap();
+    assert!(told.contains("198.51.100.0/24"), "{told}");
+    let deleted = |line: &&str| line.starts_with("Deleted 198.51.100.0/24");
+    assert_eq!(told.lines().find(deleted), None, "{told}");
 }

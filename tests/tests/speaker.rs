@@ -463,3 +463,128 @@ fn a_restart_keeps_the_routes(site: &mut Site) {
     );
     assert!(site.log().contains("restarting=true"), "{}", site.log());
 }
+
+/// How many peers one file has.
+const MANY: u32 = 300;
+
+fn address_of(n: u32) -> Ipv4Addr {
+    let [_, _, high, low] = (n + 1).to_be_bytes();
+    Ipv4Addr::new(127, 96, high, low)
+}
+
+/// A file with [`MANY`] peers at one address, each from an address of our own; some differ.
+fn many_peers(
+    port: u16,
+    peers: impl Iterator<Item = u32>,
+    longer: &[u32],
+    filtered: &[u32],
+) -> String {
+    let peer = |n: u32| {
+        let hold = if longer.contains(&n) { 180 } else { 90 };
+        let export = if filtered.contains(&n) {
+            "filter few"
+        } else {
+            "all"
+        };
+        format!(
+            "protocol bgp p{n} from one {{ local {} as 64512; hold time {hold}; ipv4 {{ import all; export {export}; }}; }}\n",
+            address_of(n)
+        )
+    };
+    let peers: String = peers.map(peer).collect();
+    format!(
+        "router id 127.93.0.1;
+         #: listen none
+         filter few {{ if (net ~ [ 10.93.9.0/24 ]) then reject; accept; }}
+         protocol static {{ ipv4; route 10.93.9.0/24 blackhole {{ bgp_next_hop = {US}; }}; }}
+         template bgp one {{ neighbor {A} port {port} as 64512; }}
+         {peers}"
+    )
+}
+
+#[test]
+fn a_reload_of_three_hundred_peers_touches_those_that_differ() {
+    if !possible("a_reload_of_three_hundred_peers_touches_those_that_differ") {
+        return;
+    }
+    let mut site = Site::new("many");
+    let port = site.port;
+    // The other side is a speaker too, and takes whoever comes.
+    let other = site.folder.join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    let file = site.folder.join("other.conf");
+    let text = format!(
+        "router id 127.93.0.2;
+         #: listen {A} port {port}
+         protocol bgp all {{
+           local {A} as 64512; neighbor range 127.96.0.0/16 as 64512;
+           ipv4 {{ import all; export all; }};
+         }}"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new(binary());
+    command.env("CARACAL_RUN_DIR", &other);
+    command.args(["speaker", "-c"]).arg(&file);
+    site.start("other", &mut command);
+
+    site.write(&many_peers(port, 0..MANY, &[], &[]));
+    let check = site.ask(&["speaker", "--check", site.config().to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(said.contains("300 peers"), "{said}{}", stderr(&check));
+    site.start_speaker();
+    let count = |word: &str| site.log().lines().filter(|l| l.contains(word)).count();
+    let await_up = |wanted: usize| {
+        wait_until(60 * SECOND, "all sessions", || {
+            let peers = site.json(&["bgp", "peers"])?;
+            let peers = peers.as_array().cloned().unwrap_or_default();
+            let up = peers.iter().filter(|p| p["state"] == "Established").count();
+            if up == wanted && peers.len() == wanted {
+                Ok(())
+            } else {
+                Err(format!("{up} of {}", peers.len()))
+            }
+        })
+        .unwrap();
+    };
+    await_up(300);
+    let before = (count("session established"), count("session ended"));
+
+    // One goes, one comes, one has another hold time, one another filter.
+    site.write(&many_peers(
+        port,
+        (0..=MANY).filter(|n| *n != 8),
+        &[9],
+        &[7],
+    ));
+    let change = site.json(&["speaker", "reload"]).unwrap();
+    assert_eq!(change["added"], serde_json::json!(["p300"]), "{change}");
+    assert_eq!(change["removed"], serde_json::json!(["p8"]), "{change}");
+    let changed = serde_json::json!({"p7": ["export-rerun"], "p9": ["session-reset"]});
+    assert_eq!(change["changed"], changed, "{change}");
+    await_up(300);
+    wait_until(40 * SECOND, "p7 is told what its filter says", || {
+        let told = site.json(&["bgp", "advertised", "p7"])?;
+        if told.as_array().is_some_and(Vec::is_empty) {
+            Ok(())
+        } else {
+            Err(told.to_string())
+        }
+    })
+    .unwrap();
+    wait_until(40 * SECOND, "two new sessions", || {
+        let new = count("session established") - before.0;
+        if new == 2 { Ok(()) } else { Err(new) }
+    })
+    .unwrap();
+    // At most the one that was reset and the one that is gone have ended.
+    let ended = count("session ended") - before.1;
+    assert!(ended <= 2, "{ended} sessions ended\n{}", site.log());
+
+    // The same file again touches nobody.
+    let change = site.ask(&["speaker", "reload"]);
+    assert_eq!(
+        String::from_utf8_lossy(&change.stdout),
+        "nothing has changed\n"
+    );
+    site.end_speaker("-INT");
+}

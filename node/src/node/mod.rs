@@ -36,6 +36,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    crate::files::allow_many();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         // Two workers carry a node of any size; more only cost memory and wake-ups.

@@ -45,6 +45,7 @@ pub(crate) fn run(
     http: Option<SocketAddr>,
     config: File,
 ) -> anyhow::Result<ExitCode> {
+    crate::files::allow_many();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -9,7 +9,7 @@ use caracal_tests::{SECOND, binary};
 use serde_json::Value;
 
 /// Both BIRDs, by the last letter of their names.
-pub const BIRDS: [&str; 2] = ["a", "b"];
+pub(crate) const BIRDS: [&str; 2] = ["a", "b"];
 
 /// A test waits so long for the whole of a state; a loaded machine needs a part of it.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -18,7 +18,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 static SITES: AtomicU32 = AtomicU32::new(0);
 
 /// Everything; it ends with the test.
-pub struct Site {
+pub(crate) struct Site {
     prefix: String,
     folder: PathBuf,
     children: Vec<(String, Child)>,
@@ -43,7 +43,7 @@ impl Drop for Site {
 impl Site {
     /// Namespaces `us`, `a` and `b`; `us` has 10.1.0.1 and 2001:db8:1::1 towards `a` (which is .2 and ::2) on the
     /// interface `eth-a`, and the same with 2 towards `b`.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = SITES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("fib{}x{number}", std::process::id());
         let folder = std::env::temp_dir().join(format!("caracal-{prefix}"));
@@ -84,7 +84,7 @@ impl Site {
         site
     }
 
-    pub fn netns(&self, name: &str) -> String {
+    pub(crate) fn netns(&self, name: &str) -> String {
         format!("{}-{name}", self.prefix)
     }
 
@@ -93,22 +93,22 @@ impl Site {
     }
 
     /// What a program has printed.
-    pub fn log_of(&self, name: &str) -> String {
+    pub(crate) fn log_of(&self, name: &str) -> String {
         std::fs::read_to_string(self.file(&format!("{name}.log"))).unwrap_or_default()
     }
 
     /// Lines of `ip` in a namespace.
-    pub fn ip(&self, name: &str, lines: &[&str]) {
+    pub(crate) fn ip(&self, name: &str, lines: &[&str]) {
         let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
         ip::batch(Some(&self.netns(name)), &lines).unwrap();
     }
 
     /// `ip -o route show …` of IPv4, a line for each route.
-    pub fn routes(&self, name: &str, selection: &[&str]) -> Vec<String> {
+    pub(crate) fn routes(&self, name: &str, selection: &[&str]) -> Vec<String> {
         self.show(name, &[&["-4", "-o", "route", "show"], selection].concat())
     }
 
-    pub fn show(&self, name: &str, arguments: &[&str]) -> Vec<String> {
+    pub(crate) fn show(&self, name: &str, arguments: &[&str]) -> Vec<String> {
         let mut command = program::command("ip").unwrap();
         command.args(arguments);
         match program::call(Some(&self.netns(name)), &mut command, b"", 30 * SECOND) {
@@ -119,7 +119,7 @@ impl Site {
     }
 
     /// Starts a program in a namespace; its output is in a log.
-    pub fn start(&mut self, name: &str, netns: &str, command: &mut Command) {
+    pub(crate) fn start(&mut self, name: &str, netns: &str, command: &mut Command) {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -134,12 +134,12 @@ impl Site {
         self.children.push((name.to_owned(), child));
     }
 
-    pub fn write(&self, text: &str) {
+    pub(crate) fn write(&self, text: &str) {
         std::fs::write(self.file("us.conf"), text).unwrap();
     }
 
     /// Starts the speaker with the file that was written.
-    pub fn start_us(&mut self) {
+    pub(crate) fn start_us(&mut self) {
         let mut command = Command::new(binary());
         command.env("CARACAL_RUN_DIR", &self.folder);
         command.args(["speaker", "-c", "us.conf"]);
@@ -154,7 +154,7 @@ impl Site {
         std::fs::write(self.file(&format!("{name}.conf")), text).unwrap();
     }
 
-    pub fn start_bird(&mut self, name: &'static str, text: &str) {
+    pub(crate) fn start_bird(&mut self, name: &'static str, text: &str) {
         self.bird_file(name, text);
         let mut command = program::command("bird").unwrap();
         command.args(["-f", "-c", &format!("{name}.conf")]);
@@ -163,7 +163,7 @@ impl Site {
     }
 
     /// Gives BIRD another file, which it reads at once.
-    pub fn reconfigure_bird(&self, name: &str, text: &str) {
+    pub(crate) fn reconfigure_bird(&self, name: &str, text: &str) {
         self.bird_file(name, text);
         let mut command = program::command("birdc").unwrap();
         command.current_dir(&self.folder);
@@ -177,7 +177,7 @@ impl Site {
     }
 
     /// Signals a program and waits for its end.
-    pub fn end(&mut self, name: &str, signal: &str) {
+    pub(crate) fn end(&mut self, name: &str, signal: &str) {
         let at = self.children.iter().position(|(n, _)| n == name).unwrap();
         let (_, mut child) = self.children.remove(at);
         let status = Command::new("kill")
@@ -189,7 +189,7 @@ impl Site {
     }
 
     /// What the speaker answers.
-    pub fn ask(&self, arguments: &[&str]) -> Result<Value, String> {
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Value, String> {
         let mut command = Command::new(binary());
         command.env("CARACAL_RUN_DIR", &self.folder);
         let output = command.args(arguments).args(["-o", "json"]).output();
@@ -199,7 +199,7 @@ impl Site {
     }
 
     /// Waits until a question gets the answer.
-    pub fn until<T: PartialEq + std::fmt::Debug>(
+    pub(crate) fn until<T: PartialEq + std::fmt::Debug>(
         &self,
         what: &str,
         expected: &T,
@@ -217,7 +217,7 @@ impl Site {
     }
 
     /// Waits until the speaker has swept its tables.
-    pub fn until_synced(&self) {
+    pub(crate) fn until_synced(&self) {
         self.until("the tables are swept", &Some("synced".to_owned()), || {
             let status = self.ask(&["status"]).ok()?;
             Some(status["kernel"]["phase"].as_str()?.to_owned())
@@ -225,7 +225,7 @@ impl Site {
     }
 
     /// The words of `caracal bgp explain` about the paths, the best first: status and way.
-    pub fn explained(&self, prefix: &str) -> Vec<(String, String)> {
+    pub(crate) fn explained(&self, prefix: &str) -> Vec<(String, String)> {
         let Ok(answer) = self.ask(&["bgp", "explain", prefix]) else {
             return Vec::new();
         };
@@ -238,7 +238,7 @@ impl Site {
     }
 
     /// How often each session has come up.
-    pub fn sessions(&self) -> Vec<String> {
+    pub(crate) fn sessions(&self) -> Vec<String> {
         let Ok(status) = self.ask(&["status"]) else {
             return Vec::new();
         };
