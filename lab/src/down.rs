@@ -12,7 +12,7 @@ use crate::process::{Identity, Running};
 use crate::state::{Folder, Phase, StateError};
 use crate::wait::wait_until;
 
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(20);
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ pub const PROCESS: &str = "etcd";
 /// etcd allows 128 operations in one transaction.
 const MAX_OPERATIONS: usize = 100;
 const CALL: Duration = Duration::from_secs(30);
-const START: Duration = Duration::from_secs(15);
+const START: Duration = Duration::from_secs(120);
 
 /// Why etcd cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +95,7 @@ impl Lab {
             if let Some(end) = running.ended() {
                 return Ok(Err(end));
             }
-            match healthy(&netns, Duration::from_millis(500)) {
+            match healthy(&netns, Duration::from_secs(5)) {
                 Ok(true) => Ok(Ok(())),
                 Ok(false) => Err("not healthy".to_owned()),
                 Err(e) => Err(e.to_string()),
@@ -127,7 +127,7 @@ impl Lab {
     /// Does etcd serve?
     #[must_use]
     pub fn etcd_healthy(&self) -> bool {
-        healthy(&self.layout.etcd_netns(), Duration::from_secs(1)).unwrap_or(false)
+        healthy(&self.layout.etcd_netns(), Duration::from_secs(5)).unwrap_or(false)
     }
 
     /// Calls `etcdctl` against the lab's etcd; gives what it printed.

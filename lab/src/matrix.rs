@@ -16,7 +16,7 @@ use crate::wait::scaled;
 /// How many pings run at once. Each is a process that mostly waits.
 const WORKERS: usize = 16;
 /// `ping -c1 -W1` takes a second and a little; more is a hung process.
-const CALL: Duration = Duration::from_secs(5);
+const CALL: Duration = Duration::from_secs(30);
 
 /// One pair of pods.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -17,9 +17,9 @@ use crate::state::StateError;
 use crate::topology::NodeKind;
 use crate::wait::{Timeout, scaled, wait_until};
 
-const START: Duration = Duration::from_secs(20);
-const STOP: Duration = Duration::from_secs(10);
-const CALL: Duration = Duration::from_secs(5);
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(30);
+const CALL: Duration = Duration::from_secs(30);
 /// GoBGP's API, which tells that it is up.
 const GOBGP_PORT: u16 = 50051;
 
@@ -334,7 +334,7 @@ impl Lab {
         self.end_node(node, Running::kill9)
     }
 
-    /// Ends the process of a node with SIGTERM (SIGKILL after ten seconds) and waits for its end.
+    /// Ends the process of a node with SIGTERM (SIGKILL after half a minute) and waits for its end.
     ///
     /// # Errors
     /// [`NodeError`].

@@ -164,7 +164,7 @@ impl Running {
     /// [`Timeout`] when even that does not help.
     pub fn kill9(&mut self) -> Result<String, Timeout> {
         self.identity.kill_group();
-        self.await_end(Duration::from_secs(5))
+        self.await_end(Duration::from_secs(30))
     }
 
     /// SIGTERM, and SIGKILL when it is still there after `grace`. Tells how it ended.

@@ -25,7 +25,7 @@ pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
     let mut command =
         program::command(words.next().unwrap_or_default()).map_err(|e| e.to_string())?;
     command.args(words);
-    program::call(Some(&netns), &mut command, b"", 20 * SECOND).map_err(|e| e.to_string())
+    program::call(Some(&netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
 }
 
 /// Feeds a script to `nft -f -` in the namespace of a node.
@@ -36,7 +36,7 @@ pub fn nft(lab: &Lab, node: &str, script: &str) {
     let netns = lab.netns(node).expect("a node of the lab");
     let mut command = program::command("nft").expect("nft is installed");
     command.args(["-f", "-"]);
-    program::call(Some(&netns), &mut command, script.as_bytes(), 20 * SECOND)
+    program::call(Some(&netns), &mut command, script.as_bytes(), 60 * SECOND)
         .unwrap_or_else(|e| panic!("{node}: {script}: {e}"));
 }
 

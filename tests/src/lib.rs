@@ -15,8 +15,12 @@ use std::time::Duration;
 
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::Client;
+use caracal_lab::ip::RouteKind;
 use caracal_lab::plan::LabName;
-use caracal_lab::{Lab, Options, Topology, UpError, error_chain, netns, program, wait_until};
+use caracal_lab::state::PodState;
+use caracal_lab::{
+    Lab, Options, Topology, UpError, cni, error_chain, ip, netns, program, wait_until,
+};
 use caracal_model::status::Status;
 
 /// One second.
@@ -142,6 +146,30 @@ pub fn caracals(lab: &Lab) -> Vec<String> {
         .collect()
 }
 
+/// Pods beside those of the topology, one for each node that is named: namespaces that nobody has attached yet, each with
+/// a container's identifier.
+///
+/// # Panics
+/// When a namespace cannot be made.
+pub fn more_pods<'a>(lab: &Lab, nodes: impl IntoIterator<Item = &'a str>) -> Vec<PodState> {
+    let pod = |(n, node): (usize, &str)| PodState {
+        node: node.to_owned(),
+        name: format!("more{n}"),
+        netns: lab.name().netns(&format!("more{n}")),
+        container: cni::container_id(),
+        address: None,
+        address6: None,
+        host_interface: None,
+    };
+    let pods: Vec<_> = nodes.into_iter().enumerate().map(pod).collect();
+    let lines: Vec<_> = pods
+        .iter()
+        .map(|p| format!("netns add {}", p.netns))
+        .collect();
+    ip::batch(None, &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    pods
+}
+
 /// Calls the binary for a node: exit code and standard output.
 ///
 /// # Panics
@@ -175,7 +203,7 @@ pub fn await_status(
     what: &str,
     condition: impl Fn(&Status) -> Result<(), String>,
 ) -> Status {
-    let result = wait_until(caracal_lab::wait::scaled(deadline), what, || {
+    let result = wait_until(deadline, what, || {
         let status = lab.node_status(node).map_err(|e| error_chain(&e))?;
         condition(&status).map(|()| status)
     });
@@ -205,17 +233,43 @@ pub fn settled(status: &Status) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until every Caracal node of the lab is [`settled`].
+/// Waits until every Caracal node of the lab is [`settled`], and its kernel [`routed`]: an Established session says nothing
+/// yet of the routes that come over it.
 pub fn await_settled(lab: &Lab) {
     for node in caracals(lab) {
         await_status(
             lab,
             &node,
-            40 * SECOND,
-            "sessions up and kernel in step",
-            settled,
+            60 * SECOND,
+            "sessions up, kernel in step, and a way to every pod",
+            |status| settled(status).and_then(|()| routed(lab, &node)),
         );
     }
+}
+
+/// The kernel of a node has a way to each pod of another node, by the longest prefix.
+///
+/// # Errors
+/// The pod that it has none to.
+pub fn routed(lab: &Lab, node: &str) -> Result<(), String> {
+    let underlay = lab.underlay();
+    let routes = lab.routes(node).map_err(|e| error_chain(&e))?;
+    for pod in lab.state().pods.iter().filter(|pod| pod.node != node) {
+        let families = lab.topology().families().into_iter();
+        for address in families.filter_map(|family| pod.address_of(family)) {
+            let to_it = routes.iter().filter_map(|route| {
+                let prefix = route.destination().filter(|p| p.contains(address))?;
+                Some((prefix.len(), route.classify(&underlay)))
+            });
+            match to_it.max_by_key(|(len, _)| *len) {
+                None | Some((_, RouteKind::Blackhole | RouteKind::Underlay)) => {
+                    return Err(format!("no way to {address}, {}: {routes:?}", pod.label()));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not told otherwise.
@@ -244,7 +298,7 @@ pub fn set_pool_modes(lab: &Lab, ipip: &str, vxlan: &str) {
 /// With the pairs that do not.
 pub fn assert_full_matrix(lab: &Lab) {
     for family in lab.topology().families() {
-        let matrix = lab.ping_matrix_of(family, 20 * SECOND);
+        let matrix = lab.ping_matrix_of(family, 60 * SECOND);
         let matrix = matrix.expect("ping is installed");
         assert!(
             matrix.is_full() && matrix.pairs() > 0,

@@ -173,7 +173,7 @@ impl RouteMonitor {
             lines,
             reader: Some(reader),
         };
-        wait_until(10 * SECOND, "ip monitor to hear a marker route", || {
+        wait_until(60 * SECOND, "ip monitor to hear a marker route", || {
             for verb in ["add", "del"] {
                 let line = format!("route {verb} blackhole {MARKER}/32 proto static");
                 ip::batch(Some(&netns), &[line]).map_err(|e| error_chain(&e))?;

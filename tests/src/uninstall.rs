@@ -57,7 +57,7 @@ fn state_at_rest(lab: &Lab) -> String {
         let addresses = count("inet6 fe80");
         addresses == count("local fe80") && (addresses > 0) == has_ipv6 && count("tentative") == 0
     };
-    wait_for(20 * SECOND, "addresses in use", state, at_rest).expect("at rest")
+    wait_for(60 * SECOND, "addresses in use", state, at_rest).expect("at rest")
 }
 
 /// Lives it on `node1`.

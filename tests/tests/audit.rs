@@ -235,7 +235,26 @@ fn explanations(lab: &Lab) {
     let told = block["bgp"]["advertised"].as_array().unwrap();
     assert_eq!(told.len(), 3, "the block goes to all peers: {block:#}");
 
-    let far = explain(lab, &pod_address(lab, "node3/p1"));
+    let address = pod_address(lab, "node3/p1");
+    // Its stages are asked one after the other: at rest they agree.
+    let far = wait_until(60 * SECOND, "stages at rest", || {
+        let far = explain(lab, &address);
+        let newest = |stage: &str| {
+            let stages = far["revisions"].as_array().unwrap().iter();
+            let of_stage = stages.filter(|r| r["stage"] == stage);
+            of_stage.map(|r| r["revision"].as_i64().unwrap()).max()
+        };
+        let kernel = newest("kernel");
+        if far["in_step"] == true
+            && kernel <= newest("plan")
+            && newest("plan") <= newest("snapshot")
+        {
+            Ok(far)
+        } else {
+            Err(format!("{far:#}"))
+        }
+    })
+    .unwrap();
     assert_eq!(far["mode"], "vxlan");
     assert_eq!(far["source"], "remote block, from the datastore");
     assert_eq!(far["in_step"], true);

@@ -8,6 +8,7 @@ use caracal_lab::witness::VXLAN;
 use caracal_lab::{Lab, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::snapshot::Problem;
+use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, count, kinds};
 use caracal_tests::stack::{addresses, families, on_each_stack, speaks};
 use caracal_tests::{
@@ -24,6 +25,13 @@ fn full_mesh_routes_directly() {
         "e2e-mesh",
         direct_routes,
     );
+}
+
+fn without_problems(status: &Status) -> Result<(), String> {
+    match status.problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{:?}", status.problems)),
+    }
 }
 
 fn direct_routes(lab: Lab) {
@@ -45,7 +53,7 @@ fn direct_routes(lab: Lab) {
             2 * times,
             "one for each pod"
         );
-        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        await_status(&lab, &node, 60 * SECOND, "no problem", without_problems);
         for (kind, route) in kinds(&lab, &node) {
             if matches!(kind, RouteKind::Direct | RouteKind::Blackhole) {
                 assert_eq!(route.protocol.as_deref(), Some("80"), "{route:?}");
@@ -73,7 +81,7 @@ fn encapsulation_across_the_router(lab: Lab) {
     let rack1 = lab.capture_segment("rack1", VXLAN).unwrap();
     assert_full_matrix(&lab);
     rack1
-        .wait_for(1, 10 * SECOND)
+        .wait_for(1, 60 * SECOND)
         .expect("packets to the other rack travel as VXLAN");
     let seen = rack1.stop();
     // No VXLAN between two nodes of one rack.
@@ -154,7 +162,7 @@ fn kill_9(mut lab: Lab) {
     let stale = await_status(
         &lab,
         "node1",
-        10 * SECOND,
+        60 * SECOND,
         "node2's routes kept as stale",
         |s| match s.peers.iter().filter(|p| p.stale).count() {
             n if n == families(&lab) => Ok(()),
@@ -268,10 +276,10 @@ fn bad_values_are_named_and_cost_only_themselves() {
         Ok(())
     };
     for node in caracals(&lab) {
-        await_status(&lab, &node, 10 * SECOND, "every bad value named", |s| {
+        await_status(&lab, &node, 60 * SECOND, "every bad value named", |s| {
             named(&s.problems)
         });
-        wait_until(10 * SECOND, "every bad value in the log", || {
+        wait_until(60 * SECOND, "every bad value in the log", || {
             let log = lab.folder().log_tail(&node, 400);
             match bad.iter().find(|(path, ..)| !log.contains(path)) {
                 Some((path, ..)) => Err(format!("{node} does not name {path} in its log:\n{log}")),
@@ -288,7 +296,7 @@ fn bad_values_are_named_and_cost_only_themselves() {
     );
     lab.etcdctl(&["put", &format!("{resources}/ippools/more")], &pool)
         .unwrap();
-    await_status(&lab, "node1", 10 * SECOND, "the good pool's tunnel", |s| {
+    await_status(&lab, "node1", 60 * SECOND, "the good pool's tunnel", |s| {
         if s.kernel.tunnels.iter().any(|t| t == "vxlan.calico") {
             Ok(())
         } else {
@@ -301,7 +309,7 @@ fn bad_values_are_named_and_cost_only_themselves() {
             .unwrap();
     }
     for node in caracals(&lab) {
-        await_status(&lab, &node, 10 * SECOND, "no problem left", |s| {
+        await_status(&lab, &node, 60 * SECOND, "no problem left", |s| {
             if s.problems.is_empty() {
                 settled(s)
             } else {
@@ -346,7 +354,7 @@ fn foreign_routes_and_ours(mut lab: Lab) {
         let line = format!("route del {}", route.dst);
         caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
     }
-    wait_until(10 * SECOND, "our routes are back", || {
+    wait_until(60 * SECOND, "our routes are back", || {
         let left = kinds(&lab, "node1");
         match ours.iter().find(|o| !left.contains(o)) {
             None => Ok(()),
@@ -381,7 +389,7 @@ fn masquerading(lab: Lab) {
         let mut ping = caracal_lab::program::command("ping").unwrap();
         ping.args(["-n", "-c", "3", "-i", "0.2", "-W", "5", &to.to_string()]);
         let pod = lab.netns("node1/p1").unwrap();
-        caracal_lab::program::call(Some(&pod), &mut ping, b"", 30 * SECOND).unwrap();
+        caracal_lab::program::call(Some(&pod), &mut ping, b"", 60 * SECOND).unwrap();
     };
     let pod = |node: &str| {
         let mut pods = lab.state().pods.iter();
@@ -402,7 +410,7 @@ fn masquerading(lab: Lab) {
         let source = pod("node1").address_of(family).unwrap();
         let outside = lab.capture("etcd", &etcd.device, request).unwrap();
         ping(etcd.address_of(family).unwrap().0);
-        outside.wait_for(3, 10 * SECOND).unwrap();
+        outside.wait_for(3, 60 * SECOND).unwrap();
         for packet in outside.stop().packets {
             assert!(
                 packet.contains(&format!(" {node} >")),
@@ -411,7 +419,7 @@ fn masquerading(lab: Lab) {
         }
         let inside = lab.capture("node2", "eth0", request).unwrap();
         ping(pod("node2").address_of(family).unwrap());
-        inside.wait_for(3, 10 * SECOND).unwrap();
+        inside.wait_for(3, 60 * SECOND).unwrap();
         for packet in inside.stop().packets {
             assert!(
                 packet.contains(&format!(" {source} >")),
@@ -430,7 +438,7 @@ fn a_kernel_without_ipip_is_explained() {
     let looked = await_status(
         &lab,
         "node1",
-        30 * SECOND,
+        60 * SECOND,
         "a tunnel or the reason why there is none",
         |s| {
             let explained = s.problems.iter().any(|p| p.code == "agent.no_ipip");
@@ -489,7 +497,7 @@ fn a_tombstone(mut lab: Lab) {
     lab.cni("DEL", &pod).expect("DEL succeeds without etcd");
     lab.start_etcd().unwrap();
     wait_for(
-        40 * SECOND,
+        60 * SECOND,
         "the address is free again",
         || in_use(&lab),
         |now| *now == before - families(&lab),
@@ -563,7 +571,7 @@ fn mtu_of_pods(lab: Lab) {
     };
     let file = lab.folder().lib("node1").join("mtu");
     let read = || std::fs::read_to_string(&file).ok();
-    wait_for(20 * SECOND, "the mtu file", read, |t| {
+    wait_for(60 * SECOND, "the mtu file", read, |t| {
         t.as_deref() == Some(mtu)
     })
     .unwrap();
@@ -578,7 +586,7 @@ fn mtu_of_pods(lab: Lab) {
     lab.cni("ADD", &pod).unwrap();
     let mut ip = caracal_lab::program::command("ip").unwrap();
     ip.args(["link", "show", "eth0"]);
-    let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 10 * SECOND).unwrap();
+    let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 60 * SECOND).unwrap();
     assert!(link.contains(&format!(" mtu {mtu} ")), "{link}");
 }
 
@@ -666,7 +674,7 @@ fn detection(lab: Lab) {
             let mut child = caracal_lab::netns::spawn(&node.netns, &mut command).unwrap();
             let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
             let wanted = format!(r#""{field}":"{own}/{len}""#);
-            let registered = wait_until(20 * SECOND, "the Node with its address", || {
+            let registered = wait_until(60 * SECOND, "the Node with its address", || {
                 let stored = lab
                     .etcdctl(&["get", "--print-value-only", &key], b"")
                     .map_err(|e| e.to_string())?;

@@ -10,7 +10,9 @@ use std::process::Command;
 use caracal_lab::process::Running;
 use caracal_lab::{Lab, netns, program, wait_until};
 use caracal_tests::loss::Probes;
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, binary, possible, up};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, binary, possible, up,
+};
 use serde_json::{Value, json};
 
 /// The container of a name in the DaemonSet of `deploy/base`.
@@ -38,7 +40,7 @@ fn root_of_image(dir: &Path) {
         fs::copy(&program, dir.join(name)).unwrap();
         let mut ldd = Command::new("ldd");
         ldd.arg(&program);
-        let text = program::call(None, &mut ldd, b"", 30 * SECOND).unwrap();
+        let text = program::call(None, &mut ldd, b"", 60 * SECOND).unwrap();
         for library in text.split_whitespace().filter(|word| word.starts_with('/')) {
             let to = dir.join(&library[1..]);
             fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -171,13 +173,20 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     )
     .unwrap_or_else(|e| panic!("{e}\n{}", said()));
     await_settled(&lab);
-    let status = lab.node_status("node1").unwrap();
-    assert_eq!(status.problems, [], "{}", said());
-    assert_eq!(status.kernel.nat, "nft", "{}", said());
+    await_status(
+        &lab,
+        "node1",
+        60 * SECOND,
+        "no problem, NAT by nft",
+        |s| match s.problems.is_empty() && s.kernel.nat == "nft" {
+            true => Ok(()),
+            false => Err(format!("{:?} {:?}\n{}", s.problems, s.kernel, said())),
+        },
+    );
     probes.after(500);
     probes.assert_none_lost("a node goes on in a container without privileges");
     assert_full_matrix(&lab);
-    let _ended = running.stop(20 * SECOND);
+    let _ended = running.stop(60 * SECOND);
 
     install(&lab, &dir, &netns_path);
 }
@@ -231,7 +240,7 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
         None,
         &mut plugin,
         b"{\"cniVersion\":\"1.0.0\"}",
-        30 * SECOND,
+        60 * SECOND,
     )
     .unwrap();
     assert!(version.contains("supportedVersions"), "{version}");

@@ -60,7 +60,7 @@ fn nft(lab: &Lab, node: &str, rules: &str) {
     let mut command = program::command("nft").unwrap();
     command.args(["-f", "-"]);
     let netns = lab.netns(node).unwrap();
-    program::call(Some(&netns), &mut command, rules.as_bytes(), 30 * SECOND).unwrap();
+    program::call(Some(&netns), &mut command, rules.as_bytes(), 60 * SECOND).unwrap();
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn await_kinds(lab: &Lab, what: &str, wanted: &[(RouteKind, usize)]) {
     let times = families(lab);
     let wanted: Vec<_> = wanted.iter().map(|(k, n)| (*k, n * times)).collect();
     for node in caracals(lab) {
-        wait_until(40 * SECOND, what, || {
+        wait_until(60 * SECOND, what, || {
             let seen: Vec<_> = wanted
                 .iter()
                 .map(|(k, _)| (*k, count(lab, &node, *k)))
@@ -115,7 +115,7 @@ fn a_late_node(lab: Lab) {
         let status = await_status(
             &lab,
             node,
-            20 * SECOND,
+            60 * SECOND,
             "the reason why node2 waits",
             |s| match s.problems.iter().find(|p| p.code == "agent.no_vtep") {
                 Some(_) => Ok(()),
@@ -128,7 +128,7 @@ fn a_late_node(lab: Lab) {
     for node in ["node1", "node3"] {
         let seen = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, node, k));
         let what = "direct to the late one, VXLAN to the other";
-        wait_for(20 * SECOND, what, seen, |seen| *seen == [families(&lab); 2]).unwrap();
+        wait_for(60 * SECOND, what, seen, |seen| *seen == [families(&lab); 2]).unwrap();
     }
     lab.resume_node("node2").unwrap();
     let vxlan = [(RouteKind::Direct, 0), (RouteKind::Vxlan, 2)];
@@ -138,7 +138,7 @@ fn a_late_node(lab: Lab) {
     set_pool_modes(&lab, "Never", "Never");
     for node in ["node1", "node2"] {
         let direct = || count(&lab, node, RouteKind::Direct);
-        wait_for(20 * SECOND, "direct routes", direct, |n| {
+        wait_for(60 * SECOND, "direct routes", direct, |n| {
             *n == 2 * families(&lab)
         })
         .unwrap();
@@ -415,7 +415,7 @@ fn etcd_that_forgets(mut lab: Lab) {
     let head = revision(&lab);
     lab.etcdctl(&["compact", &head.to_string()], b"").unwrap();
     for node in &nodes {
-        await_status(&lab, node, 40 * SECOND, "not fresh", |s| {
+        await_status(&lab, node, 60 * SECOND, "not fresh", |s| {
             if s.datastore.state == "fresh" {
                 Err(format!("{:?}", s.datastore))
             } else {

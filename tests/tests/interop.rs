@@ -21,7 +21,7 @@ fn bird_shares(lab: Lab) {
     await_settled(&lab);
     // BIRD's view: both sessions up, both blocks learned, and its own block announced to us.
     wait_until(
-        30 * SECOND,
+        60 * SECOND,
         "BIRD has both blocks in its kernel table",
         || {
             let routes = lab.routes("bird1").map_err(|e| e.to_string())?;
@@ -37,12 +37,18 @@ fn bird_shares(lab: Lab) {
         },
     )
     .unwrap();
-    let protocols = lab.birdc("bird1", &["show", "protocols"]).unwrap();
-    let established = protocols.matches("Established").count();
-    assert_eq!(established, 2 * times, "{protocols}");
+    wait_until(60 * SECOND, "both sessions up in BIRD", || {
+        let protocols = lab.birdc("bird1", &["show", "protocols"]);
+        let protocols = protocols.map_err(|e| e.to_string())?;
+        match protocols.matches("Established").count() == 2 * times {
+            true => Ok(()),
+            false => Err(protocols),
+        }
+    })
+    .unwrap();
     for node in ["node1", "node2"] {
         for address in addresses(&lab, "bird1") {
-            await_status(&lab, node, 20 * SECOND, "BIRD's block", |s| {
+            await_status(&lab, node, 60 * SECOND, "BIRD's block", |s| {
                 match s.peers.iter().find(|p| p.address == Some(address)) {
                     Some(bird) if bird.accepted >= 1 => Ok(()),
                     other => Err(format!("{address}: {other:?}")),
@@ -92,7 +98,7 @@ fn gobgp_peers_from_another_as() {
     let gobgp = |arguments: &[&str]| {
         let mut command = caracal_lab::program::command("gobgp").unwrap();
         command.args(arguments);
-        caracal_lab::program::call(Some(&netns), &mut command, b"", 10 * SECOND)
+        caracal_lab::program::call(Some(&netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| e.to_string())
     };
     gobgp(&[
@@ -104,7 +110,7 @@ fn gobgp_peers_from_another_as() {
         "10.0.0.31",
     ])
     .unwrap();
-    wait_until(20 * SECOND, "GoBGP has our block", || {
+    wait_until(60 * SECOND, "GoBGP has our block", || {
         let rib = gobgp(&["global", "rib"])?;
         if rib.contains("10.244.") && rib.contains("64512") {
             Ok(())
@@ -113,7 +119,7 @@ fn gobgp_peers_from_another_as() {
         }
     })
     .unwrap();
-    wait_until(20 * SECOND, "GoBGP's route is in our kernel", || {
+    wait_until(60 * SECOND, "GoBGP's route is in our kernel", || {
         let routes = lab.routes("node1").map_err(|e| e.to_string())?;
         let found = routes
             .iter()
@@ -134,7 +140,7 @@ fn gobgp_peers_from_another_as() {
         "10.0.0.31",
     ])
     .unwrap();
-    wait_until(20 * SECOND, "the withdrawn route leaves our kernel", || {
+    wait_until(60 * SECOND, "the withdrawn route leaves our kernel", || {
         let routes = lab.routes("node1").map_err(|e| e.to_string())?;
         if routes.iter().any(|r| r.dst == "198.51.100.0/24") {
             Err(format!("{routes:?}"))

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caracal_datastore::Store;
@@ -16,11 +16,13 @@ use caracal_lab::cni::{self, CniError};
 use caracal_lab::ip::RouteKind;
 use caracal_lab::program::ProgramError;
 use caracal_lab::state::PodState;
-use caracal_lab::{Lab, error_chain, ip, netns, wait_for, wait_until};
+use caracal_lab::{Lab, error_chain, netns, wait, wait_for, wait_until};
 use caracal_model::keys;
 use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
-use caracal_tests::{SECOND, assert_gone, await_settled, caracals, possible, up_text, with_ipam};
+use caracal_tests::{
+    SECOND, assert_gone, await_settled, caracals, more_pods, possible, up_text, with_ipam,
+};
 
 const PODS: usize = 200;
 /// Runtimes that work at the same time on each node.
@@ -29,8 +31,11 @@ const WORKERS: usize = 3;
 const KEPT: usize = 8;
 /// A blow to a node or to etcd after so many pods.
 const BLOW_EVERY: usize = 24;
-/// A plugin that is to die does so within so many milliseconds: an ADD on a busy machine takes about half.
-const LONGEST_LIFE: u64 = 300;
+/// A plugin that is to die does so within so many hundredths of the time that calls took so far: most die half-way, on a
+/// fast machine and on a busy one.
+const LONGEST_LIFE: u64 = 120;
+/// What a call takes is not known before the first.
+const FIRST_LIFE: Duration = Duration::from_millis(100);
 
 /// Blocks of eight addresses, so that blocks are claimed, borrowed from and given back all the time.
 const TOPOLOGY: &str = "
@@ -96,6 +101,25 @@ struct Tally {
     refused: AtomicUsize,
     killed: AtomicUsize,
     done: AtomicUsize,
+    /// Calls that came to their end, and the microseconds that they took.
+    ended: AtomicUsize,
+    spent: AtomicU64,
+}
+
+impl Tally {
+    /// What a call takes.
+    fn usual(&self) -> Duration {
+        match u64::try_from(self.ended.load(Ordering::Relaxed)).unwrap() {
+            0 => FIRST_LIFE,
+            n => Duration::from_micros(self.spent.load(Ordering::Relaxed) / n),
+        }
+    }
+
+    fn took(&self, time: Duration) {
+        let microseconds = u64::try_from(time.as_micros()).unwrap();
+        self.spent.fetch_add(microseconds, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 struct Storm<'a> {
@@ -122,12 +146,17 @@ impl Storm<'_> {
     fn call(&self, dice: &mut Dice, verb: &'static str, pod: &PodState) -> Option<String> {
         let mortal = dice.one_in(4);
         let life = if mortal {
-            Duration::from_millis(dice.below(LONGEST_LIFE))
+            let percent = u32::try_from(dice.below(LONGEST_LIFE)).unwrap();
+            (self.tally.usual() * percent / 100).div_f64(wait::scale())
         } else {
-            30 * SECOND
+            60 * SECOND
         };
+        let start = Instant::now();
         match self.lab.cni_within(verb, pod, life) {
-            Ok(answer) => Some(answer),
+            Ok(answer) => {
+                self.tally.took(start.elapsed());
+                Some(answer)
+            }
             Err(error) if was_killed(&error) => {
                 assert!(mortal, "{verb} of {} hangs", pod.label());
                 self.tally.killed.fetch_add(1, Ordering::Relaxed);
@@ -218,7 +247,7 @@ fn blows(lab: &mut Lab, mut dice: Dice, done: &AtomicUsize) -> usize {
     let nodes = caracals(lab);
     for threshold in (BLOW_EVERY..PODS).step_by(BLOW_EVERY) {
         let seen = || done.load(Ordering::Relaxed);
-        wait_for(120 * SECOND, "pods done", seen, |n| *n >= threshold).unwrap();
+        wait_for(300 * SECOND, "pods done", seen, |n| *n >= threshold).unwrap();
         let node = &nodes[usize::try_from(dice.below(3)).unwrap()];
         let (hit_node, hit_etcd) = match dice.below(4) {
             0 => (true, true),
@@ -251,27 +280,6 @@ fn blows(lab: &mut Lab, mut dice: Dice, done: &AtomicUsize) -> usize {
     blows
 }
 
-fn pods(lab: &Lab) -> Vec<PodState> {
-    let nodes = caracals(lab);
-    let pods: Vec<_> = (0..PODS)
-        .map(|n| PodState {
-            node: nodes[n % nodes.len()].clone(),
-            name: format!("chaos{n}"),
-            netns: lab.name().netns(&format!("c{n}")),
-            container: String::new(),
-            address: None,
-            address6: None,
-            host_interface: None,
-        })
-        .collect();
-    let lines: Vec<_> = pods
-        .iter()
-        .map(|p| format!("netns add {}", p.netns))
-        .collect();
-    ip::batch(None, &lines).unwrap();
-    pods
-}
-
 /// IPAM-1, by results alone: no two pods had one address at one time.
 fn assert_never_twice(log: &[Tenure]) {
     for (n, a) in log.iter().enumerate() {
@@ -298,7 +306,7 @@ fn assert_nodes_clean(lab: &Lab) {
                 Err(format!("{left:?}"))
             }
         };
-        wait_until(10 * SECOND, "no route of a pod", look)
+        wait_until(60 * SECOND, "no route of a pod", look)
             .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(&node, 40)));
         let links = netns::run(&lab.netns(&node).unwrap(), || {
             std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()
@@ -370,10 +378,10 @@ fn two_hundred_pods_while_plugins_nodes_and_etcd_are_killed() {
     println!("CARACAL_CHAOS_SEED={seed}");
     let start = Instant::now();
     let mut lab = up_text(TOPOLOGY, "chaos", "e2e-chaos");
-    let pods = pods(&lab);
+    let nodes = caracals(&lab);
+    let pods = more_pods(&lab, (0..PODS).map(|n| nodes[n % nodes.len()].as_str()));
     let (tally, log, refusals) = (Tally::default(), Mutex::default(), Mutex::default());
     let containers = Mutex::default();
-    let nodes = caracals(&lab);
     let hits = std::thread::scope(|scope| {
         for (n, (node, part)) in nodes
             .iter()

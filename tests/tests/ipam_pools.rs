@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_lab::cni::{self, CniError};
+use caracal_lab::cni::CniError;
 use caracal_lab::state::PodState;
-use caracal_lab::{Lab, error_chain, ip, wait_until};
+use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
 use caracal_tests::{
-    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, possible, up_text,
-    with_ipam,
+    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, more_pods, possible,
+    up_text, with_ipam,
 };
 
 /// Two blocks of eight addresses, three nodes.
@@ -70,7 +70,7 @@ fn assert_routed_everywhere(lab: &Lab, borrowed: &[(String, IpAddr)], device: &s
                     other => Err(format!("{other:?}")),
                 }
             };
-            wait_until(10 * SECOND, "the host route", look)
+            wait_until(60 * SECOND, "the host route", look)
                 .unwrap_or_else(|e| panic!("{node}: {address}: {e}\n{}", logs(lab.name())));
         }
     }
@@ -93,26 +93,6 @@ fn borrowing(name: &str, vxlan: &str, device: &str) -> Lab {
     assert_routed_everywhere(&lab, &borrowed, device);
     println!("blocks {owners:?}, borrowed {borrowed:?}, each a host route on {device} elsewhere");
     lab
-}
-
-fn extra_pods(lab: &Lab, node: &str, count: usize) -> Vec<PodState> {
-    let pods: Vec<_> = (0..count)
-        .map(|n| PodState {
-            node: node.to_owned(),
-            name: format!("more{n}"),
-            netns: lab.name().netns(&format!("more{n}")),
-            container: cni::container_id(),
-            address: None,
-            address6: None,
-            host_interface: None,
-        })
-        .collect();
-    let lines: Vec<_> = pods
-        .iter()
-        .map(|p| format!("netns add {}", p.netns))
-        .collect();
-    ip::batch(None, &lines).unwrap();
-    pods
 }
 
 fn refusal(lab: &Lab, pod: &PodState) -> (u64, String) {
@@ -142,7 +122,7 @@ fn borrowed_addresses_are_reached_and_exhaustion_is_explained() {
         .find(|node| blocks.iter().all(|(owner, _)| owner != node))
         .unwrap();
     // Sixteen addresses, six in use: ten more fit.
-    let pods = extra_pods(&lab, &poor, 11);
+    let pods = more_pods(&lab, [poor.as_str(); 11]);
     let (last, fit) = pods.split_last().unwrap();
     for pod in fit {
         lab.cni("ADD", pod)

@@ -42,7 +42,7 @@ fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
         .unwrap();
     let test_binary = std::env::current_exe().unwrap();
     let status = Command::new(&runner)
-        .args(["--mem", "2G", "--time-limit", "400", "--bind"])
+        .args(["--mem", "2G", "--time-limit", "900", "--bind"])
         .arg(root)
         .arg("--bind")
         .arg(binary().canonicalize().unwrap().parent().unwrap())
@@ -60,7 +60,7 @@ fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
 fn ip_route(lab: &Lab, node: &str) -> String {
     let mut ip = caracal_lab::program::command("ip").unwrap();
     ip.args(["route", "show"]);
-    caracal_lab::program::call(Some(&lab.netns(node).unwrap()), &mut ip, b"", 30 * SECOND).unwrap()
+    caracal_lab::program::call(Some(&lab.netns(node).unwrap()), &mut ip, b"", 60 * SECOND).unwrap()
 }
 
 fn tunnelled(routes: &str) -> Vec<&str> {
@@ -79,7 +79,7 @@ fn ipip_always_uses_tunl0_for_every_node() {
         let capture = lab.capture_segment(&segment, "ip proto 4").unwrap();
         assert_full_matrix(&lab);
         capture
-            .wait_for(2, 30 * SECOND)
+            .wait_for(2, 60 * SECOND)
             .expect("packets between pods travel as IP protocol 4");
         let _seen = capture.stop();
         let nodes = lab.layout().nodes.clone();
@@ -113,7 +113,7 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
             let capture = lab.capture_segment("rack1", "ip proto 4").unwrap();
             assert_full_matrix(&lab);
             capture
-                .wait_for(2, 30 * SECOND)
+                .wait_for(2, 60 * SECOND)
                 .expect("packets to the other rack travel as IP protocol 4");
             let seen = capture.stop();
             let within = |p: &&String| p.matches("10.0.1.1").count() >= 2;
@@ -153,7 +153,7 @@ fn ipip_pool_changes_its_mode_under_traffic() {
         let await_routes = |what: &str, wanted: [usize; 3]| {
             for node in &nodes {
                 let seen = || [Ipip, Vxlan, Direct].map(|k| count(&lab, node, k));
-                wait_for(30 * SECOND, what, seen, |n| *n == wanted)
+                wait_for(60 * SECOND, what, seen, |n| *n == wanted)
                     .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
             }
             println!("{what}: all kernels have switched");
@@ -164,7 +164,7 @@ fn ipip_pool_changes_its_mode_under_traffic() {
         set_pool_modes(&lab, "Always", "Never");
         let seen = || [Ipip, Direct].map(|k| count(&lab, "node1", k));
         let awake = [remote - 1, 1];
-        wait_for(30 * SECOND, "IPIP to the awake", seen, |n| *n == awake).unwrap();
+        wait_for(60 * SECOND, "IPIP to the awake", seen, |n| *n == awake).unwrap();
         probes.after(1000);
         lab.resume_node("node2").unwrap();
         await_routes("ipipMode Always", [remote, 0, 0]);
@@ -241,7 +241,9 @@ fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
                 let birds = || with_protocol(&lab, node, "bird");
                 wait_for(60 * SECOND, "no route of BIRD's", birds, Vec::is_empty)
                     .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
-                assert_eq!(tunnelled(&ip_route(&lab, node)).len(), 2, "{node}");
+                let across = || tunnelled(&ip_route(&lab, node)).len();
+                wait_for(60 * SECOND, "ways across", across, |n| *n == 2)
+                    .unwrap_or_else(|e| panic!("{node}: {e}\n{}", ip_route(&lab, node)));
             }
             for node in &nodes {
                 lab.stop_node(node).unwrap();

@@ -25,7 +25,7 @@ fn said(lab: &Lab, target: &str, words: &str) -> String {
     let mut words = words.split(' ');
     let mut command = program::command(words.next().unwrap()).unwrap();
     command.args(words);
-    program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap()
+    program::call(Some(&netns), &mut command, b"", 60 * SECOND).unwrap()
 }
 
 fn sysctl(lab: &Lab, node: &str, path: &str) -> String {
@@ -142,7 +142,7 @@ fn a_dual_stack_node_is_registered_with_both_addresses() {
                 None => Err(text),
             }
         };
-        let node = wait_until(20 * SECOND, "the tunnel's address", complete).unwrap();
+        let node = wait_until(60 * SECOND, "the tunnel's address", complete).unwrap();
         for (address, len) in own.addresses() {
             let family = Family::of(address);
             let cidr = node.spec.cidr(family).unwrap();
@@ -283,7 +283,7 @@ fn a_pod_gets_both_addresses_or_none() {
     lab.cni("DEL", &pod).unwrap();
     // What the tunnels hold is left.
     let now = || in_use(&lab.node_status("node1").unwrap());
-    wait_for(20 * SECOND, "both addresses free", now, |n| *n == [1, 1]).unwrap();
+    wait_for(60 * SECOND, "both addresses free", now, |n| *n == [1, 1]).unwrap();
     disable(true);
     let refusal = lab.cni("ADD", &pod).unwrap_err();
     let words = caracal_lab::error_chain(&refusal);
@@ -297,7 +297,7 @@ fn a_pod_gets_both_addresses_or_none() {
     };
     // The node has seen everything up to now, and the pod holds nothing; a disabled pool holds no tunnel's address either.
     let nothing = [1, 0];
-    await_status(&lab, "node1", 20 * SECOND, "nothing held", |s| {
+    await_status(&lab, "node1", 60 * SECOND, "nothing held", |s| {
         let seen = in_use(s);
         if s.datastore.revision >= revision && seen == nothing {
             Ok(())
@@ -348,7 +348,7 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
     await_status(
         &lab,
         "node1",
-        20 * SECOND,
+        60 * SECOND,
         "the missing address named",
         |s| match s.problems.iter().find(|p| p.code == "agent.no_parent") {
             Some(p) if p.reason.contains(&address.to_string()) => Ok(()),
@@ -366,7 +366,7 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
         }
     });
     let both = || [RouteKind::Direct, RouteKind::Vxlan].map(|k| count(&lab, "node1", k));
-    wait_for(20 * SECOND, "all routes", both, |n| *n == [2, 4]).unwrap();
+    wait_for(60 * SECOND, "all routes", both, |n| *n == [2, 4]).unwrap();
     assert_full_matrix(&lab);
     probes.after(500);
     probes.assert_none_lost("IPv4, while the node's IPv6 address goes and comes back");
@@ -411,7 +411,7 @@ fn a_pod_sends_only_from_its_own_ipv6_address() {
     let (_, own_cable) = pod(&lab, "node1");
     said(&lab, "node1", &format!("ip -6 neigh flush dev {own_cable}"));
     ping(&lab, "node1/p1", target, 56);
-    seen.wait_for(1, 10 * SECOND).unwrap();
+    seen.wait_for(1, 60 * SECOND).unwrap();
     let from_own = format!("IP6 {own} > {target}");
     let packets = seen.stop().packets;
     assert!(packets.iter().all(|p| p.contains(&from_own)), "{packets:?}");

@@ -85,12 +85,12 @@ fn plan_apply_roll_back(lab: Lab) {
     }
     assert_eq!(modes(&lab), "Never Never", "a plan writes nothing");
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
-    assert_eq!(apply("Always", "40"), 0);
+    assert_eq!(apply("Always", "240"), 0);
     for node in &nodes {
         let seen = [RouteKind::Vxlan, RouteKind::Direct].map(|k| count(&lab, node, k));
         assert_eq!(seen, [2, others], "{node}");
     }
-    assert_eq!(apply("Never", "40"), 0);
+    assert_eq!(apply("Never", "240"), 0);
     for node in &nodes {
         assert_eq!(count(&lab, node, RouteKind::Direct), 2 + others, "{node}");
     }
@@ -100,9 +100,9 @@ fn plan_apply_roll_back(lab: Lab) {
     assert_eq!(modes(&lab), "Never Never", "rolled back");
     lab.resume_node("node3").unwrap();
     for node in &nodes {
-        await_status(&lab, node, 20 * SECOND, "settled", settled);
+        await_status(&lab, node, 60 * SECOND, "settled", settled);
         let direct = || count(&lab, node, RouteKind::Direct);
-        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
+        wait_for(60 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
     }
     probes.assert_none_lost("mode apply, back, and a change that is rolled back");
 }

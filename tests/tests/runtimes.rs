@@ -98,7 +98,7 @@ impl Place {
             true => Ok(()),
             false => Err(fs::read_to_string(folder.join("first.log")).unwrap()),
         };
-        wait_until(20 * SECOND, "the runtime's namespaces", ready).unwrap();
+        wait_until(60 * SECOND, "the runtime's namespaces", ready).unwrap();
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let first = fs::read_to_string(children).unwrap().trim().to_owned();
         Self {
@@ -302,7 +302,7 @@ fn podman_runs(place: &Place) {
 fn containerd_runs(place: &Place) -> (Child, String) {
     let ready = || {
         let mut command = place.command(&["ctr", "--address", &socket(place), "version"]);
-        program::call(Some(&place.netns), &mut command, b"", 20 * SECOND)
+        program::call(Some(&place.netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| format!("{}\n{}", error_chain(&e), place.log()))
     };
     wait_until(60 * SECOND, "containerd", ready).unwrap();
@@ -328,7 +328,7 @@ fn containerd_runs(place: &Place) -> (Child, String) {
     // The container is started when its network is complete, and not before.
     let running = || {
         let mut command = ctr_command(place, &["task", "list"]);
-        let tasks = program::call(Some(&place.netns), &mut command, b"", 20 * SECOND)
+        let tasks = program::call(Some(&place.netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| error_chain(&e))?;
         let task = tasks.lines().find(|line| line.starts_with("batch "));
         match task.is_some_and(|line| line.contains("RUNNING")) {
@@ -349,7 +349,7 @@ fn containerd_runs(place: &Place) -> (Child, String) {
         "eth0",
     ];
     let mut command = ctr_command(place, &look);
-    let shown = program::call(Some(&place.netns), &mut command, b"", 20 * SECOND);
+    let shown = program::call(Some(&place.netns), &mut command, b"", 60 * SECOND);
     let shown = shown.unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), place.log()));
     assert!(shown.contains("mtu 1400"), "{shown}");
     (ctr, address_in(&shown))
@@ -368,8 +368,8 @@ fn ctr_command(place: &Place, arguments: &[&str]) -> Command {
 
 /// What the container's web server gives.
 fn fetch(server: SocketAddr) -> String {
-    let mut stream = TcpStream::connect_timeout(&server, 20 * SECOND).unwrap();
-    stream.set_read_timeout(Some(20 * SECOND)).unwrap();
+    let mut stream = TcpStream::connect_timeout(&server, 60 * SECOND).unwrap();
+    stream.set_read_timeout(Some(60 * SECOND)).unwrap();
     stream.write_all(b"GET /hello HTTP/1.0\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
@@ -408,33 +408,33 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
 
     // Across nodes: container to container, both ways, and to and from pods of the lab.
     let pod = lab.state().pods[0].address.unwrap().to_string();
+    // The web server's block is as new as itself: the other node may hear of it a moment later than ADD waits.
+    let mut pings = 0;
+    let mut answered = |place: &Place, command: &dyn Fn(&str) -> Command| {
+        wait_until(60 * SECOND, "an answer", || {
+            pings += 1;
+            let mut ping = command(&format!("ping{pings}"));
+            program::call(Some(&place.netns), &mut ping, b"", 60 * SECOND)
+                .map_err(|e| error_chain(&e))
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())));
+    };
     for target in [batch.as_str(), pod.as_str()] {
-        one.call(&[
-            "podman", "exec", "web", "ping", "-c", "1", "-W", "5", target,
-        ]);
+        answered(&one, &|_| {
+            let words = [
+                "podman", "exec", "web", "ping", "-c", "1", "-W", "5", target,
+            ];
+            one.command(&words)
+        });
     }
-    for (number, target) in [WEB, pod.as_str()].into_iter().enumerate() {
-        let id = format!("ping{number}");
-        let exec = [
-            "task",
-            "exec",
-            "--exec-id",
-            &id,
-            "batch",
-            "/bin/ping",
-            "-c",
-            "1",
-            "-W",
-            "5",
-            target,
-        ];
-        program::call(
-            Some(&two.netns),
-            &mut ctr_command(&two, &exec),
-            b"",
-            30 * SECOND,
-        )
-        .unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), logs(lab.name())));
+    for target in [WEB, pod.as_str()] {
+        answered(&two, &|id| {
+            let words = ["batch", "/bin/ping", "-c", "1", "-W", "5", target];
+            ctr_command(
+                &two,
+                &[&["task", "exec", "--exec-id", id], &words[..]].concat(),
+            )
+        });
     }
     // The port that podman publishes, from the other node: `portmap` has found our address.
     let node1 = lab.layout().node("node1").unwrap();
@@ -448,7 +448,7 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
         Some(&two.netns),
         &mut ctr_command(&two, &kill),
         b"",
-        30 * SECOND,
+        60 * SECOND,
     )
     .unwrap();
     let ended = || match ctr.try_wait().unwrap() {
@@ -463,7 +463,7 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
             false => Err(format!("{:#?}", after.symmetric_difference(&before))),
         }
     };
-    wait_until(20 * SECOND, "the state before", clean)
+    wait_until(60 * SECOND, "the state before", clean)
         .unwrap_or_else(|e| panic!("{e}\n{}\n{}", one.log(), two.log()));
     for place in [&one, &two] {
         assert_eq!(place.served(), ["ADD", "DEL"], "{}", place.log());

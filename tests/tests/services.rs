@@ -90,13 +90,13 @@ impl Bird {
             .arg("-s")
             .arg(&self.socket)
             .args(question.split(' '));
-        program::call(Some(&self.netns), &mut command, b"", 10 * SECOND).map_err(|e| e.to_string())
+        program::call(Some(&self.netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
     }
 
     /// Waits until the routes to a prefix come from exactly these nodes; gives what BIRD says of them.
     fn await_from(&self, prefix: &str, nodes: &[&str]) -> String {
         let what = format!("{prefix} from {nodes:?}");
-        wait_until(40 * SECOND, &what, || {
+        wait_until(60 * SECOND, &what, || {
             // Without any route BIRD answers with an error.
             let told = self
                 .ask(&format!("show route {prefix} all"))
@@ -155,7 +155,7 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
     };
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
-        await_status(&lab, node, 30 * SECOND, "the missing password told", |s| {
+        await_status(&lab, node, 60 * SECOND, "the missing password told", |s| {
             let told = s.problems.iter().any(|p| p.code == "bgp.password");
             let peers = s.peers.iter().filter(|p| p.kind == "global").count();
             if told && peers == 0 {
@@ -171,7 +171,7 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
         await_status(
             &lab,
             node,
-            40 * SECOND,
+            60 * SECOND,
             "the session with the router",
             |s| {
                 let up = |p: &caracal_model::status::PeerStatus| {
@@ -184,7 +184,7 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
                 }
             },
         );
-        wait_until(20 * SECOND, "the way to the router", || {
+        wait_until(60 * SECOND, "the way to the router", || {
             let routes = lab.routes(node).map_err(|e| error_chain(&e))?;
             let way = routes
                 .iter()

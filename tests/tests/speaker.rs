@@ -200,7 +200,7 @@ impl Site {
             .rposition(|(n, _)| *n == "caracal")
             .unwrap();
         let (_, mut child) = self.children.remove(at);
-        wait_until(15 * SECOND, "the speaker has ended", || {
+        wait_until(60 * SECOND, "the speaker has ended", || {
             match child.try_wait().unwrap() {
                 Some(status) if status.success() => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -210,7 +210,7 @@ impl Site {
     }
 
     fn await_route(&self, name: &str, prefix: &str, what: &str, holds: impl Fn(&str) -> bool) {
-        wait_until(40 * SECOND, what, || {
+        wait_until(60 * SECOND, what, || {
             let shown = self.birdc(name, &["show", "route", "all", prefix]);
             if holds(&shown) {
                 Ok(())
@@ -222,7 +222,7 @@ impl Site {
     }
 
     fn await_sessions(&self) {
-        wait_until(40 * SECOND, "both sessions", || {
+        wait_until(60 * SECOND, "both sessions", || {
             let peers = self.json(&["bgp", "peers"])?;
             let up = |p: &&Value| p["state"] == "Established";
             if peers.as_array().unwrap().iter().filter(up).count() == 2 {
@@ -420,7 +420,7 @@ fn a_reload_touches_only_what_differs(site: &Site) {
     site.await_route("a", "10.93.9.0/24", "the old route gone at A", |shown| {
         !shown.contains("BGP.next_hop")
     });
-    wait_until(40 * SECOND, "another session of B", || {
+    wait_until(60 * SECOND, "another session of B", || {
         let now = site.session("b");
         if now != b && now.is_established() {
             Ok(())
@@ -440,7 +440,7 @@ fn a_restart_keeps_the_routes(site: &mut Site) {
     site.end_speaker("-TERM");
     // RFC 4724 §4.2: B keeps A's route although nobody is there.
     site.await_route("b", "10.93.1.0/24", "A's route kept at B", has_route);
-    wait_until(20 * SECOND, "B has noticed", || {
+    wait_until(60 * SECOND, "B has noticed", || {
         let session = site.session("b");
         if session.is_established() {
             Err(format!("{session:?}"))

@@ -4,11 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use caracal_lab::topology::NodeKind;
 use caracal_lab::{Lab, Topology, netns, program, wait_until};
+use caracal_model::status::PeerStatus;
+use caracal_tests::stack::addresses;
 use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
 use serde_json::Value;
 
@@ -88,6 +91,44 @@ impl Drop for Daemon {
     }
 }
 
+/// What a node has told the observers, once it is all: each has received as much as the node has advertised to it.
+fn whole<T>(
+    lab: &Lab,
+    node: &str,
+    observers: &[String],
+    told: &impl Fn(&Lab) -> Result<BTreeMap<T, Routes>, String>,
+) -> BTreeMap<T, Routes> {
+    let addresses = |of: &str| addresses(lab, of);
+    let of = |peers: &[PeerStatus], addresses: &[IpAddr]| -> Vec<PeerStatus> {
+        let named = |p: &&PeerStatus| p.address.is_some_and(|a| addresses.contains(&a));
+        peers.iter().filter(named).cloned().collect()
+    };
+    let what = format!("everything that {node} announces");
+    wait_until(60 * SECOND, &what, || {
+        let own = lab.node_status(node).map_err(|e| e.to_string())?;
+        for observer in observers {
+            let theirs = lab.node_status(observer).map_err(|e| e.to_string())?;
+            let sent: usize = of(&own.peers, &addresses(observer))
+                .iter()
+                .map(|p| p.advertised)
+                .sum();
+            let heard: usize = of(&theirs.peers, &addresses(node))
+                .iter()
+                .map(|p| p.received)
+                .sum();
+            if sent != heard {
+                return Err(format!("{sent} sent to {observer}, {heard} received"));
+            }
+        }
+        let routes = told(lab)?;
+        match routes.values().any(|routes| !routes.is_empty()) {
+            true => Ok(routes),
+            false => Err("nothing".to_owned()),
+        }
+    })
+    .unwrap()
+}
+
 /// Replaces a node's speaker by BIRD with the rendered file, and compares what everybody hears and it hears.
 fn compare(lab: &mut Lab, node: &str) {
     let observers: Vec<String> = caracals(lab).into_iter().filter(|n| n != node).collect();
@@ -113,11 +154,7 @@ fn compare(lab: &mut Lab, node: &str) {
         }
         Ok(all)
     };
-    let native = told(lab).unwrap();
-    assert!(
-        native.values().any(|routes| !routes.is_empty()),
-        "{native:?}"
-    );
+    let native = whole(lab, node, &observers, &told);
     let accepted = native_accepts(lab, node);
     let text = lab
         .caracal(node, &["render", "--node", node, "--style", "bird2"])
@@ -149,7 +186,7 @@ fn compare(lab: &mut Lab, node: &str) {
             .arg("-s")
             .arg(&socket)
             .args(["show", "route", "all"]);
-        let told = program::call(Some(&netns), &mut command, b"", 10 * SECOND);
+        let told = program::call(Some(&netns), &mut command, b"", 60 * SECOND);
         let told = told.map_err(|e| e.to_string())?;
         match bird_accepts(&told) {
             same if same == accepted => Ok(()),
@@ -224,7 +261,7 @@ fn watch(lab: &Lab, out: &Path, arguments: &[&str]) -> (Daemon, PathBuf) {
 
 /// Waits for a text in a file.
 fn await_text(file: &Path, what: &str, condition: impl Fn(&str) -> bool) -> String {
-    wait_until(40 * SECOND, what, || match fs::read_to_string(file) {
+    wait_until(60 * SECOND, what, || match fs::read_to_string(file) {
         Ok(text) if condition(&text) => Ok(text),
         other => Err(format!("{}: {other:?}", file.display())),
     })

@@ -64,6 +64,19 @@ fn sessions(lab: &Lab, living: &[String]) -> Vec<usize> {
         .collect()
 }
 
+/// Waits until the nodes have so many sessions each.
+fn await_sessions(lab: &Lab, nodes: &[String], wanted: &[usize]) -> Vec<usize> {
+    wait_until(
+        60 * SECOND,
+        "the sessions of all nodes",
+        || match sessions(lab, nodes) {
+            seen if seen == wanted => Ok(seen),
+            seen => Err(format!("{seen:?}, not {wanted:?}")),
+        },
+    )
+    .unwrap()
+}
+
 fn print(phases: &[Phase]) {
     println!(
         "| phase | seconds | sessions | least at a node | most at a node |\n|---|---|---|---|---|"
@@ -124,8 +137,8 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
             sessions,
         });
     };
-    let mesh = sessions(&lab, &all);
-    assert_eq!(mesh, vec![count - 1; count]);
+    let full = vec![count - 1; count];
+    let mesh = await_sessions(&lab, &all, &full);
     phase("mesh from nothing", start, mesh);
 
     // Clients of all zones, two of the zone that is to lose its reflectors: the plan says who they will be.
@@ -156,15 +169,20 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
     let refused = lab.caracal_within("n1", &off, 60 * SECOND);
     let refused = error_chain(&refused.unwrap_err());
     assert!(refused.contains("would have no path"), "{refused}");
-    assert_eq!(sessions(&lab, &all), vec![count - 1; count]);
+    assert_eq!(sessions(&lab, &all), full);
 
     let start = Instant::now();
     apply(&lab, &["--auto", "--limit", &limit]);
     await_settled(&lab);
-    let reflected = sessions(&lab, &all);
-    phase("to automatic reflectors", start, reflected.clone());
-    let at_clients = reflected.iter().filter(|n| **n == REFLECTORS).count();
-    assert_eq!(at_clients, count - ZONES * REFLECTORS, "{reflected:?}");
+    let reflected = wait_until(60 * SECOND, "clients with their reflectors alone", || {
+        let seen = sessions(&lab, &all);
+        let at_clients = seen.iter().filter(|n| **n == REFLECTORS).count();
+        match at_clients == count - ZONES * REFLECTORS {
+            true => Ok(seen),
+            false => Err(format!("{seen:?}")),
+        }
+    });
+    phase("to automatic reflectors", start, reflected.unwrap());
     probes.after(250);
 
     // The zone of two of the probed pods loses both reflectors; the standby is connected already.
@@ -211,8 +229,7 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
     let start = Instant::now();
     apply(&lab, &["--mesh"]);
     await_settled(&lab);
-    let mesh = sessions(&lab, &all);
-    assert_eq!(mesh, vec![count - 1; count]);
+    let mesh = await_sessions(&lab, &all, &full);
     phase("back to the mesh", start, mesh);
     probes.after(250);
     probes.assert_none_lost("mesh → reflectors → two killed → mesh");
@@ -272,7 +289,7 @@ fn mesh_to_the_operators_reflectors_and_back() {
     ];
     apply(&lab, &["--change", &write("to.json", to)]);
     await_settled(&lab);
-    assert_eq!(sessions(&lab, &caracals(&lab)), [4, 4, 2, 2, 2]);
+    await_sessions(&lab, &caracals(&lab), &[4, 4, 2, 2, 2]);
     probes.after(250);
 
     let plain = |value: &mut serde_json::Value| {
@@ -291,7 +308,7 @@ fn mesh_to_the_operators_reflectors_and_back() {
         &["--change", &write("back.json", back), "--delete-peer", "rr"],
     );
     await_settled(&lab);
-    assert_eq!(sessions(&lab, &caracals(&lab)), [4; 5]);
+    await_sessions(&lab, &caracals(&lab), &[4; 5]);
     probes.after(250);
     probes.assert_none_lost("mesh → two reflectors by BGPPeer → mesh");
 }
@@ -330,13 +347,7 @@ fn a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back() {
     let back = lab.caracal_within("n1", &abort, 150 * SECOND).unwrap();
     assert!(back.contains("taken back"), "{back}");
     await_settled(&lab);
-    wait_until(60 * SECOND, "the mesh", || {
-        match sessions(&lab, &caracals(&lab)) {
-            mesh if mesh == [4; 5] => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .unwrap();
+    await_sessions(&lab, &caracals(&lab), &[4; 5]);
     probes.after(250);
     probes.assert_none_lost("a transition that was taken back");
     let key = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";

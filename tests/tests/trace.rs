@@ -138,7 +138,7 @@ fn shell(lab: &Lab, target: &str, line: &str) -> (i32, String) {
     let mut words = line.split_whitespace();
     let mut command = caracal_lab::program::command(words.next().unwrap()).unwrap();
     command.args(words);
-    let limit = caracal_tests::SECOND * 10;
+    let limit = caracal_tests::SECOND * 60;
     let output = caracal_lab::program::output(Some(&netns), &mut command, b"", limit).unwrap();
     (output.status.code().unwrap(), output.stdout)
 }

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// Enough for a loaded machine; every wait ends as soon as its condition holds.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Asks until the answer is good. On failure the last answer is shown.
 async fn wait_for<T: std::fmt::Debug>(

@@ -13,7 +13,7 @@ use caracal_bgp::speaker::{FibFeed, Speaker, SpeakerHandle, SpeakerOptions};
 use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
 use caracal_model::net::Prefix;
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const AS: Asn = Asn(64512);
 
 /// Asks until the answer is `Ok`; after [`LIMIT`] it panics with the last answer.

@@ -20,7 +20,7 @@ use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
 /// How long a condition may take to come true.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

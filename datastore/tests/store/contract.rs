@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 
 /// Nothing in a test takes this long unless it hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Holds a store to its contract. `compact` forgets history up to and including a revision.
 pub(crate) async fn keeps<S: Store>(store: &S, compact: impl AsyncFn(i64)) {

@@ -14,7 +14,7 @@ use crate::state::PodState;
 use crate::{error_chain, netns};
 
 /// Each question is answered at once.
-const CALL: Duration = Duration::from_secs(10);
+const CALL: Duration = Duration::from_secs(30);
 /// Octets of IP and ICMP headers in a ping.
 const PING_V4: u32 = 28;
 const PING_V6: u32 = 48;

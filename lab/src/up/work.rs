@@ -236,7 +236,7 @@ impl Work<'_> {
                 Some(&layout.netns),
                 &mut check,
                 b"",
-                Duration::from_secs(10),
+                Duration::from_secs(30),
             )?;
         }
         Ok(())

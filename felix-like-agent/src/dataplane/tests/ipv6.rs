@@ -102,7 +102,7 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
         node.learn(&[("fd00:10:244:2::/122", "fd00:a::2")]);
         wait_for("one path", LIMIT, routes, |seen| seen == direct).await;
         sh("ip -6 route flush proto 80");
-        wait_for("the repair", soon(), routes, |seen| seen == direct).await;
+        wait_for("the repair", LIMIT, routes, |seen| seen == direct).await;
         node.assert_quiet().await;
     });
 }

@@ -67,17 +67,16 @@ fn device_neighbours_and_fdb_are_calicos() {
         assert_eq!(status.kernel.tunnels, ["vxlan.calico"]);
         node.assert_quiet().await;
         // Somebody tampers.
-        let second = soon();
         sh(&format!(
             "bridge fdb del {MAC_B} dev vxlan.calico dst 10.0.0.2 self"
         ));
-        wait_for("FDB", second, fdb, |seen| seen.contains(MAC_B)).await;
+        wait_for("FDB", LIMIT, fdb, |seen| seen.contains(MAC_B)).await;
         sh("ip link set vxlan.calico mtu 1200");
         let link = || sh("ip link show vxlan.calico");
-        wait_for("MTU", second, link, |seen| seen.contains("mtu 1450")).await;
+        wait_for("MTU", LIMIT, link, |seen| seen.contains("mtu 1450")).await;
         sh("ip link del vxlan.calico");
-        wait_for("all", second, routes, |seen| seen == ALWAYS).await;
-        wait_for("FDB", second, fdb, |seen| seen.contains(MAC_B)).await;
+        wait_for("all", LIMIT, routes, |seen| seen == ALWAYS).await;
+        wait_for("FDB", LIMIT, fdb, |seen| seen.contains(MAC_B)).await;
     });
 }
 
