@@ -37,6 +37,30 @@ impl Stack {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Dual];
 
+    /// Its families.
+    #[must_use]
+    pub const fn families(self) -> &'static [Family] {
+        match self {
+            Self::Ipv4 => &[Family::Ipv4],
+            Self::Ipv6 => &[Family::Ipv6],
+            Self::Dual => &[Family::Ipv4, Family::Ipv6],
+        }
+    }
+
+    /// A topology's text with other pools, as `pool` and `pool6`: small ones have no counterpart by rule.
+    ///
+    /// # Panics
+    /// When it is no topology.
+    #[must_use]
+    pub fn with_pools(self, text: &str, pool_of: impl Fn(Family) -> Value) -> String {
+        let mut topology: Value =
+            serde_saphyr::from_str(&self.topology(text)).expect("a topology is YAML");
+        for (key, family) in ["pool", "pool6"].into_iter().zip(self.families()) {
+            topology[key] = pool_of(*family);
+        }
+        topology.to_string()
+    }
+
     /// The name of a scenario's lab on this stack.
     #[must_use]
     pub fn lab(self, name: &str) -> String {
@@ -131,6 +155,37 @@ pub fn addresses(lab: &Lab, node: &str) -> Vec<std::net::IpAddr> {
     layout.uplink.addresses().map(|(a, _)| a).collect()
 }
 
+/// The family that a scenario of one family looks at: IPv6 where the lab speaks it. IPv4 has a lab of its own.
+#[must_use]
+pub fn focus(lab: &Lab) -> Family {
+    match speaks(lab, Family::Ipv6) {
+        true => Family::Ipv6,
+        false => Family::Ipv4,
+    }
+}
+
+/// The same in either family.
+#[must_use]
+pub const fn either<T>(family: Family, ipv4: T, ipv6: T) -> T
+where
+    T: Copy,
+{
+    match family {
+        Family::Ipv4 => ipv4,
+        Family::Ipv6 => ipv6,
+    }
+}
+
+/// The address of a node in a family.
+///
+/// # Panics
+/// When there is no such node, or it has none.
+#[must_use]
+pub fn address_of(lab: &Lab, node: &str, family: Family) -> std::net::IpAddr {
+    let layout = lab.layout().node(node).expect("a node of the lab");
+    layout.uplink.address_of(family).expect("of this family").0
+}
+
 /// The number of families of a lab.
 #[must_use]
 pub fn families(lab: &Lab) -> usize {
@@ -187,12 +242,26 @@ pub fn on_each_stack_of(
     name: &str,
     body: impl Fn(Lab) + Sync,
 ) {
+    on_stacks(scenario, programs, name, |stack| stack.topology(text), body);
+}
+
+/// The same on a text for each stack, where no rule derives one from the other.
+///
+/// # Panics
+/// When the scenario does on any of them.
+pub fn on_stacks(
+    scenario: &str,
+    programs: &[&str],
+    name: &str,
+    text: impl Fn(Stack) -> String,
+    body: impl Fn(Lab) + Sync,
+) {
     if !possible(scenario, programs) {
         return;
     }
     std::thread::scope(|scope| {
         for stack in Stack::ALL {
-            let (text, body) = (stack.topology(text), &body);
+            let (text, body) = (text(stack), &body);
             let run = move || body(up_text(&text, scenario, &stack.lab(name)));
             std::thread::Builder::new()
                 .name(format!("{scenario} ({stack})"))

@@ -10,7 +10,8 @@ use caracal_lab::cni::CniError;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::announcement::{Announcement, AwaitAnnouncement};
 use caracal_model::net::Prefix;
-use caracal_tests::{SECOND, assert_gone, await_settled, possible, up_text};
+use caracal_tests::stack::{address_of, focus, on_each_stack_of};
+use caracal_tests::{SECOND, assert_gone, await_settled};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -46,17 +47,19 @@ fn ask(lab: &Lab, address: IpAddr, revision: i64, milliseconds: u64) -> Announce
 
 #[test]
 fn the_node_says_whether_a_pod_is_announced() {
-    if !possible("the_node_says_whether_a_pod_is_announced", &[]) {
-        return;
-    }
-    let mut lab = up_text(TOPOLOGY, "announcement", "e2e-announce");
+    let scenario = "the_node_says_whether_a_pod_is_announced";
+    on_each_stack_of(scenario, &[], TOPOLOGY, "e2e-announce", announced);
+}
+
+fn announced(mut lab: Lab) {
+    let family = focus(&lab);
     await_settled(&lab);
     let pods = &lab.state().pods;
     let own = pods.iter().find(|p| p.node == "node1").unwrap();
-    let address = own.address.unwrap();
+    let address = own.address_of(family).unwrap();
     let status = lab.node_status("node1").unwrap();
-    let block: Prefix = status.blocks[0].cidr;
-    assert!(block.contains(address));
+    let mut blocks = status.blocks.iter().map(|b| b.cidr);
+    let block: Prefix = blocks.find(|cidr| cidr.contains(address)).unwrap();
     let revision = status.datastore.revision;
 
     let answer = ask(&lab, address, revision, 20_000);
@@ -66,7 +69,9 @@ fn the_node_says_whether_a_pod_is_announced() {
         missing: None,
     };
     assert_eq!(answer, complete);
-    let peer = &status.peers[0].name;
+    let far = address_of(&lab, "node2", family);
+    let mut peers = status.peers.iter();
+    let peer = &peers.find(|p| p.address == Some(far)).unwrap().name;
     let advertised = lab
         .caracal("node1", &["bgp", "advertised", peer, "-o", "json"])
         .unwrap();

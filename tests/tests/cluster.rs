@@ -10,7 +10,7 @@ use caracal_model::Family;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, count, kinds};
-use caracal_tests::stack::{addresses, families, on_each_stack, speaks};
+use caracal_tests::stack::{addresses, either, families, focus, late_pool, on_each_stack, speaks};
 use caracal_tests::{
     SECOND, assert_full_matrix, assert_gone, await_settled, await_status, caracals, possible,
     settled, up,
@@ -210,10 +210,12 @@ fn sigterm_and_restart(mut lab: Lab) {
 
 #[test]
 fn bad_values_are_named_and_cost_only_themselves() {
-    if !possible("bad_values_are_named_and_cost_only_themselves", &[]) {
-        return;
-    }
-    let lab = up("full-mesh", "e2e-bad");
+    let scenario = "bad_values_are_named_and_cost_only_themselves";
+    on_each_stack(scenario, &[], "full-mesh", "e2e-bad", bad_values);
+}
+
+fn bad_values(lab: Lab) {
+    let family = focus(&lab);
     await_settled(&lab);
     let resources = "/calico/resources/v3/projectcalico.org";
     let good = |kind: &str, name: &str, spec: &str| {
@@ -230,7 +232,15 @@ fn bad_values_are_named_and_cost_only_themselves() {
         ),
         (
             "ippools/nonsense",
-            good("IPPool", "nonsense", r#"{"cidr":"10.300.0.0/16"}"#),
+            good(
+                "IPPool",
+                "nonsense",
+                either(
+                    family,
+                    r#"{"cidr":"10.300.0.0/16"}"#,
+                    r#"{"cidr":"fd00:1:::/64"}"#,
+                ),
+            ),
             "is not a CIDR",
         ),
         (
@@ -238,7 +248,11 @@ fn bad_values_are_named_and_cost_only_themselves() {
             good(
                 "IPPool",
                 "strange",
-                r#"{"cidr":"10.77.0.0/16","ipipMode":"Sometimes"}"#,
+                either(
+                    family,
+                    r#"{"cidr":"10.77.0.0/16","ipipMode":"Sometimes"}"#,
+                    r#"{"cidr":"fd00:77::/64","vxlanMode":"Sometimes"}"#,
+                ),
             ),
             "encapsulation mode \"Sometimes\" is not known",
         ),
@@ -247,7 +261,11 @@ fn bad_values_are_named_and_cost_only_themselves() {
             good(
                 "BGPPeer",
                 "bad-as",
-                r#"{"peerIP":"10.0.0.99","asNumber":99999999999}"#,
+                either(
+                    family,
+                    r#"{"peerIP":"10.0.0.99","asNumber":99999999999}"#,
+                    r#"{"peerIP":"fd00:10::99","asNumber":99999999999}"#,
+                ),
             ),
             "AS number 99999999999 is out of range",
         ),
@@ -256,7 +274,11 @@ fn bad_values_are_named_and_cost_only_themselves() {
             good(
                 "BGPPeer",
                 "as-zero",
-                r#"{"peerIP":"10.0.0.98","asNumber":0}"#,
+                either(
+                    family,
+                    r#"{"peerIP":"10.0.0.98","asNumber":0}"#,
+                    r#"{"peerIP":"fd00:10::98","asNumber":0}"#,
+                ),
             ),
             "RFC 7607",
         ),
@@ -289,15 +311,11 @@ fn bad_values_are_named_and_cost_only_themselves() {
         .unwrap();
     }
     // The rest works on: a good change beside the bad ones takes effect.
-    let pool = good(
-        "IPPool",
-        "more",
-        r#"{"cidr":"10.78.0.0/16","vxlanMode":"Always"}"#,
-    );
-    lab.etcdctl(&["put", &format!("{resources}/ippools/more")], &pool)
-        .unwrap();
+    let (pool, tunnel) = late_pool(&lab);
+    let path = format!("{resources}/ippools/late");
+    lab.etcdctl(&["put", &path], pool.as_bytes()).unwrap();
     await_status(&lab, "node1", 60 * SECOND, "the good pool's tunnel", |s| {
-        if s.kernel.tunnels.iter().any(|t| t == "vxlan.calico") {
+        if s.kernel.tunnels.iter().any(|t| t == tunnel) {
             Ok(())
         } else {
             Err(format!("{:?}", s.kernel))

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use caracal_lab::process::Running;
 use caracal_lab::{Lab, netns, program, wait_until};
-use caracal_tests::{SECOND, await_settled, possible, up};
+use caracal_tests::stack::{families, on_each_stack};
+use caracal_tests::{SECOND, await_settled};
 
 /// A GET on the health port of a node: status line and body.
 fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
@@ -52,17 +53,29 @@ fn names(text: &str) -> Vec<&str> {
 
 #[test]
 fn probes_and_metrics_of_a_real_node() {
-    let name = "probes_and_metrics_of_a_real_node";
-    if !possible(name, &["promtool", "prometheus"]) {
-        return;
-    }
-    let mut lab = up("full-mesh", "e2e-health");
+    on_each_stack(
+        "probes_and_metrics_of_a_real_node",
+        &["promtool", "prometheus"],
+        "full-mesh",
+        "e2e-health",
+        probes_and_metrics,
+    );
+}
+
+fn probes_and_metrics(mut lab: Lab) {
+    // Sessions, routes and peers are of each family.
+    let (one, two) = (families(&lab), 2 * families(&lab));
     await_settled(&lab);
     let ready = await_answer(&lab, "/readyz", 200, "\nready\n");
     for check in ["datastore: fresh", "kernel: in step"] {
         assert!(ready.contains(&format!("[+] {check}")), "{ready}");
     }
-    let _sessions = await_answer(&lab, "/readyz", 200, "[+] bgp: 2 of 2 sessions are up");
+    let _sessions = await_answer(
+        &lab,
+        "/readyz",
+        200,
+        &format!("[+] bgp: {two} of {two} sessions are up"),
+    );
     for path in ["/livez", "/liveness", "/readiness"] {
         assert_eq!(get(&lab, "node1", 9099, path).unwrap().0, 200, "{path}");
     }
@@ -70,8 +83,8 @@ fn probes_and_metrics_of_a_real_node() {
     for line in [
         "caracal_ready{check=\"kernel\"} 1",
         "caracal_cluster_hosts 3",
-        "caracal_bgp_peers{type=\"mesh\",state=\"Established\"} 2",
-        "caracal_route_table_routes{kind=\"direct\"} 2",
+        &format!("caracal_bgp_peers{{type=\"mesh\",state=\"Established\"}} {two}"),
+        &format!("caracal_route_table_routes{{kind=\"direct\"}} {two}"),
         "caracal_datastore_state{state=\"stale\"} 0",
     ] {
         text = await_answer(&lab, "/metrics", 200, &format!("\n{line}\n"));
@@ -114,9 +127,14 @@ fn probes_and_metrics_of_a_real_node() {
         &lab,
         "/metrics",
         200,
-        "caracal_bgp_peers{type=\"mesh\",state=\"Established\"} 1\n",
+        &format!("caracal_bgp_peers{{type=\"mesh\",state=\"Established\"}} {one}\n"),
     );
-    let _ready = await_answer(&lab, "/readyz", 200, "bgp: 1 of 2 sessions are up");
+    let _ready = await_answer(
+        &lab,
+        "/readyz",
+        200,
+        &format!("bgp: {one} of {two} sessions are up"),
+    );
 
     // Before the start is over: alive, and not ready.
     lab.stop_node("node2").unwrap();

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, wait_until};
-use caracal_tests::stack::{addresses, families, on_each_stack};
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, possible, up_text};
+use caracal_model::Family;
+use caracal_tests::stack::{Stack, address_of, addresses, families, on_each_stack, on_stacks};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status};
 
 #[test]
 fn a_bird_2_node_shares_the_cluster() {
@@ -59,15 +60,43 @@ fn bird_shares(lab: Lab) {
     assert_full_matrix(&lab);
 }
 
-/// A cluster of one Caracal node and a GoBGP router of another AS that announces a route and hears our block.
-const GOBGP: &str = r#"
+/// A cluster of one Caracal node and a GoBGP router of another AS that announces a route and hears our block, over a
+/// session of each family.
+fn gobgp(stack: Stack) -> String {
+    let mut sessions = String::new();
+    let mut peers = String::new();
+    for family in stack.families() {
+        let (node, router, name) = match family {
+            Family::Ipv4 => ("10.0.0.11", "10.0.0.31", "ipv4"),
+            Family::Ipv6 => ("fd00:10::11", "fd00:10::31", "ipv6"),
+        };
+        sessions += &format!(
+            "      [[neighbors]]
+        [neighbors.config]
+          neighbor-address = \"{node}\"
+          peer-as = 64512
+        [[neighbors.afi-safis]]
+          [neighbors.afi-safis.config]
+            afi-safi-name = \"{name}-unicast\"
+"
+        );
+        peers += &format!(
+            "  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {{name: tor-{name}}}
+    spec: {{peerIP: \"{router}\", asNumber: 65001}}
+"
+        );
+    }
+    stack.topology(&format!(
+        "
 name: gobgp
 description: one Caracal node and a GoBGP router of another AS
-pool: {cidr: 10.244.0.0/16, blockSize: 26}
+pool: {{cidr: 10.244.0.0/16, blockSize: 26}}
 segments:
-  - {name: lan, cidr: 10.0.0.0/24}
+  - {{name: lan, cidr: 10.0.0.0/24}}
 nodes:
-  - {name: node1, segment: lan, address: 10.0.0.11, pods: 1}
+  - {{name: node1, segment: lan, address: 10.0.0.11, pods: 1}}
   - name: tor
     segment: lan
     address: 10.0.0.31
@@ -75,78 +104,60 @@ nodes:
     config: |
       [global.config]
         as = 65001
-        router-id = "10.0.0.31"
-      [[neighbors]]
-        [neighbors.config]
-          neighbor-address = "10.0.0.11"
-          peer-as = 64512
-resources:
-  - apiVersion: projectcalico.org/v3
-    kind: BGPPeer
-    metadata: {name: tor}
-    spec: {peerIP: 10.0.0.31, asNumber: 65001}
-"#;
+        router-id = \"10.0.0.31\"
+{sessions}resources:
+{peers}"
+    ))
+}
 
 #[test]
 fn gobgp_peers_from_another_as() {
-    if !possible("gobgp_peers_from_another_as", &["gobgpd", "gobgp"]) {
-        return;
-    }
-    let lab = up_text(GOBGP, "gobgp.yaml", "e2e-gobgp");
-    await_settled(&lab);
+    let scenario = "gobgp_peers_from_another_as";
+    on_stacks(scenario, &["gobgpd", "gobgp"], "e2e-gobgp", gobgp, |lab| {
+        await_settled(&lab);
+        for family in lab.topology().families() {
+            routes_of_gobgp(&lab, family);
+        }
+    });
+}
+
+fn routes_of_gobgp(lab: &Lab, family: Family) {
+    let (route, block) = match family {
+        Family::Ipv4 => ("198.51.100.0/24", "10.244."),
+        Family::Ipv6 => ("2001:db8:100::/64", "fd00:10:244:"),
+    };
+    let router = address_of(lab, "tor", family);
     let netns = lab.netns("tor").unwrap();
-    let gobgp = |arguments: &[&str]| {
+    let gobgp = |words: &str| {
         let mut command = caracal_lab::program::command("gobgp").unwrap();
-        command.args(arguments);
+        command.args(words.split(' '));
+        command.args(["-a", family.as_str()]);
         caracal_lab::program::call(Some(&netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| e.to_string())
     };
-    gobgp(&[
-        "global",
-        "rib",
-        "add",
-        "198.51.100.0/24",
-        "nexthop",
-        "10.0.0.31",
-    ])
-    .unwrap();
+    gobgp(&format!("global rib add {route} nexthop {router}")).unwrap();
     wait_until(60 * SECOND, "GoBGP has our block", || {
-        let rib = gobgp(&["global", "rib"])?;
-        if rib.contains("10.244.") && rib.contains("64512") {
+        let rib = gobgp("global rib")?;
+        if rib.contains(block) && rib.contains("64512") {
             Ok(())
         } else {
             Err(rib)
         }
     })
     .unwrap();
-    wait_until(60 * SECOND, "GoBGP's route is in our kernel", || {
+    let in_kernel = || -> Result<bool, String> {
         let routes = lab.routes("node1").map_err(|e| e.to_string())?;
-        let found = routes
-            .iter()
-            .any(|r| r.dst == "198.51.100.0/24" && r.gateway == "10.0.0.31".parse().ok());
-        if found {
-            Ok(())
-        } else {
-            Err(format!("{routes:?}"))
-        }
-    })
-    .unwrap();
-    gobgp(&[
-        "global",
-        "rib",
-        "del",
-        "198.51.100.0/24",
-        "nexthop",
-        "10.0.0.31",
-    ])
-    .unwrap();
-    wait_until(60 * SECOND, "the withdrawn route leaves our kernel", || {
-        let routes = lab.routes("node1").map_err(|e| e.to_string())?;
-        if routes.iter().any(|r| r.dst == "198.51.100.0/24") {
-            Err(format!("{routes:?}"))
-        } else {
-            Ok(())
-        }
-    })
-    .unwrap();
+        let is_it = |r: &caracal_lab::ip::Route| r.dst == route && r.gateway == Some(router);
+        Ok(routes.iter().any(is_it))
+    };
+    let await_route = |what: &str, wanted: bool| {
+        wait_until(60 * SECOND, what, || match in_kernel()? {
+            seen if seen == wanted => Ok(()),
+            _ => Err(format!("{:?}", lab.routes("node1"))),
+        })
+        .unwrap();
+    };
+    await_route("GoBGP's route is in our kernel", true);
+    gobgp(&format!("global rib del {route} nexthop {router}")).unwrap();
+    await_route("the withdrawn route leaves our kernel", false);
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::status::Status;
 use caracal_tests::loss::Probes;
+use caracal_tests::stack::{Stack, families, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled, await_status, caracals, possible, up_text};
 
 const ZONES: usize = 3;
@@ -119,15 +120,28 @@ fn apply(lab: &Lab, arguments: &[&str]) -> String {
     text
 }
 
+/// On IPv4 and on both families: twice the nodes of both would be too much for a small machine at once, and IPv6 alone is in
+/// the scenarios of five nodes.
 #[test]
 fn mesh_to_reflectors_and_back_without_a_lost_packet() {
-    if !possible("mesh_to_reflectors_and_back_without_a_lost_packet", &[]) {
+    let scenario = "mesh_to_reflectors_and_back_without_a_lost_packet";
+    if !possible(scenario, &[]) {
         return;
     }
+    std::thread::scope(|scope| {
+        for stack in [Stack::Ipv4, Stack::Dual] {
+            let text = stack.topology(&topology(nodes()));
+            scope.spawn(move || reflectors_and_back(&text, &stack.lab("topo-auto")));
+        }
+    });
+}
+
+fn reflectors_and_back(text: &str, name: &str) {
     let count = nodes();
     let mut phases = Vec::new();
     let start = Instant::now();
-    let mut lab = up_text(&topology(count), "topology", "topo-auto");
+    let mut lab = up_text(text, "topology", name);
+    let times = families(&lab);
     await_settled(&lab);
     let all = caracals(&lab);
     let mut phase = |what, start: Instant, sessions: Vec<usize>| {
@@ -137,7 +151,7 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
             sessions,
         });
     };
-    let full = vec![count - 1; count];
+    let full = vec![(count - 1) * times; count];
     let mesh = await_sessions(&lab, &all, &full);
     phase("mesh from nothing", start, mesh);
 
@@ -176,7 +190,7 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
     await_settled(&lab);
     let reflected = wait_until(60 * SECOND, "clients with their reflectors alone", || {
         let seen = sessions(&lab, &all);
-        let at_clients = seen.iter().filter(|n| **n == REFLECTORS).count();
+        let at_clients = seen.iter().filter(|n| **n == REFLECTORS * times).count();
         match at_clients == count - ZONES * REFLECTORS {
             true => Ok(seen),
             false => Err(format!("{seen:?}")),
@@ -201,7 +215,7 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
             .iter()
             .filter(|p| p.state != "Established")
             .collect();
-        match lost.iter().all(|p| p.received == 0) && lost.len() == 2 {
+        match lost.iter().all(|p| p.received == 0) && lost.len() == 2 * times {
             true => Ok(()),
             false => Err(format!("{lost:?}")),
         }
@@ -245,10 +259,13 @@ fn mesh_to_reflectors_and_back_without_a_lost_packet() {
 /// their names, and stay.
 #[test]
 fn mesh_to_the_operators_reflectors_and_back() {
-    if !possible("mesh_to_the_operators_reflectors_and_back", &[]) {
-        return;
-    }
-    let lab = up_text(&topology(5), "topology", "topo-rr");
+    let scenario = "mesh_to_the_operators_reflectors_and_back";
+    let text = topology(5);
+    on_each_stack_of(scenario, &[], &text, "topo-rr", operators_reflectors);
+}
+
+fn operators_reflectors(lab: Lab) {
+    let times = families(&lab);
     await_settled(&lab);
     let probes = Probes::start_at(
         &lab,
@@ -289,7 +306,7 @@ fn mesh_to_the_operators_reflectors_and_back() {
     ];
     apply(&lab, &["--change", &write("to.json", to)]);
     await_settled(&lab);
-    await_sessions(&lab, &caracals(&lab), &[4, 4, 2, 2, 2]);
+    await_sessions(&lab, &caracals(&lab), &[4, 4, 2, 2, 2].map(|n| n * times));
     probes.after(250);
 
     let plain = |value: &mut serde_json::Value| {
@@ -308,7 +325,7 @@ fn mesh_to_the_operators_reflectors_and_back() {
         &["--change", &write("back.json", back), "--delete-peer", "rr"],
     );
     await_settled(&lab);
-    await_sessions(&lab, &caracals(&lab), &[4; 5]);
+    await_sessions(&lab, &caracals(&lab), &[4 * times; 5]);
     probes.after(250);
     probes.assert_none_lost("mesh → two reflectors by BGPPeer → mesh");
 }
@@ -316,13 +333,13 @@ fn mesh_to_the_operators_reflectors_and_back() {
 /// A node that does not answer holds the old sessions in place; nothing breaks, and the change can be taken back.
 #[test]
 fn a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back() {
-    if !possible(
-        "a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back",
-        &[],
-    ) {
-        return;
-    }
-    let lab = up_text(&topology(5), "topology", "topo-late");
+    let scenario = "a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back";
+    let text = topology(5);
+    on_each_stack_of(scenario, &[], &text, "topo-late", a_late_node);
+}
+
+fn a_late_node(lab: Lab) {
+    let times = families(&lab);
     await_settled(&lab);
     let probes = Probes::start_at(&lab, &[("n1/p1", "n2/p1"), ("n5/p1", "n1/p1")], 500);
     probes.after(250);
@@ -347,7 +364,7 @@ fn a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back() {
     let back = lab.caracal_within("n1", &abort, 150 * SECOND).unwrap();
     assert!(back.contains("taken back"), "{back}");
     await_settled(&lab);
-    await_sessions(&lab, &caracals(&lab), &[4; 5]);
+    await_sessions(&lab, &caracals(&lab), &[4 * times; 5]);
     probes.after(250);
     probes.assert_none_lost("a transition that was taken back");
     let key = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";
