@@ -3,6 +3,8 @@
 use caracal_lab::ip::{self, Route, RouteKind};
 use caracal_lab::{Lab, error_chain};
 
+use caracal_model::Family;
+
 use crate::loss::kinds;
 
 /// Kernel protocol of our routes, as `ip` prints it.
@@ -37,6 +39,11 @@ pub fn dress(lab: &Lab, node: &str) {
 /// Commands that give a route to Calico, without a moment in which it is missing.
 fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
     let (dst, dev) = (&route.dst, route.dev.as_deref().unwrap_or_default());
+    // `ip` takes the family from the address, but for a route of IPv6 the metric is part of the key.
+    let has_scope = match route.destination().map(|p| p.family()) {
+        Some(Family::Ipv6) => "",
+        _ => " scope link",
+    };
     let via = route.gateway.map(|g| g.to_string()).unwrap_or_default();
     let metric = route.metric.unwrap_or(0);
     match kind {
@@ -50,11 +57,15 @@ fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
         RouteKind::Ipip => vec![format!(
             "route replace {dst} via {via} dev {dev} proto bird onlink"
         )],
+        // A VTEP on the link of its tunnel.
+        RouteKind::Vxlan if route.gateway.is_none() => {
+            vec![format!("route replace {dst} dev {dev} proto boot")]
+        }
         RouteKind::Vxlan => vec![format!(
             "route replace {dst} via {via} dev {dev} proto boot onlink"
         )],
         RouteKind::Local => vec![
-            format!("route add {dst} dev {dev} proto boot scope link"),
+            format!("route add {dst} dev {dev} proto boot{has_scope}"),
             format!("route del {dst} dev {dev} proto {OURS} metric {metric}"),
         ],
         RouteKind::Underlay => Vec::new(),

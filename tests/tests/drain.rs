@@ -3,33 +3,53 @@
 
 use std::net::IpAddr;
 
+use caracal_lab::ip::Route;
 use caracal_lab::probe::{Probe, Stream};
 use caracal_lab::state::PodState;
 use caracal_lab::{Lab, error_chain, program, wait_until};
 use caracal_model::Family;
 use caracal_tests::loss::{RATE, after};
-use caracal_tests::{SECOND, await_settled, await_status, exit_code, ip, possible, settled, up};
+use caracal_tests::stack::{address_of, either, focus, on_each_stack};
+use caracal_tests::{SECOND, await_settled, await_status, exit_code, ip, settled};
 use serde_json::Value;
 
-const PREFIX: &str = "10.244.250.0/26";
-const NODE1: &str = "10.0.0.11";
-const NODE2: &str = "10.0.0.12";
 /// 65535:0 as one number (RFC 8326 §5).
 const GRACEFUL_SHUTDOWN: &str = "4294901760";
 const TEXT: &str = "moving to rack 7";
 
-/// Over which nodes BIRD's kernel sends.
-fn gateways(lab: &Lab) -> Vec<String> {
-    let routes = lab.routes("bird1").unwrap();
-    let Some(route) = routes.into_iter().find(|r| r.dst == PREFIX) else {
-        return Vec::new();
-    };
-    let hops = route.nexthops.iter().map(|hop| hop.gateway);
-    let all = hops.chain([route.gateway]).flatten();
-    all.map(|gateway| gateway.to_string()).collect()
+/// The prefix that both nodes announce, and the name of its affinity's key.
+const fn prefix(family: Family) -> (&'static str, &'static str) {
+    either(
+        family,
+        ("10.244.250.0/26", "ipv4/block/10.244.250.0-26"),
+        (
+            "fd00:10:244:0:250::/122",
+            "ipv6/block/fd00-10-244-0-250---122",
+        ),
+    )
 }
 
-fn await_gateways(lab: &Lab, wanted: &[&str]) {
+/// Over which nodes BIRD's kernel sends.
+fn gateways(lab: &Lab) -> Vec<String> {
+    let (prefix, _) = prefix(focus(lab));
+    let routes = lab.routes("bird1").unwrap();
+    // IPv6's kernel may show a way each as a route of its own.
+    let of_prefix = routes.iter().filter(|r| r.dst == prefix);
+    let hops = |r: &Route| {
+        let hops: Vec<_> = r.nexthops.iter().map(|hop| hop.gateway).collect();
+        hops.into_iter()
+            .chain([r.gateway])
+            .flatten()
+            .collect::<Vec<_>>()
+    };
+    let all = of_prefix.flat_map(hops);
+    let mut gateways: Vec<_> = all.map(|gateway| gateway.to_string()).collect();
+    gateways.sort();
+    gateways
+}
+
+fn await_gateways(lab: &Lab, nodes: &[&str]) {
+    let wanted: Vec<String> = nodes.iter().map(|n| address(lab, n)).collect();
     wait_until(60 * SECOND, "BIRD's ways to the prefix", || {
         let seen = gateways(lab);
         if seen == wanted {
@@ -44,18 +64,27 @@ fn await_gateways(lab: &Lab, wanted: &[&str]) {
 /// An address of the prefix that BIRD's kernel sends over node1 for packets of the pod.
 fn over_node1(lab: &Lab, pod: &PodState) -> IpAddr {
     let netns = lab.netns("bird1").unwrap();
-    let source = pod.address.unwrap().to_string();
+    let family = focus(lab);
+    let source = pod.address_of(family).unwrap().to_string();
     let device = pod.host_interface.as_deref().unwrap();
     let via_node1 = |address: &IpAddr| {
         let mut command = program::command("ip").unwrap();
         command.args(["route", "get", &address.to_string()]);
         command.args(["from", &source, "iif", device]);
         let answer = program::call(Some(&netns), &mut command, b"", 60 * SECOND).unwrap();
-        answer.contains(&format!("via {NODE1} "))
+        answer.contains(&format!("via {} ", self::address(lab, "node1")))
     };
-    let addresses = (1..63).map(|n| IpAddr::from([10, 244, 250, n]));
+    let addresses = (1..63).map(|n| match family {
+        Family::Ipv4 => IpAddr::from([10, 244, 250, n]),
+        Family::Ipv6 => IpAddr::from([0xfd00, 0x10, 0x244, 0, 0x250, 0, 0, n.into()]),
+    });
     let mut found = addresses.filter(via_node1);
     found.next().expect("of 62 addresses one goes over node1")
+}
+
+/// A node's address.
+fn address(lab: &Lab, node: &str) -> String {
+    address_of(lab, node, focus(lab)).to_string()
 }
 
 fn json(lab: &Lab, node: &str, arguments: &[&str]) -> Value {
@@ -67,8 +96,9 @@ fn json(lab: &Lab, node: &str, arguments: &[&str]) -> Value {
 
 /// What node1 tells BIRD of the prefix: LOCAL_PREF and communities.
 fn announced(lab: &Lab) -> Option<(u64, String)> {
-    let routes = json(lab, "node1", &["bgp", "advertised", "10.0.0.21"]);
-    let route = routes.as_array()?.iter().find(|r| r["prefix"] == PREFIX)?;
+    let routes = json(lab, "node1", &["bgp", "advertised", &address(lab, "bird1")]);
+    let (prefix, _) = prefix(focus(lab));
+    let route = routes.as_array()?.iter().find(|r| r["prefix"] == prefix)?;
     Some((
         route["local_pref"].as_u64()?,
         route["communities"].to_string(),
@@ -77,18 +107,20 @@ fn announced(lab: &Lab) -> Option<(u64, String)> {
 
 /// Two nodes that lead to one place, a host behind both (here etcd's), and packets over the first.
 fn two_ways(lab: &Lab) -> Probe {
-    let (host, _) = lab.layout().etcd[0].address_of(Family::Ipv4).unwrap();
+    let family = focus(lab);
+    let (prefix, name) = prefix(family);
+    let (host, _) = lab.layout().etcd[0].address_of(family).unwrap();
     // First, or a node's agent takes the place for the route that it learns from the other.
     for node in ["node1", "node2"] {
-        ip(lab, node, &[&format!("route add {PREFIX} via {host}")]);
+        ip(lab, node, &[&format!("route add {prefix} via {host}")]);
     }
     for node in ["node1", "node2"] {
-        let key = format!("/calico/ipam/v2/host/{node}/ipv4/block/10.244.250.0-26");
+        let key = format!("/calico/ipam/v2/host/{node}/{name}");
         let value = br#"{"state":"confirmed","deleted":false}"#;
         lab.etcdctl(&["put", &key], value).unwrap();
     }
-    ip(lab, "etcd", &[&format!("route add local {PREFIX} dev lo")]);
-    await_gateways(lab, &[NODE1, NODE2]);
+    ip(lab, "etcd", &[&format!("route add local {prefix} dev lo")]);
+    await_gateways(lab, &["node1", "node2"]);
     let pod = lab.state().pods.iter().find(|p| p.node == "bird1").unwrap();
     Probe::start(Stream {
         from: pod.netns.clone(),
@@ -102,13 +134,16 @@ fn two_ways(lab: &Lab) -> Probe {
 
 #[test]
 fn a_drained_node_loses_nothing_and_says_why() {
-    if !possible(
+    on_each_stack(
         "a_drained_node_loses_nothing_and_says_why",
         &["bird", "birdc"],
-    ) {
-        return;
-    }
-    let mut lab = up("mixed-bird", "e2e-drain");
+        "mixed-bird",
+        "e2e-drain",
+        drained,
+    );
+}
+
+fn drained(mut lab: Lab) {
     await_settled(&lab);
     let probe = two_ways(&lab);
     wait_until(60 * SECOND, "packets to arrive", || {
@@ -129,14 +164,14 @@ fn a_drained_node_loses_nothing_and_says_why() {
     // A pod still runs there.
     let (code, _) = exit_code(&lab, "node1", &["drain", "--text", TEXT]);
     assert_eq!(code, 5);
-    assert_eq!(gateways(&lab), [NODE1, NODE2]);
+    assert_eq!(gateways(&lab), ["node1", "node2"].map(|n| address(&lab, n)));
 
     std::thread::scope(|scope| {
         let drain = ["drain", "--force", "--wait", "600", "--text", TEXT];
         let lab = &lab;
         let first = scope.spawn(move || exit_code(lab, "node1", &drain));
         // Announced still, as the last choice; BIRD takes the other way by itself.
-        await_gateways(lab, &[NODE2]);
+        await_gateways(lab, &["node2"]);
         let (pref, communities) = announced(lab).unwrap();
         assert_eq!(pref, 0);
         assert!(communities.contains(GRACEFUL_SHUTDOWN), "{communities}");
@@ -177,7 +212,7 @@ fn a_drained_node_loses_nothing_and_says_why() {
     let (code, text) = exit_code(&lab, "node1", &["drain", "--undo"]);
     assert_eq!(code, 0, "{text}");
     await_settled(&lab);
-    await_gateways(&lab, &[NODE1, NODE2]);
+    await_gateways(&lab, &["node1", "node2"]);
     let status = lab.node_status("node1").unwrap();
     assert_eq!(status.drain, None);
     after(&probe, 500);
@@ -188,8 +223,10 @@ fn a_drained_node_loses_nothing_and_says_why() {
 
 /// The sessions are down with the text, and nobody keeps a route for a restart.
 fn drained_as_seen_from_outside(lab: &Lab) {
+    let node1 = Some(address_of(lab, "node1", focus(lab)));
+    let (prefix, _) = prefix(focus(lab));
     let told = |s: &caracal_model::status::Status| {
-        let peer = s.peers.iter().find(|p| p.address == NODE1.parse().ok());
+        let peer = s.peers.iter().find(|p| p.address == node1);
         match peer {
             Some(p)
                 if !p.stale
@@ -203,7 +240,7 @@ fn drained_as_seen_from_outside(lab: &Lab) {
     };
     await_status(lab, "node2", 60 * SECOND, "the text of the Cease", told);
     wait_until(60 * SECOND, "no path from node1", || {
-        let explained = json(lab, "node2", &["explain", PREFIX]);
+        let explained = json(lab, "node2", &["explain", prefix]);
         let paths = explained["bgp"]["paths"].as_array().unwrap();
         match paths.iter().all(|p| p["peer"].is_null()) {
             true => Ok(()),
@@ -213,10 +250,8 @@ fn drained_as_seen_from_outside(lab: &Lab) {
     .unwrap();
     wait_until(60 * SECOND, "BIRD to have no route over node1", || {
         let routes = lab.routes("bird1").unwrap();
-        let node1 = NODE1.parse().ok();
-        let over = |r: &caracal_lab::ip::Route| {
-            r.gateway == node1 || r.nexthops.iter().any(|hop| hop.gateway == node1)
-        };
+        let over =
+            |r: &Route| r.gateway == node1 || r.nexthops.iter().any(|hop| hop.gateway == node1);
         match routes.into_iter().find(over) {
             Some(route) => Err(format!("{route:?}")),
             None => Ok(()),

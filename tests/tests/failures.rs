@@ -4,14 +4,14 @@
 
 use std::time::Instant;
 
+use caracal_lab::state::PodState;
 use caracal_lab::{Lab, wait_for, wait_until};
-use caracal_model::Family;
+use caracal_model::snapshot::Problem;
+use caracal_model::{Family, Prefix};
 use caracal_tests::kernel::{agents_state, nft, run, try_run};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
-use caracal_tests::stack::{late_pool, on_each_stack, on_each_stack_of};
-use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, up_text,
-};
+use caracal_tests::stack::{either, late_pool, on_each_stack, on_each_stack_of, speaks};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, caracals, example};
 
 /// A topology whose nodes compare everything once an hour only, with more environment for each.
 fn far_resync(name: &str, more: &str) -> String {
@@ -409,112 +409,124 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
 /// through is opened, or told with what to do.
 #[test]
 fn spoofed_sources_and_foreign_filters() {
-    if !possible(
-        "spoofed_sources_and_foreign_filters",
-        &["nft", "bridge", "tcpdump", "iptables-legacy"],
-    ) {
-        return;
-    }
     let text =
         far_resync("full-mesh", "").replace("blockSize: 26", "blockSize: 26\n  vxlanMode: Always");
-    let lab = up_text(&text, "full-mesh", "fail-filter");
-    await_settled(&lab);
-    assert_full_matrix(&lab);
+    let scenario = "spoofed_sources_and_foreign_filters";
+    let programs = ["nft", "bridge", "tcpdump", "iptables-legacy"];
+    on_each_stack_of(scenario, &programs, &text, "fail-filter", |lab| {
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        for family in lab.topology().families() {
+            spoofed_sources(&lab, family);
+            dropping_policies(&lab, family);
+        }
+        foreign_filter(&lab);
+        if speaks(&lab, Family::Ipv4) {
+            strict_reverse_path(&lab);
+        }
+    });
+}
+
+fn spoofed_sources(lab: &Lab, family: Family) {
     let pod = |label: &str| {
-        lab.state()
-            .pods
-            .iter()
-            .find(|p| p.label() == label)
-            .unwrap()
-            .clone()
+        let mut pods = lab.state().pods.iter();
+        pods.find(|p| p.label() == label).unwrap().clone()
     };
     let (p1, p2, far) = (pod("node1/p1"), pod("node1/p2"), pod("node2/p1"));
     // Reverse path filtering is off: it must be our rules that judge.
-    run(&lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=0");
+    run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=0");
     // The neighbour's address, one of nobody's, and then its own: only the last one leaves the node.
-    let seen = lab
-        .capture(
-            "node2",
-            far.host_interface.as_deref().unwrap(),
-            "icmp[icmptype] == icmp-echo",
-        )
-        .unwrap();
-    let (target, neighbour) = (far.address.unwrap(), p2.address.unwrap());
-    for source in [neighbour.to_string(), "192.0.2.9".to_owned()] {
-        run(&lab, "node1/p1", &format!("ip addr add {source}/32 dev lo"));
-        assert!(
-            try_run(
-                &lab,
-                "node1/p1",
-                &format!("ping -n -c 2 -i 0.2 -W 1 -I {source} {target}")
-            )
-            .is_err()
-        );
-        run(&lab, "node1/p1", &format!("ip addr del {source}/32 dev lo"));
-    }
-    run(
-        &lab,
-        "node1/p1",
-        &format!("ping -n -c 2 -i 0.2 -W 5 {target}"),
+    let request = either(
+        family,
+        "icmp[icmptype] == icmp-echo",
+        "icmp6 and ip6[40] == 128",
     );
+    let seen = lab
+        .capture("node2", far.host_interface.as_deref().unwrap(), request)
+        .unwrap();
+    let address = |pod: &PodState| pod.address_of(family).unwrap();
+    let target = address(&far);
+    let nobodys = either(family, "192.0.2.9", "2001:db8::9").to_owned();
+    for source in [address(&p2).to_string(), nobodys] {
+        let host = Prefix::host(source.parse().unwrap());
+        let dad = either(family, "", " nodad");
+        run(lab, "node1/p1", &format!("ip addr add {host} dev lo{dad}"));
+        let ping = format!("ping -n -c 2 -i 0.2 -W 1 -I {source} {target}");
+        assert!(
+            try_run(lab, "node1/p1", &ping).is_err(),
+            "{source} got an answer"
+        );
+        run(lab, "node1/p1", &format!("ip addr del {host} dev lo"));
+    }
+    let ping = format!("ping -n -c 2 -i 0.2 -W 5 {target}");
+    run(lab, "node1/p1", &ping);
     seen.wait_for(2, 60 * SECOND).unwrap();
-    let own = format!("IP {} > {target}", p1.address.unwrap());
+    let word = either(family, "IP", "IP6");
+    let own = format!("{word} {} > {target}", address(&p1));
     let seen = seen.stop().packets;
     assert!(seen.iter().all(|packet| packet.contains(&own)), "{seen:?}");
+}
 
-    // As Docker does, in either of iptables' two forms.
-    for tool in ["iptables-nft", "iptables-legacy"] {
-        run(&lab, "node1", &format!("{tool} -P FORWARD DROP"));
-        if tool == "iptables-legacy" {
+/// As Docker does, in either of iptables' two forms.
+fn dropping_policies(lab: &Lab, family: Family) {
+    let tools = either(
+        family,
+        ["iptables-nft", "iptables-legacy"],
+        ["ip6tables-nft", "ip6tables-legacy"],
+    );
+    for tool in tools {
+        run(lab, "node1", &format!("{tool} -P FORWARD DROP"));
+        if tool.ends_with("legacy") {
             // The older form tells nobody, so it is found when something else is looked at.
-            run(&lab, "node1", "nft delete table inet caracal");
+            run(lab, "node1", "nft delete table inet caracal");
         }
-        let opened = || try_run(&lab, "node1", &format!("{tool} -S FORWARD")).unwrap_or_default();
-        wait_for(
-            60 * SECOND,
-            "our rules in a FORWARD that drops",
-            opened,
-            |s| s.contains("-j caracal-forward"),
-        )
+        let opened = || try_run(lab, "node1", &format!("{tool} -S FORWARD")).unwrap_or_default();
+        let what = "our rules in a FORWARD that drops";
+        wait_for(60 * SECOND, what, opened, |s| {
+            s.contains("-j caracal-forward")
+        })
         .unwrap();
-        assert_full_matrix(&lab);
+        assert_full_matrix(lab);
     }
+}
+
+/// Waits until node1 tells of a problem, or does not any more.
+fn told(lab: &Lab, code: &str, there: bool) -> Vec<Problem> {
+    let status = await_status(lab, "node1", 60 * SECOND, code, |s| {
+        if s.problems.iter().any(|p| p.code == code) == there {
+            Ok(())
+        } else {
+            Err(format!("{:?}", s.problems))
+        }
+    });
+    status.problems
+}
+
+fn foreign_filter(lab: &Lab) {
     nft(
-        &lab,
+        lab,
         "node1",
         "table inet fw {\n chain f { type filter hook forward priority 5; policy drop; }\n}\n",
     );
-    let told = |code: &'static str, there: bool| {
-        await_status(&lab, "node1", 60 * SECOND, code, |s| {
-            if s.problems.iter().any(|p| p.code == code) == there {
-                Ok(())
-            } else {
-                Err(format!("{:?}", s.problems))
-            }
-        })
-    };
-    println!("{:?}", told("agent.forward_dropped", true).problems);
-    run(&lab, "node1", "nft delete table inet fw");
+    println!("{:?}", told(lab, "agent.forward_dropped", true));
+    run(lab, "node1", "nft delete table inet fw");
     // A table that goes takes its chains along without a word about each.
-    run(&lab, "node1", "nft flush chain inet caracal forward");
-    told("agent.forward_dropped", false);
+    run(lab, "node1", "nft flush chain inet caracal forward");
+    told(lab, "agent.forward_dropped", false);
+}
 
-    run(&lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=1");
-    println!("{:?}", told("agent.strict_rp_filter", true).problems);
-    let loose = || {
-        run(
-            &lab,
-            "node1",
-            "sysctl -n net.ipv4.conf.vxlan/calico.rp_filter",
-        )
-    };
+fn strict_reverse_path(lab: &Lab) {
+    run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=1");
+    println!("{:?}", told(lab, "agent.strict_rp_filter", true));
+    let words = "sysctl -n net.ipv4.conf.vxlan/calico.rp_filter";
+    let loose = || run(lab, "node1", words);
     wait_for(60 * SECOND, "our tunnel made loose", loose, |v| {
         v.trim() == "2"
     })
     .unwrap();
-    assert_full_matrix(&lab);
-    run(&lab, "node1", "sysctl -q net.ipv4.conf.eth0.rp_filter=2");
-    told("agent.strict_rp_filter", false);
+    assert_full_matrix(lab);
+    run(lab, "node1", "sysctl -q net.ipv4.conf.eth0.rp_filter=2");
+    told(lab, "agent.strict_rp_filter", false);
 }
 
 /// Every packet between this node and etcd is lost.

@@ -3,8 +3,11 @@
 
 use std::ffi::OsString;
 
+use caracal_lab::state::PodState;
 use caracal_lab::{Lab, wait_until};
-use caracal_tests::{SECOND, await_settled, possible, up_text};
+use caracal_model::{Family, Prefix};
+use caracal_tests::stack::{either, focus, on_each_stack_of};
+use caracal_tests::{SECOND, await_settled};
 use serde_json::Value;
 
 /// Exit codes of the command line.
@@ -13,17 +16,21 @@ const DEGRADED: i32 = 4;
 const REFUSED: i32 = 5;
 
 /// Two nodes with two pods each; their collectors wait so many seconds.
-fn lab(name: &str, grace: u64) -> Lab {
+fn topology(grace: u64) -> String {
     let env = format!("{{CARACAL_IPAM_GC_GRACE_SECONDS: \"{grace}\"}}");
-    let text = format!(
+    format!(
         "name: ipam\ndescription: two nodes for IPAM's tools\npool: {{cidr: 10.244.0.0/16, blockSize: 26}}\n\
          segments:\n  - {{name: lan, cidr: 10.0.0.0/24}}\nnodes:\n\
-         \x20 - {{name: node1, segment: lan, pods: 2, env: {env}}}\n\
-         \x20 - {{name: node2, segment: lan, pods: 2, env: {env}}}\n"
-    );
-    let lab = up_text(&text, "ipam.yaml", name);
-    await_settled(&lab);
-    lab
+         \x20 - {{name: node1, segment: lan, address: 10.0.0.1, pods: 2, env: {env}}}\n\
+         \x20 - {{name: node2, segment: lan, address: 10.0.0.2, pods: 2, env: {env}}}\n"
+    )
+}
+
+/// The pool of a family.
+fn pool<'a>(shown: &'a Value, family: Family) -> &'a Value {
+    let cidr = either(family, "10.244.0.0/16", "fd00:10:244::/64");
+    let mut pools = shown["pools"].as_array().unwrap().iter();
+    pools.find(|p| p["fill"]["cidr"] == cidr).unwrap()
 }
 
 /// `caracal ARGUMENTS` on node1: its exit code.
@@ -50,23 +57,29 @@ fn endpoint_of(lab: &Lab, address: &str) -> String {
         let value = lab
             .etcdctl(&["get", "--print-value-only", key], b"")
             .unwrap();
-        value.contains(&format!("\"{address}/32\""))
+        let host = Prefix::host(address.parse().unwrap());
+        value.contains(&format!("\"{host}\""))
     };
     keys.find(has).expect("the pod has an endpoint").to_owned()
 }
 
-/// Deletes a pod's endpoint behind CNI's back. Gives its address.
-fn forget(lab: &Lab, pod: &str) -> String {
-    let pods = &lab.state().pods;
-    let state = pods.iter().find(|p| p.label() == pod).unwrap();
-    let address = state.address.unwrap().to_string();
-    let key = endpoint_of(lab, &address);
-    assert_eq!(lab.etcdctl(&["del", &key], b"").unwrap().trim(), "1");
-    address
+/// The addresses of a pod, as text in order.
+fn addresses(pod: &PodState) -> Vec<String> {
+    let both = [Family::Ipv4, Family::Ipv6].map(|family| pod.address_of(family));
+    both.iter().flatten().map(ToString::to_string).collect()
 }
 
-/// Takes a pod away behind CNI's back: cable and endpoint. Gives its address.
-fn lose(lab: &Lab, pod: &str) -> String {
+/// Deletes a pod's endpoint behind CNI's back. Gives its addresses.
+fn forget(lab: &Lab, pod: &str) -> Vec<String> {
+    let pods = &lab.state().pods;
+    let addresses = addresses(pods.iter().find(|p| p.label() == pod).unwrap());
+    let key = endpoint_of(lab, &addresses[0]);
+    assert_eq!(lab.etcdctl(&["del", &key], b"").unwrap().trim(), "1");
+    addresses
+}
+
+/// Takes a pod away behind CNI's back: cable and endpoint. Gives its addresses.
+fn lose(lab: &Lab, pod: &str) -> Vec<String> {
     let state = lab
         .state()
         .pods
@@ -89,18 +102,30 @@ fn held(lab: &Lab, address: &str) -> bool {
     }
 }
 
+/// Whether all of these are held, or none.
+fn all_held(lab: &Lab, addresses: &[String]) -> bool {
+    let held: Vec<bool> = addresses.iter().map(|a| held(lab, a)).collect();
+    assert!(
+        held.windows(2).all(|w| w[0] == w[1]),
+        "{addresses:?}: {held:?}"
+    );
+    held[0]
+}
+
 #[test]
 fn a_leak_is_named_and_fixed() {
-    if !possible("a_leak_is_named_and_fixed", &[]) {
-        return;
-    }
-    let lab = lab("e2e-ipam-fix", 0);
+    let scenario = "a_leak_is_named_and_fixed";
+    on_each_stack_of(scenario, &[], &topology(0), "e2e-ipam-fix", leak);
+}
+
+fn leak(lab: Lab) {
+    await_settled(&lab);
     assert_eq!(
         code(&lab, &["ipam", "check"]),
         0,
         "a fresh cluster is clean"
     );
-    let used = lab.state().pods[1].address.unwrap().to_string();
+    let used = addresses(&lab.state().pods[1]).pop().unwrap();
     assert_eq!(
         code(&lab, &["ipam", "release", "--ip", &used]),
         REFUSED,
@@ -112,25 +137,30 @@ fn a_leak_is_named_and_fixed() {
     let report = report.to_str().unwrap();
     assert_eq!(code(&lab, &["ipam", "check", "-o", report]), DEGRADED);
     let value: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    let leaked: Vec<&String> = value["allocations"].as_object().unwrap().keys().collect();
-    assert_eq!(leaked, [&lost]);
+    let leaked: Vec<String> = value["allocations"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect();
+    assert_eq!(leaked, lost);
     // Too young for --fix; then a rehearsal; neither writes.
     assert_eq!(code(&lab, &["ipam", "check", "--fix"]), DEGRADED);
     let rehearse = ["ipam", "check", "--fix", "--min-age=0", "--dry-run"];
     assert_eq!(code(&lab, &rehearse), DEGRADED);
-    assert!(held(&lab, &lost));
+    assert!(all_held(&lab, &lost));
     let fixed = lab
         .caracal("node1", &["ipam", "check", "--fix", "--min-age=0"])
         .unwrap();
-    let write = fixed
-        .find("put /calico/ipam/v2/assignment/ipv4/block/")
-        .expect("the write is said");
-    assert!(
-        fixed.find(&format!("release {lost}")).unwrap() < write,
-        "{fixed}"
-    );
+    for address in &lost {
+        let family = either(Family::of(address.parse().unwrap()), "ipv4", "ipv6");
+        let write = format!("put /calico/ipam/v2/assignment/{family}/block/");
+        let write = fixed.find(&write).expect("the write is said");
+        let release = fixed.find(&format!("release {address}"));
+        assert!(release.unwrap() < write, "{fixed}");
+    }
     assert!(fixed.contains("Problems left: 0"), "{fixed}");
-    assert!(!held(&lab, &lost));
+    assert!(!all_held(&lab, &lost));
     assert_eq!(code(&lab, &["ipam", "check"]), 0);
     // The report is old now: nobody holds that allocation.
     assert_eq!(
@@ -141,29 +171,38 @@ fn a_leak_is_named_and_fixed() {
 
 #[test]
 fn the_other_orders_and_questions() {
-    if !possible("the_other_orders_and_questions", &[]) {
-        return;
-    }
-    let lab = lab("e2e-ipam-ask", 0);
+    let scenario = "the_other_orders_and_questions";
+    on_each_stack_of(
+        scenario,
+        &[],
+        &topology(0),
+        "e2e-ipam-ask",
+        orders_and_questions,
+    );
+}
+
+fn orders_and_questions(lab: Lab) {
+    await_settled(&lab);
+    let family = focus(&lab);
     let shown = json(&lab, &["ipam", "show", "--show-blocks", "-o", "json"]);
-    let pool = &shown["pools"][0];
-    assert_eq!(pool["fill"]["total"], 65536);
+    let pool = pool(&shown, family);
+    let total = pool["fill"]["total"].as_f64().unwrap();
+    assert_eq!(total, either(family, 65536.0, 2f64.powi(64)), "{shown}");
     assert_eq!(pool["blocks"].as_array().unwrap().len(), 2, "{shown}");
+    let flag = either(family, "-4", "-6");
     let text = lab
         .caracal("node1", &["ipam", "show", "--show-blocks"])
         .unwrap();
     assert!(text.contains("IP Pool") && text.contains("Block"), "{text}");
-    let why = json(&lab, &["ipam", "why", "node2", "-o", "json"]);
+    let why = json(&lab, &["ipam", "why", "node2", flag, "-o", "json"]);
     assert_eq!(why["pools"][0]["reason"], "serves this node");
     assert_eq!(
         (&why["next"]["ownBlock"], &why["next"]["borrowed"]),
         (&true.into(), &false.into())
     );
-    assert_eq!(code(&lab, &["ipam", "why", "node9"]), NOT_FOUND);
-    assert_eq!(
-        code(&lab, &["ipam", "show", "--ip", "10.244.255.255"]),
-        NOT_FOUND
-    );
+    assert_eq!(code(&lab, &["ipam", "why", "node9", flag]), NOT_FOUND);
+    let nobodys = either(family, "10.244.255.255", "fd00:10:244::ffff");
+    assert_eq!(code(&lab, &["ipam", "show", "--ip", nobodys]), NOT_FOUND);
     assert_eq!(
         code(&lab, &["ipam", "configure", "--max-blocks-per-host=1"]),
         REFUSED
@@ -185,31 +224,34 @@ fn the_other_orders_and_questions() {
         stored.contains(r#""auto_allocate_blocks":true"#),
         "{stored}"
     );
-    let why = lab.caracal("node1", &["ipam", "why", "node1"]).unwrap();
+    let why = lab
+        .caracal("node1", &["ipam", "why", "node1", flag])
+        .unwrap();
     assert!(
         why.contains("no: it holds 1 blocks and may hold 1"),
         "{why}"
     );
+    let cidr = either(family, "--cidr=10.244.0.0/16", "--cidr=fd00:10:244::/64");
     assert_eq!(
-        code(&lab, &["ipam", "split", "2", "--cidr=10.244.0.0/16"]),
+        code(&lab, &["ipam", "split", "2", cidr]),
         REFUSED,
         "not locked"
     );
-    assert_eq!(
-        code(
-            &lab,
-            &["ipam", "split", "2", "--cidr=10.244.0.0/16", "--force"]
-        ),
-        0
-    );
+    assert_eq!(code(&lab, &["ipam", "split", "2", cidr, "--force"]), 0);
     let shown = json(&lab, &["ipam", "show", "-o", "json"]);
     let cidrs: Vec<_> = shown["pools"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|p| &p["fill"]["cidr"])
+        .map(|p| p["fill"]["cidr"].as_str().unwrap())
+        .filter(|cidr| cidr.contains(':') == (family == Family::Ipv6))
         .collect();
-    assert_eq!(cidrs, ["10.244.0.0/17", "10.244.128.0/17"]);
+    let halves = either(
+        family,
+        ["10.244.0.0/17", "10.244.128.0/17"],
+        ["fd00:10:244::/65", "fd00:10:244:0:8000::/65"],
+    );
+    assert_eq!(cidrs, halves);
     assert_eq!(code(&lab, &["ipam", "check"]), 0);
     await_settled(&lab);
     caracal_tests::assert_full_matrix(&lab);
@@ -217,25 +259,27 @@ fn the_other_orders_and_questions() {
 
 #[test]
 fn the_collector_frees_what_is_dead_twice_over() {
-    if !possible("the_collector_frees_what_is_dead_twice_over", &[]) {
-        return;
-    }
-    let mut lab = lab("e2e-ipam-gc", 8);
+    let scenario = "the_collector_frees_what_is_dead_twice_over";
+    on_each_stack_of(scenario, &[], &topology(8), "e2e-ipam-gc", collector);
+}
+
+fn collector(mut lab: Lab) {
+    await_settled(&lab);
     // One proof of death only: its interface is there.
     let kept = forget(&lab, "node1/p2");
     let lost = lose(&lab, "node1/p1");
-    let gone = |address: &str| {
-        if held(&lab, address) {
-            Err(format!("{address} is held"))
-        } else {
-            Ok(())
-        }
+    let gone = |lab: &Lab, addresses: &[String]| match addresses.iter().find(|a| held(lab, a)) {
+        Some(address) => Err(format!("{address} is held")),
+        None => Ok(()),
     };
-    wait_until(60 * SECOND, "the leaked address collected", || gone(&lost)).unwrap();
-    assert!(held(&lab, &kept), "an address with an interface stays");
+    wait_until(60 * SECOND, "the leaked address collected", || {
+        gone(&lab, &lost)
+    })
+    .unwrap();
+    assert!(all_held(&lab, &kept), "an address with an interface stays");
     // A node that dies and whose Node is deleted: its lease runs out on the other's clock.
     let theirs = lab.state().pods.iter().find(|p| p.node == "node2").unwrap();
-    let theirs = theirs.address.unwrap().to_string();
+    let theirs = addresses(theirs);
     assert_eq!(
         code(&lab, &["node", "delete", "node2"]),
         REFUSED,
@@ -255,11 +299,11 @@ fn the_collector_frees_what_is_dead_twice_over() {
             "/calico/ipam/v2/host/node2/",
         ];
         let left = lab.etcdctl(&affinities, b"").unwrap();
-        if held(&lab, &theirs) || leases.contains("node2") || !left.trim().is_empty() {
-            return Err(format!("{theirs}: {leases} {left}"));
+        if leases.contains("node2") || !left.trim().is_empty() {
+            return Err(format!("{theirs:?}: {leases} {left}"));
         }
-        Ok(())
+        gone(&lab, &theirs)
     };
     wait_until(90 * SECOND, "the dead node's data collected", orphaned).unwrap();
-    assert!(held(&lab, &kept));
+    assert!(all_held(&lab, &kept));
 }

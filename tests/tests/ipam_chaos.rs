@@ -17,14 +17,17 @@ use caracal_lab::ip::RouteKind;
 use caracal_lab::program::ProgramError;
 use caracal_lab::state::PodState;
 use caracal_lab::{Lab, error_chain, netns, wait, wait_for, wait_until};
+use caracal_model::Family;
 use caracal_model::keys;
 use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
-use caracal_tests::{
-    SECOND, assert_gone, await_settled, caracals, more_pods, possible, up_text, with_ipam,
-};
+use caracal_tests::stack::{Stack, either, families, on_stacks};
+use caracal_tests::{SECOND, assert_gone, await_settled, caracals, more_pods, with_ipam};
+use serde_json::json;
 
 const PODS: usize = 200;
+/// On the second and third stack: the same, smaller, beside the first.
+const FEWER_PODS: usize = 90;
 /// Runtimes that work at the same time on each node.
 const WORKERS: usize = 3;
 /// Pods that a worker keeps before it deletes the oldest.
@@ -41,17 +44,25 @@ const FIRST_LIFE: Duration = Duration::from_millis(100);
 const TOPOLOGY: &str = "
 name: chaos
 description: three nodes, small blocks
-pool:
-  cidr: 10.244.0.0/24
-  blockSize: 29
+pool: {}
 segments:
   - name: lan
     cidr: 10.0.0.0/24
 nodes:
-  - {name: node1, segment: lan, pods: 0}
-  - {name: node2, segment: lan, pods: 0}
-  - {name: node3, segment: lan, pods: 0}
+  - {name: node1, segment: lan, address: 10.0.0.1, pods: 0}
+  - {name: node2, segment: lan, address: 10.0.0.2, pods: 0}
+  - {name: node3, segment: lan, address: 10.0.0.3, pods: 0}
 ";
+
+fn topology(stack: Stack) -> String {
+    stack.with_pools(TOPOLOGY, |family| {
+        let (cidr, block) = either(family, ("10.244.0.0/24", 29), ("fd00:10:244::/120", 125));
+        json!({"cidr": cidr, "blockSize": block})
+    })
+}
+
+/// The addresses of a pod, one of each family.
+type Addresses = Vec<IpAddr>;
 
 /// SplitMix64: the choices of a run follow from its seed.
 #[derive(Clone, Copy)]
@@ -172,8 +183,8 @@ impl Storm<'_> {
     }
 
     /// ADD as a runtime does it: what failed is tried again, with the same container.
-    fn add(&self, dice: &mut Dice, pod: &PodState) -> Option<(IpAddr, Instant)> {
-        let mut held: Option<(IpAddr, Instant)> = None;
+    fn add(&self, dice: &mut Dice, pod: &PodState) -> Option<(Addresses, Instant)> {
+        let mut held: Option<(Addresses, Instant)> = None;
         for _ in 0..3 {
             let Some(answer) = self.call(dice, "ADD", pod) else {
                 if held.is_some() || dice.one_in(3) {
@@ -182,11 +193,19 @@ impl Storm<'_> {
                 continue;
             };
             let at = Instant::now();
-            let address = cni::parse_result(&answer).unwrap().address;
-            if let Some((before, _)) = held {
-                assert_eq!(before, address, "a repeated ADD of {} differs", pod.label());
+            let attachment = cni::parse_result(&answer).unwrap();
+            let second = attachment.address6.map(IpAddr::V6);
+            let addresses: Addresses = std::iter::once(attachment.address).chain(second).collect();
+            assert_eq!(addresses.len(), families(&self.lab), "{answer}");
+            if let Some((before, _)) = &held {
+                assert_eq!(
+                    *before,
+                    addresses,
+                    "a repeated ADD of {} differs",
+                    pod.label()
+                );
             }
-            held = held.or(Some((address, at)));
+            held = held.or(Some((addresses, at)));
             if !dice.one_in(8) {
                 break;
             }
@@ -197,14 +216,16 @@ impl Storm<'_> {
         held
     }
 
-    fn delete(&self, dice: &mut Dice, pod: &PodState, held: Option<(IpAddr, Instant)>) {
-        if let Some((address, from)) = held {
-            self.log.lock().unwrap().push(Tenure {
+    fn delete(&self, dice: &mut Dice, pod: &PodState, held: Option<(Addresses, Instant)>) {
+        if let Some((addresses, from)) = held {
+            let to = Instant::now();
+            let tenures = addresses.into_iter().map(|address| Tenure {
                 address,
                 pod: pod.label(),
                 from,
-                to: Instant::now(),
+                to,
             });
+            self.log.lock().unwrap().extend(tenures);
         }
         let _cleaned_up_after_the_storm = self.call(dice, "DEL", pod);
     }
@@ -229,7 +250,7 @@ impl Storm<'_> {
         }
     }
 
-    fn create(&self, dice: &mut Dice, pod: &PodState) -> (PodState, Option<(IpAddr, Instant)>) {
+    fn create(&self, dice: &mut Dice, pod: &PodState) -> (PodState, Option<(Addresses, Instant)>) {
         let container = cni::container_id();
         let pod = PodState {
             container,
@@ -242,10 +263,10 @@ impl Storm<'_> {
 }
 
 /// Kills a node, etcd, or both, and starts them again, each time that so many pods are done.
-fn blows(lab: &mut Lab, mut dice: Dice, done: &AtomicUsize) -> usize {
+fn blows(lab: &mut Lab, pods: usize, mut dice: Dice, done: &AtomicUsize) -> usize {
     let mut blows = 0;
     let nodes = caracals(lab);
-    for threshold in (BLOW_EVERY..PODS).step_by(BLOW_EVERY) {
+    for threshold in (BLOW_EVERY..pods).step_by(BLOW_EVERY) {
         let seen = || done.load(Ordering::Relaxed);
         wait_for(300 * SECOND, "pods done", seen, |n| *n >= threshold).unwrap();
         let node = &nodes[usize::try_from(dice.below(3)).unwrap()];
@@ -368,18 +389,22 @@ fn assert_datastore_clean(lab: &Lab) {
 
 #[test]
 fn two_hundred_pods_while_plugins_nodes_and_etcd_are_killed() {
-    if !possible(
-        "two_hundred_pods_while_plugins_nodes_and_etcd_are_killed",
-        &[],
-    ) {
-        return;
-    }
+    let scenario = "two_hundred_pods_while_plugins_nodes_and_etcd_are_killed";
+    on_stacks(scenario, &[], "e2e-chaos", topology, |lab| {
+        let first = lab.topology().families() == [Family::Ipv4];
+        storm(lab, if first { PODS } else { FEWER_PODS });
+    });
+}
+
+fn storm(mut lab: Lab, count_of_pods: usize) {
     let seed = seed();
-    println!("CARACAL_CHAOS_SEED={seed}");
+    println!("{}: CARACAL_CHAOS_SEED={seed}", lab.name());
     let start = Instant::now();
-    let mut lab = up_text(TOPOLOGY, "chaos", "e2e-chaos");
     let nodes = caracals(&lab);
-    let pods = more_pods(&lab, (0..PODS).map(|n| nodes[n % nodes.len()].as_str()));
+    let pods = more_pods(
+        &lab,
+        (0..count_of_pods).map(|n| nodes[n % nodes.len()].as_str()),
+    );
     let (tally, log, refusals) = (Tally::default(), Mutex::default(), Mutex::default());
     let containers = Mutex::default();
     let hits = std::thread::scope(|scope| {
@@ -401,11 +426,12 @@ fn two_hundred_pods_while_plugins_nodes_and_etcd_are_killed() {
             let dice = Dice(seed ^ (u64::try_from(n).unwrap() << 32));
             scope.spawn(move || storm.worker(dice, &mine));
         }
-        blows(&mut lab, Dice(seed), &tally.done)
+        blows(&mut lab, count_of_pods, Dice(seed), &tally.done)
     });
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
     println!(
-        "{PODS} pods, some restarted, in {:.1?}: {} attached, {} plugins killed, {} calls refused, {hits} nodes and etcds killed",
+        "{}: {count_of_pods} pods, some restarted, in {:.1?}: {} attached, {} plugins killed, {} calls refused, {hits} nodes and etcds killed",
+        lab.name(),
         start.elapsed(),
         count(&tally.added),
         count(&tally.killed),
@@ -438,11 +464,11 @@ fn two_hundred_pods_while_plugins_nodes_and_etcd_are_killed() {
     });
     let log = log.into_inner().unwrap();
     assert!(
-        log.len() > PODS / 2,
+        log.len() > count_of_pods / 2,
         "most pods were attached: {}",
         log.len()
     );
-    assert!(count(&tally.killed) > PODS / 10);
+    assert!(count(&tally.killed) > count_of_pods / 10);
     assert_never_twice(&log);
     assert_nodes_clean(&lab);
     assert_datastore_clean(&lab);

@@ -9,37 +9,44 @@ use caracal_lab::cni::CniError;
 use caracal_lab::state::PodState;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::ipam::Owner;
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
+use caracal_tests::stack::{Stack, either, on_stacks};
 use caracal_tests::{
-    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, more_pods, possible,
-    up_text, with_ipam,
+    SECOND, assert_full_matrix, assert_gone, await_settled, caracals, logs, more_pods, with_ipam,
 };
+use serde_json::json;
 
-/// Two blocks of eight addresses, three nodes.
-fn topology(vxlan: &str) -> String {
-    format!(
-        "
+const TOPOLOGY: &str = "
 name: borrow
 description: three nodes, two blocks
-pool:
-  cidr: 10.244.0.0/28
-  blockSize: 29
-  vxlanMode: {vxlan}
+pool: {}
 segments:
   - name: lan
     cidr: 10.0.0.0/24
 nodes:
-  - {{name: node1, segment: lan, pods: 2}}
-  - {{name: node2, segment: lan, pods: 2}}
-  - {{name: node3, segment: lan, pods: 2}}
-"
-    )
+  - {name: node1, segment: lan, address: 10.0.0.1, pods: 2}
+  - {name: node2, segment: lan, address: 10.0.0.2, pods: 2}
+  - {name: node3, segment: lan, address: 10.0.0.3, pods: 2}
+";
+
+/// The pool of a family: two blocks of eight addresses.
+const fn pool(family: Family) -> (&'static str, u8) {
+    either(family, ("10.244.0.0/28", 29), ("fd00:10:244::/124", 125))
 }
 
-/// The nodes with a block, with it.
-fn owners(lab: &Lab) -> Vec<(String, Prefix)> {
+fn topology(stack: Stack, vxlan: &str) -> String {
+    stack.with_pools(TOPOLOGY, |family| {
+        let (cidr, block) = pool(family);
+        json!({"cidr": cidr, "blockSize": block, "vxlanMode": vxlan})
+    })
+}
+
+/// The nodes with a block of a family, with it.
+fn owners(lab: &Lab, family: Family) -> Vec<(String, Prefix)> {
     let view = with_ipam(lab, async |client, _| client.view().await.unwrap());
-    let owned = view.blocks.values().map(|block| match block.value.owner() {
+    let blocks = view.blocks.values();
+    let blocks = blocks.filter(|block| block.value.cidr.family() == family);
+    let owned = blocks.map(|block| match block.value.owner() {
         Some(Owner::Host(node)) => (node.to_string(), block.value.cidr),
         other => panic!("block {} is owned by {other:?}", block.value.cidr),
     });
@@ -49,7 +56,15 @@ fn owners(lab: &Lab) -> Vec<(String, Prefix)> {
 /// The addresses of pods that lie in a block of another node, with the node that borrowed them.
 fn borrowed(lab: &Lab, owners: &[(String, Prefix)]) -> Vec<(String, IpAddr)> {
     let pods = lab.state().pods.iter();
-    let addresses = pods.filter_map(|pod| Some((pod.node.clone(), pod.address?)));
+    let both = |pod: &PodState| {
+        let families = [Family::Ipv4, Family::Ipv6].map(|family| pod.address_of(family));
+        let node = pod.node.clone();
+        let addresses = families.into_iter().flatten();
+        addresses
+            .map(move |address| (node.clone(), address))
+            .collect::<Vec<_>>()
+    };
+    let addresses = pods.flat_map(both);
     let foreign = |(node, address): &(String, IpAddr)| {
         owners
             .iter()
@@ -76,13 +91,19 @@ fn assert_routed_everywhere(lab: &Lab, borrowed: &[(String, IpAddr)], device: &s
     }
 }
 
-fn borrowing(name: &str, vxlan: &str, device: &str) -> Lab {
-    let lab = up_text(&topology(vxlan), "borrow", name);
-    await_settled(&lab);
-    assert_full_matrix(&lab);
-    let owners = owners(&lab);
+fn assert_borrowing(lab: &Lab, devices: [&str; 2]) {
+    await_settled(lab);
+    assert_full_matrix(lab);
+    for family in lab.topology().families() {
+        let [ipv4, ipv6] = devices;
+        assert_borrowing_of(lab, family, either(family, ipv4, ipv6));
+    }
+}
+
+fn assert_borrowing_of(lab: &Lab, family: Family, device: &str) {
+    let owners = owners(lab, family);
     assert_eq!(owners.len(), 2, "{owners:?}");
-    let borrowed = borrowed(&lab, &owners);
+    let borrowed = borrowed(lab, &owners);
     let borrowers: BTreeSet<_> = borrowed.iter().map(|(node, _)| node).collect();
     assert_eq!(
         borrowers.len(),
@@ -90,9 +111,8 @@ fn borrowing(name: &str, vxlan: &str, device: &str) -> Lab {
         "two have a block: {owners:?}, {borrowed:?}"
     );
     assert_eq!(borrowed.len(), 2);
-    assert_routed_everywhere(&lab, &borrowed, device);
+    assert_routed_everywhere(lab, &borrowed, device);
     println!("blocks {owners:?}, borrowed {borrowed:?}, each a host route on {device} elsewhere");
-    lab
 }
 
 fn refusal(lab: &Lab, pod: &PodState) -> (u64, String) {
@@ -109,14 +129,16 @@ fn configure(lab: &Lab, config: &str) {
 
 #[test]
 fn borrowed_addresses_are_reached_and_exhaustion_is_explained() {
-    if !possible(
-        "borrowed_addresses_are_reached_and_exhaustion_is_explained",
-        &[],
-    ) {
-        return;
-    }
-    let lab = borrowing("e2e-borrow", "Never", "eth0");
-    let blocks = owners(&lab);
+    let scenario = "borrowed_addresses_are_reached_and_exhaustion_is_explained";
+    let text = |stack| topology(stack, "Never");
+    on_stacks(scenario, &[], "e2e-borrow", text, exhaustion);
+}
+
+fn exhaustion(lab: Lab) {
+    assert_borrowing(&lab, ["eth0"; 2]);
+    // With both families it is IPv4 that is asked for first, and both are as full.
+    let family = lab.topology().families().into_iter().next().unwrap();
+    let blocks = owners(&lab, family);
     let poor = caracals(&lab)
         .into_iter()
         .find(|node| blocks.iter().all(|(owner, _)| owner != node))
@@ -132,7 +154,7 @@ fn borrowed_addresses_are_reached_and_exhaustion_is_explained() {
     println!("code {code}: {full}");
     for word in [
         poor.as_str(),
-        "10.244.0.0/28",
+        pool(family).0,
         "it holds no block",
         "no free block",
         "at most 20",
@@ -177,11 +199,12 @@ fn borrowed_addresses_are_reached_and_exhaustion_is_explained() {
 /// With VXLAN the tunnel addresses come from the same blocks, so the third node's is borrowed as well.
 #[test]
 fn borrowed_addresses_are_reached_through_vxlan() {
-    if !possible("borrowed_addresses_are_reached_through_vxlan", &[]) {
-        return;
-    }
-    let lab = borrowing("e2e-borrow-vx", "Always", "vxlan.calico");
-    let name = lab.name().clone();
-    lab.down().unwrap();
-    assert_gone(&name);
+    let scenario = "borrowed_addresses_are_reached_through_vxlan";
+    let text = |stack| topology(stack, "Always");
+    on_stacks(scenario, &[], "e2e-borrow-vx", text, |lab| {
+        assert_borrowing(&lab, ["vxlan.calico", "vxlan-v6.calico"]);
+        let name = lab.name().clone();
+        lab.down().unwrap();
+        assert_gone(&name);
+    });
 }

@@ -2,18 +2,20 @@
 //! real etcd. Nothing but these two runs here; what the tools do in a living cluster is in `ipam.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Command, Output};
 
 use caracal_datastore::testing::EtcdServer;
 use caracal_datastore::{EtcdConfig, EtcdStore, Store};
 use caracal_ipam::assign::Assign;
 use caracal_ipam::{AssignRequest, Client, Timestamp, lease, namespace};
-use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;
 use caracal_model::resource::ip_pool::{AllowedUse, IpPoolSpec};
 use caracal_model::resource::node::NodeSpec;
 use caracal_model::resource::{IpPool, Kind, Node};
 use caracal_model::txn::{Txn, TxnOutcome};
+use caracal_model::{Family, Key, Prefix};
+use caracal_tests::stack::either;
 use caracal_tests::{binary, possible};
 use serde_json::{Value, json};
 
@@ -21,17 +23,41 @@ const NOT_FOUND: i32 = 3;
 const DEGRADED: i32 = 4;
 const REFUSED: i32 = 5;
 
+/// An address or prefix of IPv4, or its counterpart: as many addresses, in the same order.
+fn net(family: Family, ipv4: &str) -> String {
+    if family == Family::Ipv4 {
+        return ipv4.to_owned();
+    }
+    let prefix: Prefix = ipv4.parse().unwrap();
+    let IpAddr::V4(address) = prefix.address() else {
+        panic!("{ipv4} is not of IPv4");
+    };
+    let [a, b, c, d] = address.octets().map(u16::from);
+    let address = Ipv6Addr::new(0xfd00, a, b, c, 0, 0, 0, d);
+    match ipv4.contains('/') {
+        true => Prefix::v6(address, prefix.len() + 96).to_string(),
+        false => address.to_string(),
+    }
+}
+
 /// etcd with a cluster's data, and the binary beside it.
 struct Bench {
+    /// The family of all pools but one.
+    family: Family,
     server: EtcdServer,
     runtime: tokio::runtime::Runtime,
     store: EtcdStore,
 }
 
-fn pool(name: &str, cidr: &str, change: impl FnOnce(&mut IpPoolSpec)) -> (String, Vec<u8>) {
+fn pool(
+    family: Family,
+    name: &str,
+    cidr: &str,
+    change: impl FnOnce(&mut IpPoolSpec),
+) -> (String, Vec<u8>) {
     let mut pool = IpPool::new(name, IpPoolSpec::default());
-    pool.spec.cidr = cidr.to_owned();
-    pool.spec.block_size = 30;
+    pool.spec.cidr = net(family, cidr);
+    pool.spec.block_size = either(family, 30, 126);
     change(&mut pool.spec);
     (Key::resource(Kind::IpPool, name).to_path(), pool.to_json())
 }
@@ -42,7 +68,7 @@ fn node(name: &str) -> (String, Vec<u8>) {
 }
 
 impl Bench {
-    fn start() -> Option<Self> {
+    fn start(family: Family) -> Option<Self> {
         let server = EtcdServer::start()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -52,6 +78,7 @@ impl Bench {
             .block_on(async { EtcdStore::new(EtcdConfig::new([server.endpoint()])) })
             .unwrap();
         Some(Self {
+            family,
             server,
             runtime,
             store,
@@ -69,7 +96,8 @@ impl Bench {
     /// Takes addresses an hour ago, so that they are old enough to be judged.
     fn take(&self, node: &str, handle: &str, count: usize, usage: AllowedUse) -> Vec<String> {
         let mut request = AssignRequest::workload(node.into(), handle.into());
-        (request.num_v4, request.usage) = (count, usage);
+        let (v4, v6) = either(self.family, (count, 0), (0, count));
+        (request.num_v4, request.num_v6, request.usage) = (v4, v6, usage);
         let client = Client::new(self.store.clone());
         let now = Timestamp::from(std::time::SystemTime::now());
         let earlier = Timestamp::from_nanos(now.nanos() - 3_600_000_000_000);
@@ -117,20 +145,24 @@ impl Bench {
     }
 }
 
-fn bench(scenario: &str) -> Option<Bench> {
+const fn other(family: Family) -> Family {
+    either(family, Family::Ipv6, Family::Ipv4)
+}
+
+fn bench(scenario: &str, family: Family) -> Option<Bench> {
     if !possible(scenario, &["etcd"]) {
         return None;
     }
-    let bench = Bench::start().expect("etcd is installed");
+    let bench = Bench::start(family).expect("etcd is installed");
     bench.create([
-        pool("pods", "10.0.0.0/29", |_| {}),
-        pool("services", "10.1.0.0/29", |spec| {
+        pool(family, "pods", "10.0.0.0/29", |_| {}),
+        pool(family, "services", "10.1.0.0/29", |spec| {
             spec.allowed_uses = vec![AllowedUse::LoadBalancer];
         }),
-        pool("team", "10.2.0.0/29", |spec| {
+        pool(family, "team", "10.2.0.0/29", |spec| {
             spec.namespace_selector = "team == 'red'".to_owned();
         }),
-        pool("six", "fd00::/125", |spec| spec.block_size = 126),
+        pool(other(family), "other", "10.3.0.0/29", |_| {}),
         node("node-a"),
         node("node-b"),
         node("node-c"),
@@ -140,9 +172,16 @@ fn bench(scenario: &str) -> Option<Bench> {
 
 #[test]
 fn every_question_in_json() {
-    let Some(bench) = bench("every_question_in_json") else {
-        return;
-    };
+    for family in [Family::Ipv4, Family::Ipv6] {
+        if let Some(bench) = bench("every_question_in_json", family) {
+            questions(&bench);
+        }
+    }
+}
+
+fn questions(bench: &Bench) {
+    let family = bench.family;
+    let flag = either(family, "-4", "-6");
     bench.take("node-a", "net.a", 3, AllowedUse::Workload);
     bench.take("node-b", "net.b", 3, AllowedUse::Workload);
     let borrowed = bench.take("node-c", "net.c", 1, AllowedUse::Workload);
@@ -151,22 +190,22 @@ fn every_question_in_json() {
     let shown = bench.json(&["ipam", "show"]);
     let fill = |shown: &Value, n: usize| shown["pools"][n]["fill"].clone();
     assert_eq!(
-        fill(&shown, 0),
-        json!({"cidr": "10.0.0.0/29", "total": 8, "inUse": 7, "reserved": 0, "free": 1})
+        fill(&shown, 1),
+        json!({"cidr": net(family, "10.0.0.0/29"), "total": 8, "inUse": 7, "reserved": 0, "free": 1})
     );
     assert_eq!(shown["pools"].as_array().unwrap().len(), 4);
-    assert!(shown["pools"][0].get("blocks").is_none(), "{shown}");
+    assert!(shown["pools"][1].get("blocks").is_none(), "{shown}");
     let shown = bench.json(&["ipam", "show", "--show-blocks"]);
-    let blocks = shown["pools"][0]["blocks"].as_array().unwrap();
+    let blocks = shown["pools"][1]["blocks"].as_array().unwrap();
     let mut owners: Vec<_> = blocks
         .iter()
         .map(|b| b["owner"].as_str().unwrap())
         .collect();
     owners.sort_unstable();
     assert_eq!(owners, ["host:node-a", "host:node-b"]);
-    // Pools are sorted by name: pods, services, six, team.
+    // Pools are sorted by name: other, pods, services, team.
     assert_eq!(
-        shown["pools"][1]["blocks"][0]["owner"],
+        shown["pools"][2]["blocks"][0]["owner"],
         "virtual:load-balancer"
     );
     // Who borrows what.
@@ -182,7 +221,10 @@ fn every_question_in_json() {
     let one = bench.json(&["ipam", "show", &format!("--ip={}", borrowed[0])]);
     assert_eq!(one["allocation"]["handle"], "net.c");
     assert_eq!(one["users"], json!([]));
-    let one = bench.json_with(NOT_FOUND, &["ipam", "show", "--ip=10.2.0.1"]);
+    let one = {
+        let address = format!("--ip={}", net(family, "10.2.0.1"));
+        bench.json_with(NOT_FOUND, &["ipam", "show", &address])
+    };
     assert_eq!(one["allocation"], Value::Null);
     // Where the next address comes from.
     let lender = list[0]["blockOwner"].as_str().unwrap();
@@ -191,9 +233,9 @@ fn every_question_in_json() {
     } else {
         "node-a"
     };
-    let why = bench.json(&["ipam", "why", other]);
+    let why = bench.json(&["ipam", "why", other, flag]);
     assert_eq!(why["next"]["ownBlock"], true, "{why}");
-    let why = bench.json(&["ipam", "why", "node-c"]);
+    let why = bench.json(&["ipam", "why", "node-c", flag]);
     assert_eq!(why["next"]["borrowed"], true, "{why}");
     let reason = |why: &Value, pool: &str| {
         let pools = why["pools"].as_array().unwrap().iter();
@@ -205,22 +247,28 @@ fn every_question_in_json() {
     // A namespace by the labels in its profile.
     let value = br#"{"spec":{"labelsToApply":{"pcns.team":"red"}}}"#;
     bench.create([(namespace::key("shop").to_path(), value.to_vec())]);
-    let why = bench.json(&["ipam", "why", "node-c", "--namespace=shop"]);
+    let why = bench.json(&["ipam", "why", "node-c", flag, "--namespace=shop"]);
     assert_eq!(reason(&why, "team"), "serves this node");
     assert_eq!(why["next"]["pool"], "team", "{why}");
-    let why = bench.json(&["ipam", "why", "node-c", "--namespace=elsewhere"]);
+    let why = bench.json(&["ipam", "why", "node-c", flag, "--namespace=elsewhere"]);
     assert_eq!(reason(&why, "team"), "does not select this namespace");
-    let why = bench.json(&["ipam", "why", "node-c", "-6"]);
-    assert_eq!(why["next"]["pool"], "six");
-    let says = bench.refused(NOT_FOUND, &["ipam", "why", "node-x", "-o", "json"]);
+    let why = bench.json(&["ipam", "why", "node-c", either(family, "-6", "-4")]);
+    assert_eq!(why["next"]["pool"], "other");
+    let says = bench.refused(NOT_FOUND, &["ipam", "why", "node-x", flag, "-o", "json"]);
     assert!(says.contains("known: node-a, node-b, node-c"), "{says}");
 }
 
 #[test]
 fn every_order_in_json() {
-    let Some(bench) = bench("every_order_in_json") else {
-        return;
-    };
+    for family in [Family::Ipv4, Family::Ipv6] {
+        if let Some(bench) = bench("every_order_in_json", family) {
+            orders(&bench);
+        }
+    }
+}
+
+fn orders(bench: &Bench) {
+    let family = bench.family;
     let leaked = bench.take("node-a", "net.a", 4, AllowedUse::Workload);
     // What is wrong; a report; a rehearsal; the repair of what is asked for by hand and of the rest.
     let found = bench.json_with(DEGRADED, &["ipam", "check"]);
@@ -298,7 +346,13 @@ fn every_order_in_json() {
         .iter()
         .map(|p| &p["spec"]["cidr"])
         .collect();
-    assert_eq!(cidrs, ["10.0.0.0/30", "10.0.0.4/30"]);
+    assert_eq!(
+        cidrs,
+        [
+            &json!(net(family, "10.0.0.0/30")),
+            &json!(net(family, "10.0.0.4/30"))
+        ]
+    );
     // A node that is gone, and one that lives.
     let mine = bench.take("node-b", "net.b", 1, AllowedUse::Workload);
     let now = Timestamp::from(std::time::SystemTime::now());

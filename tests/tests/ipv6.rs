@@ -9,11 +9,14 @@ use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, netns, program, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::resource::{Kind, Node};
+use caracal_model::status::PeerStatus;
 use caracal_model::status::Status;
 use caracal_tests::kernel::try_run;
-use caracal_tests::loss::{Probes, RATE, count, kinds};
+use caracal_tests::loss::{Probes, RATE, RouteMonitor, count, kinds};
+use caracal_tests::stack::Stack;
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled, up,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, ip, more_pods,
+    possible, settled, up, up_text,
 };
 
 /// The link-local address that follows from the MAC ee:ee:ee:ee:ee:ee (RFC 4291, appendix A): every pod's gateway.
@@ -415,4 +418,88 @@ fn a_pod_sends_only_from_its_own_ipv6_address() {
     let from_own = format!("IP6 {own} > {target}");
     let packets = seen.stop().packets;
     assert!(packets.iter().all(|p| p.contains(&from_own)), "{packets:?}");
+}
+
+/// A cluster of IPv4 alone becomes one of both families while its pods talk: nodes get addresses of IPv6 and are started
+/// again one after the other with the variables for it, which also makes the pool. IPv4 does not notice, and new pods
+/// have both addresses.
+#[test]
+fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
+    if !possible("an_ipv4_cluster_becomes_dual_stack_under_traffic", &[]) {
+        return;
+    }
+    let text = std::fs::read_to_string(example("full-mesh")).unwrap();
+    let text = text.replace("blockSize: 26", "blockSize: 26\n  vxlanMode: Always");
+    let before = up_text(&text, "full-mesh", "v6-become");
+    await_settled(&before);
+    assert_full_matrix(&before);
+    let ring = [
+        ("node1/p1", "node2/p1"),
+        ("node2/p1", "node3/p1"),
+        ("node3/p1", "node1/p1"),
+    ];
+    let monitors: Vec<_> = caracals(&before)
+        .iter()
+        .map(|n| RouteMonitor::start(&before, n))
+        .collect();
+    let probes = Probes::start_of(&before, &ring, Family::Ipv4, RATE);
+    probes.after(500);
+
+    // The same lab by another plan.
+    std::fs::write(before.folder().topology(), Stack::Dual.topology(&text)).unwrap();
+    let mut lab = Lab::attach(before.name()).unwrap();
+    let nodes = caracals(&lab);
+    for node in &nodes {
+        let uplink = lab.layout().node(node).unwrap().uplink.clone();
+        let (address, len) = uplink.address_of(Family::Ipv6).unwrap();
+        let line = format!("addr add {address}/{len} dev eth0 nodad");
+        ip(&lab, node, &[&line]);
+    }
+    probes.after(500);
+    for node in &nodes {
+        lab.stop_node(node).unwrap();
+        lab.restart_node(node).unwrap();
+        probes.after(500);
+    }
+    await_settled(&lab);
+    for node in &nodes {
+        await_status(&lab, node, 60 * SECOND, "sessions of both families", |s| {
+            let of = |v6: bool| {
+                let family = |p: &&PeerStatus| p.address.is_some_and(|a| a.is_ipv6() == v6);
+                s.peers.iter().filter(family).count()
+            };
+            match [of(false), of(true)] {
+                [2, 2] => settled(s),
+                other => Err(format!("{other:?}")),
+            }
+        });
+    }
+    let added = more_pods(&lab, nodes.iter().map(String::as_str));
+    let mut addresses = Vec::new();
+    for pod in &added {
+        let answer = lab.cni("ADD", pod).unwrap();
+        let attachment = caracal_lab::cni::parse_result(&answer).unwrap();
+        assert!(attachment.address.is_ipv4(), "{answer}");
+        addresses.push(IpAddr::V6(attachment.address6.expect("both addresses")));
+    }
+    for (n, pod) in added.iter().enumerate() {
+        for to in addresses.iter().filter(|to| **to != addresses[n]) {
+            let words = ["-n", "-c1", "-W5", &to.to_string()];
+            wait_until(60 * SECOND, "a new pod's ping over IPv6", || {
+                let mut ping = program::command("ping").unwrap();
+                ping.args(words);
+                program::call(Some(&pod.netns), &mut ping, b"", 30 * SECOND)
+                    .map_err(|e| e.to_string())
+            })
+            .unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+    // Pods from before keep what they have.
+    let matrix = lab.ping_matrix_of(Family::Ipv4, 60 * SECOND).unwrap();
+    assert!(matrix.is_full(), "{:?}", matrix.lost());
+    probes.after(500);
+    probes.assert_none_lost("IPv4, while the cluster becomes dual stack");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("while the cluster becomes dual stack");
+    }
 }

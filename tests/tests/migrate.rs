@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use caracal_lab::process::Running;
 use caracal_lab::{Lab, error_chain, program, wait_until};
+use caracal_model::Family;
 use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
 use caracal_tests::loss::Probes;
-use caracal_tests::{SECOND, assert_full_matrix, await_settled, caracals, possible, up};
+use caracal_tests::stack::{address_of, either, on_each_stack};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, caracals};
 
 /// Within each rack, and across.
 const PAIRS: [(&str, &str); 4] = [
@@ -17,9 +19,49 @@ const PAIRS: [(&str, &str); 4] = [
     ("node4/p1", "node2/p1"),
 ];
 /// A block that the cluster gave back while BIRD still had its route.
-const STALE: &str = "10.244.240.0/26";
+const fn stale(family: Family) -> &'static str {
+    either(family, "10.244.240.0/26", "fd00:10:244:0:240::/122")
+}
+
 /// A route of another BIRD of the host's.
-const ANOTHER_BIRDS: &str = "192.0.2.0/24";
+const fn another_birds(family: Family) -> &'static str {
+    either(family, "192.0.2.0/24", "2001:db8:77::/64")
+}
+
+/// What destinations of pods begin with.
+const fn pods(family: Family) -> &'static str {
+    either(family, "10.244.", "fd00:10:244:")
+}
+
+/// Own blackhole, own pod, one node of the rack, two across; and each of these two's VTEP with IPv6.
+const fn routes(family: Family) -> usize {
+    either(family, 5, 7)
+}
+
+/// Of all families of a lab together.
+fn all<T: std::iter::Sum>(lab: &Lab, of: impl Fn(Family) -> T) -> T {
+    lab.topology().families().into_iter().map(of).sum()
+}
+
+fn is_pods(dst: &str) -> bool {
+    dst.starts_with(pods(Family::Ipv4)) || dst.starts_with(pods(Family::Ipv6))
+}
+
+fn tunnels(lab: &Lab) -> Vec<&'static str> {
+    let device = |family| either(family, "vxlan.calico", "vxlan-v6.calico");
+    lab.topology().families().into_iter().map(device).collect()
+}
+
+/// The indices of all tunnel devices.
+fn indices(lab: &Lab) -> Vec<String> {
+    let of = |node: &String| {
+        let devices = tunnels(lab).into_iter();
+        devices
+            .map(|device| index(lab, node, device))
+            .collect::<Vec<_>>()
+    };
+    caracals(lab).iter().flat_map(of).collect()
+}
 
 /// `caracal migrate plan` as JSON: object → (fate, reason).
 fn plan(lab: &Lab, node: &str) -> Vec<(String, String, String, String)> {
@@ -42,28 +84,24 @@ fn plan(lab: &Lab, node: &str) -> Vec<(String, String, String, String)> {
 }
 
 /// Four nodes in two racks, host-gw within and VXLAN across, without Caracal's process and with Calico's routes.
-fn calicos_cluster(name: &str) -> Lab {
-    let mut lab = up("cross-subnet", name);
-    await_settled(&lab);
-    assert_full_matrix(&lab);
-    let nodes = caracals(&lab);
+fn make_calicos(lab: &mut Lab) {
+    await_settled(lab);
+    assert_full_matrix(lab);
+    let nodes = caracals(lab);
     for node in &nodes {
         lab.stop_node(node).unwrap();
     }
     for node in &nodes {
-        dress(&lab, node);
+        dress(lab, node);
     }
-    forget(&lab);
-    batch(
-        &lab,
-        "node1",
-        &[
-            format!("route add {STALE} via 10.0.1.12 dev eth0 proto bird"),
-            format!("route add {ANOTHER_BIRDS} via 10.0.1.12 dev eth0 proto bird"),
-        ],
-    );
-    assert_full_matrix(&lab);
-    lab
+    forget(lab);
+    for family in lab.topology().families() {
+        let via = address_of(lab, "node2", family);
+        let routes = [stale(family), another_birds(family)];
+        let lines = routes.map(|dst| format!("route add {dst} via {via} dev eth0 proto bird"));
+        batch(lab, "node1", &lines);
+    }
+    assert_full_matrix(lab);
 }
 
 fn assert_plan(lab: &Lab) {
@@ -78,19 +116,29 @@ fn assert_plan(lab: &Lab) {
         of.map(|(_, _, fate, _)| fate.as_str()).collect()
     };
     assert_eq!(fate("node", "node1"), ["adopted"]);
-    assert_eq!(fate("device", "vxlan.calico"), ["adopted"]);
     assert_eq!(fate("workload", "cali"), ["adopted"]);
-    assert_eq!(fate("fdb", ""), ["adopted"; 3]);
-    assert_eq!(fate("neighbour", ""), ["adopted"; 3]);
-    assert_eq!(fate("route", STALE), ["removed"]);
-    assert_eq!(fate("route", ANOTHER_BIRDS), ["left"]);
-    let mut routes: BTreeMap<&str, usize> = BTreeMap::new();
-    for fate in fate("route", "10.244.") {
-        *routes.entry(fate).or_default() += 1;
+    for device in tunnels(lab) {
+        assert_eq!(fate("device", device), ["adopted"]);
     }
-    // Own blackhole, own pod, one node of the rack, two across.
-    assert_eq!(routes, BTreeMap::from([("removed", 1), ("replaced", 5)]));
+    let others = vec!["adopted"; all(lab, |_| 3)];
+    assert_eq!(fate("fdb", ""), others);
+    assert_eq!(fate("neighbour", ""), others);
+    for family in lab.topology().families() {
+        assert_eq!(fate("route", stale(family)), ["removed"]);
+        assert_eq!(fate("route", another_birds(family)), ["left"]);
+        let mut fates: BTreeMap<&str, usize> = BTreeMap::new();
+        for fate in fate("route", pods(family)) {
+            *fates.entry(fate).or_default() += 1;
+        }
+        let wanted = [("removed", 1), ("replaced", routes(family))];
+        assert_eq!(fates, BTreeMap::from(wanted));
+    }
     assert!(items.iter().all(|(.., reason)| !reason.is_empty()));
+}
+
+fn all_another_birds(lab: &Lab) -> Vec<String> {
+    let families = lab.topology().families().into_iter();
+    families.map(|f| another_birds(f).to_owned()).collect()
 }
 
 /// Takes every node over; the kernels show what became of each route.
@@ -102,17 +150,18 @@ fn take_over(lab: &mut Lab, probes: &Probes) {
     }
     await_settled(lab);
     for node in &nodes {
-        let left = match node.as_str() {
-            "node1" => vec![ANOTHER_BIRDS.to_owned()],
+        let mut left = match node.as_str() {
+            "node1" => all_another_birds(lab),
             _ => Vec::new(),
         };
-        let what = "five routes of ours, and none of Calico's BIRD and Felix";
+        left.sort();
+        let what = "all routes ours, and none of Calico's BIRD and Felix";
         wait_until(60 * SECOND, what, || {
             let birds = with_protocol(lab, node, "bird");
             let mut felixes = with_protocol(lab, node, "boot");
-            felixes.retain(|dst| dst.starts_with("10.244."));
+            felixes.retain(|dst| is_pods(dst));
             let ours = with_protocol(lab, node, "80");
-            if birds == left && felixes.is_empty() && ours.len() == 5 {
+            if birds == left && felixes.is_empty() && ours.len() == all(lab, routes) {
                 Ok(())
             } else {
                 Err(format!("{node}: {birds:?} {felixes:?} {ours:?}"))
@@ -126,24 +175,20 @@ fn take_over(lab: &mut Lab, probes: &Probes) {
 #[test]
 fn calicos_nodes_are_taken_over_and_given_back_without_a_lost_packet() {
     let name = "calicos_nodes_are_taken_over_and_given_back_without_a_lost_packet";
-    if !possible(name, &["bird", "birdc"]) {
-        return;
-    }
-    let mut lab = calicos_cluster("mig-xs");
+    let programs = ["bird", "birdc"];
+    on_each_stack(name, &programs, "cross-subnet", "mig-xs", over_and_back);
+}
+
+fn over_and_back(mut lab: Lab) {
+    make_calicos(&mut lab);
     assert_plan(&lab);
-    let devices: Vec<String> = caracals(&lab)
-        .iter()
-        .map(|n| index(&lab, n, "vxlan.calico"))
-        .collect();
+    let devices = indices(&lab);
 
     let probes = Probes::start(&lab, &PAIRS);
     probes.after(500);
     take_over(&mut lab, &probes);
     probes.assert_none_lost("four nodes of Calico's taken over");
-    let now: Vec<String> = caracals(&lab)
-        .iter()
-        .map(|n| index(&lab, n, "vxlan.calico"))
-        .collect();
+    let now = indices(&lab);
     assert_eq!(devices, now, "a tunnel device was made anew");
     assert_full_matrix(&lab);
 
@@ -176,9 +221,9 @@ fn give_back(lab: &mut Lab, probes: &Probes) -> Vec<Running> {
         // Own blackhole, and the other node of the rack; the ways across are Felix's.
         let handed: Vec<String> = with_protocol(lab, node, "bird")
             .into_iter()
-            .filter(|dst| dst != ANOTHER_BIRDS)
+            .filter(|dst| !all_another_birds(lab).contains(dst))
             .collect();
-        assert_eq!(handed.len(), 2, "{node}: {handed:?}");
+        assert_eq!(handed.len(), all(lab, |_| 2), "{node}: {handed:?}");
         probes.after(300);
         birds.push(start_bird(lab, node));
         probes.after(300);
@@ -192,16 +237,13 @@ fn give_back(lab: &mut Lab, probes: &Probes) -> Vec<Running> {
             let status = lab
                 .birdc(node, &["show", "status"])
                 .map_err(|e| e.to_string())?;
-            if up != nodes.len() - 1 || status.contains("Graceful restart") {
+            if up != all(lab, |_| nodes.len() - 1) || status.contains("Graceful restart") {
                 return Err(format!("{node}: {up} sessions\n{sessions}\n{status}"));
             }
             let routes = with_protocol(lab, node, "bird");
-            let in_pool = routes
-                .iter()
-                .filter(|dst| dst.starts_with("10.244."))
-                .count();
+            let in_pool = routes.iter().filter(|dst| is_pods(dst)).count();
             // Own blackhole and the rack's other block at least.
-            if in_pool >= 2 {
+            if in_pool >= all(lab, |_| 2) {
                 Ok(())
             } else {
                 Err(format!("{node}: {routes:?}"))

@@ -16,12 +16,11 @@ use std::process::{Child, Command, Stdio};
 use caracal_datastore::Store;
 use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, cni, error_chain, netns, program, wait_until};
-use caracal_model::keys;
 use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
-use caracal_tests::{
-    SECOND, assert_gone, await_settled, caracals, logs, possible, up_text, with_ipam,
-};
+use caracal_model::{Family, keys};
+use caracal_tests::stack::{address_of, either, on_each_stack_of};
+use caracal_tests::{SECOND, assert_gone, await_settled, caracals, logs, with_ipam};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -34,8 +33,8 @@ segments:
   - name: lan
     cidr: 10.0.0.0/24
 nodes:
-  - {name: node1, segment: lan, pods: 1}
-  - {name: node2, segment: lan, pods: 1}
+  - {name: node1, segment: lan, address: 10.0.0.1, pods: 1}
+  - {name: node2, segment: lan, address: 10.0.0.2, pods: 1}
 ";
 
 /// Where Debian has the plugins of the CNI project.
@@ -251,55 +250,51 @@ fn traces(lab: &Lab) -> BTreeSet<String> {
     traces
 }
 
-/// The address of `eth0` in what `ip` printed.
-fn address_in(text: &str) -> String {
-    let word = text.split_whitespace().skip_while(|w| *w != "inet").nth(1);
-    let word = word.unwrap_or_else(|| panic!("no address in {text}"));
-    let address = word.strip_suffix("/32");
-    address
-        .unwrap_or_else(|| panic!("{word} is no host's"))
-        .to_owned()
+/// The addresses of `eth0` in what `ip` printed, in the order of families.
+fn addresses_in(text: &str, families: &BTreeSet<Family>) -> Vec<String> {
+    let address = |family: &Family| {
+        let (word, suffix) = either(*family, ("inet", "/32"), ("inet6", "/128"));
+        let mut words = text.split_whitespace();
+        let next = || words.find(|w| *w == word).and_then(|_| words.next());
+        let mut global = std::iter::from_fn(next).filter(|a| !a.starts_with("fe80"));
+        let address = global.next();
+        let address = address.unwrap_or_else(|| panic!("no {word} in {text}"));
+        let host = address.strip_suffix(suffix);
+        host.unwrap_or_else(|| panic!("{address} is no host's"))
+            .to_owned()
+    };
+    families.iter().map(address).collect()
 }
 
-const WEB: &str = "10.244.0.200";
+/// What the web server wishes for.
+fn web(families: &BTreeSet<Family>) -> Vec<String> {
+    let wish = |f: &Family| either(*f, "10.244.0.200", "fd00:10:244::c8").to_owned();
+    families.iter().map(wish).collect()
+}
 
-/// podman: a container that serves, with an address and a MAC of its own choice and a published port.
-fn podman_runs(place: &Place) {
+/// podman: a container that serves, with addresses and a MAC of its own choice and a published port.
+fn podman_runs(place: &Place, families: &BTreeSet<Family>) {
     let rootfs = place.folder.join("rootfs");
     let rootfs = rootfs.to_str().unwrap();
     fs::write(place.folder.join("rootfs/etc/hello"), "hello from podman").unwrap();
-    place.call(&[
-        "podman",
-        "run",
-        "--detach",
-        "--name",
-        "web",
-        "--cgroups=disabled",
-        "--network",
-        "pods",
-        "--ip",
-        WEB,
-        "--mac-address",
-        "02:00:00:00:00:55",
-        "--publish",
-        "8080:80",
-        "--rootfs",
-        rootfs,
-        "httpd",
-        "-f",
-        "-p",
-        "80",
-        "-h",
-        "/etc",
-    ]);
+    let wishes = web(families);
+    let mut words = vec!["podman", "run", "--detach", "--name", "web"];
+    words.extend(["--cgroups=disabled", "--network", "pods"]);
+    for (family, address) in families.iter().zip(&wishes) {
+        words.extend([either(*family, "--ip", "--ip6"), address]);
+    }
+    words.extend(["--mac-address", "02:00:00:00:00:55"]);
+    words.extend(["--publish", "8080:80", "--rootfs", rootfs]);
+    words.extend(["httpd", "-f", "-p", "80", "-h", "/etc"]);
+    place.call(&words);
     let shown = place.call(&["podman", "exec", "web", "ip", "addr", "show", "eth0"]);
-    assert_eq!(address_in(&shown), WEB, "{shown}");
+    assert_eq!(addresses_in(&shown, families), wishes, "{shown}");
     assert!(shown.contains("02:00:00:00:00:55"), "{shown}");
     assert!(shown.contains("mtu 1400"), "{shown}");
 }
 
 /// containerd: a container that sleeps; `ctr` stays until it ends, and detaches it then.
-fn containerd_runs(place: &Place) -> (Child, String) {
+fn containerd_runs(place: &Place, families: &BTreeSet<Family>) -> (Child, Vec<String>) {
     let ready = || {
         let mut command = place.command(&["ctr", "--address", &socket(place), "version"]);
         program::call(Some(&place.netns), &mut command, b"", 60 * SECOND)
@@ -352,7 +347,7 @@ fn containerd_runs(place: &Place) -> (Child, String) {
     let shown = program::call(Some(&place.netns), &mut command, b"", 60 * SECOND);
     let shown = shown.unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), place.log()));
     assert!(shown.contains("mtu 1400"), "{shown}");
-    (ctr, address_in(&shown))
+    (ctr, addresses_in(&shown, families))
 }
 
 fn socket(place: &Place) -> String {
@@ -389,25 +384,30 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
         "unshare",
     ];
     let scenario = "podman_and_containerd_run_their_containers_on_caracal";
-    if !possible(scenario, &programs) {
-        return;
-    }
-    let lab = up_text(TOPOLOGY, "runtimes", "e2e-runtimes");
+    on_each_stack_of(scenario, &programs, TOPOLOGY, "e2e-runtimes", containers);
+}
+
+fn containers(lab: Lab) {
     await_settled(&lab);
     let before = traces(&lab);
     let (one, two) = (Place::new(&lab, "node1"), Place::new(&lab, "node2"));
 
-    podman_runs(&one);
+    let families: BTreeSet<Family> = lab.topology().families().into_iter().collect();
+    podman_runs(&one, &families);
     let config = two.folder.join("containerd.toml");
     let config = config.to_str().unwrap().to_owned();
     let mut containerd = two.start(&["containerd", "--config", &config], "containerd.log");
-    let (mut ctr, batch) = containerd_runs(&two);
-    println!("podman's container has {WEB}, containerd's {batch}");
+    let (mut ctr, batch) = containerd_runs(&two, &families);
+    let web = web(&families);
+    println!("podman's container has {web:?}, containerd's {batch:?}");
     let during = traces(&lab);
-    assert_eq!(during.difference(&before).count(), 9, "{during:#?}");
+    // Of each container an interface, an endpoint, a handle and a route of each family, and the count of addresses.
+    let new = 2 * (3 + families.len()) + 1;
+    assert_eq!(during.difference(&before).count(), new, "{during:#?}");
 
     // Across nodes: container to container, both ways, and to and from pods of the lab.
-    let pod = lab.state().pods[0].address.unwrap().to_string();
+    let pod = |f: &Family| lab.state().pods[0].address_of(*f).unwrap().to_string();
+    let pods: Vec<String> = families.iter().map(pod).collect();
     // The web server's block is as new as itself: the other node may hear of it a moment later than ADD waits.
     let mut pings = 0;
     let mut answered = |place: &Place, command: &dyn Fn(&str) -> Command| {
@@ -419,7 +419,7 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
         })
         .unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())));
     };
-    for target in [batch.as_str(), pod.as_str()] {
+    for target in batch.iter().chain(&pods) {
         answered(&one, &|_| {
             let words = [
                 "podman", "exec", "web", "ping", "-c", "1", "-W", "5", target,
@@ -427,7 +427,7 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
             one.command(&words)
         });
     }
-    for target in [WEB, pod.as_str()] {
+    for target in web.iter().chain(&pods) {
         answered(&two, &|id| {
             let words = ["batch", "/bin/ping", "-c", "1", "-W", "5", target];
             ctr_command(
@@ -437,10 +437,11 @@ fn podman_and_containerd_run_their_containers_on_caracal() {
         });
     }
     // The port that podman publishes, from the other node: `portmap` has found our address.
-    let node1 = lab.layout().node("node1").unwrap();
-    let published = SocketAddr::new(node1.uplink.address, 8080);
-    let page = netns::run(&two.netns, || fetch(published)).unwrap();
-    assert!(page.ends_with("hello from podman"), "{page}");
+    for family in &families {
+        let published = SocketAddr::new(address_of(&lab, "node1", *family), 8080);
+        let page = netns::run(&two.netns, || fetch(published)).unwrap();
+        assert!(page.ends_with("hello from podman"), "{page}");
+    }
 
     one.call(&["podman", "rm", "--force", "--time", "0", "web"]);
     let kill = ["task", "kill", "--signal", "SIGKILL", "batch"];

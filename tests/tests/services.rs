@@ -2,22 +2,72 @@
 //! local policy, communities. The router is behind a gateway (`reachableBy`) and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use caracal_lab::{Lab, error_chain, ip, netns, program, wait_until};
-use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
+use caracal_model::{Family, Prefix};
+use caracal_tests::stack::{Stack, either, focus, on_stacks};
+use caracal_tests::{SECOND, await_settled, await_status};
 
-const ROUTER: &str = "10.50.0.1";
+/// What a family's scenario speaks of.
+#[derive(Clone, Copy)]
+struct Site {
+    /// The router's address, which is on no link of the nodes'.
+    router: &'static str,
+    /// The way to it.
+    gateway: &'static str,
+    /// Ranges of cluster addresses and of external ones.
+    ranges: [&'static str; 2],
+    /// A service's addresses: the cluster's, one in the external range, and one in none.
+    service: [&'static str; 3],
+    /// Addresses of the nodes.
+    nodes: [&'static str; 2],
+    /// BIRD's word.
+    channel: &'static str,
+}
+
+const IPV4: Site = Site {
+    router: "10.50.0.1",
+    gateway: "10.0.0.31",
+    ranges: ["10.96.0.0/12", "192.0.2.0/24"],
+    service: ["10.96.0.10", "192.0.2.10", "203.0.113.1"],
+    nodes: ["10.0.0.11", "10.0.0.12"],
+    channel: "ipv4",
+};
+
+const IPV6: Site = Site {
+    router: "fd00:50::1",
+    gateway: "fd00:10::31",
+    ranges: ["fd00:96::/108", "2001:db8:2::/64"],
+    service: ["fd00:96::10", "2001:db8:2::10", "2001:db8:3::1"],
+    nodes: ["fd00:10::11", "fd00:10::12"],
+    channel: "ipv6",
+};
+
+const fn site(family: Family) -> Site {
+    either(family, IPV4, IPV6)
+}
 
 /// Two nodes, and a namespace for a router whose address is on no link of theirs.
-fn topology(secrets: &str) -> String {
+fn topology(stack: Stack, secrets: &str) -> String {
     let node = |n: u8| {
         format!(
             "  - {{name: n{n}, segment: lan, address: 10.0.0.1{n}, pods: 1, env: {{CARACAL_SECRETS_DIR: {secrets}}}}}\n"
         )
     };
-    format!(
+    let family = either(
+        *stack.families().last().expect("one at least"),
+        Family::Ipv4,
+        Family::Ipv6,
+    );
+    let Site {
+        router,
+        gateway,
+        ranges: [cluster, external],
+        ..
+    } = site(family);
+    stack.topology(&format!(
         "name: svc
 pool: {{cidr: 10.244.0.0/16, blockSize: 26}}
 segments:
@@ -29,18 +79,18 @@ resources:
     kind: BGPConfiguration
     metadata: {{name: default}}
     spec:
-      serviceClusterIPs: [{{cidr: 10.96.0.0/12}}]
-      serviceExternalIPs: [{{cidr: 192.0.2.0/24}}]
+      serviceClusterIPs: [{{cidr: '{cluster}'}}]
+      serviceExternalIPs: [{{cidr: '{external}'}}]
       communities: [{{name: public, value: '64512:7'}}]
-      prefixAdvertisements: [{{cidr: 192.0.2.0/24, communities: [public]}}]
+      prefixAdvertisements: [{{cidr: '{external}', communities: [public]}}]
   - apiVersion: projectcalico.org/v3
     kind: BGPPeer
     metadata: {{name: tor}}
-    spec: {{peerIP: {ROUTER}, asNumber: 65001, reachableBy: 10.0.0.31, ttlSecurity: 2, password: {{secretKeyRef: {{name: bgp, key: tor}}}}}}
+    spec: {{peerIP: '{router}', asNumber: 65001, reachableBy: '{gateway}', ttlSecurity: 2, password: {{secretKeyRef: {{name: bgp, key: tor}}}}}}
 ",
         node(1),
         node(2)
-    )
+    ))
 }
 
 /// A BIRD in the router's namespace.
@@ -53,17 +103,23 @@ struct Bird {
 impl Bird {
     fn start(lab: &Lab) -> Self {
         let netns = lab.netns("tor").unwrap();
-        ip::batch(Some(&netns), &[format!("address add {ROUTER}/32 dev lo")]).unwrap();
-        let peer = |n: u8| {
+        let Site {
+            router,
+            nodes,
+            channel,
+            ..
+        } = site(focus(lab));
+        let host = Prefix::host(router.parse().unwrap());
+        ip::batch(Some(&netns), &[format!("address add {host} dev lo")]).unwrap();
+        let peer = |(n, node): (usize, &str)| {
             format!(
-                "protocol bgp n{n} {{ local {ROUTER} as 65001; neighbor 10.0.0.1{n} as 64512; multihop 2; ttl security on;\n\
-                 password \"hunter2\"; connect retry time 1; connect delay time 1; error wait time 1, 2; ipv4 {{ import all; export none; add paths off; }}; }}\n"
+                "protocol bgp n{n} {{ local {router} as 65001; neighbor {node} as 64512; multihop 2; ttl security on;\n\
+                 password \"hunter2\"; connect retry time 1; connect delay time 1; error wait time 1, 2; {channel} {{ import all; export none; add paths off; }}; }}\n"
             )
         };
+        let peers: String = (1..).zip(nodes).map(peer).collect();
         let text = format!(
-            "router id {ROUTER};\nprotocol device {{}}\nprotocol direct {{ ipv4; }}\n{}{}",
-            peer(1),
-            peer(2)
+            "router id 10.50.0.1;\nprotocol device {{}}\nprotocol direct {{ {channel}; }}\n{peers}"
         );
         let folder = lab.folder().path();
         let (file, socket) = (folder.join("tor.conf"), folder.join("tor.ctl"));
@@ -118,12 +174,13 @@ impl Drop for Bird {
 }
 
 /// A service with the local policy whose one ready endpoint is on a node.
-fn documents(endpoint_on: &str, other: &str) -> String {
+fn documents(site: Site, endpoint_on: &str, other: &str) -> String {
+    let [cluster, external, outside] = site.service;
     format!(
         "apiVersion: v1
 kind: Service
 metadata: {{name: web, namespace: shop}}
-spec: {{type: ClusterIP, clusterIP: 10.96.0.10, externalIPs: [192.0.2.10, 203.0.113.1], externalTrafficPolicy: Local}}
+spec: {{type: ClusterIP, clusterIP: '{cluster}', externalIPs: ['{external}', '{outside}'], externalTrafficPolicy: Local}}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -137,15 +194,31 @@ endpoints:
 
 #[test]
 fn service_addresses_are_announced_where_their_endpoints_are() {
-    if !possible(
+    let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
+    let folder = |lab: &str| secrets.join(lab).display().to_string();
+    let text = |stack: Stack| topology(stack, &folder(&stack.lab("svc")));
+    on_stacks(
         "service_addresses_are_announced_where_their_endpoints_are",
         &["bird", "birdc"],
-    ) {
-        return;
-    }
-    let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
+        "svc",
+        text,
+        |lab| {
+            let secrets = secrets.join(lab.name().as_str());
+            services(&lab, &secrets);
+        },
+    );
+    // Without what a run needs there is none.
+    let _removed = std::fs::remove_dir_all(&secrets);
+}
+
+fn services(lab: &Lab, secrets: &Path) {
+    let family = focus(lab);
+    let site = site(family);
+    let [cluster_range, external_range] = site.ranges;
+    let [cluster, external, outside] = site.service;
+    let [cluster, external] =
+        [cluster, external].map(|a| Prefix::host(a.parse().unwrap()).to_string());
     std::fs::create_dir_all(secrets.join("bgp")).unwrap();
-    let lab = up_text(&topology(secrets.to_str().unwrap()), "services", "svc");
     let apply = |text: &str, more: &[&str]| {
         let file = lab.folder().path().join("services.yaml");
         std::fs::write(&file, text).unwrap();
@@ -155,7 +228,7 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
     };
     // Without its password the session does not exist, and says so; with the file it comes.
     for node in ["n1", "n2"] {
-        await_status(&lab, node, 60 * SECOND, "the missing password told", |s| {
+        await_status(lab, node, 60 * SECOND, "the missing password told", |s| {
             let told = s.problems.iter().any(|p| p.code == "bgp.password");
             let peers = s.peers.iter().filter(|p| p.kind == "global").count();
             if told && peers == 0 {
@@ -166,64 +239,61 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
         });
     }
     std::fs::write(secrets.join("bgp/tor"), "hunter2\n").unwrap();
-    let bird = Bird::start(&lab);
+    let bird = Bird::start(lab);
     for node in ["n1", "n2"] {
-        await_status(
-            &lab,
-            node,
-            60 * SECOND,
-            "the session with the router",
-            |s| {
-                let up = |p: &caracal_model::status::PeerStatus| {
-                    p.kind == "global" && p.state == "Established"
-                };
-                if s.peers.iter().any(up) {
-                    Ok(())
-                } else {
-                    Err(format!("{:?}", s.peers))
-                }
-            },
-        );
+        await_status(lab, node, 60 * SECOND, "the session with the router", |s| {
+            let up = |p: &caracal_model::status::PeerStatus| {
+                p.kind == "global" && p.state == "Established"
+            };
+            if s.peers.iter().any(up) {
+                Ok(())
+            } else {
+                Err(format!("{:?}", s.peers))
+            }
+        });
         wait_until(60 * SECOND, "the way to the router", || {
             let routes = lab.routes(node).map_err(|e| error_chain(&e))?;
             let way = routes
                 .iter()
-                .find(|r| r.dst.trim_end_matches("/32") == ROUTER);
+                .find(|r| r.destination() == Some(Prefix::host(site.router.parse().unwrap())));
             match way.and_then(|r| r.gateway) {
-                Some(via) if via.to_string() == "10.0.0.31" => Ok(()),
+                Some(via) if via.to_string() == site.gateway => Ok(()),
                 _ => Err(format!("{routes:?}")),
             }
         })
         .unwrap();
     }
-    await_settled(&lab);
+    await_settled(lab);
 
     // Ranges come from every node, and are nobody's kernel route.
-    bird.await_from("10.96.0.0/12", &["n1", "n2"]);
-    let range = bird.await_from("192.0.2.0/24", &["n1", "n2"]);
+    bird.await_from(cluster_range, &["n1", "n2"]);
+    let range = bird.await_from(external_range, &["n1", "n2"]);
     assert!(range.contains("(64512,7)"), "{range}");
-    let told = apply(&documents("n2", "n1"), &[]);
+    let told = apply(&documents(site, "n2", "n1"), &[]);
     assert!(told.contains("2 written"), "{told}");
-    assert!(apply(&documents("n2", "n1"), &[]).contains("0 written"));
-    let external = bird.await_from("192.0.2.10/32", &["n2"]);
+    assert!(apply(&documents(site, "n2", "n1"), &[]).contains("0 written"));
+    let external = bird.await_from(&external, &["n2"]);
     assert!(external.contains("(64512,7)"), "{external}");
-    bird.await_from("10.96.0.10/32", &["n2"]);
+    bird.await_from(&cluster, &["n2"]);
     let kernel = lab.routes("n1").unwrap();
+    let served_ranges = site.ranges.map(|range| range.parse::<Prefix>().unwrap());
     let served: Vec<_> = kernel
         .iter()
-        .filter(|r| r.dst.starts_with("10.96.") || r.dst.starts_with("192.0.2."))
+        .filter(|r| {
+            r.destination()
+                .is_some_and(|p| served_ranges.iter().any(|s| s.covers(&p)))
+        })
         .collect();
     assert!(served.is_empty(), "{served:?}");
     // Outside of the ranges: not announced, whatever the service says.
-    assert!(!bird.ask("show route").unwrap().contains("203.0.113.1"));
+    assert!(!bird.ask("show route").unwrap().contains(outside));
 
-    apply(&documents("n1", "n2"), &[]);
-    bird.await_from("192.0.2.10/32", &["n1"]);
+    apply(&documents(site, "n1", "n2"), &[]);
+    bird.await_from(&external, &["n1"]);
     let shown = lab.caracal("n1", &["services", "show"]).unwrap();
-    assert!(shown.contains("192.0.2.10/32"), "{shown}");
+    assert!(shown.contains(&external), "{shown}");
     let told = apply("apiVersion: v1\nkind: List\nitems: []\n", &["--prune"]);
     assert!(told.contains("2 deleted"), "{told}");
-    bird.await_from("192.0.2.10/32", &[]);
-    bird.await_from("192.0.2.0/24", &["n1", "n2"]);
-    std::fs::remove_dir_all(&secrets).unwrap();
+    bird.await_from(&external, &[]);
+    bird.await_from(external_range, &["n1", "n2"]);
 }

@@ -4,7 +4,8 @@
 use std::process::Command;
 
 use caracal_lab::{Lab, netns};
-use caracal_tests::{assert_full_matrix, await_settled, binary, exit_code, ip, possible, up};
+use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
+use caracal_tests::{assert_full_matrix, await_settled, binary, exit_code, ip};
 use serde_json::Value;
 
 /// Exit code, and the report.
@@ -51,7 +52,9 @@ fn assert_intact(lab: &Lab, from: &str, to: &str, places: &[&str]) {
     let (code, report) = trace(lab, from, to);
     assert_eq!(code, 0, "{report:#}");
     assert_eq!(broken(&report), None);
-    let hops = report["directions"][0]["hops"].as_array().unwrap();
+    // Two directions for each family, IPv4 first.
+    let there = 2 * (families(lab) - 1);
+    let hops = report["directions"][there]["hops"].as_array().unwrap();
     let mut seen: Vec<&str> = hops.iter().map(|h| h["place"].as_str().unwrap()).collect();
     seen.dedup();
     assert_eq!(seen, places, "{report:#}");
@@ -59,10 +62,21 @@ fn assert_intact(lab: &Lab, from: &str, to: &str, places: &[&str]) {
 
 #[test]
 fn the_first_broken_hop_is_named() {
-    if !possible("the_first_broken_hop_is_named", &["bridge"]) {
-        return;
-    }
-    let mut lab = up("cross-subnet", "e2e-trace");
+    let scenario = "the_first_broken_hop_is_named";
+    let programs = ["bridge"];
+    on_each_stack(
+        scenario,
+        &programs,
+        "cross-subnet",
+        "e2e-trace",
+        first_broken,
+    );
+}
+
+fn first_broken(mut lab: Lab) {
+    let family = focus(&lab);
+    let tunnel = either(family, "vxlan.calico", "vxlan-v6.calico");
+    let node3 = address_of(&lab, "node3", family);
     await_settled(&lab);
     assert_full_matrix(&lab);
     let over_vxlan = ["node1/p1", "node1", "router", "node3", "node3/p1"];
@@ -73,7 +87,10 @@ fn the_first_broken_hop_is_named() {
     let pod = |label: &str| {
         let pods = &lab.state().pods;
         let pod = pods.iter().find(|p| p.label() == label).unwrap();
-        (pod.address.unwrap(), pod.host_interface.clone().unwrap())
+        (
+            pod.address_of(family).unwrap(),
+            pod.host_interface.clone().unwrap(),
+        )
     };
     let (_, near) = pod("node1/p1");
     let (address, far) = pod("node3/p1");
@@ -81,11 +98,14 @@ fn the_first_broken_hop_is_named() {
     lab.stop_node("node1").unwrap();
     lab.stop_node("node3").unwrap();
 
-    let (code, fdb) = shell(&lab, "node1", "bridge fdb show dev vxlan.calico");
+    let (code, fdb) = shell(&lab, "node1", &format!("bridge fdb show dev {tunnel}"));
     assert_eq!(code, 0);
-    let entry = fdb.lines().find(|l| l.contains("dst 10.0.2.11")).unwrap();
+    let entry = fdb
+        .lines()
+        .find(|l| l.contains(&format!("dst {node3}")))
+        .unwrap();
     let mac = entry.split_whitespace().next().unwrap();
-    let entry = format!("{mac} dev vxlan.calico dst 10.0.2.11");
+    let entry = format!("{mac} dev {tunnel} dst {node3}");
     assert_eq!(
         shell(&lab, "node1", &format!("bridge fdb del {entry}")).0,
         0
@@ -100,22 +120,28 @@ fn the_first_broken_hop_is_named() {
     // The blackhole of the block is what is left.
     ip(&lab, "node3", &[&format!("route del {address} dev {far}")]);
     assert_broken(&lab, "node3", "blackhole");
-    let back = format!("route add {address} dev {far} scope link proto 80 metric 1024");
+    let scope = either(family, "scope link", "");
+    let back = format!("route add {address} dev {far} {scope} proto 80 metric 1024");
     ip(&lab, "node3", &[&back]);
 
     let forwarding = |value| {
         let netns = lab.netns("node3").unwrap();
-        netns::sysctl(&netns, "net/ipv4/ip_forward", value, false).unwrap();
+        let key = either(
+            family,
+            "net/ipv4/ip_forward",
+            "net/ipv6/conf/all/forwarding",
+        );
+        netns::sysctl(&netns, key, value, false).unwrap();
     };
     forwarding("0");
     assert_broken(&lab, "node3", "forwarding is 0");
     forwarding("1");
 
-    ip(&lab, "node3", &["link set vxlan.calico down"]);
-    assert_broken(&lab, "node3", "vxlan.calico is down");
+    ip(&lab, "node3", &[&format!("link set {tunnel} down")]);
+    assert_broken(&lab, "node3", &format!("{tunnel} is down"));
 
     ip(&lab, "router", &["link set eth1 mtu 1400"]);
-    assert_broken(&lab, "router", "packets of 1500 octets do not fit");
+    assert_broken(&lab, "router", "octets do not fit");
     ip(&lab, "router", &["link set eth1 mtu 1500"]);
 
     ip(&lab, "node1", &[&format!("link set {near} down")]);
