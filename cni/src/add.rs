@@ -10,12 +10,13 @@ use caracal_datastore::store::Store;
 use caracal_model::announcement::Announcement;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::txn::Compare;
 
-use crate::addresses;
+use crate::addresses::{self, Holding};
 use crate::attachment::{Workload, handle_of_alias};
 use crate::call::{Call, Milestone, Progress};
 use crate::del;
-use crate::endpoint::{self, Known};
+use crate::endpoint::{self, Fresh, Known};
 use crate::error::{CniError, chain};
 use crate::gates;
 use crate::kernel::HOST_MAC;
@@ -36,6 +37,8 @@ use crate::tombstones::{self, Patience};
 struct Obtained {
     addresses: Vec<Prefix>,
     destinations: Vec<Prefix>,
+    /// What must still be so when the endpoint is written.
+    proof: Option<Compare>,
 }
 
 /// Attaches the container.
@@ -115,7 +118,12 @@ async fn attach<S: Store>(
     progress(Milestone::PodConfigured);
 
     let mac = pair.pod.mac.unwrap_or(site.mac);
-    let revision = endpoint::write(store, &call.attachment, &plan.addresses, &mac, known).await?;
+    let fresh = Fresh {
+        addresses: &plan.addresses,
+        mac: &mac,
+        proof: obtained.proof.as_ref(),
+    };
+    let revision = endpoint::write(store, &call.attachment, &fresh, known).await?;
     progress(Milestone::EndpointWritten);
 
     let routed = async {
@@ -220,11 +228,12 @@ async fn with_own_addresses<S: Store>(
         held
     };
     let (held, pair) = tokio::join!(addresses, make_pair(site));
-    let (held, pair) = (held?, pair?);
+    let (Holding { held, proof }, pair) = (held?, pair?);
     let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
     let obtained = Obtained {
         destinations: default_routes(call, &addresses),
         addresses,
+        proof,
     };
     Ok((obtained, pair))
 }
@@ -279,6 +288,7 @@ impl Obtained {
         Self {
             addresses,
             destinations,
+            proof: None,
         }
     }
 }

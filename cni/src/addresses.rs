@@ -11,7 +11,7 @@ use caracal_ipam::request::{AssignIpRequest, AssignRequest, Target};
 use caracal_model::names::{HandleId, NodeName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::ip_pool::AllowedUse;
-use caracal_model::txn::KeyValue;
+use caracal_model::txn::{Compare, KeyValue};
 
 use crate::attachment::{Attachment, calicos_handle};
 use crate::spec::Wishes;
@@ -24,6 +24,16 @@ pub struct Held {
     pub address: IpAddr,
     /// The block it is from.
     pub block: Prefix,
+}
+
+/// What an attachment holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The addresses, IPv4 first.
+    pub held: Vec<Held>,
+    /// When an earlier call took them: that the handle is still as it was read. An attachment without endpoint may look
+    /// dead for long enough by then to be collected, and what is released is somebody else's the moment after.
+    pub proof: Option<Compare>,
 }
 
 /// Why there are no addresses, or why they could not be released.
@@ -87,21 +97,23 @@ pub async fn hold<S: Store>(
     attachment: &Attachment,
     wishes: &Wishes,
     handle: Option<&KeyValue>,
-) -> Result<Vec<Held>, AddressError> {
-    if handle.is_some() {
+) -> Result<Holding, AddressError> {
+    if let Some(handle) = handle {
         let held = held(store, &attachment.handle()).await?;
         if fits(&held, wishes) {
-            return Ok(held);
+            let proof = Some(Compare::Unchanged(handle.key.clone(), handle.mod_revision));
+            return Ok(Holding { held, proof });
         }
         release(store, &attachment.handle(), &[]).await?;
     }
     if !wishes.addresses.is_empty() {
-        return take_named(store, attachment, &wishes.addresses).await;
+        let held = take_named(store, attachment, &wishes.addresses).await?;
+        return Ok(Holding { held, proof: None });
     }
     let mut turn = Turn::wait(run_dir).await;
     let held = take(store, attachment, wishes, turn.likely()).await?;
     turn.remember(held.iter().map(|h| h.block));
-    Ok(held)
+    Ok(Holding { held, proof: None })
 }
 
 /// True when what is held is what would be taken now.

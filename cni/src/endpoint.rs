@@ -46,6 +46,15 @@ pub enum EndpointError {
         /// The key.
         key: String,
     },
+    /// The addresses of an earlier try were released in the meantime.
+    #[error(
+        "{key} has changed: the addresses of an earlier try of this ADD were released meanwhile \
+         (it was given up for dead, or deleted); the next try takes new ones"
+    )]
+    Released {
+        /// The handle's key.
+        key: String,
+    },
     /// No randomness.
     #[error("cannot make a UUID")]
     Uid(#[source] io::Error),
@@ -57,7 +66,10 @@ impl EndpointError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.is_transient(),
-            Self::UnknownNode { .. } | Self::Locked | Self::Contended { .. } => true,
+            Self::UnknownNode { .. }
+            | Self::Locked
+            | Self::Contended { .. }
+            | Self::Released { .. } => true,
             Self::Uid(_) => false,
         }
     }
@@ -131,6 +143,30 @@ fn is_locked(cluster: &[u8]) -> bool {
     value["spec"]["datastoreReady"] == Value::Bool(false)
 }
 
+/// What is new of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh<'a> {
+    /// The pod's addresses.
+    pub addresses: &'a [Prefix],
+    /// The MAC of the pod's interface.
+    pub mac: &'a Mac,
+    /// What must be so in the moment of writing: that the addresses of an earlier try are held still.
+    pub proof: Option<&'a Compare>,
+}
+
+impl Fresh<'_> {
+    fn check(&self, known: &Known) -> Result<(), EndpointError> {
+        let Some(Compare::Unchanged(key, revision)) = self.proof else {
+            return Ok(());
+        };
+        let now = known.handle.as_ref().map(|stored| stored.mod_revision);
+        match now == Some(*revision) {
+            true => Ok(()),
+            false => Err(EndpointError::Released { key: key.clone() }),
+        }
+    }
+}
+
 /// Writes the endpoint, and the profile that it needs when there is none. Answers with the revision of that.
 ///
 /// # Errors
@@ -138,12 +174,12 @@ fn is_locked(cluster: &[u8]) -> bool {
 pub async fn write<S: Store>(
     store: &S,
     attachment: &Attachment,
-    addresses: &[Prefix],
-    mac: &Mac,
+    fresh: &Fresh<'_>,
     mut known: Known,
 ) -> Result<i64, EndpointError> {
     for _ in 0..TRIES {
-        let txn = draft(attachment, addresses, mac, &known)?;
+        fresh.check(&known)?;
+        let txn = draft(attachment, fresh, &known)?;
         match store.commit(&txn).await.map_err(EndpointError::Store)? {
             TxnOutcome::Committed(revision) => {
                 tracing::debug!(revision, "endpoint written");
@@ -157,19 +193,15 @@ pub async fn write<S: Store>(
     })
 }
 
-fn draft(
-    attachment: &Attachment,
-    addresses: &[Prefix],
-    mac: &Mac,
-    known: &Known,
-) -> Result<Txn, EndpointError> {
+fn draft(attachment: &Attachment, fresh: &Fresh<'_>, known: &Known) -> Result<Txn, EndpointError> {
     let now = Timestamp::from(SystemTime::now());
     let uid = || fresh_uid().map_err(EndpointError::Uid);
     let birth = match known.endpoint() {
         Some(previous) => Birth::Update(Box::new(previous)),
         None => Birth::Create { uid: uid()?, now },
     };
-    let value = attachment.endpoint(addresses, mac, birth).to_json();
+    let endpoint = attachment.endpoint(fresh.addresses, fresh.mac, birth);
+    let value = endpoint.to_json();
     let key = attachment.endpoint_key().to_path();
     let mut txn = match &known.endpoint {
         Some(stored) => Txn::new().update(key, stored.mod_revision, value),
@@ -180,6 +212,7 @@ fn draft(
     {
         txn = txn.create(key.to_path(), value.to_string().into_bytes());
     }
+    txn.compare.extend(fresh.proof.cloned());
     Ok(txn)
 }
 
@@ -238,3 +271,6 @@ fn is_of_container(endpoint: &[u8], container_id: &str) -> bool {
     let value: Value = serde_json::from_slice(endpoint).unwrap_or_default();
     value["spec"]["containerID"].as_str() == Some(container_id)
 }
+
+#[cfg(test)]
+mod tests;

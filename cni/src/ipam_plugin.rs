@@ -37,7 +37,8 @@ pub async fn add<S: Store>(
     let handle = known.handle.as_ref();
     let held = match addresses::hold(store, &call.dirs.run, &call.attachment, &wishes, handle).await
     {
-        Ok(held) => held,
+        // The endpoint is the main plugin's to write.
+        Ok(holding) => holding.held,
         Err(error) => {
             del::release_or_leave(call, store, &|_| {}).await?;
             return Err(error.into());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use caracal_model::names::PoolName;
 use caracal_model::net::Prefix;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::allocation::Allocation;
 use crate::view::View;
@@ -16,13 +16,26 @@ pub struct Fill {
     /// The range.
     pub cidr: Prefix,
     /// Number of addresses.
+    #[serde(serialize_with = "number")]
     pub total: u128,
     /// Held, cooling ones included.
+    #[serde(serialize_with = "number")]
     pub in_use: u128,
     /// Reserved and not held.
+    #[serde(serialize_with = "number")]
     pub reserved: u128,
     /// The rest.
+    #[serde(serialize_with = "number")]
     pub free: u128,
+}
+
+/// JSON's readers have whole numbers of 64 bits, and a pool of IPv6 has more addresses: its counts are as exact as a
+/// floating-point number is.
+fn number<S: Serializer>(count: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    match u64::try_from(*count) {
+        Ok(count) => serializer.serialize_u64(count),
+        Err(_) => serializer.serialize_f64(*count as f64),
+    }
 }
 
 /// A pool with its blocks.

@@ -3,7 +3,7 @@
 //! collector has run, nothing that a crash left is held by anybody (GC-9).
 //!
 //! The model's rules are those of the world: a runtime has the CNI plugin end an attachment, again and again until that
-//! succeeds, before it makes it anew; a plugin's call has a deadline much shorter than the grace period; and an interface goes with its pod's
+//! succeeds, before it makes it anew (but one that calls a killed ADD again instead is searched as well); a plugin's call has a deadline much shorter than the grace period; and an interface goes with its pod's
 //! network namespace, which the runtime deletes at some time after a plugin died.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -48,12 +48,14 @@ enum Call {
 /// A plugin's call, one I/O at a time, in the plugin's order.
 #[derive(Clone, Debug)]
 enum Plugin {
+    /// ADD: looks what an earlier call has taken.
+    Looking,
     /// ADD: takes the address.
     Taking(Box<Actor>),
-    /// ADD: the pair of interfaces.
-    Wiring(IpAddr),
-    /// ADD: the endpoint.
-    Writing(IpAddr),
+    /// ADD: the pair of interfaces. The handle's revision, when an earlier call took the address.
+    Wiring(IpAddr, Option<i64>),
+    /// ADD: the endpoint, in one transaction with the proof that the handle is as it was.
+    Writing(IpAddr, Option<i64>),
     /// DEL: the endpoint, if it is of this container.
     Forgetting,
     /// DEL: the interface.
@@ -62,11 +64,26 @@ enum Plugin {
     Releasing(Box<Actor>),
 }
 
+/// What a runtime does after an ADD that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterAKill {
+    /// It gives the container up.
+    GivesUp,
+    /// It calls ADD again for the same container, whenever that may be.
+    CallsAgain {
+        /// Whether the endpoint is written only while the handle is as it was read. Without that the search has to find
+        /// a living pod that lost its address.
+        proves: bool,
+    },
+}
+
 #[derive(Clone, Debug)]
 struct Branch {
     world: World,
     /// Who has the interface.
     interface: Option<u8>,
+    /// How the runtime goes on after an ADD that was killed.
+    after_a_kill: AfterAKill,
     /// Containers whose plugin died: their network namespace goes some time.
     doomed: BTreeSet<u8>,
     calls: Vec<Call>,
@@ -152,13 +169,20 @@ fn snapshot(world: &World) -> Snapshot {
 }
 
 impl Branch {
-    fn new(calls: &[Call], crashes: usize, vandals: usize, grace: u32) -> Self {
+    fn new(
+        calls: &[Call],
+        after_a_kill: AfterAKill,
+        crashes: usize,
+        vandals: usize,
+        grace: u32,
+    ) -> Self {
         Self {
             world: World::default()
                 .with(pool("p", "10.0.0.0/31", 31))
                 .with(config(|_| {}))
                 .with(node("node-0")),
             interface: None,
+            after_a_kill,
             doomed: BTreeSet::new(),
             calls: calls.to_vec(),
             running: None,
@@ -189,7 +213,10 @@ impl Branch {
                 Call::Add(c) => {
                     // Who makes a pod anew has seen the end of the one before.
                     self.alive.clear();
-                    (c, Plugin::Taking(Box::new(Actor::start(add(c)))))
+                    match self.after_a_kill {
+                        AfterAKill::GivesUp => (c, Plugin::Taking(Box::new(Actor::start(add(c))))),
+                        AfterAKill::CallsAgain { .. } => (c, Plugin::Looking),
+                    }
                 }
                 Call::Del(c) => {
                     self.alive.retain(|(alive, _)| *alive != c);
@@ -199,20 +226,32 @@ impl Branch {
             return;
         };
         let next = match plugin {
+            Plugin::Looking => {
+                let held = held_by(&self.world, &handle(container));
+                Some(match held.first() {
+                    Some(address) => Plugin::Wiring(*address, self.revision_of(container)),
+                    None => Plugin::Taking(Box::new(Actor::start(add(container)))),
+                })
+            }
             Plugin::Taking(mut actor) => {
                 actor.go(&mut self.world);
                 match actor.end() {
                     None => Some(Plugin::Taking(actor)),
-                    Some(End::Took(list)) => Some(Plugin::Wiring(list[0])),
+                    Some(End::Took(list)) => Some(Plugin::Wiring(list[0], None)),
                     Some(other) => panic!("{other:?}"),
                 }
             }
-            Plugin::Wiring(address) => {
+            Plugin::Wiring(address, proof) => {
                 // An older container's pair of this name goes: it is dead.
                 self.interface = Some(container);
-                Some(Plugin::Writing(address))
+                Some(Plugin::Writing(address, proof))
             }
-            Plugin::Writing(address) => {
+            Plugin::Writing(_, proof) if self.is_refuted(container, proof) => {
+                // The call fails and takes everything back; the runtime calls again.
+                self.calls.insert(0, Call::Add(container));
+                Some(Plugin::Forgetting)
+            }
+            Plugin::Writing(address, _) => {
                 write_endpoint(&mut self.world, container, address);
                 self.alive.push((container, address));
                 None
@@ -238,14 +277,30 @@ impl Branch {
         self.running = next.map(|plugin| (container, plugin));
     }
 
+    /// The revision of a container's handle.
+    fn revision_of(&self, container: u8) -> Option<i64> {
+        let key = Key::Handle(handle(container)).to_path();
+        self.world.keys.get(&key).map(|(revision, _)| *revision)
+    }
+
+    fn is_refuted(&self, container: u8, proof: Option<i64>) -> bool {
+        let proves = self.after_a_kill == AfterAKill::CallsAgain { proves: true };
+        proves && proof.is_some() && proof != self.revision_of(container)
+    }
+
     fn crash(&mut self) {
         if let Some((container, plugin)) = self.running.take() {
-            self.doomed.insert(container);
-            let ending = matches!(
+            let ends = matches!(
                 plugin,
                 Plugin::Forgetting | Plugin::Cutting | Plugin::Releasing(_)
             );
-            if ending {
+            if !ends && self.after_a_kill != AfterAKill::GivesUp {
+                self.calls.insert(0, Call::Add(container));
+                self.crashes -= 1;
+                return;
+            }
+            self.doomed.insert(container);
+            if ends {
                 self.calls.insert(0, Call::Del(container));
             }
             self.crashes -= 1;
@@ -406,13 +461,19 @@ impl Search {
 }
 
 fn search(calls: &[Call], crashes: usize, vandals: usize, grace: u32) {
+    let branch = Branch::new(calls, AfterAKill::GivesUp, crashes, vandals, grace);
+    search_from(branch);
+}
+
+fn search_from(branch: Branch) {
+    let calls = branch.calls.clone();
     let mut search = Search {
         start: Instant::now(),
         seen: HashSet::new(),
         ends: 0,
         released: 0,
     };
-    search.explore(Branch::new(calls, crashes, vandals, grace));
+    search.explore(branch);
     println!(
         "{calls:?}: {} states, {} ends, the collector freed in {}",
         search.seen.len(),
@@ -441,6 +502,21 @@ fn every_interleaving_of_late_ends_with_the_collector() {
         0,
         2,
     );
+}
+
+#[test]
+fn every_interleaving_of_an_add_that_is_called_again_with_the_collector() {
+    let again = AfterAKill::CallsAgain { proves: true };
+    search_from(Branch::new(&[Call::Add(1)], again, 2, 0, 3));
+    search_from(Branch::new(&[Call::Add(1), Call::Add(2)], again, 1, 0, 2));
+}
+
+/// The search finds what the proof is for.
+#[test]
+#[should_panic(expected = "a living pod")]
+fn without_the_proof_an_add_that_is_called_again_loses_its_address() {
+    let again = AfterAKill::CallsAgain { proves: false };
+    search_from(Branch::new(&[Call::Add(1)], again, 2, 0, 3));
 }
 
 /// A node that was taken for dead comes back at any step of its collection: from then on nothing of it goes.

@@ -232,8 +232,9 @@ impl Folder {
             fs::create_dir_all(&root).map_err(file("make", &root))?;
             match fs::create_dir(&self.path) {
                 Ok(()) => break,
-                // The last other lab went away in between, and the folder of all labs with it.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && !root.exists() => {}
+                // The last other lab went away in between, and the folder of all labs with it; by now a third one may
+                // have made it again.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     let folder = self.path.display().to_string();
                     return Err(StateError::Exists {

@@ -39,11 +39,8 @@ pub fn dress(lab: &Lab, node: &str) {
 /// Commands that give a route to Calico, without a moment in which it is missing.
 fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
     let (dst, dev) = (&route.dst, route.dev.as_deref().unwrap_or_default());
-    // `ip` takes the family from the address, but for a route of IPv6 the metric is part of the key.
-    let has_scope = match route.destination().map(|p| p.family()) {
-        Some(Family::Ipv6) => "",
-        _ => " scope link",
-    };
+    // Whose metric is the one that both give a workload.
+    let is_ipv6 = route.destination().map(|p| p.family()) == Some(Family::Ipv6);
     let via = route.gateway.map(|g| g.to_string()).unwrap_or_default();
     let metric = route.metric.unwrap_or(0);
     match kind {
@@ -64,8 +61,9 @@ fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
         RouteKind::Vxlan => vec![format!(
             "route replace {dst} via {via} dev {dev} proto boot onlink"
         )],
+        RouteKind::Local if is_ipv6 => vec![format!("route replace {dst} dev {dev} proto boot")],
         RouteKind::Local => vec![
-            format!("route add {dst} dev {dev} proto boot{has_scope}"),
+            format!("route add {dst} dev {dev} proto boot scope link"),
             format!("route del {dst} dev {dev} proto {OURS} metric {metric}"),
         ],
         RouteKind::Underlay => Vec::new(),

@@ -208,12 +208,22 @@ impl RouteMonitor {
     /// # Panics
     /// With what was.
     pub fn assert_nothing_deleted(&self, what: &str) {
-        assert_eq!(
-            self.deleted(),
-            Vec::<String>::new(),
-            "{what}: routes deleted on {}",
-            self.node
-        );
+        self.assert_none(&self.deleted(), what);
+    }
+
+    /// Nothing of ours was deleted of a family.
+    ///
+    /// # Panics
+    /// With what was.
+    pub fn assert_nothing_deleted_of(&self, family: Family, what: &str) {
+        let mut deleted = self.deleted();
+        deleted.retain(|line| line.contains(':') == (family == Family::Ipv6));
+        self.assert_none(&deleted, what);
+    }
+
+    fn assert_none(&self, deleted: &[String], what: &str) {
+        let none: [String; 0] = [];
+        assert_eq!(deleted, none, "{what}: routes deleted on {}", self.node);
     }
 }
 

@@ -176,6 +176,16 @@ where
     }
 }
 
+/// `caracal ipam why …`, which is of IPv4 unless it is told otherwise.
+#[must_use]
+pub fn ipam_why<'a>(family: Family, arguments: &[&'a str]) -> Vec<&'a str> {
+    let flags: &[&str] = match family {
+        Family::Ipv4 => &[],
+        Family::Ipv6 => &["-6"],
+    };
+    [&["ipam", "why"], arguments, flags].concat()
+}
+
 /// The address of a node in a family.
 ///
 /// # Panics

@@ -10,7 +10,7 @@ use caracal_lab::cni::CniError;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::announcement::{Announcement, AwaitAnnouncement};
 use caracal_model::net::Prefix;
-use caracal_tests::stack::{address_of, focus, on_each_stack_of};
+use caracal_tests::stack::{address_of, families, focus, on_each_stack_of};
 use caracal_tests::{SECOND, assert_gone, await_settled};
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ fn announced(mut lab: Lab) {
     let answer = ask(&lab, address, revision, 20_000);
     let complete = Announcement {
         prefixes: vec![block],
-        sessions: 1,
+        sessions: families(&lab),
         missing: None,
     };
     assert_eq!(answer, complete);

@@ -24,7 +24,7 @@ const fn prefix(family: Family) -> (&'static str, &'static str) {
         ("10.244.250.0/26", "ipv4/block/10.244.250.0-26"),
         (
             "fd00:10:244:0:250::/122",
-            "ipv6/block/fd00-10-244-0-250---122",
+            "ipv6/block/fd00:10:244:0:250::-122",
         ),
     )
 }

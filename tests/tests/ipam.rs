@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use caracal_lab::state::PodState;
 use caracal_lab::{Lab, wait_until};
 use caracal_model::{Family, Prefix};
-use caracal_tests::stack::{either, focus, on_each_stack_of};
+use caracal_tests::stack::{either, focus, ipam_why, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled};
 use serde_json::Value;
 
@@ -189,18 +189,20 @@ fn orders_and_questions(lab: Lab) {
     let total = pool["fill"]["total"].as_f64().unwrap();
     assert_eq!(total, either(family, 65536.0, 2f64.powi(64)), "{shown}");
     assert_eq!(pool["blocks"].as_array().unwrap().len(), 2, "{shown}");
-    let flag = either(family, "-4", "-6");
     let text = lab
         .caracal("node1", &["ipam", "show", "--show-blocks"])
         .unwrap();
     assert!(text.contains("IP Pool") && text.contains("Block"), "{text}");
-    let why = json(&lab, &["ipam", "why", "node2", flag, "-o", "json"]);
-    assert_eq!(why["pools"][0]["reason"], "serves this node");
+    let why = json(&lab, &ipam_why(family, &["node2", "-o", "json"]));
+    let name = either(family, "default-ipv4-ippool", "default-ipv6-ippool");
+    let mut pools = why["pools"].as_array().unwrap().iter();
+    let pool = pools.find(|p| p["pool"] == name).unwrap();
+    assert_eq!(pool["reason"], "serves this node");
     assert_eq!(
         (&why["next"]["ownBlock"], &why["next"]["borrowed"]),
         (&true.into(), &false.into())
     );
-    assert_eq!(code(&lab, &["ipam", "why", "node9", flag]), NOT_FOUND);
+    assert_eq!(code(&lab, &ipam_why(family, &["node9"])), NOT_FOUND);
     let nobodys = either(family, "10.244.255.255", "fd00:10:244::ffff");
     assert_eq!(code(&lab, &["ipam", "show", "--ip", nobodys]), NOT_FOUND);
     assert_eq!(
@@ -224,9 +226,7 @@ fn orders_and_questions(lab: Lab) {
         stored.contains(r#""auto_allocate_blocks":true"#),
         "{stored}"
     );
-    let why = lab
-        .caracal("node1", &["ipam", "why", "node1", flag])
-        .unwrap();
+    let why = lab.caracal("node1", &ipam_why(family, &["node1"])).unwrap();
     assert!(
         why.contains("no: it holds 1 blocks and may hold 1"),
         "{why}"

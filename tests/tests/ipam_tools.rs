@@ -15,7 +15,7 @@ use caracal_model::resource::node::NodeSpec;
 use caracal_model::resource::{IpPool, Kind, Node};
 use caracal_model::txn::{Txn, TxnOutcome};
 use caracal_model::{Family, Key, Prefix};
-use caracal_tests::stack::either;
+use caracal_tests::stack::{either, ipam_why};
 use caracal_tests::{binary, possible};
 use serde_json::{Value, json};
 
@@ -145,7 +145,7 @@ impl Bench {
     }
 }
 
-const fn other(family: Family) -> Family {
+const fn other_family(family: Family) -> Family {
     either(family, Family::Ipv6, Family::Ipv4)
 }
 
@@ -162,7 +162,7 @@ fn bench(scenario: &str, family: Family) -> Option<Bench> {
         pool(family, "team", "10.2.0.0/29", |spec| {
             spec.namespace_selector = "team == 'red'".to_owned();
         }),
-        pool(other(family), "other", "10.3.0.0/29", |_| {}),
+        pool(other_family(family), "other", "10.3.0.0/29", |_| {}),
         node("node-a"),
         node("node-b"),
         node("node-c"),
@@ -181,7 +181,6 @@ fn every_question_in_json() {
 
 fn questions(bench: &Bench) {
     let family = bench.family;
-    let flag = either(family, "-4", "-6");
     bench.take("node-a", "net.a", 3, AllowedUse::Workload);
     bench.take("node-b", "net.b", 3, AllowedUse::Workload);
     let borrowed = bench.take("node-c", "net.c", 1, AllowedUse::Workload);
@@ -233,28 +232,28 @@ fn questions(bench: &Bench) {
     } else {
         "node-a"
     };
-    let why = bench.json(&["ipam", "why", other, flag]);
-    assert_eq!(why["next"]["ownBlock"], true, "{why}");
-    let why = bench.json(&["ipam", "why", "node-c", flag]);
-    assert_eq!(why["next"]["borrowed"], true, "{why}");
+    let told = bench.json(&ipam_why(family, &[other]));
+    assert_eq!(told["next"]["ownBlock"], true, "{told}");
+    let told = bench.json(&ipam_why(family, &["node-c"]));
+    assert_eq!(told["next"]["borrowed"], true, "{told}");
     let reason = |why: &Value, pool: &str| {
         let pools = why["pools"].as_array().unwrap().iter();
         let answer = pools.clone().find(|p| p["pool"] == pool).unwrap();
         answer["reason"].as_str().unwrap().to_owned()
     };
-    assert_eq!(reason(&why, "services"), "does not allow the use Workload");
-    assert_eq!(reason(&why, "team"), "does not select this namespace");
+    assert_eq!(reason(&told, "services"), "does not allow the use Workload");
+    assert_eq!(reason(&told, "team"), "does not select this namespace");
     // A namespace by the labels in its profile.
     let value = br#"{"spec":{"labelsToApply":{"pcns.team":"red"}}}"#;
     bench.create([(namespace::key("shop").to_path(), value.to_vec())]);
-    let why = bench.json(&["ipam", "why", "node-c", flag, "--namespace=shop"]);
-    assert_eq!(reason(&why, "team"), "serves this node");
-    assert_eq!(why["next"]["pool"], "team", "{why}");
-    let why = bench.json(&["ipam", "why", "node-c", flag, "--namespace=elsewhere"]);
-    assert_eq!(reason(&why, "team"), "does not select this namespace");
-    let why = bench.json(&["ipam", "why", "node-c", either(family, "-6", "-4")]);
-    assert_eq!(why["next"]["pool"], "other");
-    let says = bench.refused(NOT_FOUND, &["ipam", "why", "node-x", flag, "-o", "json"]);
+    let told = bench.json(&ipam_why(family, &["node-c", "--namespace=shop"]));
+    assert_eq!(reason(&told, "team"), "serves this node");
+    assert_eq!(told["next"]["pool"], "team", "{told}");
+    let told = bench.json(&ipam_why(family, &["node-c", "--namespace=elsewhere"]));
+    assert_eq!(reason(&told, "team"), "does not select this namespace");
+    let told = bench.json(&ipam_why(other_family(family), &["node-c"]));
+    assert_eq!(told["next"]["pool"], "other");
+    let says = bench.refused(NOT_FOUND, &ipam_why(family, &["node-x", "-o", "json"]));
     assert!(says.contains("known: node-a, node-b, node-c"), "{says}");
 }
 

@@ -500,6 +500,6 @@ fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
     probes.after(500);
     probes.assert_none_lost("IPv4, while the cluster becomes dual stack");
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("while the cluster becomes dual stack");
+        monitor.assert_nothing_deleted_of(Family::Ipv4, "while the cluster becomes dual stack");
     }
 }

@@ -196,7 +196,11 @@ endpoints:
 fn service_addresses_are_announced_where_their_endpoints_are() {
     let secrets = std::env::temp_dir().join(format!("caracal-services-{}", std::process::id()));
     let folder = |lab: &str| secrets.join(lab).display().to_string();
-    let text = |stack: Stack| topology(stack, &folder(&stack.lab("svc")));
+    let text = |stack: Stack| {
+        let secrets = folder(&stack.lab("svc"));
+        std::fs::create_dir_all(&secrets).unwrap();
+        topology(stack, &secrets)
+    };
     on_stacks(
         "service_addresses_are_announced_where_their_endpoints_are",
         &["bird", "birdc"],

@@ -143,6 +143,10 @@ fn first_broken(mut lab: Lab) {
     ip(&lab, "router", &["link set eth1 mtu 1400"]);
     assert_broken(&lab, "router", "octets do not fit");
     ip(&lab, "router", &["link set eth1 mtu 1500"]);
+    // With IPv6 the sender was told so, and remembers it for ten minutes (RFC 8201).
+    for place in ["node1/p1", "node1"] {
+        assert_eq!(shell(&lab, place, "ip -6 route flush cache").0, 0);
+    }
 
     ip(&lab, "node1", &[&format!("link set {near} down")]);
     assert_broken(&lab, "node1/p1", "no carrier");
