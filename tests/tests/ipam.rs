@@ -27,7 +27,7 @@ fn topology(grace: u64) -> String {
 }
 
 /// The pool of a family.
-fn pool<'a>(shown: &'a Value, family: Family) -> &'a Value {
+fn pool(shown: &Value, family: Family) -> &Value {
     let cidr = either(family, "10.244.0.0/16", "fd00:10:244::/64");
     let mut pools = shown["pools"].as_array().unwrap().iter();
     pools.find(|p| p["fill"]["cidr"] == cidr).unwrap()

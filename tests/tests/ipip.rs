@@ -6,13 +6,16 @@ use std::path::Path;
 use std::process::Command;
 
 use caracal_lab::{Lab, wait, wait_for};
+use caracal_model::Family;
 use caracal_tests::calico::{dress, forget, with_protocol};
 use caracal_tests::loss::{Probes, count};
+use caracal_tests::stack::Stack;
 use caracal_tests::uninstall::{Life, live};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, binary, caracals, example, possible, set_pool_modes,
     up, up_text,
 };
+use serde_json::json;
 
 /// Runs the body of a test here when this is the guest, else the test itself inside a guest.
 fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
@@ -179,6 +182,59 @@ fn ipip_pool_changes_its_mode_under_traffic() {
             probes.after(500);
         }
         probes.assert_none_lost("none → IPIP Always → CrossSubnet → VXLAN → none");
+    });
+}
+
+/// Both families in one cluster, each by its own mode: IPIP for IPv4, and VXLAN, then none, for IPv6. The change of the one is
+/// no matter of the other.
+#[test]
+fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
+    in_ipip_kernel("ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side", || {
+        use caracal_lab::ip::RouteKind::{Direct, Ipip, Vxlan};
+        let text = std::fs::read_to_string(example("ipip-always")).unwrap();
+        let text = Stack::Dual.with_pools(&text, |family| match family {
+            Family::Ipv4 => json!({"cidr": "10.244.0.0/16", "blockSize": 26, "ipipMode": "Always"}),
+            Family::Ipv6 => {
+                json!({"cidr": "fd00:10:244::/64", "blockSize": 122, "vxlanMode": "Always"})
+            }
+        });
+        let lab = up_text(&text, "ipip-always", "e2e-ipip46");
+        await_settled(&lab);
+        let segment = lab.topology().segments[0].name.value.clone();
+        let [ipip, vxlan] = [caracal_lab::witness::IPIP, "ip6 and udp port 4789"]
+            .map(|filter| lab.capture_segment(&segment, filter).unwrap());
+        assert_full_matrix(&lab);
+        for capture in [ipip, vxlan] {
+            let seen = capture.wait_for(2, 60 * SECOND);
+            seen.expect("packets of both families in their own encapsulation");
+        }
+        let nodes = caracals(&lab);
+        let remote = nodes.len() - 1;
+        let await_routes = |what: &str, wanted: [usize; 3]| {
+            for node in &nodes {
+                let seen = || [Ipip, Vxlan, Direct].map(|k| count(&lab, node, k));
+                wait_for(60 * SECOND, what, seen, |n| *n == wanted)
+                    .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(node, 40)));
+            }
+        };
+        await_routes("IPIP and VXLAN", [remote, remote, 0]);
+        // One pair, both families: the guest has one CPU.
+        let probes = Probes::start_at(&lab, &[("node1/p1", "node2/p1")], 300);
+        probes.after(300);
+        let key = "/calico/resources/v3/projectcalico.org/ippools/default-ipv6-ippool";
+        let pool = lab.etcdctl(&["get", key, "--print-value-only"], b"");
+        let mut pool: serde_json::Value = serde_json::from_str(&pool.unwrap()).unwrap();
+        for (mode, wanted) in [
+            ("Never", [remote, 0, remote]),
+            ("Always", [remote, remote, 0]),
+        ] {
+            pool["spec"]["vxlanMode"] = mode.into();
+            let value = pool.to_string();
+            lab.etcdctl(&["put", key], value.as_bytes()).unwrap();
+            await_routes(&format!("IPIP, and IPv6 with vxlanMode {mode}"), wanted);
+            probes.after(300);
+        }
+        probes.assert_none_lost("IPIP on IPv4, and IPv6: VXLAN → host-gw → VXLAN");
     });
 }
 

@@ -276,8 +276,8 @@ fn services(lab: &Lab, secrets: &Path) {
     let told = apply(&documents(site, "n2", "n1"), &[]);
     assert!(told.contains("2 written"), "{told}");
     assert!(apply(&documents(site, "n2", "n1"), &[]).contains("0 written"));
-    let external = bird.await_from(&external, &["n2"]);
-    assert!(external.contains("(64512,7)"), "{external}");
+    let one = bird.await_from(&external, &["n2"]);
+    assert!(one.contains("(64512,7)"), "{one}");
     bird.await_from(&cluster, &["n2"]);
     let kernel = lab.routes("n1").unwrap();
     let served_ranges = site.ranges.map(|range| range.parse::<Prefix>().unwrap());

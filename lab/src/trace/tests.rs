@@ -147,6 +147,24 @@ fn an_intact_way_is_walked_to_its_end() {
     assert_eq!(places, ["a/p", "a", "a", "a", "b", "b/p"]);
 }
 
+#[test]
+fn the_tunnel_of_the_other_family_is_passed_over() {
+    let mut world = World::healthy();
+    for node in ["a", "b"] {
+        let mut other = interface(
+            "vxlan-v6.calico",
+            "vxlan",
+            1430,
+            "fd00::1",
+            "66:06:06:06:06:06",
+        );
+        other.vxlan = Some((4096, 4789, Some(ip("fd00:10::1"))));
+        world.interfaces.get_mut(node).unwrap().insert(0, other);
+    }
+    let direction = world.walk();
+    assert_eq!(direction.broken(), None, "{direction:#?}");
+}
+
 type Fault = fn(&mut World);
 
 /// What is done, where packets stop, and words of the reason.
