@@ -198,6 +198,8 @@ fn service_addresses_are_announced_where_their_endpoints_are() {
     let folder = |lab: &str| secrets.join(lab).display().to_string();
     let text = |stack: Stack| {
         let secrets = folder(&stack.lab("svc"));
+        // Of an earlier run that failed.
+        let _removed = std::fs::remove_dir_all(&secrets);
         std::fs::create_dir_all(&secrets).unwrap();
         topology(stack, &secrets)
     };
