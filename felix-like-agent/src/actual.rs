@@ -63,6 +63,18 @@ impl ActualRoute {
         }
     }
 
+    /// True when it needs no change to be a wanted route.
+    #[must_use]
+    pub fn satisfies(&self, wanted: &Route) -> bool {
+        let same_way =
+            matches!(&self.target, ActualTarget::Known(target) if target.same_way(&wanted.target));
+        same_way
+            && self.tos == 0
+            && self.key() == wanted.key()
+            && self.protocol == wanted.protocol
+            && self.mtu == wanted.mtu
+    }
+
     /// The next hops; empty for blackholes and foreign kinds.
     #[must_use]
     pub fn next_hops(&self) -> &[NextHop] {

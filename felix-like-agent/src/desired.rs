@@ -155,15 +155,6 @@ impl Route {
             metric: self.metric,
         }
     }
-
-    /// True when a kernel route with these properties needs no change.
-    #[must_use]
-    pub fn satisfied_by(&self, other: &Self) -> bool {
-        self.key() == other.key()
-            && self.protocol == other.protocol
-            && self.mtu == other.mtu
-            && self.target.same_way(&other.target)
-    }
 }
 
 impl fmt::Display for Route {

@@ -2,6 +2,7 @@
 //! neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
 mod held;
+mod side_by_side;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -12,10 +13,13 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
+use crate::desired::{
+    Desired, PlannedRoute, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem,
+};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
+use side_by_side::side_by_side;
 
 /// How sure we are that what is not desired is unwanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -226,7 +230,7 @@ fn route_state<'a>(desired: &Desired, route: &Route, actual: &'a Actual) -> Rout
     if same_key.peek().is_none() {
         return RouteState::Missing;
     }
-    if there.iter().any(|r| is_right(route, r)) {
+    if there.iter().any(|r| r.satisfies(route)) {
         return RouteState::Right;
     }
     // A replacement hits the first one, so all of them must be ours.
@@ -237,13 +241,7 @@ fn route_state<'a>(desired: &Desired, route: &Route, actual: &'a Actual) -> Rout
 
 fn is_there(route: &Route, actual: &Actual) -> bool {
     let there = actual.routes.get(&route.key());
-    there.is_some_and(|there| there.iter().any(|r| is_right(route, r)))
-}
-
-fn is_right(route: &Route, there: &ActualRoute) -> bool {
-    there
-        .known()
-        .is_some_and(|known| route.satisfied_by(&known))
+    there.is_some_and(|there| there.iter().any(|r| r.satisfies(route)))
 }
 
 struct Ops<'a> {
@@ -315,44 +313,58 @@ impl Ops<'_> {
     }
 
     fn neighbours(&mut self, actual: &Actual) {
-        for (key, mac) in &self.desired.neighbours {
-            let there = actual.neighbours.get(key);
-            if !self.blocked.contains(&key.link)
-                && there.is_none_or(|n| !n.permanent || n.mac != Some(*mac))
-            {
-                self.puts.push(Op::PutNeighbour(key.clone(), *mac));
-            }
-        }
-        for (key, there) in &actual.neighbours {
-            if self.desired.ownership.neighbour(key, there)
-                && !self.desired.neighbours.contains_key(key)
-                && !self.blocked.contains(&key.link)
-            {
+        for (key, wanted, there) in side_by_side(&self.desired.neighbours, &actual.neighbours) {
+            let put =
+                wanted.filter(|mac| there.is_none_or(|n| !n.permanent || n.mac != Some(**mac)));
+            let delete = || {
+                let ours = |n| self.desired.ownership.neighbour(key, n);
+                wanted.is_none() && there.is_some_and(ours)
+            };
+            if let Some(mac) = put {
+                if !self.blocked.contains(&key.link) {
+                    self.puts.push(Op::PutNeighbour(key.clone(), *mac));
+                }
+            } else if delete() && !self.blocked.contains(&key.link) {
                 self.deletes.push(Op::DeleteNeighbour(key.clone()));
             }
         }
     }
 
     fn fdb(&mut self, actual: &Actual) {
-        for (key, remote) in &self.desired.fdb {
-            if !self.blocked.contains(&key.link) && actual.fdb.get(key) != Some(remote) {
-                self.puts.push(Op::PutFdb(key.clone(), *remote));
+        for (key, wanted, there) in side_by_side(&self.desired.fdb, &actual.fdb) {
+            if wanted == there || self.blocked.contains(&key.link) {
+                continue;
             }
-        }
-        for (key, remote) in &actual.fdb {
-            if self.desired.ownership.fdb(key)
-                && !self.desired.fdb.contains_key(key)
-                && !self.blocked.contains(&key.link)
-            {
-                self.deletes.push(Op::DeleteFdb(key.clone(), *remote));
+            match (wanted, there) {
+                (Some(remote), _) => self.puts.push(Op::PutFdb(key.clone(), *remote)),
+                (None, Some(remote)) if self.desired.ownership.fdb(key) => {
+                    self.deletes.push(Op::DeleteFdb(key.clone(), *remote));
+                }
+                (None, _) => {}
             }
         }
     }
 
     fn routes(&mut self, actual: &Actual) {
+        // Nearly all routes are as they should be, nearly always: what follows looks at the rest.
+        let mut wanted: Vec<&PlannedRoute> = Vec::new();
+        let mut there: Vec<&[ActualRoute]> = Vec::new();
+        let planned = self.desired.routes.values().map(|p| (p.route.key(), p));
+        let held = actual
+            .routes
+            .iter()
+            .map(|(key, all)| (*key, all.as_slice()));
+        for (_, planned, routes) in side_by_side(planned, held) {
+            if let (Some(planned), Some([only])) = (planned, routes)
+                && only.satisfies(&planned.route)
+            {
+                continue;
+            }
+            wanted.extend(planned);
+            there.extend(routes);
+        }
         // IPv6 takes a route through a VTEP only once the VTEP itself is on the tunnel's link.
-        let (vteps, others): (Vec<_>, Vec<_>) =
-            self.desired.routes.values().partition(|p| p.is_vtep());
+        let (vteps, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|p| p.is_vtep());
         for planned in vteps.into_iter().chain(others) {
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {
@@ -369,7 +381,7 @@ impl Ops<'_> {
                 RouteState::Right | RouteState::Foreign(_) => {}
             }
         }
-        for routes in actual.routes.values() {
+        for routes in there {
             self.sweep(routes, actual);
         }
     }
@@ -382,7 +394,7 @@ impl Ops<'_> {
         }
         let planned = self.desired.routes.get(&first.prefix);
         let wanted = planned.filter(|p| p.route.metric == first.metric);
-        let exact = wanted.and_then(|p| routes.iter().position(|r| is_right(&p.route, r)));
+        let exact = wanted.and_then(|p| routes.iter().position(|r| r.satisfies(&p.route)));
         let foreign =
             |r: &ActualRoute| r.tos == 0 && self.desired.ownership.route(r) == Owner::Foreign;
         // The one that stays, because it is right or is being replaced.

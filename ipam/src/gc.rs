@@ -20,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use caracal_model::Key;
-use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::ipam::AffinityState;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::{Snapshot, Versioned};
+use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 use caracal_model::txn::{Compare, KeyValue};
 
 use crate::allocation::{Allocation, Purpose};
@@ -126,8 +126,8 @@ impl Collector {
     ) -> Vec<Collection> {
         let mut by_handle: BTreeMap<Option<String>, (Vec<Allocation>, bool)> = BTreeMap::new();
         let mut suspects = BTreeMap::new();
-        let blocks = snapshot.blocks.values();
-        for allocation in blocks.flat_map(|block| Allocation::of(block)) {
+        let blocks = snapshot.blocks.values().filter_map(|known| known.whole());
+        for allocation in blocks.flat_map(Allocation::of) {
             let entry = by_handle.entry(allocation.handle.clone()).or_default();
             if allocation.released_at.is_some() {
                 continue;
@@ -174,10 +174,9 @@ impl Collector {
 
     /// GC-6.
     fn empty_blocks(&mut self, now: Instant, snapshot: &Snapshot) -> Vec<Collection> {
-        let owner = Owner::Host(self.me.clone());
         let mut empty = BTreeMap::new();
         let mut ripe = Vec::new();
-        let mut is_ripe = |block: &Versioned<Block>| {
+        let mut is_ripe = |block: &Versioned<KnownBlock>| {
             let key = (block.cidr, block.revision);
             let since = self.empty.get(&key).copied().unwrap_or(now);
             empty.insert(key, since);
@@ -189,7 +188,7 @@ impl Collector {
             });
             let own: Vec<_> = own
                 .filter_map(|(cidr, _)| snapshot.blocks.get(&cidr))
-                .filter(|block| block.owner().as_ref() == Some(&owner))
+                .filter(|block| block.host() == Some(&self.me))
                 .collect();
             let mut rest = own.len();
             for block in own.iter().filter(|block| is_idle(block)) {
@@ -200,7 +199,7 @@ impl Collector {
             }
         }
         let blocks = snapshot.blocks.values();
-        for block in blocks.filter(|block| block.affinity.is_none() && is_idle(block)) {
+        for block in blocks.filter(|block| block.owner.is_none() && is_idle(block)) {
             if is_ripe(block) {
                 ripe.push(Collection::Abandoned(block.cidr));
             }
@@ -214,9 +213,8 @@ impl Collector {
     pub fn orphans(&self, snapshot: &Snapshot) -> BTreeSet<NodeName> {
         let mut named: BTreeSet<NodeName> = BTreeSet::new();
         for block in snapshot.blocks.values() {
-            named.extend(block.owner().and_then(|owner| owner.node().cloned()));
-            let nodes = block.attributes.iter().filter_map(|a| a.node());
-            named.extend(nodes.map(NodeName::from));
+            let unknown = block.nodes().filter(|n| !snapshot.nodes.contains_key(*n));
+            named.extend(unknown.cloned());
         }
         let owners = snapshot.affinities.keys();
         named.extend(owners.filter_map(|(owner, _)| owner.node().cloned()));
@@ -263,9 +261,11 @@ impl Collector {
 }
 
 /// True when nothing is held, or only cools down: whether that is over is seen when the block is released.
-fn is_idle(block: &Block) -> bool {
-    let mut held = block.allocated();
-    block::is_empty(block) || held.all(|(_, _, attribute)| attribute.released_at.is_some())
+fn is_idle(block: &KnownBlock) -> bool {
+    block.whole().is_some_and(|block| {
+        let mut held = block.allocated();
+        block::is_empty(block) || held.all(|(_, _, attribute)| attribute.released_at.is_some())
+    })
 }
 
 fn collection(dead: &[Allocation], users: &Users) -> Collection {

@@ -233,24 +233,6 @@ impl Block {
             })
     }
 
-    /// Addresses in use by another node than the owner, with that node.
-    pub fn used_elsewhere(&self) -> impl Iterator<Item = (IpAddr, &str)> {
-        let owner = self
-            .affinity
-            .as_deref()
-            .map(|a| a.strip_prefix("host:").unwrap_or(a));
-        self.allocated()
-            .filter(|(_, _, attribute)| attribute.released_at.is_none())
-            .filter_map(|(_, address, attribute)| Some((address, attribute.node()?)))
-            .filter(move |(_, node)| Some(*node) != owner)
-    }
-
-    /// True when another node than the owner uses an address.
-    #[must_use]
-    pub fn is_borrowed(&self) -> bool {
-        self.used_elsewhere().next().is_some()
-    }
-
     /// Number of allocated addresses, cooling ones included.
     #[must_use]
     pub fn in_use(&self) -> usize {

@@ -4,7 +4,9 @@
 //! data give equal snapshots, but for values that never parsed. A value that does not parse never replaces
 //! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod known_block;
+
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -19,6 +21,8 @@ use crate::resource::{
     BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
     Node, WorkloadEndpoint,
 };
+
+pub use known_block::KnownBlock;
 
 /// A value with the revision of its last change. Cheap to clone.
 #[derive(Debug, PartialEq)]
@@ -94,6 +98,8 @@ pub enum Applied {
 pub struct Snapshot {
     /// Revision of the datastore.
     pub revision: i64,
+    /// The node whose blocks are kept whole ([`KnownBlock::whole`]); `None` = all are. Set before the first value.
+    pub whole_blocks_of: Option<NodeName>,
     /// Nodes.
     pub nodes: BTreeMap<NodeName, Versioned<Node>>,
     /// IP pools.
@@ -110,11 +116,8 @@ pub struct Snapshot {
     pub felix_configurations: BTreeMap<String, Versioned<FelixConfiguration>>,
     /// Workload endpoints by namespace and name.
     pub workloads: BTreeMap<(String, String), Versioned<WorkloadEndpoint>>,
-    /// Blocks.
-    pub blocks: BTreeMap<Prefix, Versioned<Block>>,
-    /// Blocks of which another node than the owner uses an address ([`Block::is_borrowed`]); kept by
-    /// [`Snapshot::apply`], because few are and looking at all addresses of a cluster takes long.
-    pub borrowed: BTreeSet<Prefix>,
+    /// Blocks; those that do not concern [`Snapshot::whole_blocks_of`] without their addresses' holders.
+    pub blocks: BTreeMap<Prefix, Versioned<KnownBlock>>,
     /// Affinities by owner and block.
     pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
     /// The IPAM configuration, when there is one.
@@ -202,15 +205,9 @@ impl Snapshot {
     ) -> Option<Result<(), (String, bool)>> {
         Some(match key {
             Key::Block(cidr) => {
-                let parsed = v.map(Block::from_json).map(|b| same_cidr(cidr, b));
-                let stored = set(&mut self.blocks, cidr, rev, parsed);
-                let block = self.blocks.get(&cidr);
-                if block.is_some_and(|block| block.is_borrowed()) {
-                    self.borrowed.insert(cidr);
-                } else {
-                    self.borrowed.remove(&cidr);
-                }
-                stored
+                let node = self.whole_blocks_of.as_ref();
+                let parsed = v.map(|value| known_block(cidr, value, node));
+                set(&mut self.blocks, cidr, rev, parsed)
             }
             Key::Affinity(owner, cidr) => set(
                 &mut self.affinities,
@@ -338,7 +335,7 @@ impl Snapshot {
 
     /// The block that holds an address or range.
     #[must_use]
-    pub fn block_of(&self, prefix: &Prefix) -> Option<&Versioned<Block>> {
+    pub fn block_of(&self, prefix: &Prefix) -> Option<&Versioned<KnownBlock>> {
         // Blocks do not overlap and are sorted by address, so it is the last one that starts at or before.
         let (_, block) = self
             .blocks
@@ -401,10 +398,10 @@ impl Snapshot {
     }
 }
 
-fn same_cidr(key: Prefix, block: Result<Block, Invalid>) -> Result<Block, Invalid> {
-    let block = block?;
+fn known_block(key: Prefix, value: &[u8], node: Option<&NodeName>) -> Result<KnownBlock, Invalid> {
+    let block = Block::from_json(value)?;
     if block.cidr == key {
-        return Ok(block);
+        return Ok(KnownBlock::of(block, node));
     }
     Err(Invalid(format!(
         "the block says {} under the key of {key}",

@@ -76,7 +76,8 @@ fn cluster() -> Snapshot {
         resources::claim(&mut snapshot, &node.into(), block.parse().unwrap());
     }
     // A workload of a has an address out of b's block.
-    let mut block = (*snapshot.blocks[&"10.244.1.0/26".parse().unwrap()]).clone();
+    let known = &snapshot.blocks[&"10.244.1.0/26".parse().unwrap()];
+    let mut block = known.whole().unwrap().clone();
     block.allocations[5] = Some(0);
     block.unallocated.retain(|ordinal| *ordinal != 5);
     block.attributes.push(

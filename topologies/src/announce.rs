@@ -65,13 +65,8 @@ fn borrowed(view: &View<'_>, held: &BTreeSet<Prefix>) -> BTreeSet<Prefix> {
         .blocks
         .iter()
         .filter(|(cidr, _)| !held.contains(cidr))
-        .flat_map(|(_, block)| block.allocated())
-        .filter(|(_, _, attribute)| {
-            attribute.node() == Some(view.name.as_str())
-                && attribute.usage().is_none()
-                && attribute.released_at.is_none()
-        })
-        .map(|(_, address, _)| Prefix::host(address))
+        .flat_map(|(_, block)| block.workloads_of(view.name))
+        .map(Prefix::host)
         .collect()
 }
 

@@ -336,7 +336,10 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
         let (cidr, affinity) = snapshot.affinities_of(&node).next().unwrap();
         assert_eq!(cidr, block);
         assert_eq!(affinity.state, AffinityState::Confirmed);
-        assert_eq!(snapshot.blocks[&block].allocations.len(), 64);
+        assert_eq!(
+            snapshot.blocks[&block].whole().unwrap().allocations.len(),
+            64
+        );
         claim(&mut snapshot, &node, "fd00::/64".parse().unwrap());
         assert_eq!(snapshot.blocks.len(), 1);
     }

@@ -17,7 +17,10 @@ const PODS: usize = 30;
 /// A datastore with so many nodes and blocks.
 #[must_use]
 pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
-    let mut snapshot = Snapshot::default();
+    let mut snapshot = Snapshot {
+        whole_blocks_of: Some("node0".into()),
+        ..Snapshot::default()
+    };
     let mut put = |path: String, value: Vec<u8>| {
         snapshot.apply(&path, Some(&value), 1);
     };

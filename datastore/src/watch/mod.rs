@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::Snapshot;
+use caracal_model::names::NodeName;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -112,6 +113,8 @@ impl View {
 /// Times of the watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
+    /// The node whose blocks are kept whole, see [`Snapshot::whole_blocks_of`]; `None` = all are.
+    pub whole_blocks_of: Option<NodeName>,
     /// Silence after which the view is lagging. A live stream is never silent for longer than a few seconds.
     pub lagging_after: Duration,
     /// Silence after which the stream is given up and opened anew.
@@ -137,6 +140,7 @@ pub struct WatchOptions {
 impl Default for WatchOptions {
     fn default() -> Self {
         Self {
+            whole_blocks_of: None,
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),

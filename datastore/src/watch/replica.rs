@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use caracal_model::keys::{self, Key};
+use caracal_model::names::NodeName;
 use caracal_model::resource::Kind;
 use caracal_model::snapshot::Applied;
 use caracal_model::txn::{KeyValue, Range};
@@ -74,12 +75,16 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(whole_blocks_of: Option<NodeName>) -> Self {
+        let snapshot = Snapshot {
+            whole_blocks_of,
+            ..Snapshot::default()
+        };
         Self {
             scope: scope(),
             known: HashMap::new(),
             hasher: RandomState::new(),
-            snapshot: Arc::default(),
+            snapshot: Arc::new(snapshot),
             listed: 0,
             revision: 0,
             dirty: false,

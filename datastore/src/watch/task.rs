@@ -51,7 +51,7 @@ impl<S: Store> Task<S> {
         Self {
             store,
             publisher: Publisher::new(sender, &options),
-            replica: Replica::new(),
+            replica: Replica::new(options.whole_blocks_of.clone()),
             liveness: Liveness::new(Instant::now()),
             outage: Outage::new(options.log_interval),
             failures: 0,

@@ -1,7 +1,9 @@
 //! Datastore ↔ RIB: sessions, own blocks, other nodes' blocks; and RIB ↔ plan.
 
-use caracal_model::ipam::{AffinityState, Block, Owner};
+use caracal_model::NodeName;
+use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
+use caracal_model::snapshot::KnownBlock;
 
 use super::{Code, Inputs, Observation, OwnBlock, Rib};
 
@@ -87,26 +89,25 @@ fn other_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
 }
 
 /// The other node that a block has been confirmed to, if its routes are to be had.
-fn reachable_owner<'a>(inputs: &Inputs<'_>, block: &'a Block) -> Option<&'a str> {
-    let owner = block.affinity.as_deref()?.strip_prefix("host:")?;
+fn reachable_owner<'a>(inputs: &Inputs<'_>, block: &'a KnownBlock) -> Option<&'a NodeName> {
+    let owner = block.host()?;
     let node = inputs.snapshot.nodes.get(owner)?;
     node.spec.address(block.cidr.family())?;
-    let key = (Owner::Host(owner.into()), block.cidr);
+    let key = (Owner::Host(owner.clone()), block.cidr);
     let state = inputs.snapshot.affinities.get(&key)?.state;
     let (_, pool) = inputs.snapshot.pool_of(&block.cidr)?;
-    let wanted = owner != inputs.me.as_str()
-        && state == AffinityState::Confirmed
-        && !pool.spec.disable_bgp_export;
+    let wanted =
+        owner != inputs.me && state == AffinityState::Confirmed && !pool.spec.disable_bgp_export;
     wanted.then_some(owner)
 }
 
 /// The plan has said itself why there is no route to a node.
-fn is_complained_of(inputs: &Inputs<'_>, owner: &str) -> bool {
+fn is_complained_of(inputs: &Inputs<'_>, owner: &NodeName) -> bool {
     inputs
         .desired
         .problems
         .iter()
-        .any(|problem| names(&problem.reason, owner))
+        .any(|problem| names(&problem.reason, owner.as_str()))
 }
 
 /// True when a sentence has this name or address in it, whole.

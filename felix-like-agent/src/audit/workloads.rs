@@ -60,9 +60,6 @@ fn is_allocated(inputs: &Inputs<'_>, address: &Prefix) -> bool {
     if inputs.snapshot.pool_of(address).is_none() {
         return true;
     }
-    inputs.snapshot.block_of(address).is_some_and(|block| {
-        block.allocated().any(|(_, allocated, attribute)| {
-            allocated == address.address() && attribute.released_at.is_none()
-        })
-    })
+    let block = inputs.snapshot.block_of(address);
+    block.is_some_and(|block| block.is_allocated(address.address()))
 }

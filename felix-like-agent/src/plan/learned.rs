@@ -100,14 +100,8 @@ fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
 
 /// True for one address of our block that another node uses.
 fn is_borrowed(planner: &Planner<'_>, prefix: Prefix) -> bool {
-    let inputs = planner.inputs;
-    prefix.is_host()
-        && inputs.snapshot.block_of(&prefix).is_some_and(|block| {
-            block.allocated().any(|(_, address, attribute)| {
-                address == prefix.address()
-                    && attribute.node().is_some_and(|n| n != inputs.me.as_str())
-            })
-        })
+    let block = planner.inputs.snapshot.block_of(&prefix);
+    prefix.is_host() && block.is_some_and(|block| block.is_elsewhere(prefix.address()))
 }
 
 fn one(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {

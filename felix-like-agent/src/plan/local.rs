@@ -26,8 +26,7 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
 fn own_blocks(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
     for block in inputs.snapshot.blocks.values() {
-        let owner = block.affinity.as_deref();
-        if owner.and_then(|o| o.strip_prefix("host:")) != Some(inputs.me.as_str()) {
+        if block.host() != Some(inputs.me) {
             continue;
         }
         planner.own_blocks.push(block.cidr);

@@ -33,6 +33,7 @@ use crate::settings::Settings;
 use complaints::Complaints;
 use encap::Sources;
 use pools::Pools;
+use remote::Remote;
 pub use resolve::Underlay;
 
 /// What this kernel can do; `Err` is the reason why not.
@@ -126,6 +127,8 @@ struct Planner<'a> {
     subnets: Vec<Prefix>,
     /// Next hops are few and routes are many.
     resolved: RefCell<HashMap<IpAddr, Option<NextHop>>>,
+    /// Nodes are fewer than their blocks, and the map of all nodes is a long way down.
+    remotes: HashMap<(&'a str, Family), Option<Remote<'a>>>,
 }
 
 /// This node in one family.
@@ -154,6 +157,7 @@ impl<'a> Planner<'a> {
             own_blocks: Vec::new(),
             subnets: inputs.links.subnets().collect(),
             resolved: RefCell::default(),
+            remotes: HashMap::new(),
         };
         for class in unclaimed {
             planner.problem(

@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use caracal_model::NodeName;
+use caracal_model::ipam::Owner;
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
@@ -14,7 +16,6 @@ use crate::desired::{IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vx
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
-    let me = inputs.me.as_str();
     for block in inputs.snapshot.blocks.values() {
         if !planner.family(block.cidr.family()) {
             continue;
@@ -23,32 +24,58 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
             planner.skip(block.cidr, "no pool covers this block");
             continue;
         };
-        let owner = match block.affinity.as_deref().map(host) {
-            Some(None) => continue,
-            Some(Some(name)) => Some(name),
-            None => None,
-        };
-        if let Some(owner) = owner.filter(|o| *o != me) {
-            to_node(planner, block.cidr, &pool, owner);
-        }
-        if inputs.snapshot.borrowed.contains(&block.cidr) {
-            for (address, node) in block.used_elsewhere().filter(|(_, node)| *node != me) {
-                to_node(planner, Prefix::host(address), &pool, node);
+        match &block.owner {
+            // Virtual owners are no place to send packets to.
+            Some(Owner::Virtual(_)) => continue,
+            Some(Owner::Host(owner)) if owner != inputs.me => {
+                to_node(planner, block.cidr, &pool, owner);
             }
+            Some(Owner::Host(_)) | None => {}
+        }
+        let elsewhere = block.used_elsewhere();
+        for (address, node) in elsewhere.filter(|(_, node)| *node != inputs.me) {
+            to_node(planner, Prefix::host(address), &pool, node);
         }
     }
 }
 
-/// The node in `host:NODE`; blocks of virtual owners make no routes. As [`Block::owner`], without an allocation, for there
-/// may be tens of thousands.
-fn host(affinity: &str) -> Option<&str> {
-    affinity.strip_prefix("host:")
+/// Another node as routes of one family to it need it.
+#[derive(Clone, Copy)]
+pub(super) struct Remote<'a> {
+    node: &'a Node,
+    address: IpAddr,
+    /// On our subnet.
+    same: bool,
 }
 
-fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str) {
+/// Looks a node up once for all of its blocks.
+fn remote<'a>(planner: &mut Planner<'a>, name: &'a NodeName, family: Family) -> Option<Remote<'a>> {
+    let key = (name.as_str(), family);
+    if let Some(found) = planner.remotes.get(&key) {
+        return *found;
+    }
+    let nodes = &planner.inputs.snapshot.nodes;
+    let found = nodes.get(name).and_then(|node| {
+        let address = node.spec.address(family)?;
+        Some(Remote {
+            node,
+            address,
+            same: planner.same_subnet(address),
+        })
+    });
+    planner.remotes.insert(key, found);
+    found
+}
+
+fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a NodeName) {
     let family = prefix.family();
-    let remote = planner.inputs.snapshot.nodes.get(name);
-    let Some((node, address)) = remote.and_then(|n| Some((n, n.spec.address(family)?))) else {
+    let Some(Remote {
+        node,
+        address,
+        same,
+    }) = remote(planner, name, family)
+    else {
+        let name = name.as_str();
         let sentence = format!(
             "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
             pool.name
@@ -58,7 +85,7 @@ fn to_node(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str) {
             .add("agent.no_node_address", &subject(pool), sentence, name);
         return;
     };
-    let same = planner.same_subnet(address);
+    let name = name.as_str();
     match decide(
         pool.ipip,
         pool.vxlan,

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use caracal_model::ipam::{
-    AllocationAttribute, Block, BlockAffinity, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE,
+    AllocationAttribute, Block, BlockAffinity, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, Owner,
 };
 use caracal_model::resource::node::NodeSpec;
 use caracal_model::resource::workload::WorkloadEndpointSpec;

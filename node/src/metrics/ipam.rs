@@ -85,11 +85,8 @@ fn by_pool<'a>(snapshot: &'a Snapshot, me: &NodeName) -> BTreeMap<&'a PoolName, 
             continue;
         };
         let used = pools.entry(pool).or_default();
-        let mine = block
-            .allocated()
-            .filter(|(.., attribute)| attribute.node() == Some(me.as_str()))
-            .count();
-        used.all += block.in_use();
+        let mine = block.used_by(me);
+        used.all += block.in_use as usize;
         used.mine += mine;
         if own.contains(cidr) {
             used.blocks += 1;

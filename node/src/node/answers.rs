@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
 use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::View;
 use caracal_model::Family;
 use caracal_model::ipam::AffinityState;
@@ -33,6 +34,7 @@ pub(super) enum Stage {
 
 /// The ways to the owners of all state.
 pub(super) struct Owners {
+    pub(super) store: EtcdStore,
     pub(super) view: watch::Receiver<View>,
     pub(super) speaker: SpeakerHandle,
     /// What the speaker has been told.
@@ -174,7 +176,7 @@ fn blocks(view: &View, config: &Config) -> Vec<BlockStatus> {
             BlockStatus {
                 cidr,
                 state: state.to_owned(),
-                in_use: block.map_or(0, |b| b.in_use()),
+                in_use: block.map_or(0, |b| b.in_use as usize),
                 size: usize::try_from(cidr.size()).unwrap_or(usize::MAX),
             }
         };

@@ -2,15 +2,19 @@
 //! owners and reads the kernel; it decides nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
 use caracal_agent::dataplane;
 use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, RouteKind};
 use caracal_agent::ownership::{Owner, is_tunnel_device};
 use caracal_bgp::rib::Explanation;
+use caracal_datastore::store::Store;
+use caracal_model::ipam;
 use caracal_model::resource::node::format_mac;
 use caracal_model::snapshot::Problem;
-use caracal_model::{NodeName, Prefix, Snapshot};
+use caracal_model::txn::Range;
+use caracal_model::{Key, NodeName, Prefix, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::answers::Owners;
@@ -142,8 +146,20 @@ pub(super) async fn explain(
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let mut problems = view.snapshot.problems();
     problems.extend(agent.problems.iter().cloned());
+    let read = match whole_block(owners, &view.snapshot, destination).await {
+        Ok(read) => read,
+        Err(reason) => {
+            problems.push(Problem {
+                code: "datastore.unreadable".to_owned(),
+                subject: destination.to_string(),
+                reason: format!("who has the address is not known: {reason}"),
+            });
+            None
+        }
+    };
     let facts = Facts {
         snapshot: &view.snapshot,
+        read: read.as_ref(),
         me,
         destination,
         desired,
@@ -153,9 +169,31 @@ pub(super) async fn explain(
     Ok(facts.explain(bgp, &problems))
 }
 
+/// The block of another node's address, which the snapshot holds without its addresses' holders.
+async fn whole_block(
+    owners: &Owners,
+    snapshot: &Snapshot,
+    destination: Prefix,
+) -> Result<Option<ipam::Block>, String> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let known = snapshot.block_of(&destination);
+    let Some(cidr) = known.filter(|b| b.whole().is_none()).map(|b| b.cidr) else {
+        return Ok(None);
+    };
+    let ranges = [Range::Key(Key::Block(cidr).to_path())];
+    let answer = tokio::time::timeout(LIMIT, owners.store.read(&ranges)).await;
+    let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
+    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    let stored = answer.ranges.into_iter().flatten().next();
+    let block = stored.map(|kv| ipam::Block::from_json(&kv.value));
+    block.transpose().map_err(|error| error.to_string())
+}
+
 /// What the answer is made of.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
+    /// The destination's block, where the snapshot has not all of it.
+    read: Option<&'a ipam::Block>,
     me: &'a NodeName,
     destination: Prefix,
     desired: &'a Desired,
@@ -175,12 +213,7 @@ impl Facts<'_> {
         };
         let in_step = planned.is_none_or(|(_, planned)| {
             let there = self.actual.routes.get(&planned.route.key());
-            there.is_some_and(|routes| {
-                routes
-                    .iter()
-                    .filter_map(ActualRoute::known)
-                    .any(|known| planned.route.satisfied_by(&known))
-            })
+            there.is_some_and(|routes| routes.iter().any(|r| r.satisfies(&planned.route)))
         });
         let needle = self.destination.to_string();
         Explained {
@@ -190,7 +223,7 @@ impl Facts<'_> {
             pool: self.pool(),
             block: self.snapshot.block_of(&self.destination).map(|b| Block {
                 cidr: b.cidr,
-                affinity: b.affinity.clone(),
+                affinity: b.owner.as_ref().map(ToString::to_string),
             }),
             allocation: self.allocation(),
             source,
@@ -294,7 +327,7 @@ impl Facts<'_> {
             }
         }
         let block = self.snapshot.block_of(&self.destination)?;
-        let node = block.affinity.as_deref()?.strip_prefix("host:")?;
+        let node = block.host()?;
         Some(format!("node {node}, whose block {} holds it", block.cidr))
     }
 
@@ -311,6 +344,7 @@ impl Facts<'_> {
 
     fn allocation(&self) -> Option<Allocation> {
         let block = self.snapshot.block_of(&self.destination)?;
+        let block = block.whole().or(self.read)?;
         let address = self.destination.address();
         let (_, _, attribute) = block
             .allocated()
@@ -403,12 +437,8 @@ impl Facts<'_> {
         if let Some(block) = self.snapshot.block_of(&self.destination) {
             let what = format!("block {}", block.cidr);
             add(Stage::Datastore, what, block.revision);
-            let owner = block
-                .affinity
-                .as_deref()
-                .and_then(|a| a.strip_prefix("host:"));
-            if let Some(node) = owner {
-                let owner = caracal_model::ipam::Owner::Host(node.into());
+            if let Some(node) = block.host() {
+                let owner = ipam::Owner::Host(node.clone());
                 if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
                     let what = format!("affinity of {node}");
                     add(Stage::Datastore, what, affinity.revision);

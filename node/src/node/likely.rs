@@ -3,20 +3,18 @@
 use std::path::PathBuf;
 
 use caracal_datastore::watch::View;
-use caracal_model::ipam::Owner;
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
 /// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no more.
 pub(super) async fn keep(run_dir: PathBuf, me: NodeName, mut view: watch::Receiver<View>) {
-    let owner = Owner::Host(me);
     let mut suggested: Vec<Prefix> = Vec::new();
     loop {
         let own: Vec<Prefix> = {
             let view = view.borrow_and_update();
             let blocks = view.snapshot.blocks.values();
-            let ours = blocks.filter(|block| block.owner().as_ref() == Some(&owner));
+            let ours = blocks.filter(|block| block.host() == Some(&me));
             ours.map(|block| block.cidr).collect()
         };
         if own != suggested && !own.is_empty() {

@@ -101,7 +101,11 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
 
     let (tunnel_problems, tunnel_problems_rx) = watch::channel(Vec::new());
     tell("reading the datastore".to_owned());
-    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
+    let options = WatchOptions {
+        whole_blocks_of: Some(config.node.clone()),
+        ..WatchOptions::default()
+    };
+    let mut view = caracal_datastore::watch::spawn(store.clone(), options);
     view.wait_for(|view| view.synced)
         .await
         .context("the watcher has ended")?;
@@ -218,7 +222,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     ));
     tokio::spawn(tunnels::keep(
         store.clone(),
-        Client::new(store),
+        Client::new(store.clone()),
         config.node.clone(),
         tunnels::Heard {
             view: view.clone(),
@@ -250,6 +254,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         drain: drain_status_rx,
     });
     let owners = Owners {
+        store,
         view,
         speaker: speaker.clone(),
         told: told_rx,

@@ -47,7 +47,7 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
         let route = &planned.route;
         let there = actual.routes.get(&route.key());
         let there = there.map_or(&[][..], Vec::as_slice);
-        let right = |r: &ActualRoute| r.known().is_some_and(|known| route.satisfied_by(&known));
+        let right = |r: &ActualRoute| r.satisfies(route);
         let taken = there.iter().any(|r| kernel.foreign().contains(r));
         let held = desired.held.contains_key(&route.prefix);
         if !there.iter().any(right) && !taken && !held {
@@ -108,11 +108,7 @@ fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
             continue;
         }
         let planned = desired.routes.get(&route.prefix);
-        let right = |p: &caracal_agent::desired::PlannedRoute| {
-            route
-                .known()
-                .is_some_and(|known| p.route.satisfied_by(&known))
-        };
+        let right = |p: &caracal_agent::desired::PlannedRoute| route.satisfies(&p.route);
         if !planned.is_some_and(right) && !desired.held.contains_key(&route.prefix) {
             return Err(format!("{route:?} is not wanted"));
         }

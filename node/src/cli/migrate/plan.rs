@@ -88,8 +88,8 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
 fn announced(snapshot: &Snapshot, me: &NodeName) -> BTreeMap<Prefix, Learned> {
     let address = |node: &NodeName, family: Family| snapshot.nodes.get(node)?.spec.address(family);
     let blocks = snapshot.blocks.iter().filter_map(|(cidr, block)| {
-        let owner = NodeName::from(block.affinity.as_deref()?.strip_prefix("host:")?);
-        let hop = address(&owner, cidr.family()).filter(|_| owner != *me)?;
+        let owner = block.host().filter(|owner| *owner != me)?;
+        let hop = address(owner, cidr.family())?;
         Some((*cidr, Learned::internal(hop)))
     });
     blocks.collect()

@@ -1,0 +1,315 @@
+//! What a snapshot keeps of a block. The value in etcd names who holds each address; parsed, one block takes 30 kB,
+//! and every node of a cluster would hold all of them. Routes, announcements and counts need to know who owns
+//! the block, how much of it is in use, and who else uses addresses of it: some hundred octets.
+
+use std::net::IpAddr;
+
+use crate::ipam::{AllocationAttribute, Block, Owner};
+use crate::names::NodeName;
+use crate::net::Prefix;
+
+/// A block as far as other nodes are concerned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownBlock {
+    /// The range.
+    pub cidr: Prefix,
+    /// Who holds it.
+    pub owner: Option<Owner>,
+    /// Allocated addresses, cooling ones included.
+    pub in_use: u32,
+    /// Those of them that name the owner's node.
+    used_by_owner: u32,
+    /// By ordinal: allocated, and not cooling.
+    live: Ordinals,
+    /// By ordinal: a workload of the owner has the address.
+    workloads_of_owner: Ordinals,
+    /// Addresses that name another node.
+    guests: Box<[Guest]>,
+    /// The value as it stands in etcd, see [`KnownBlock::whole`].
+    whole: Option<Box<Block>>,
+}
+
+/// A set of ordinals, a bit each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ordinals(Box<[u64]>);
+
+impl Ordinals {
+    fn up_to(size: usize) -> Self {
+        Self(vec![0; size.div_ceil(64)].into())
+    }
+
+    fn insert(&mut self, ordinal: usize) {
+        self.0[ordinal / 64] |= 1 << (ordinal % 64);
+    }
+
+    fn contains(&self, ordinal: usize) -> bool {
+        let word = self.0.get(ordinal / 64);
+        word.is_some_and(|word| word >> (ordinal % 64) & 1 == 1)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        let words = self.0.iter().enumerate();
+        words.flat_map(|(index, word)| {
+            let set = (0..64).filter(move |bit| word >> bit & 1 == 1);
+            set.map(move |bit| index * 64 + bit)
+        })
+    }
+}
+
+/// An address that another node than the owner uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Guest {
+    address: IpAddr,
+    node: NodeName,
+    holder: Holder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Workload,
+    /// A tunnel device, which is reached through the tunnel.
+    Device,
+    /// Nobody any more; not to be given away again yet.
+    Cooling,
+}
+
+impl Holder {
+    fn of(attribute: &AllocationAttribute) -> Self {
+        if attribute.released_at.is_some() {
+            Self::Cooling
+        } else if attribute.usage().is_some() {
+            Self::Device
+        } else {
+            Self::Workload
+        }
+    }
+}
+
+impl From<&Block> for KnownBlock {
+    fn from(block: &Block) -> Self {
+        let owner = block.owner();
+        let mut known = Self {
+            cidr: block.cidr,
+            in_use: 0,
+            used_by_owner: 0,
+            live: Ordinals::up_to(block.allocations.len()),
+            workloads_of_owner: Ordinals::up_to(block.allocations.len()),
+            guests: Box::default(),
+            whole: None,
+            owner,
+        };
+        let mut guests = Vec::new();
+        for (ordinal, address, attribute) in block.allocated() {
+            known.in_use += 1;
+            let holder = Holder::of(attribute);
+            if holder != Holder::Cooling {
+                known.live.insert(ordinal);
+            }
+            let Some(node) = attribute.node() else {
+                continue;
+            };
+            if known.host().is_some_and(|owner| owner.as_str() == node) {
+                known.used_by_owner += 1;
+                if holder == Holder::Workload {
+                    known.workloads_of_owner.insert(ordinal);
+                }
+            } else {
+                let node = node.into();
+                guests.push(Guest {
+                    address,
+                    node,
+                    holder,
+                });
+            }
+        }
+        known.guests = guests.into();
+        known
+    }
+}
+
+impl KnownBlock {
+    /// A block with its whole value when it concerns a node: it owns it, uses addresses of it, or nobody owns it.
+    /// Without a node every block does.
+    pub(super) fn of(block: Block, node: Option<&NodeName>) -> Self {
+        let mut known = Self::from(&block);
+        let concerns = |node| known.owner.is_none() || known.nodes().any(|other| other == node);
+        if node.is_none_or(concerns) {
+            known.whole = Some(Box::new(block));
+        }
+        known
+    }
+
+    /// The whole value, of blocks that concern the snapshot's node ([`Snapshot::whole_blocks_of`]).
+    ///
+    /// [`Snapshot::whole_blocks_of`]: super::Snapshot::whole_blocks_of
+    #[must_use]
+    pub fn whole(&self) -> Option<&Block> {
+        self.whole.as_deref()
+    }
+
+    /// The nodes that the block names: its owner, and who uses addresses of it.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeName> {
+        let guests = self.guests.iter().map(|guest| &guest.node);
+        self.host().into_iter().chain(guests)
+    }
+
+    /// The node that holds the block.
+    #[must_use]
+    pub fn host(&self) -> Option<&NodeName> {
+        self.owner.as_ref().and_then(Owner::node)
+    }
+
+    /// Addresses in use by another node than the owner, with that node. Cooling ones are not.
+    pub fn used_elsewhere(&self) -> impl Iterator<Item = (IpAddr, &NodeName)> {
+        let live = self.guests.iter().filter(|g| g.holder != Holder::Cooling);
+        live.map(|guest| (guest.address, &guest.node))
+    }
+
+    /// True when an address is given out and does not cool down.
+    #[must_use]
+    pub fn is_allocated(&self, address: IpAddr) -> bool {
+        let ordinal = self.cidr.offset(address).map(usize::try_from);
+        ordinal.is_some_and(|ordinal| ordinal.is_ok_and(|o| self.live.contains(o)))
+    }
+
+    /// True when an address names another node than the owner, also while it cools down.
+    #[must_use]
+    pub fn is_elsewhere(&self, address: IpAddr) -> bool {
+        self.guests.iter().any(|guest| guest.address == address)
+    }
+
+    /// True when another node than the owner uses an address.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        self.used_elsewhere().next().is_some()
+    }
+
+    /// Addresses that workloads of a node have: none of tunnel devices, none that cools down.
+    pub fn workloads_of<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = IpAddr> + 'a {
+        let own = self.host() == Some(node);
+        let ordinals = self.workloads_of_owner.iter().filter(move |_| own);
+        let guests = self.guests.iter();
+        let guests = guests.filter(move |g| g.holder == Holder::Workload && g.node == *node);
+        ordinals
+            .filter_map(|ordinal| self.cidr.nth(ordinal as u128))
+            .chain(guests.map(|guest| guest.address))
+    }
+
+    /// How many addresses name a node, those of devices and cooling ones included.
+    #[must_use]
+    pub fn used_by(&self, node: &NodeName) -> usize {
+        let guests = self.guests.iter().filter(|g| g.node == *node).count();
+        let own = if self.host() == Some(node) {
+            self.used_by_owner as usize
+        } else {
+            0
+        };
+        own + guests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Ordinals of a /25 of node a, with node, type and whether they cool down.
+    fn block(held: &[(usize, &str, Option<&str>, bool)]) -> KnownBlock {
+        let owner = Owner::Host("a".into());
+        let mut block = Block::new("10.0.0.0/25".parse().unwrap(), Some(&owner), 1);
+        for (index, (ordinal, node, usage, cooling)) in held.iter().enumerate() {
+            let mut attribute = AllocationAttribute::default();
+            attribute.secondary.insert("node".into(), (*node).into());
+            if let Some(usage) = usage {
+                attribute.secondary.insert("type".into(), (*usage).into());
+            }
+            attribute.released_at = cooling.then(|| "2026-01-01T00:00:00Z".to_owned());
+            block.attributes.push(attribute);
+            block.allocations[*ordinal] = Some(index);
+        }
+        KnownBlock::from(&block)
+    }
+
+    fn texts(addresses: impl Iterator<Item = IpAddr>) -> Vec<String> {
+        addresses.map(|address| address.to_string()).collect()
+    }
+
+    #[test]
+    fn workloads_guests_devices_and_cooling_addresses_are_told_apart() {
+        let known = block(&[
+            (0, "a", Some("vxlanTunnelAddress"), false),
+            (1, "a", None, false),
+            (70, "a", None, false),
+            (2, "a", None, true),
+            (3, "b", None, false),
+            (4, "b", Some("ipipTunnelAddress"), false),
+            (5, "b", None, true),
+            (127, "c", None, false),
+        ]);
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(NodeName::from);
+        assert_eq!(known.in_use, 8);
+        assert_eq!([&a, &b, &c, &d].map(|n| known.used_by(n)), [4, 3, 1, 0]);
+        assert_eq!(texts(known.workloads_of(&a)), ["10.0.0.1", "10.0.0.70"]);
+        assert_eq!(texts(known.workloads_of(&b)), ["10.0.0.3"]);
+        assert_eq!(texts(known.workloads_of(&d)), [] as [&str; 0]);
+        let elsewhere: Vec<String> = known
+            .used_elsewhere()
+            .map(|(address, node)| format!("{address} {node}"))
+            .collect();
+        assert_eq!(elsewhere, ["10.0.0.3 b", "10.0.0.4 b", "10.0.0.127 c"]);
+        assert!(known.is_borrowed());
+        let is = |ordinal| {
+            let address = known.cidr.nth(ordinal).unwrap();
+            (known.is_allocated(address), known.is_elsewhere(address))
+        };
+        // Device, workload, cooling, guest, cooling guest, free.
+        assert_eq!(
+            [0, 70, 2, 3, 5, 9].map(is),
+            [
+                (true, false),
+                (true, false),
+                (false, false),
+                (true, true),
+                (false, true),
+                (false, false),
+            ]
+        );
+        assert!(!known.is_allocated("10.9.0.0".parse().unwrap()));
+    }
+
+    #[test]
+    fn only_what_concerns_a_node_is_kept_whole() {
+        let [a, b, c] = ["a", "b", "c"].map(NodeName::from);
+        let owner = Owner::Host(a.clone());
+        let mut block = Block::new("10.0.0.0/30".parse().unwrap(), Some(&owner), 1);
+        let mut attribute = AllocationAttribute::default();
+        attribute.secondary.insert("node".into(), "b".into());
+        block.attributes.push(attribute);
+        block.allocations[0] = Some(0);
+        let whole = |node| KnownBlock::of(block.clone(), node).whole().cloned();
+        for node in [None, Some(&a), Some(&b)] {
+            assert_eq!(whole(node).as_ref(), Some(&block));
+        }
+        assert_eq!(whole(Some(&c)), None);
+        block.affinity = None;
+        assert!(KnownBlock::of(block, Some(&c)).whole().is_some());
+    }
+
+    #[test]
+    fn what_nobody_else_uses_is_not_borrowed() {
+        assert!(!block(&[(0, "a", None, false), (5, "b", None, true)]).is_borrowed());
+    }
+
+    #[test]
+    fn a_block_of_nobody_has_guests_only() {
+        let mut whole = Block::new("10.0.0.0/30".parse().unwrap(), None, 1);
+        whole.attributes.push(AllocationAttribute::default());
+        whole.allocations[1] = Some(0);
+        let known = KnownBlock::from(&whole);
+        assert_eq!((known.in_use, known.is_borrowed()), (1, false));
+        whole.attributes[0]
+            .secondary
+            .insert("node".into(), "a".into());
+        assert!(KnownBlock::from(&whole).is_borrowed());
+    }
+}
