@@ -151,17 +151,7 @@ impl Process {
 
     /// CPU time of all threads so far, user and system.
     pub fn cpu(&self) -> Result<Duration> {
-        let tasks = format!("/proc/{}/task", self.id());
-        let mut nanos = 0;
-        for task in std::fs::read_dir(&tasks)? {
-            // A thread may end while we look.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
-                continue;
-            };
-            let first = text.split_whitespace().next();
-            nanos += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(nanos))
+        cpu_of(self.id())
     }
 
     /// Peak resident memory in KiB.
@@ -171,6 +161,21 @@ impl Process {
         let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
         number.context("/proc says nothing of the peak memory")
     }
+}
+
+/// CPU time of all threads of a process so far, user and system.
+pub fn cpu_of(id: u32) -> Result<Duration> {
+    let tasks = format!("/proc/{id}/task");
+    let mut nanos = 0;
+    for task in std::fs::read_dir(&tasks)? {
+        // A thread may end while we look.
+        let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
+            continue;
+        };
+        let first = text.split_whitespace().next();
+        nanos += first.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(nanos))
 }
 
 impl Drop for Process {

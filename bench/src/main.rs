@@ -78,6 +78,11 @@ enum Action {
     Cni(cni::CniArgs),
     /// Times the agent's plan and comparison in a simulated cluster.
     Plan(agent::plan::PlanArgs),
+    /// Compares ways to install many routes.
+    Install(agent::install::InstallArgs),
+    /// One of them in the present namespace.
+    #[command(hide = true)]
+    InstallOne(agent::install::InstallOneArgs),
     /// The speaker under test.
     Speaker {
         /// Its configuration: a `SpeakerConfig` as JSON.
@@ -109,6 +114,8 @@ fn main() -> Result<()> {
         Action::Instructions { file, record } => instructions::guard(&file, record),
         Action::Hot { name, units } => hot::find(&name)?.run(units),
         Action::Plan(args) => agent::plan::run(&args),
+        Action::Install(args) => agent::install::run(&args),
+        Action::InstallOne(args) => agent::install::run_one(&args),
         Action::Speaker { config } => speak(&config),
     }
 }

@@ -35,7 +35,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Wall time as median (minimum–maximum), CPU time as median.
-fn cells(times: &[(Duration, Duration)]) -> (String, String) {
+pub fn cells(times: &[(Duration, Duration)]) -> (String, String) {
     let walls: Vec<Duration> = times.iter().map(|t| t.0).collect();
     let cpus = times.iter().map(|t| t.1).collect();
     let (low, high) = (walls.iter().min(), walls.iter().max());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use tokio::sync::Notify;
 
+use super::framing::{attributes, messages};
 use super::netlink::NetlinkError;
 use crate::nat::nft::TABLE;
 
@@ -85,37 +86,14 @@ fn listen(
     Ok(Listener(tokio::spawn(task)))
 }
 
-/// The netlink messages of a datagram, header included.
-fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = datagram;
-    std::iter::from_fn(move || {
-        let length = usize::try_from(u32::from_ne_bytes(rest.get(..4)?.try_into().ok()?)).ok()?;
-        let message = rest.get(..length).filter(|m| m.len() >= 16)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(message)
-    })
-}
-
-/// The attributes (type, value) behind the headers of an nftables message.
-fn attributes(message: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = message.get(NFT_HEADERS..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let word = |at: usize| Some(u16::from_ne_bytes(rest.get(at..at + 2)?.try_into().ok()?));
-        let (length, kind) = (usize::from(word(0)?), word(2)?);
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // Without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
-        Some((kind & 0x3fff, value))
-    })
-}
-
 fn concerns_us(message: &[u8]) -> bool {
+    let body = message.get(NFT_HEADERS..).unwrap_or_default();
     let kind = message.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
     let ours = |(number, value): (u16, &[u8])| {
         number == TABLE_NAME && value.strip_suffix(&[0]) == Some(TABLE.as_bytes())
     };
-    let hooked = || kind == Some(NEW_CHAIN) && attributes(message).any(|(n, _)| n == CHAIN_HOOK);
-    attributes(message).any(ours) || hooked()
+    let hooked = || kind == Some(NEW_CHAIN) && attributes(body).any(|(n, _)| n == CHAIN_HOOK);
+    attributes(body).any(ours) || hooked()
 }
 
 #[cfg(test)]

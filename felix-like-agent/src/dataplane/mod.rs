@@ -4,6 +4,8 @@
 //! the same one. It keeps nothing between passes but failures to retry: what it does depends on the
 //! present alone.
 
+mod batch;
+mod framing;
 mod hints;
 mod monitor;
 mod nat;
@@ -59,18 +61,10 @@ pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, NetlinkError> {
-    let netlink = Netlink::open()?;
+    let mut netlink = Netlink::open()?;
     let links = read::links(&netlink).await?;
-    let mut done = Vec::with_capacity(ops.len());
-    for op in ops {
-        let result = match write::request(&op, &links) {
-            Some(Ok(request)) => reconciler::judge(&op, Some(netlink.send(request).await?)),
-            Some(Err(error)) => Err(error.to_string()),
-            None => Ok(()),
-        };
-        done.push((op, result));
-    }
-    Ok(done)
+    let results = write::send(&mut netlink, &ops, &links).await?;
+    Ok(ops.into_iter().zip(results).collect())
 }
 
 /// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to make devices.
@@ -78,10 +72,10 @@ pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, Ne
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport, NetlinkError> {
-    let netlink = Netlink::open()?;
+    let mut netlink = Netlink::open()?;
     let links = read::links(&netlink).await?;
     let mut known = KernelSupport::default();
-    probe::support(&netlink, &links, wanted, &mut known).await?;
+    probe::support(&mut netlink, &links, wanted, &mut known).await?;
     Ok(known)
 }
 

@@ -1,25 +1,23 @@
-//! One rtnetlink socket for dumps and batches. It belongs to the network namespace of the thread that
-//! opened it, for good, and does nothing on its own.
+//! Two rtnetlink sockets, one for dumps and one for changes. They belong to the network namespace of the thread that
+//! opened them, for good, and do nothing on their own.
 
 use std::io;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use netlink_packet_core::{
-    ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+    ErrorMessage, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_proto::ConnectionHandle;
 use netlink_sys::{AsyncSocket, SocketAddr};
 
-/// Messages in one send. Each is acknowledged by an skb of about 0.8 kB, and the default receive buffer of 208 kB has to
-/// hold the acknowledgements of a whole batch.
-const BATCH: usize = 200;
+use super::batch::Writer;
+
 /// Octets asked for the receive buffer.
-const RECEIVE_BUFFER: u32 = 1 << 20;
+pub(super) const RECEIVE_BUFFER: u32 = 1 << 20;
 /// A kernel that does not answer for this long has lost the answer (Felix's `netlinkTimeout`).
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// A dump that the kernel marks as interrupted by a change is read again this often.
 const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
@@ -34,6 +32,9 @@ pub enum NetlinkError {
     /// The task that drives the socket has ended.
     #[error("the netlink socket is closed")]
     Closed,
+    /// The socket cannot be used any more.
+    #[error("the netlink socket fails")]
+    Io(#[source] io::Error),
     /// Answers were lost.
     #[error("the kernel lost answers on the netlink socket")]
     Overrun,
@@ -57,14 +58,29 @@ pub enum NetlinkError {
     },
 }
 
-/// The kernel's answer to a message that it refuses: an errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("{}", io::Error::from_raw_os_error(*.0))]
-pub struct Refusal(pub i32);
+/// The kernel's answer to a message that it refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{}{}", io::Error::from_raw_os_error(*.code), said(.sentence))]
+pub struct Refusal {
+    /// An errno.
+    pub code: i32,
+    /// The kernel's own words (extended acknowledgement); empty where it has none.
+    pub sentence: String,
+}
+
+fn said(sentence: &str) -> String {
+    match sentence {
+        "" => String::new(),
+        words => format!(": {words}"),
+    }
+}
 
 impl Refusal {
     fn of(error: &ErrorMessage) -> Option<Self> {
-        error.code.map(|code| Self(code.get().saturating_neg()))
+        error.code.map(|code| Self {
+            code: code.get().saturating_neg(),
+            sentence: String::new(),
+        })
     }
 }
 
@@ -75,12 +91,25 @@ pub(super) struct Request {
     pub(super) flags: u16,
 }
 
-/// An open socket.
+impl Request {
+    /// Appends the message to a datagram.
+    pub(super) fn emit(self, datagram: &mut Vec<u8>, sequence: u32) {
+        let mut message = NetlinkMessage::from(self.message);
+        message.header.flags = NLM_F_REQUEST | self.flags;
+        message.header.sequence_number = sequence;
+        message.finalize();
+        let start = datagram.len();
+        let length = message.buffer_len();
+        datagram.resize(start + length.next_multiple_of(4), 0);
+        message.serialize(&mut datagram[start..start + length]);
+    }
+}
+
+/// The open sockets.
 #[derive(Debug)]
 pub(super) struct Netlink {
     handle: ConnectionHandle<RouteNetlinkMessage>,
-    /// Our address on the netlink bus: notifications about our own changes carry it.
-    pub(super) port: u32,
+    writer: Writer,
     driver: tokio::task::JoinHandle<()>,
 }
 
@@ -98,21 +127,18 @@ impl Netlink {
                 netlink_sys::protocols::NETLINK_ROUTE,
             )
             .map_err(NetlinkError::Open)?;
-        connection.set_forward_ack(true);
         let socket = connection.socket_mut().socket_mut();
-        let address = socket.bind_auto().map_err(NetlinkError::Open)?;
+        socket.bind_auto().map_err(NetlinkError::Open)?;
         // Filters in dumps are applied, not ignored.
         socket
             .set_netlink_get_strict_chk(true)
             .map_err(NetlinkError::Open)?;
-        // Acknowledgements of refused messages do not carry the message.
-        socket.set_cap_ack(true).map_err(NetlinkError::Open)?;
         socket
             .set_rx_buf_sz(RECEIVE_BUFFER)
             .map_err(NetlinkError::Open)?;
         Ok(Self {
             handle,
-            port: address.port_number(),
+            writer: Writer::open()?,
             driver: tokio::spawn(connection),
         })
     }
@@ -161,52 +187,44 @@ impl Netlink {
         Ok(steady.then_some(found))
     }
 
-    /// Sends messages in batches, in order; the answers are in the same order. A refused message does not stop those
-    /// behind it.
+    /// Our address on the netlink bus: notifications about our own changes carry it.
+    pub(super) const fn port(&self) -> u32 {
+        self.writer.port
+    }
+
+    /// The socket for changes.
+    pub(super) const fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Sends messages in order; the answers are in the same order. A refused message does not stop those behind it.
     pub(super) async fn batch(
-        &self,
+        &mut self,
         requests: Vec<Request>,
     ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
         let mut results = Vec::with_capacity(requests.len());
-        let mut requests = requests.into_iter().peekable();
-        while requests.peek().is_some() {
-            let batch: Vec<_> = requests.by_ref().take(BATCH).map(into_message).collect();
-            let expected = results.len() + batch.len();
-            let mut answers = self
-                .handle
-                .request_batch(batch, address())
-                .map_err(|_| NetlinkError::Closed)?;
-            while let Some(answer) = next(&mut answers).await? {
-                match answer.payload {
-                    NetlinkPayload::Error(error) => {
-                        results.push(Refusal::of(&error).map_or(Ok(()), Err));
-                    }
-                    NetlinkPayload::Overrun(_) => return Err(NetlinkError::Overrun),
-                    _ => {}
-                }
-            }
-            if results.len() != expected {
-                return Err(NetlinkError::Overrun);
+        for request in requests {
+            if self.writer.push(request) {
+                results.append(&mut self.writer.flush().await?);
             }
         }
+        results.append(&mut self.writer.flush().await?);
         Ok(results)
     }
 
     /// Sends one message.
-    pub(super) async fn send(&self, request: Request) -> Result<Result<(), Refusal>, NetlinkError> {
-        let results = self.batch(vec![request]).await?;
+    pub(super) async fn send(
+        &mut self,
+        request: Request,
+    ) -> Result<Result<(), Refusal>, NetlinkError> {
+        self.writer.push(request);
+        let results = self.writer.flush().await?;
         results.into_iter().next().ok_or(NetlinkError::Overrun)
     }
 }
 
 fn address() -> SocketAddr {
     SocketAddr::new(KERNEL.0, KERNEL.1)
-}
-
-fn into_message(request: Request) -> NetlinkMessage<RouteNetlinkMessage> {
-    let mut message = NetlinkMessage::from(request.message);
-    message.header.flags = NLM_F_REQUEST | NLM_F_ACK | request.flags;
-    message
 }
 
 async fn next<S: futures_util::Stream + Unpin>(

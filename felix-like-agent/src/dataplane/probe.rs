@@ -8,7 +8,7 @@ use netlink_packet_route::link::{
 
 use caracal_model::names::IfName;
 
-use super::netlink::{Netlink, NetlinkError, Refusal, Request};
+use super::netlink::{Netlink, NetlinkError, Request};
 use super::sysctl;
 use crate::desired::IPIP_DEVICE;
 use crate::links::Links;
@@ -24,7 +24,7 @@ const REMOTE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(192, 0, 2, 255);
 
 /// Brings what is known up to date. Only what is wanted is tried: trying loads a module.
 pub(super) async fn support(
-    netlink: &Netlink,
+    netlink: &mut Netlink,
     links: &Links,
     wanted: WantedTunnels,
     known: &mut KernelSupport,
@@ -78,7 +78,7 @@ fn strict_rp_filter(links: &Links) -> std::collections::BTreeSet<IfName> {
 }
 
 async fn attempt(
-    netlink: &Netlink,
+    netlink: &mut Netlink,
     kind: InfoKind,
     data: InfoData,
 ) -> Result<Result<(), String>, NetlinkError> {
@@ -93,7 +93,7 @@ async fn attempt(
     };
     match netlink.send(create).await? {
         // One is there already, so the kernel can.
-        Err(Refusal(libc::EEXIST)) => return Ok(Ok(())),
+        Err(refusal) if refusal.code == libc::EEXIST => return Ok(Ok(())),
         Err(refusal) => return Ok(Err(refusal.to_string())),
         Ok(()) => {}
     }

@@ -112,7 +112,7 @@ pub(super) async fn routes(
     let dump = netlink.dump("routes", routes_request(family, table)).await;
     let messages = match dump {
         // A table that nobody has written to yet.
-        Err(NetlinkError::Dump { source, .. }) if source.0 == libc::ENOENT => Vec::new(),
+        Err(NetlinkError::Dump { source, .. }) if source.code == libc::ENOENT => Vec::new(),
         dump => dump?,
     };
     let found = messages.iter().filter_map(|message| match message {

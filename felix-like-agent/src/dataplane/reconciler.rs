@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::hints::{self, Listener};
 use super::monitor::Monitor;
 use super::nat::NatWriter;
-use super::netlink::{Netlink, NetlinkError, Refusal};
+use super::netlink::{Netlink, NetlinkError};
 use super::retry::Retries;
 use super::{chain, probe, read, sysctl, write};
 use crate::actual::Actual;
@@ -224,7 +224,7 @@ impl Reconciler {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
-        let monitor = Monitor::start(Arc::clone(&bell), netlink.port)?;
+        let monitor = Monitor::start(Arc::clone(&bell), netlink.port())?;
         let listeners = [
             hints::sysctls(Arc::clone(&bell)),
             hints::nftables(Arc::clone(&nat_bell)),
@@ -424,7 +424,7 @@ impl Reconciler {
         let missing = (wanted.ipip && self.kernel.ipip.is_ok())
             || (wanted.vxlan && self.kernel.vxlan.is_ok());
         if !self.probed || missing {
-            probe::support(&self.netlink, &actual.links, wanted, &mut self.kernel).await?;
+            probe::support(&mut self.netlink, &actual.links, wanted, &mut self.kernel).await?;
             self.probed = true;
         }
         Ok(())
@@ -484,7 +484,7 @@ impl Reconciler {
         });
         let mut links = actual.links.clone();
         for op in devices {
-            let results = self.send(std::slice::from_ref(&op), &links).await?;
+            let results = write::send(&mut self.netlink, std::slice::from_ref(&op), &links).await?;
             failures += self.note(&[op], &results, total, revision);
             links = read::links(&self.netlink).await?;
         }
@@ -527,34 +527,8 @@ impl Reconciler {
             return Ok(0);
         }
         let ops = std::mem::take(batch);
-        let results = self.send(&ops, links).await?;
+        let results = write::send(&mut self.netlink, &ops, links).await?;
         Ok(self.note(&ops, &results, total, revision))
-    }
-
-    /// Sends netlink ops; one result each.
-    async fn send(
-        &self,
-        ops: &[Op],
-        links: &Links,
-    ) -> Result<Vec<Result<(), String>>, NetlinkError> {
-        let mut requests = Vec::with_capacity(ops.len());
-        let mut results: Vec<Option<Result<(), String>>> = Vec::with_capacity(ops.len());
-        for op in ops {
-            match write::request(op, links) {
-                Some(Ok(request)) => {
-                    requests.push(request);
-                    results.push(None);
-                }
-                Some(Err(error)) => results.push(Some(Err(error.to_string()))),
-                None => results.push(Some(Ok(()))),
-            }
-        }
-        let mut answers = self.netlink.batch(requests).await?.into_iter();
-        Ok(ops
-            .iter()
-            .zip(results)
-            .map(|(op, known)| known.unwrap_or_else(|| judge(op, answers.next())))
-            .collect())
     }
 
     async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
@@ -680,19 +654,4 @@ fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// An object that is gone needs no deletion, and a device that has come needs no creation.
-pub(super) fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
-    match answer {
-        Some(Ok(())) => Ok(()),
-        Some(Err(Refusal(code))) => {
-            let gone = [libc::ESRCH, libc::ENOENT, libc::ENODEV, libc::EADDRNOTAVAIL];
-            if op.is_delete() && gone.contains(&code) {
-                return Ok(());
-            }
-            Err(Refusal(code).to_string())
-        }
-        None => Err("no answer from the kernel".to_owned()),
-    }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::monitor::Monitor;
 use super::netlink::{Netlink, NetlinkError};
-use super::{chain, read, reconciler, write};
+use super::{chain, read, write};
 use crate::actual::Actual;
 use crate::desired::problem;
 use crate::diff::Phase;
@@ -166,7 +166,7 @@ impl Sockets {
         let netlink = Netlink::open()?;
         let mut numbers: Vec<u32> = tables.values().map(|t| t.table).collect();
         numbers.push(MAIN_TABLE);
-        let monitor = Monitor::start_for(Arc::clone(bell), netlink.port, numbers)?;
+        let monitor = Monitor::start_for(Arc::clone(bell), netlink.port(), numbers)?;
         Ok(Self {
             netlink,
             _monitor: monitor,
@@ -421,7 +421,7 @@ impl Keeper {
         };
         let mut answers = answers.into_iter();
         for op in sent {
-            match reconciler::judge(&op, answers.next()) {
+            match write::judge(&op, answers.next()) {
                 Ok(()) => {
                     tracing::debug!(%op, "done");
                     match &op {

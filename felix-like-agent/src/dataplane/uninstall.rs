@@ -6,7 +6,7 @@ use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
 use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError, Request};
-use super::reconciler::judge;
+use super::write::judge;
 use super::{chain, read, write};
 use crate::actual::Actual;
 use crate::desired::IPIP_DEVICE;

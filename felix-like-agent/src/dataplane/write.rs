@@ -1,5 +1,6 @@
-//! [`Op`]s → netlink messages. Pure: what is sent is decided here, sending is [`super::netlink`]'s.
+//! [`Op`]s → netlink messages, and what the kernel's answers to them mean.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
@@ -18,7 +19,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::netlink::Request;
+use super::netlink::{Netlink, NetlinkError, Refusal, Request};
 use super::read::MAIN_TABLE;
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, Target, Tunnel, TunnelKind};
@@ -31,6 +32,56 @@ pub enum EncodeError {
     /// A device is not there.
     #[error("there is no device {0}")]
     NoDevice(IfName),
+}
+
+/// Sends ops in order; one result each. Those that are not netlink's are passed over.
+pub(super) async fn send(
+    netlink: &mut Netlink,
+    ops: &[Op],
+    links: &Links,
+) -> Result<Vec<Result<(), String>>, NetlinkError> {
+    let mut results = Vec::with_capacity(ops.len());
+    // The last batch is judged behind the loop.
+    let mut judged = 0;
+    let mut unsent = HashMap::new();
+    for (index, op) in ops.iter().enumerate() {
+        let full = match request(op, links) {
+            Some(Ok(request)) => netlink.writer().push(request),
+            Some(Err(error)) => {
+                unsent.insert(index, Err(error.to_string()));
+                false
+            }
+            None => {
+                unsent.insert(index, Ok(()));
+                false
+            }
+        };
+        if full || index + 1 == ops.len() {
+            let mut answers = netlink.writer().flush().await?.into_iter();
+            let of_batch = ops[judged..=index].iter().zip(judged..);
+            results.extend(of_batch.map(|(op, index)| {
+                let unsent = unsent.remove(&index);
+                unsent.unwrap_or_else(|| judge(op, answers.next()))
+            }));
+            judged = index + 1;
+        }
+    }
+    Ok(results)
+}
+
+/// An object that is gone needs no deletion, and a device that has come needs no creation.
+pub(super) fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
+    match answer {
+        Some(Ok(())) => Ok(()),
+        Some(Err(refusal)) => {
+            let gone = [libc::ESRCH, libc::ENOENT, libc::ENODEV, libc::EADDRNOTAVAIL];
+            if op.is_delete() && gone.contains(&refusal.code) {
+                return Ok(());
+            }
+            Err(refusal.to_string())
+        }
+        None => Err("no answer from the kernel".to_owned()),
+    }
 }
 
 /// The message of an op; `None` for ops that are not netlink's (sysctls, NAT).

@@ -84,8 +84,8 @@ fn a_kernel_without_ipip_says_so() {
         assert_eq!(
             reasons,
             [
-                "pool p wants IPIP, but this kernel has no ipip module (Operation not supported (os error 95)): routes to b stay unencapsulated; load the module or use VXLAN",
-                "pool p wants IPIP, but this kernel has no ipip module (Operation not supported (os error 95)): routes to c are not installed; load the module or use VXLAN",
+                "pool p wants IPIP, but this kernel has no ipip module (Operation not supported (os error 95): Unknown device type): routes to b stay unencapsulated; load the module or use VXLAN",
+                "pool p wants IPIP, but this kernel has no ipip module (Operation not supported (os error 95): Unknown device type): routes to c are not installed; load the module or use VXLAN",
             ]
         );
         assert_eq!(

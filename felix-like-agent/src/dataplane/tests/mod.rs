@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod ipip;
 mod ipv6;
 mod nat;

@@ -1,0 +1,357 @@
+//! `caracal-bench install`: filling an empty table with routes to one next hop, by the agent's writer, by the whole
+//! agent, by BIRD 2's kernel protocol, by a minimal program that batches netlink messages, and by `ip -batch`.
+//!
+//! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before the clock runs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerOptions, carry_out};
+use caracal_agent::desired::{Route, Target};
+use caracal_agent::{Learned, Op};
+use caracal_model::Snapshot;
+use caracal_model::net::Prefix;
+use clap::ValueEnum;
+use tokio::sync::watch;
+
+use super::minimal;
+use crate::dut::cpu_of;
+use crate::lab::{DUT, LINK, Lab};
+use crate::report;
+
+/// Name of the device that all routes leave by.
+const DEVICE: &str = "dut";
+/// Protocol of the routes.
+const PROTOCOL: u8 = 80;
+/// A method that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct InstallArgs {
+    /// Sizes of the table.
+    #[arg(long, value_delimiter = ',', default_values_t = [100_000, 500_000])]
+    routes: Vec<u32>,
+    /// Runs of each method; methods take turns.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Methods.
+    #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects"])]
+    methods: Vec<Method>,
+    /// Writes the tables into this Markdown file, too.
+    #[arg(long)]
+    write: Option<PathBuf>,
+}
+
+/// One method in the present namespace.
+#[derive(Clone, Debug, clap::Args)]
+pub struct InstallOneArgs {
+    method: Method,
+    routes: u32,
+    /// For files and sockets.
+    dir: PathBuf,
+}
+
+/// How routes come into the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// A minimal program that batches raw messages.
+    Minimal,
+    /// The same with one next-hop object for all routes.
+    MinimalObjects,
+    /// The agent's writer.
+    Caracal,
+    /// The whole agent: reading the kernel, planning, comparing, writing.
+    Agent,
+    /// BIRD 2: a static protocol with all routes, and the kernel protocol.
+    Bird2,
+    /// `ip -batch`.
+    IpBatch,
+}
+
+impl Method {
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Cost {
+    wall: Duration,
+    cpu: Duration,
+}
+
+/// Measures all methods by turns and prints.
+pub fn run(args: &InstallArgs) -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("caracal-install-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let result = args.routes.iter().try_for_each(|n| compare(args, *n, &dir));
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+fn compare(args: &InstallArgs, routes: u32, dir: &Path) -> Result<()> {
+    let mut all: Vec<(Method, Vec<Cost>)> = args.methods.iter().map(|m| (*m, Vec::new())).collect();
+    for _ in 0..args.runs {
+        for (method, costs) in &mut all {
+            costs.push(one_in_a_namespace(*method, routes, dir)?);
+        }
+    }
+    let table = table(&all);
+    println!("\n### install-{routes}\n\n{table}");
+    match &args.write {
+        Some(file) => report::write(file, &format!("install-{routes}"), &table),
+        None => Ok(()),
+    }
+}
+
+fn one_in_a_namespace(method: Method, routes: u32, dir: &Path) -> Result<Cost> {
+    let lab = Lab::new()?;
+    let output = Command::new("ip")
+        .args(["netns", "exec", &lab.dut()])
+        .arg(std::env::current_exe()?)
+        .args(["install-one", &method.name(), &routes.to_string()])
+        .arg(dir)
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "{} failed", method.name());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(wall)), Some(Ok(cpu))) => Ok(Cost {
+            wall: Duration::from_nanos(wall),
+            cpu: Duration::from_nanos(cpu),
+        }),
+        _ => bail!("{} printed {text:?}", method.name()),
+    }
+}
+
+fn table(all: &[(Method, Vec<Cost>)]) -> String {
+    let mut text = "| method | runs | wall s | CPU s |\n|---|---|---|---|\n".to_owned();
+    for (method, costs) in all {
+        let times: Vec<_> = costs.iter().map(|c| (c.wall, c.cpu)).collect();
+        let (wall, cpu) = report::cells(&times);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {wall} | {cpu} |",
+            method.name(),
+            costs.len()
+        );
+    }
+    text
+}
+
+/// Measures one method here and prints nanoseconds: wall, CPU.
+pub fn run_one(args: &InstallOneArgs) -> Result<()> {
+    let cost = match args.method {
+        Method::Minimal => own(|| minimal::install(&prefixes(args.routes), index()?, LINK, false)),
+        Method::MinimalObjects => {
+            own(|| minimal::install(&prefixes(args.routes), index()?, LINK, true))
+        }
+        Method::Caracal => caracal(args.routes),
+        Method::Agent => agent(args.routes),
+        Method::Bird2 => bird(args.routes, &args.dir),
+        Method::IpBatch => ip_batch(args.routes, &args.dir),
+    }?;
+    let there = count()?;
+    ensure!(
+        there >= args.routes,
+        "{} prefixes in the kernel, of {}",
+        there,
+        args.routes
+    );
+    println!("{} {}", cost.wall.as_nanos(), cost.cpu.as_nanos());
+    Ok(())
+}
+
+fn prefixes(count: u32) -> Vec<Prefix> {
+    let first = u32::from(Ipv4Addr::new(11, 0, 0, 0));
+    (0..count)
+        .map(|n| Prefix::v4((first + n * 64).into(), 26))
+        .collect()
+}
+
+fn index() -> Result<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{DEVICE}/ifindex"))?;
+    text.trim().parse().context("no interface index")
+}
+
+/// Prefixes in the main table, counted by the kernel.
+fn count() -> Result<u32> {
+    let text = std::fs::read_to_string("/proc/self/net/fib_triestat")?;
+    let lines = text.lines().map(str::trim);
+    let numbers = lines.filter_map(|l| l.strip_prefix("Prefixes:")?.trim().parse::<u32>().ok());
+    numbers.max().context("no table in /proc/net/fib_triestat")
+}
+
+/// Work of this process.
+fn own(work: impl FnOnce() -> Result<()>) -> Result<Cost> {
+    let me = std::process::id();
+    let (start, cpu) = (Instant::now(), cpu_of(me)?);
+    work()?;
+    Ok(Cost {
+        wall: start.elapsed(),
+        cpu: cpu_of(me)?.saturating_sub(cpu),
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?)
+}
+
+fn caracal(routes: u32) -> Result<Cost> {
+    let hop = Target::via(Some(LINK.into()), &DEVICE.into(), true);
+    let ops = prefixes(routes).into_iter().map(|prefix| {
+        Op::AddRoute(Route {
+            prefix,
+            metric: 0,
+            protocol: PROTOCOL,
+            target: hop.clone(),
+            mtu: None,
+        })
+    });
+    let ops: Vec<Op> = ops.collect();
+    let runtime = runtime()?;
+    own(|| {
+        let done = runtime.block_on(carry_out(ops))?;
+        let refused = done
+            .iter()
+            .find_map(|(op, result)| Some((op, result.as_ref().err()?)));
+        if let Some((op, reason)) = refused {
+            bail!("{op}: {reason}");
+        }
+        Ok(())
+    })
+}
+
+fn agent(routes: u32) -> Result<Cost> {
+    let mut data = Snapshot::default();
+    for (name, address) in [("a", DUT), ("b", LINK)] {
+        let path = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
+        let value = format!(
+            r#"{{"metadata":{{"name":"{name}"}},"spec":{{"bgp":{{"ipv4Address":"{address}/20"}}}}}}"#
+        );
+        data.apply(&path, Some(value.as_bytes()), 1);
+    }
+    let learned: BTreeMap<Prefix, Learned> = prefixes(routes)
+        .into_iter()
+        .map(|prefix| (prefix, Learned::internal(LINK.into())))
+        .collect();
+    let (_snapshot, snapshot) = watch::channel(Arc::new(data));
+    let (_gate, gate) = watch::channel(Gate::open());
+    let (feed, receiver) = watch::channel(Arc::new(BTreeMap::new()));
+    let runtime = runtime()?;
+    let handle = runtime.block_on(async {
+        Reconciler::spawn(ReconcilerOptions::new("a".into()), snapshot, gate, receiver)
+    })?;
+    let mut status = handle.status();
+    let settled = runtime.block_on(async {
+        let first = status.wait_for(|s| s.passes > 0 && s.kernel.phase == "synced");
+        Ok::<_, anyhow::Error>(tokio::time::timeout(LIMIT, first).await??.applied)
+    })?;
+    own(|| {
+        feed.send_replace(Arc::new(learned));
+        let target = settled + u64::from(routes);
+        runtime.block_on(async {
+            let done = status.wait_for(|s| s.applied >= target);
+            tokio::time::timeout(LIMIT, done).await??;
+            Ok(())
+        })
+    })
+}
+
+fn bird(routes: u32, dir: &Path) -> Result<Cost> {
+    let (file, socket) = (dir.join("bird.conf"), dir.join("bird.ctl"));
+    let mut text = format!(
+        "log stderr {{ error, fatal, bug }};\nrouter id {DUT};\nprotocol device {{}}\n\
+         protocol kernel {{ scan time 3600; ipv4 {{ import none; export all; }}; }}\n\
+         protocol static all_routes {{ disabled; ipv4;\n"
+    );
+    for prefix in prefixes(routes) {
+        let _ = writeln!(text, "route {prefix} via {LINK};");
+    }
+    text.push_str("}\n");
+    std::fs::write(&file, text)?;
+    let mut child = Command::new("bird")
+        .args(["-f", "-c"])
+        .arg(&file)
+        .arg("-s")
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot start bird (package bird2)")?;
+    let cost = enabled(child.id(), &socket, routes);
+    // It may have ended already.
+    let _ = child.kill();
+    child.wait()?;
+    cost
+}
+
+/// From `enable` until the kernel holds them all.
+fn enabled(id: u32, socket: &Path, routes: u32) -> Result<Cost> {
+    let client = |order: &[&str]| {
+        let mut command = Command::new("birdc");
+        command.arg("-s").arg(socket).args(order).output()
+    };
+    until("BIRD answers", || {
+        let output = client(&["show", "status"])?;
+        Ok(String::from_utf8_lossy(&output.stdout).contains("up and running"))
+    })?;
+    let (start, cpu) = (Instant::now(), cpu_of(id)?);
+    let output = client(&["enable", "all_routes"])?;
+    ensure!(output.status.success(), "birdc: {output:?}");
+    until("all routes are there", || Ok(count()? >= routes))?;
+    Ok(Cost {
+        wall: start.elapsed(),
+        cpu: cpu_of(id)?.saturating_sub(cpu),
+    })
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !holds()? {
+        ensure!(start.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn ip_batch(routes: u32, dir: &Path) -> Result<Cost> {
+    let file = dir.join("routes.batch");
+    let mut text = String::new();
+    for prefix in prefixes(routes) {
+        let _ = writeln!(
+            text,
+            "route add {prefix} via {LINK} dev {DEVICE} proto {PROTOCOL} onlink"
+        );
+    }
+    std::fs::write(&file, text)?;
+    let (start, before) = (Instant::now(), children()?);
+    let status = Command::new("ip").arg("-batch").arg(&file).status()?;
+    ensure!(status.success(), "ip -batch: {status}");
+    Ok(Cost {
+        wall: start.elapsed(),
+        cpu: children()?.saturating_sub(before),
+    })
+}
+
+/// CPU time of children that have ended, in the kernel's ticks of 10 ms (`cutime` and `cstime` of proc(5)).
+fn children() -> Result<Duration> {
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    let (_, fields) = text.rsplit_once(')').context("no /proc/self/stat")?;
+    let ticks = fields.split_whitespace().skip(13).take(2);
+    let ticks: u64 = ticks.filter_map(|n| n.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}

@@ -1,0 +1,91 @@
+//! The least that a program can do to fill a table: messages made by hand, hundreds in one send, one acknowledgement
+//! each. No timers, no names, no reading: a floor to compare with.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Result, ensure};
+use caracal_model::net::Prefix;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Messages in one send.
+const BATCH: usize = 256;
+/// `RTM_NEWROUTE` and `RTM_NEWNEXTHOP`.
+const NEW_ROUTE: u16 = 24;
+const NEW_NEXTHOP: u16 = 104;
+/// `NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL`, and `NLM_F_ACK`.
+const FLAGS: u16 = 0x601;
+const ACK: u16 = 4;
+/// The object.
+const OBJECT: u32 = 1;
+
+/// Writes a route to each prefix; `object` = through one next-hop object.
+pub fn install(prefixes: &[Prefix], device: u32, gateway: Ipv4Addr, object: bool) -> Result<()> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    let gateway = gateway.octets();
+    let mut buffer = Vec::new();
+    if object {
+        // family, scope, protocol, reserved, RTNH_F_ONLINK
+        let header = [2, 0, 80, 0, 4, 0, 0, 0];
+        let start = begin(&mut buffer, NEW_NEXTHOP, ACK, &header);
+        attribute(&mut buffer, 1, OBJECT.to_ne_bytes());
+        attribute(&mut buffer, 5, device.to_ne_bytes());
+        attribute(&mut buffer, 6, gateway);
+        end(&mut buffer, start);
+        exchange(&socket, &buffer)?;
+    }
+    for batch in prefixes.chunks(BATCH) {
+        buffer.clear();
+        for (n, prefix) in batch.iter().enumerate() {
+            let std::net::IpAddr::V4(address) = prefix.address() else {
+                continue;
+            };
+            let ack = if n + 1 == batch.len() { ACK } else { 0 };
+            // family, lengths, tos, table main, protocol, scope, unicast, flags (RTNH_F_ONLINK of the one hop)
+            let onlink = if object { 0 } else { 4 };
+            let header = [2, prefix.len(), 0, 0, 254, 80, 0, 1, onlink, 0, 0, 0];
+            let start = begin(&mut buffer, NEW_ROUTE, ack, &header);
+            attribute(&mut buffer, 1, address.octets());
+            if object {
+                attribute(&mut buffer, 30, OBJECT.to_ne_bytes());
+            } else {
+                attribute(&mut buffer, 4, device.to_ne_bytes());
+                attribute(&mut buffer, 5, gateway);
+            }
+            end(&mut buffer, start);
+        }
+        exchange(&socket, &buffer)?;
+    }
+    Ok(())
+}
+
+fn begin(buffer: &mut Vec<u8>, kind: u16, ack: u16, header: &[u8]) -> usize {
+    let start = buffer.len();
+    buffer.extend([0; 4]);
+    buffer.extend(kind.to_ne_bytes());
+    buffer.extend((FLAGS | ack).to_ne_bytes());
+    buffer.extend([0; 8]);
+    buffer.extend(header);
+    start
+}
+
+fn attribute(buffer: &mut Vec<u8>, kind: u16, value: [u8; 4]) {
+    buffer.extend(8_u16.to_ne_bytes());
+    buffer.extend(kind.to_ne_bytes());
+    buffer.extend(value);
+}
+
+fn end(buffer: &mut [u8], start: usize) {
+    let length = (buffer.len() - start) as u32;
+    buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// The first answer is a refusal or the acknowledgement of the last message.
+fn exchange(socket: &Socket, buffer: &[u8]) -> Result<()> {
+    socket.send_to(buffer, &SocketAddr::new(0, 0), 0)?;
+    let mut answer = Vec::with_capacity(4096);
+    socket.recv(&mut answer, 0)?;
+    let code = answer.get(16..20);
+    ensure!(code == Some(&[0; 4]), "the kernel refuses: {code:?}");
+    Ok(())
+}
