@@ -92,6 +92,7 @@ instructions-record: packages-test
 bench: packages-test target/bird1
 	$(CARGO) build --release -p caracal-bench
 	target/release/caracal-bench run --write docs/performance.md
+	target/release/caracal-bench install --write docs/performance.md
 
 target/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
