@@ -411,7 +411,7 @@ impl GroupKey {
         };
         attrs.originator_id.get_or_insert(router_id);
         if let Some(cluster) = client_of.or(self.client_of) {
-            attrs.cluster_list.insert(0, cluster);
+            attrs.cluster_list.edit(|list| list.insert(0, cluster));
         }
     }
 }

@@ -250,10 +250,10 @@ mod tests {
             Some(Refusal::OriginatorLoop)
         );
         assert_eq!(
-            check(|a| a.cluster_list = vec![cluster(2), cluster(1)], 0),
+            check(|a| a.cluster_list = vec![cluster(2), cluster(1)].into(), 0),
             Some(Refusal::ClusterLoop)
         );
-        assert_eq!(check(|a| a.cluster_list = vec![cluster(2)], 0), None);
+        assert_eq!(check(|a| a.cluster_list = vec![cluster(2)].into(), 0), None);
     }
 
     #[test]

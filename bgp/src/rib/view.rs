@@ -84,7 +84,7 @@ impl From<&PathAttrs> for AttrsInfo {
             med: attrs.med,
             communities: communities(attrs),
             originator_id: attrs.originator_id,
-            cluster_list: attrs.cluster_list.clone(),
+            cluster_list: attrs.cluster_list.to_vec(),
         }
     }
 }

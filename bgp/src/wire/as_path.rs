@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::error::Fault;
-use crate::attrs::{AsPath, Segment};
+use crate::attrs::{AsPath, Segment, SegmentKind};
 use crate::types::Asn;
 
 const SET: u8 = 1;
@@ -18,6 +18,7 @@ const MAX_SEGMENT: usize = 255;
 /// of RFC 5065 have no place on a session outside a confederation), or AS 0 (RFC 7607 §2).
 pub fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
     let width = if four_octet { 4 } else { 2 };
+    let mut first = None;
     let mut segments = Vec::new();
     while !input.is_empty() {
         let [kind, count, rest @ ..] = input else {
@@ -37,15 +38,23 @@ pub fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
         if asns.contains(&Asn(0)) {
             return Err(Fault::AsZero);
         }
-        segments.push(match *kind {
+        let segment = match *kind {
             _ if *count == 0 => return Err(malformed()),
             SET => Segment::Set(asns),
             SEQUENCE => Segment::Sequence(asns),
             _ => return Err(malformed()),
-        });
+        };
+        match (&first, segment) {
+            // Nearly all paths are one sequence, and need no list of segments.
+            (None, Segment::Sequence(asns)) if rest.is_empty() => {
+                return Ok(AsPath::sequence(asns));
+            }
+            (None, segment) => first = Some(segment),
+            (Some(_), segment) => segments.push(segment),
+        }
         input = rest;
     }
-    Ok(AsPath::new(segments))
+    Ok(AsPath::new(first.into_iter().chain(segments)))
 }
 
 /// Two or four octets as a number.
@@ -57,12 +66,12 @@ pub(super) fn asn(octets: &[u8]) -> Asn {
 
 /// Appends a path. With two octets, AS_TRANS stands for each number that does not fit.
 pub fn encode(path: &AsPath, four_octet: bool, out: &mut BytesMut) {
-    for segment in path.segments() {
-        let kind = match segment {
-            Segment::Set(_) => SET,
-            Segment::Sequence(_) => SEQUENCE,
+    for (kind, asns) in path.segments() {
+        let kind = match kind {
+            SegmentKind::Set => SET,
+            SegmentKind::Sequence => SEQUENCE,
         };
-        for asns in segment.asns().chunks(MAX_SEGMENT) {
+        for asns in asns.chunks(MAX_SEGMENT) {
             out.put_u8(kind);
             super::put_len_u8(out, asns.len());
             for asn in asns {
@@ -96,22 +105,25 @@ pub fn merge(as_path: AsPath, as4_path: &AsPath) -> AsPath {
         return as_path;
     };
     let mut segments = Vec::new();
-    for segment in as_path.segments() {
+    for (kind, asns) in as_path.segments() {
         if lead == 0 {
             break;
         }
-        match segment {
-            Segment::Sequence(asns) => {
+        match kind {
+            SegmentKind::Sequence => {
                 let taken: Vec<Asn> = asns.iter().copied().take(lead).collect();
                 lead -= taken.len();
                 segments.push(Segment::Sequence(taken));
             }
-            Segment::Set(asns) => {
+            SegmentKind::Set => {
                 lead -= 1;
-                segments.push(Segment::Set(asns.clone()));
+                segments.push(Segment::Set(asns.to_vec()));
             }
         }
     }
-    segments.extend(as4_path.segments().iter().cloned());
+    segments.extend(as4_path.segments().map(|(kind, asns)| match kind {
+        SegmentKind::Sequence => Segment::Sequence(asns.to_vec()),
+        SegmentKind::Set => Segment::Set(asns.to_vec()),
+    }));
     AsPath::new(segments)
 }

@@ -181,7 +181,10 @@ pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<
         input = rest;
     }
     parsed.merge_four_octet();
-    parsed.attrs.unknown.sort_by_key(|attr| attr.code);
+    if !parsed.attrs.unknown.is_empty() {
+        let sort = |list: &mut Vec<UnknownAttr>| list.sort_by_key(|attr| attr.code);
+        parsed.attrs.unknown.edit(sort);
+    }
     Ok(parsed)
 }
 
@@ -239,10 +242,8 @@ fn decode_one<'a>(
             // RFC 4271 §5: passed on with the Partial bit.
             let flags = OPTIONAL_TRANSITIVE | PARTIAL;
             let value = Bytes::copy_from_slice(value);
-            parsed
-                .attrs
-                .unknown
-                .push(UnknownAttr { flags, code, value });
+            let attr = UnknownAttr { flags, code, value };
+            parsed.attrs.unknown.edit(|list| list.push(attr));
         }
         return Ok(());
     };

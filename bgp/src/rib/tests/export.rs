@@ -96,7 +96,7 @@ fn rfc4456_8_the_originator_stays_and_the_cluster_is_prepended() {
     let originator = Some(RouterId([8, 8, 8, 8].into()));
     let from = PathAttrs {
         originator_id: originator,
-        cluster_list: vec![cluster(7)],
+        cluster_list: vec![cluster(7)].into(),
         ..attrs(2)
     };
     net.announce(2, &[1], from);
@@ -104,7 +104,7 @@ fn rfc4456_8_the_originator_stays_and_the_cluster_is_prepended() {
     assert_eq!(reflected.originator_id, originator);
     assert_eq!(reflected.cluster_list, [cluster(1), cluster(7)]);
     let looped = PathAttrs {
-        cluster_list: vec![cluster(7), cluster(1)],
+        cluster_list: vec![cluster(7), cluster(1)].into(),
         ..attrs(2)
     };
     net.announce(2, &[1], looped);
@@ -118,7 +118,7 @@ fn rfc4456_attributes_do_not_leave_the_as() {
     let originator = Some(RouterId([8, 8, 8, 8].into()));
     let from = PathAttrs {
         originator_id: originator,
-        cluster_list: vec![cluster(7)],
+        cluster_list: vec![cluster(7)].into(),
         ..attrs(2)
     };
     net.announce(2, &[1], from);

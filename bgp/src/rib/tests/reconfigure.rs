@@ -118,7 +118,7 @@ fn a_peer_that_becomes_a_client_gets_and_gives_more() {
         3,
         &[4],
         PathAttrs {
-            cluster_list: vec![cluster],
+            cluster_list: vec![cluster].into(),
             ..attrs(3)
         },
     );

@@ -152,7 +152,8 @@ pub(super) fn cluster_list(
     internal(format)?;
     parsed.attrs.cluster_list = list(value, "a multiple of 4", |octets: [u8; 4]| {
         ClusterId(Ipv4Addr::from(octets))
-    })?;
+    })?
+    .into();
     Ok(())
 }
 
@@ -175,7 +176,7 @@ pub(super) fn ext_communities(
     value: &[u8],
     _: &Format,
 ) -> Result<(), Fault> {
-    parsed.attrs.ext_communities = set(value, "a multiple of 8", |octets: [u8; 8]| octets)?;
+    parsed.attrs.ext_communities = set(value, "a multiple of 8", |octets: [u8; 8]| octets)?.into();
     Ok(())
 }
 
@@ -215,6 +216,7 @@ pub(super) fn large_communities(
             u32::from_be_bytes([e, f, g, h]),
             u32::from_be_bytes([i, j, k, l]),
         )
-    })?;
+    })?
+    .into();
     Ok(())
 }

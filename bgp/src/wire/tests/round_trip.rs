@@ -121,11 +121,11 @@ fn path_attrs(family: Family) -> impl Strategy<Value = PathAttrs> {
             router: router.into(),
         }),
         communities: more.0,
-        ext_communities: more.1,
-        large_communities: more.2,
+        ext_communities: more.1.into(),
+        large_communities: more.2.into(),
         originator_id: more.3,
-        cluster_list: more.4,
-        unknown: more.5,
+        cluster_list: more.4.into(),
+        unknown: more.5.into(),
     })
 }
 
@@ -476,7 +476,7 @@ fn internal_attributes_are_not_sent_to_external_peers() {
         next_hop: Some([10, 0, 0, 1].into()),
         local_pref: Some(200),
         originator_id: Some(RouterId([1, 1, 1, 1].into())),
-        cluster_list: vec![ClusterId([2, 2, 2, 2].into())],
+        cluster_list: vec![ClusterId([2, 2, 2, 2].into())].into(),
         ..PathAttrs::default()
     };
     let external = Format {
