@@ -134,6 +134,11 @@ impl Sent {
         self.source
     }
 
+    /// The same attributes, from the same peer.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
+    }
+
     /// The attributes, when this member is told.
     pub(super) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
         if self.source == member.peer {
@@ -188,6 +193,16 @@ impl GroupRoute {
 
     pub(super) const fn after(&self) -> Option<&Sent> {
         self.after.as_ref()
+    }
+
+    /// True when another change says the same of another prefix.
+    pub(super) fn means(&self, other: &Self) -> bool {
+        let same = |a: &Option<Sent>, b: &Option<Sent>| match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.is(b),
+            _ => false,
+        };
+        same(&self.before, &other.before) && same(&self.after, &other.after)
     }
 
     /// What one member must be told.
@@ -258,7 +273,23 @@ impl GroupKey {
             source,
             ..
         } = route;
-        self.allows(prefix.family(), attrs, source)?;
+        let family = prefix.family();
+        // What was allowed once is allowed again; only filters look at the prefix. NEXT_HOP depends on the family, so the
+        // cache holds for one.
+        let same_family = cache.family == Some(family);
+        if self.filters.is_empty()
+            && same_family
+            && let Some(done) = cached(&cache.done, attrs, peer)
+        {
+            return Ok(done);
+        }
+        self.allows(family, attrs, source)?;
+        if self.filters.is_empty() {
+            let done = interner.intern(self.finish(self.base(attrs, source), family, source)?);
+            cache.done = Some((attrs.clone(), peer, done.clone()));
+            cache.family = Some(family);
+            return Ok(done);
+        }
         let base = match cached(&cache.base, attrs, peer) {
             Some(base) => base,
             None => {
@@ -287,18 +318,13 @@ impl GroupKey {
             }));
         }
         match view.attrs {
-            Cow::Owned(changed) => {
-                Ok(interner.intern(self.finish(changed, prefix.family(), source)?))
-            }
+            Cow::Owned(changed) => Ok(interner.intern(self.finish(changed, family, source)?)),
             Cow::Borrowed(_) => {
-                // NEXT_HOP depends on the family, so the cache holds for one.
-                let family = prefix.family();
                 let known = cached(&cache.done, attrs, peer);
-                if let Some(done) = known.filter(|_| cache.family == Some(family)) {
+                if let Some(done) = known.filter(|_| same_family) {
                     return Ok(done);
                 }
-                let done =
-                    interner.intern(self.finish((*base).clone(), prefix.family(), source)?);
+                let done = interner.intern(self.finish((*base).clone(), family, source)?);
                 cache.done = Some((attrs.clone(), peer, done.clone()));
                 cache.family = Some(family);
                 Ok(done)
@@ -475,7 +501,7 @@ impl Group {
         let slot = &mut self.out[id.index()];
         let same = match (&*slot, &after) {
             (None, None) => true,
-            (Some(a), Some(b)) => a.source == b.source && Arc::ptr_eq(&a.attrs, &b.attrs),
+            (Some(a), Some(b)) => a.is(b),
             _ => false,
         };
         if same {
@@ -487,6 +513,11 @@ impl Group {
             before,
             after,
         })
+    }
+
+    /// True when the group is told something about a destination.
+    pub(super) fn has_sent(&self, id: DestId) -> bool {
+        self.out.get(id.index()).is_some_and(Option::is_some)
     }
 
     /// What a member is told about a destination.

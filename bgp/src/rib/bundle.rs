@@ -2,7 +2,8 @@
 //!
 //! RIB-3 says that what a member is told is a function of the group's change and of the member. For nearly all
 //! members that function is the same: only who sent a route, or whose address is its next hop, is told something else. A
-//! bundle holds what all others are told, and the index says who the exceptions are.
+//! bundle holds changes for which every member's function is the same, exceptions included: what it keeps of a change is the
+//! prefix.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,15 +15,25 @@ use super::PeerId;
 use super::adj_out::{GroupRoute, GroupUpdate, Member, Sent};
 use crate::attrs::PathAttrs;
 
-/// Changes that go to all but a few members alike.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a member is told about the prefixes of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// Nothing changes for it.
+    Nothing,
+    /// They are withdrawn.
+    Withdraw,
+    /// They are announced.
+    Announce(&'a Arc<PathAttrs>),
+}
+
+/// Changes that mean the same to each member.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// The attributes to announce with; `None` withdraws.
-    pub attrs: Option<Arc<PathAttrs>>,
-    /// What is announced or withdrawn; empty when only exceptions are told anything.
+    /// What changed.
     pub prefixes: Vec<Prefix>,
-    /// Indices of the changes.
-    routes: Vec<usize>,
+    /// The attributes afterwards; `None`: there is no route any more.
+    attrs: Option<Arc<PathAttrs>>,
+    key: Key,
 }
 
 /// A group's change in bundles.
@@ -34,76 +45,162 @@ pub struct Bundles {
     by_address: HashMap<IpAddr, Vec<usize>>,
 }
 
-/// What tells a bundle from another: the members to whom it may not apply, and what it says.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    says: Says,
-    sources: [Option<PeerId>; 2],
-    addresses: [Option<IpAddr>; 2],
+/// From whom a route is hidden, before or after the change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Side {
+    /// There is none.
+    Absent,
+    /// From these members.
+    Hidden {
+        /// Who sent it, if a member.
+        source: Option<PeerId>,
+        /// Whose address is its next hop, if a member's.
+        address: Option<IpAddr>,
+    },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Says {
-    Nothing,
-    Withdraw,
-    /// Interned sets: the address is the identity.
-    Announce(usize),
+/// What tells a bundle from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    before: Side,
+    after: Side,
+    /// The attributes are the same before and after.
+    same: bool,
+    /// The attributes afterwards. Interned sets: the address is the identity.
+    attrs: usize,
+}
+
+impl Side {
+    fn visible_to(self, member: Option<&Member>) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Hidden { source, address } => !member.is_some_and(|member| {
+                source == Some(member.peer) || address == Some(member.address())
+            }),
+        }
+    }
+
+    const fn parts(self) -> (Option<PeerId>, Option<IpAddr>) {
+        match self {
+            Self::Absent => (None, None),
+            Self::Hidden { source, address } => (source, address),
+        }
+    }
+}
+
+impl Bundle {
+    /// What those members are told that are no exception.
+    #[must_use]
+    pub fn told(&self) -> Told<'_> {
+        self.told_to(None)
+    }
+
+    /// What a member is told.
+    #[must_use]
+    pub fn told_member(&self, member: &Member) -> Told<'_> {
+        self.told_to(Some(member))
+    }
+
+    fn told_to(&self, member: Option<&Member>) -> Told<'_> {
+        let before = self.key.before.visible_to(member);
+        match &self.attrs {
+            Some(attrs) if self.key.after.visible_to(member) => {
+                if before && self.key.same {
+                    Told::Nothing
+                } else {
+                    Told::Announce(attrs)
+                }
+            }
+            _ if before => Told::Withdraw,
+            _ => Told::Nothing,
+        }
+    }
 }
 
 impl GroupUpdate {
     /// The changes in bundles.
     #[must_use]
     pub fn bundles(&self) -> Bundles {
-        let peers: HashSet<PeerId> = self.members.iter().map(|member| member.peer).collect();
-        let addresses: HashSet<IpAddr> = self.members.iter().map(Member::address).collect();
+        let mut who = Who::new(&self.members);
+        who.bundle(&self.routes)
+    }
+}
+
+/// The members of a group as routes refer to them.
+#[derive(Debug)]
+pub(crate) struct Who {
+    peers: HashSet<PeerId>,
+    addresses: HashSet<IpAddr>,
+}
+
+impl Who {
+    pub(crate) fn new(members: &[Member]) -> Self {
+        Self {
+            peers: members.iter().map(|member| member.peer).collect(),
+            addresses: members.iter().map(Member::address).collect(),
+        }
+    }
+
+    /// Changes in bundles.
+    pub(crate) fn bundle(&mut self, routes: &[GroupRoute]) -> Bundles {
         let mut bundles = Bundles::default();
         let mut known: HashMap<Key, usize> = HashMap::default();
-        let mut last: Option<(Key, usize)> = None;
-        for (index, route) in self.routes.iter().enumerate() {
-            let key = key(route, &peers, &addresses);
+        let mut last: Option<(&GroupRoute, usize)> = None;
+        for route in routes {
             let at = match last {
-                Some((same, at)) if same == key => at,
-                _ => *known
-                    .entry(key)
-                    .or_insert_with(|| bundles.open(&key, route)),
+                Some((same, at)) if same.means(route) => at,
+                _ => {
+                    let key = self.key(route);
+                    *known.entry(key).or_insert_with(|| bundles.open(key, route))
+                }
             };
-            last = Some((key, at));
-            let bundle = &mut bundles.bundles[at];
-            bundle.routes.push(index);
-            if key.says != Says::Nothing {
-                bundle.prefixes.push(route.prefix);
-            }
+            last = Some((route, at));
+            bundles.bundles[at].prefixes.push(route.prefix);
+        }
+        for bundle in &mut bundles.bundles {
+            bundle.prefixes.shrink_to_fit();
         }
         bundles
     }
 
-    /// What a member is told about the changes of a bundle.
-    pub fn exception<'a>(
-        &'a self,
-        bundle: &'a Bundle,
-        member: &'a Member,
-    ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
-        let routes = bundle.routes.iter().filter_map(|at| self.routes.get(*at));
-        routes.filter_map(|route| route.for_member(member))
+    fn key(&self, route: &GroupRoute) -> Key {
+        let attrs = |sent: Option<&Sent>| sent.map_or(0, |sent| Arc::as_ptr(sent.attrs()).addr());
+        let (before, after) = (attrs(route.before()), attrs(route.after()));
+        Key {
+            before: self.side(route.before()),
+            after: self.side(route.after()),
+            same: before == after,
+            attrs: after,
+        }
+    }
+
+    fn side(&self, sent: Option<&Sent>) -> Side {
+        let Some(sent) = sent else {
+            return Side::Absent;
+        };
+        let source = Some(sent.source()).filter(|peer| self.peers.contains(peer));
+        let hop = sent.attrs().next_hop;
+        let address = hop.filter(|hop| self.addresses.contains(hop));
+        Side::Hidden { source, address }
     }
 }
 
 impl Bundles {
-    fn open(&mut self, key: &Key, route: &GroupRoute) -> usize {
+    fn open(&mut self, key: Key, route: &GroupRoute) -> usize {
         let at = self.bundles.len();
-        let attrs = match key.says {
-            Says::Announce(_) => route.after().map(|sent| sent.attrs().clone()),
-            Says::Withdraw | Says::Nothing => None,
-        };
         self.bundles.push(Bundle {
-            attrs,
-            ..Bundle::default()
+            prefixes: Vec::new(),
+            attrs: route.after().map(|sent| sent.attrs().clone()),
+            key,
         });
-        for source in key.sources.into_iter().flatten() {
-            self.by_source.entry(source).or_default().push(at);
-        }
-        for address in key.addresses.into_iter().flatten() {
-            self.by_address.entry(address).or_default().push(at);
+        for side in [key.before, key.after] {
+            let (source, address) = side.parts();
+            if let Some(source) = source {
+                note(self.by_source.entry(source).or_default(), at);
+            }
+            if let Some(address) = address {
+                note(self.by_address.entry(address).or_default(), at);
+            }
         }
         at
     }
@@ -118,24 +215,36 @@ impl Bundles {
         found.dedup();
         found
     }
+
+    /// True when there is something in it for this member.
+    #[must_use]
+    pub fn tells(&self, member: &Member) -> bool {
+        let exceptions = self.exceptions(member);
+        exceptions.len() < self.bundles.len()
+            || exceptions
+                .iter()
+                .any(|at| self.bundles[*at].told_member(member) != Told::Nothing)
+    }
+
+    /// What one member is told: announcements (`Some`) and withdrawals (`None`).
+    pub fn for_member<'a>(
+        &'a self,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
+        self.bundles.iter().flat_map(|bundle| {
+            let (told, attrs) = match bundle.told_member(member) {
+                Told::Nothing => (&[][..], None),
+                Told::Withdraw => (&bundle.prefixes[..], None),
+                Told::Announce(attrs) => (&bundle.prefixes[..], Some(attrs)),
+            };
+            told.iter().map(move |prefix| (*prefix, attrs.cloned()))
+        })
+    }
 }
 
-fn key(route: &GroupRoute, peers: &HashSet<PeerId>, addresses: &HashSet<IpAddr>) -> Key {
-    let both = [route.before(), route.after()];
-    let says = match both {
-        [_, None] if route.before().is_none() => Says::Nothing,
-        [_, None] => Says::Withdraw,
-        [Some(before), Some(after)] if Arc::ptr_eq(before.attrs(), after.attrs()) => Says::Nothing,
-        [_, Some(after)] => Says::Announce(Arc::as_ptr(after.attrs()).addr()),
-    };
-    let source = |sent: Option<&Sent>| sent.map(Sent::source).filter(|peer| peers.contains(peer));
-    let address = |sent: Option<&Sent>| {
-        let hop = sent.and_then(|sent| sent.attrs().next_hop);
-        hop.filter(|hop| addresses.contains(hop))
-    };
-    Key {
-        says,
-        sources: both.map(source),
-        addresses: both.map(address),
+/// Notes a bundle, the latest, once.
+fn note(list: &mut Vec<usize>, at: usize) {
+    if list.last() != Some(&at) {
+        list.push(at);
     }
 }

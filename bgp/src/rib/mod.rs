@@ -43,7 +43,8 @@ use std::time::{Duration, Instant};
 use caracal_model::net::{Family, Prefix};
 
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
-pub use bundle::{Bundle, Bundles};
+pub(crate) use bundle::Who;
+pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
 pub use import::{DecidedBy, Refusal};
 pub use next_hops::{NextHops, Way};

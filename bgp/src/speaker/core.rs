@@ -339,7 +339,8 @@ impl Core {
             match out {
                 Outbound::Group(update) => {
                     for update in SharedUpdate::new(update) {
-                        for member in update.members() {
+                        // Who sent all of it has nothing to read.
+                        for member in update.members().iter().filter(|m| update.tells(m)) {
                             if let Some(feed) = self.feed(member.peer) {
                                 feed.share(update.clone(), *member);
                             }

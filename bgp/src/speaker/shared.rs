@@ -11,7 +11,7 @@ use caracal_model::net::{Family, Prefix};
 use tracing::warn;
 
 use crate::attrs::PathAttrs;
-use crate::rib::{Bundles, GroupUpdate, Member};
+use crate::rib::{Bundle, Bundles, GroupUpdate, Member, Told, Who};
 use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
@@ -22,13 +22,15 @@ pub const SHARED_ROUTES: usize = 4096;
 /// A group's change with its encodings.
 #[derive(Debug)]
 pub struct SharedUpdate {
-    update: GroupUpdate,
+    members: Vec<Member>,
+    bundles: Bundles,
+    /// Number of changes.
+    len: usize,
     encoded: Mutex<Vec<(Format, Arc<Encoded>)>>,
 }
 
 #[derive(Debug, Default)]
 struct Encoded {
-    bundles: Bundles,
     octets: BytesMut,
     /// Where the octets of each bundle end.
     ends: Vec<usize>,
@@ -38,15 +40,17 @@ impl SharedUpdate {
     /// Makes a change of any size shareable.
     pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
         let GroupUpdate { members, routes } = update;
+        let mut who = Who::new(&members);
         let mut routes = routes.into_iter();
         std::iter::from_fn(move || {
             let routes: Vec<_> = routes.by_ref().take(SHARED_ROUTES).collect();
             if routes.is_empty() {
                 return None;
             }
-            let members = members.clone();
             Some(Arc::new(Self {
-                update: GroupUpdate { members, routes },
+                members: members.clone(),
+                bundles: who.bundle(&routes),
+                len: routes.len(),
                 encoded: Mutex::default(),
             }))
         })
@@ -55,19 +59,25 @@ impl SharedUpdate {
     /// The members.
     #[must_use]
     pub fn members(&self) -> &[Member] {
-        &self.update.members
+        &self.members
     }
 
     /// Number of changes.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.update.routes.len()
+        self.len
     }
 
     /// True when there are no changes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.update.routes.is_empty()
+        self.len == 0
+    }
+
+    /// True when there is something in it for this member.
+    #[must_use]
+    pub fn tells(&self, member: &Member) -> bool {
+        self.bundles.tells(member)
     }
 
     /// What one member must be told.
@@ -75,24 +85,19 @@ impl SharedUpdate {
         &'a self,
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
-        self.update.for_member(member)
+        self.bundles.for_member(member)
     }
 
     /// Appends what one member must be told.
     pub fn encode(&self, member: &Member, format: &Format, out: &mut BytesMut) {
         let encoded = self.encoded(format);
         let mut from = 0;
-        for at in encoded.bundles.exceptions(member) {
+        for at in self.bundles.exceptions(member) {
             let start = at.checked_sub(1).map_or(0, |before| encoded.ends[before]);
             out.extend_from_slice(&encoded.octets[from..start]);
             from = encoded.ends[at];
-            let bundle = &encoded.bundles.bundles[at];
-            for (prefix, attrs) in self.update.exception(bundle, member) {
-                match attrs {
-                    Some(attrs) => announce(&attrs, &[prefix], format, out),
-                    None => withdraw(&[prefix], format, out),
-                }
-            }
+            let bundle = &self.bundles.bundles[at];
+            put(bundle, bundle.told_member(member), format, out);
         }
         out.extend_from_slice(&encoded.octets[from..]);
     }
@@ -103,26 +108,28 @@ impl SharedUpdate {
         if let Some((_, encoded)) = known.iter().find(|(seen, _)| seen == format) {
             return encoded.clone();
         }
-        let encoded = Arc::new(Encoded::new(&self.update, format));
+        let encoded = Arc::new(Encoded::new(&self.bundles, format));
         known.push((*format, encoded.clone()));
         encoded
     }
 }
 
 impl Encoded {
-    fn new(update: &GroupUpdate, format: &Format) -> Self {
-        let mut encoded = Self {
-            bundles: update.bundles(),
-            ..Self::default()
-        };
-        for bundle in &encoded.bundles.bundles {
-            match &bundle.attrs {
-                Some(attrs) => announce(attrs, &bundle.prefixes, format, &mut encoded.octets),
-                None => withdraw(&bundle.prefixes, format, &mut encoded.octets),
-            }
+    fn new(bundles: &Bundles, format: &Format) -> Self {
+        let mut encoded = Self::default();
+        for bundle in &bundles.bundles {
+            put(bundle, bundle.told(), format, &mut encoded.octets);
             encoded.ends.push(encoded.octets.len());
         }
         encoded
+    }
+}
+
+fn put(bundle: &Bundle, told: Told<'_>, format: &Format, out: &mut BytesMut) {
+    match told {
+        Told::Nothing => {}
+        Told::Withdraw => withdraw(&bundle.prefixes, format, out),
+        Told::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out),
     }
 }
 

@@ -12,6 +12,11 @@ use super::error::Fault;
 /// # Errors
 /// A length beyond the family's or a prefix cut off. `out` then holds the prefixes before it.
 pub fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result<(), Fault> {
+    // Of IPv4 most have four octets, of IPv6 nine.
+    out.reserve(match family {
+        Family::Ipv4 => input.len().div_ceil(4),
+        Family::Ipv6 => input.len().div_ceil(9),
+    });
     while let Some((len, rest)) = input.split_first() {
         let (prefix, rest) = one(*len, rest, family)?;
         out.push(prefix);
@@ -51,8 +56,8 @@ fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), Fault> 
         .split_at_checked(usize::from(len.div_ceil(8)))
         .ok_or(Fault::PrefixCut)?;
     let prefix = match family {
-        Family::Ipv4 => Prefix::v4(Ipv4Addr::from(padded::<4>(octets)), len),
-        Family::Ipv6 => Prefix::v6(Ipv6Addr::from(padded::<16>(octets)), len),
+        Family::Ipv4 => Prefix::v4(Ipv4Addr::from(padded::<4>(input, octets)), len),
+        Family::Ipv6 => Prefix::v6(Ipv6Addr::from(padded::<16>(input, octets)), len),
     };
     Ok((prefix, rest))
 }
@@ -96,8 +101,13 @@ impl Nlri for (Prefix, u32) {
     }
 }
 
-/// `octets`, filled up with zeros. The caller has checked the length.
-fn padded<const N: usize>(octets: &[u8]) -> [u8; N] {
+/// `octets`, filled up to the width of an address. Behind them come the next prefixes, whose bits are host bits of this
+/// one and are cleared; only at the end of the list zeros are needed. The caller has checked the length.
+#[inline]
+fn padded<const N: usize>(input: &[u8], octets: &[u8]) -> [u8; N] {
+    if let Some(full) = input.first_chunk() {
+        return *full;
+    }
     let mut full = [0; N];
     for (to, from) in full.iter_mut().zip(octets) {
         *to = *from;
