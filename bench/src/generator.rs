@@ -15,6 +15,8 @@ use crate::wire::{self, Attrs, HEADER, Net};
 
 /// Sessions that are being established at the same time: less than any speaker's backlog.
 const DIALLING: usize = 32;
+/// How long all sessions together may take to come up, on a machine that has other work.
+const DIAL_LIMIT: Duration = Duration::from_secs(300);
 /// One in so many UPDATEs is compared with what was announced.
 const CHECK: u64 = 8;
 
@@ -113,38 +115,72 @@ impl Generator {
             counters: Counters::default(),
             first_bad: None,
         };
-        let limit = Instant::now() + Duration::from_secs(60);
+        generator.establish(dut, expect, &mut alive, Instant::now() + DIAL_LIMIT)?;
+        Ok(generator)
+    }
+
+    /// Dials until all sessions are up.
+    fn establish(
+        &mut self,
+        dut: Ipv4Addr,
+        expect: &dyn Expectation,
+        alive: &mut dyn FnMut() -> Result<()>,
+        limit: Instant,
+    ) -> Result<()> {
         let mut refused: Option<String> = None;
         loop {
             alive()?;
-            let down: Vec<usize> = (0..generator.sessions.len())
-                .filter(|i| !generator.sessions[*i].up)
+            let down: Vec<usize> = (0..self.sessions.len())
+                .filter(|i| !self.sessions[*i].up)
                 .collect();
             if down.is_empty() {
-                return Ok(generator);
+                return Ok(());
             }
             let dialling = down
                 .iter()
-                .filter(|i| generator.sessions[**i].stream.is_some())
+                .filter(|i| self.sessions[**i].stream.is_some())
                 .count();
             let free: Vec<usize> = down
                 .into_iter()
-                .filter(|i| generator.sessions[*i].stream.is_none())
+                .filter(|i| self.sessions[*i].stream.is_none())
                 .take(DIALLING.saturating_sub(dialling))
                 .collect();
             for index in free {
-                if let Err(error) = generator.dial(dut, index) {
+                if let Err(error) = self.dial(dut, index) {
                     refused = Some(format!("{error:#}"));
                 }
             }
             if Instant::now() > limit {
-                let up = generator.sessions.iter().filter(|s| s.up).count();
+                let up = self.sessions.iter().filter(|s| s.up).count();
                 bail!(
                     "{up} of {} sessions came up; the last refusal: {refused:?}",
-                    generator.sessions.len()
+                    self.sessions.len()
                 );
             }
-            generator.pump(Duration::from_millis(20), expect, true)?;
+            self.pump(Duration::from_millis(20), expect, true)?;
+        }
+    }
+
+    /// Serves the sessions until all have been up for `time`. FRR ends some of a thousand that come at once; they are dialled
+    /// again, as a real client would.
+    pub fn warm_up(
+        &mut self,
+        dut: Ipv4Addr,
+        time: Duration,
+        expect: &dyn Expectation,
+        mut alive: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let limit = Instant::now() + DIAL_LIMIT;
+        'all_up: loop {
+            self.establish(dut, expect, &mut alive, limit)?;
+            let until = Instant::now() + time;
+            while let Some(left) = until.checked_duration_since(Instant::now()) {
+                self.pump(left.min(Duration::from_millis(500)), expect, true)?;
+                if self.sessions.iter().any(|session| !session.up) {
+                    continue 'all_up;
+                }
+            }
+            return Ok(());
         }
     }
 
@@ -278,10 +314,13 @@ impl Generator {
             }
             if readable && let Err(error) = self.read(index, expect) {
                 let address = self.roles[index].address;
-                if !dialling || self.sessions[index].up {
+                if !dialling {
                     return Err(error.context(format!("session of {address}")));
                 }
-                self.sessions[index].stream = None;
+                let session = &mut self.sessions[index];
+                session.stream = None;
+                session.up = false;
+                session.held.fill(0);
             }
         }
         self.keep_alive();

@@ -11,7 +11,7 @@ use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
 
 /// How long a phase may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 /// Changes of the latency scenario.
 const CHANGES: usize = 300;
 /// Between two of them.
@@ -68,7 +68,10 @@ pub fn run(
         scenario,
     };
     run.generator.expect(run.scenario);
-    run.generator.idle(speaker.warm_up(), run.scenario)?;
+    let process = &mut run.process;
+    run.generator
+        .warm_up(DUT, speaker.warm_up(), run.scenario, || process.check())?;
+    run.generator.expect(run.scenario);
     run.rest()?;
     let phases = run.phases()?;
     let counters = run.generator.counters;
