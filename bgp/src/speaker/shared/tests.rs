@@ -139,16 +139,19 @@ proptest! {
             for out in rib.decide(now).out {
                 let Outbound::Group(group) = out else { panic!("not for the group") };
                 prop_assert_eq!(group.members.len(), usize::from(CLIENTS));
-                for shared in SharedUpdate::new(group) {
-                    for member in shared.members() {
-                        let mut octets = BytesMut::new();
-                        shared.encode(member, &format(), &mut octets);
-                        let alone: Told = shared
-                            .for_member(member)
-                            .map(|(p, attrs)| (p, attrs.map(|a| (a.next_hop, a.med))))
-                            .collect();
-                        prop_assert_eq!(read(octets), alone);
-                    }
+                let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
+                let [shared] = &shared[..] else { panic!("more than one") };
+                for member in &group.members {
+                    let mut octets = BytesMut::new();
+                    shared.encode(member, &format(), &mut octets);
+                    let said = |(p, attrs): (Prefix, Option<std::sync::Arc<PathAttrs>>)| {
+                        (p, attrs.map(|a| (a.next_hop, a.med)))
+                    };
+                    let alone: Told = group.for_member(member).map(said).collect();
+                    let kept: Told = shared.for_member(member).map(said).collect();
+                    prop_assert!(shared.tells(member) || alone.is_empty());
+                    prop_assert_eq!(&kept, &alone);
+                    prop_assert_eq!(read(octets), alone);
                 }
             }
         }
@@ -157,4 +160,20 @@ proptest! {
             prop_assert_eq!(rib.advertised(&name(client)), together.advertised(&name(client)));
         }
     }
+}
+
+#[test]
+fn who_sent_all_of_a_change_is_told_nothing() {
+    let now = Instant::now();
+    let mut rib = reflector(now);
+    let out = rib.apply(now, &name(1), update((1, 0, Some((1, 0))))).out;
+    let [Outbound::Group(group)] = &out[..] else {
+        panic!("one group");
+    };
+    let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
+    let told: Vec<bool> = group.members.iter().map(|m| shared[0].tells(m)).collect();
+    assert_eq!(
+        told.iter().filter(|told| **told).count(),
+        usize::from(CLIENTS) - 1
+    );
 }
