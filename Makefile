@@ -1,6 +1,6 @@
 # make demo   a four-node cluster on this machine: real etcd, real BGP, real kernel routes, pings between pods
 # make test   everything: format, lints, documentation, unit, property, end-to-end, and IPIP in a kernel that has it
-# make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6 and FRR, interleaved; tables go to docs/performance.md
+# make bench  the same BGP work for caracal, BIRD 2, BIRD 1.6, FRR and GoBGP, interleaved; tables go to docs/performance.md
 #
 # All install the Debian packages they miss (as root, or through sudo).
 

@@ -96,7 +96,7 @@ struct RunArgs {
     #[arg(default_values = ["A-100k", "A-1M", "B-100", "B-300", "B-1000", "C", "D", "E-300", "L-300"])]
     scenarios: Vec<String>,
     /// Speakers; those that are not installed are left out.
-    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "bird1", "frr"])]
+    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "bird1", "frr", "gobgp"])]
     speakers: Vec<Speaker>,
     /// Runs of each speaker; speakers take turns.
     #[arg(long, default_value_t = 3)]
