@@ -198,6 +198,7 @@ fn caracal(scenario: &Scenario) -> Result<String> {
         peers: std::collections::BTreeMap::new(),
         originate: std::collections::BTreeMap::new(),
         filters: std::collections::BTreeMap::new(),
+        stations: std::collections::BTreeMap::new(),
     };
     for role in &scenario.roles {
         let mut peer = PeerConfig::new(IpAddr::V4(role.address), Asn(role.asn));

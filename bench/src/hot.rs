@@ -133,6 +133,7 @@ fn table(peers: usize, internal: bool) -> (Rib, Instant) {
         peers: BTreeMap::new(),
         originate: BTreeMap::new(),
         filters: BTreeMap::new(),
+        stations: BTreeMap::new(),
     };
     let address = |peer: usize| Ipv4Addr::from(u32::from(DUT) + 1 + peer as u32);
     for peer in 0..peers {

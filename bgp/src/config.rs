@@ -4,6 +4,7 @@
 mod diff;
 mod leave;
 mod options;
+mod station;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use diff::{ConfigChange, PeerChange, diff, renamed};
 pub use leave::{LEAVING_FILTER, SILENT_FILTER};
 pub use options::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+pub use station::Station;
 
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
@@ -38,6 +40,9 @@ pub struct SpeakerConfig {
     pub originate: BTreeMap<Prefix, Origination>,
     /// Filters by name; peers refer to them.
     pub filters: BTreeMap<String, Filter>,
+    /// Monitoring stations by name (RFC 7854).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stations: BTreeMap<String, Station>,
 }
 
 /// The listening socket.

@@ -11,10 +11,12 @@
 //! | session | [`fsm`] | the state machine of a peer |
 //! | table | [`rib`] | Adj-RIB-In, decision process, Adj-RIB-Out, graceful restart |
 //! | liveness | [`bfd`] | is the other end there |
+//! | monitoring | [`bmp`] | what a monitoring station is told |
 //! | shell | `speaker` | tokio tasks and sockets |
 
 pub mod attrs;
 pub mod bfd;
+pub mod bmp;
 pub mod config;
 pub mod fsm;
 pub mod policy;

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
+use caracal_bgp::bfd;
 use caracal_bgp::wire::error::DecodeError;
 use caracal_bgp::wire::format::{FamilySet, Format};
+use caracal_bgp::wire::header::frame_len;
 use caracal_bgp::wire::{Message, update as wire_update};
 use caracal_bgp::wire::{decode, encode_notification, encode_open, encode_refresh};
 use caracal_model::net::Family;
@@ -123,6 +125,84 @@ pub fn update(data: &[u8]) {
 /// Any octets as the body of an OPEN.
 pub fn open(data: &[u8]) {
     check(&wrap(1, data), &Format::default());
+}
+
+/// Any octets as the body of a NOTIFICATION.
+pub fn notification(data: &[u8]) {
+    check(&wrap(3, data), &Format::default());
+}
+
+/// Any octets as the body of a KEEPALIVE: only the empty one is good.
+pub fn keepalive(data: &[u8]) {
+    let message = wrap(4, data);
+    assert_eq!(
+        decode(&message, &Format::default()).is_ok(),
+        data.is_empty()
+    );
+    check(&message, &Format::default());
+}
+
+/// Any octets as the body of a ROUTE-REFRESH.
+pub fn refresh(data: &[u8]) {
+    check(&wrap(5, data), &Format::default());
+}
+
+/// Any octets as what a connection carries: cut into messages, each of them decoded. The first octet chooses the form, the
+/// second where the pieces end in which it arrives.
+pub fn stream(data: &[u8]) {
+    let [form, step, stream @ ..] = data else {
+        return;
+    };
+    let format = format(*form);
+    let cut = |arrived: &[u8]| {
+        let mut messages = Vec::new();
+        let mut rest = arrived;
+        loop {
+            match frame_len(rest, format.max_receive()) {
+                Ok(Some(len)) if len <= rest.len() => {
+                    assert!(len >= HEADER);
+                    messages.push(rest[..len].to_vec());
+                    rest = &rest[len..];
+                }
+                Ok(Some(len)) => return (messages, len <= format.max_receive()),
+                Ok(None) => return (messages, true),
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    return (messages, false);
+                }
+            }
+        }
+    };
+    let (all, _) = cut(stream);
+    for message in &all {
+        check(message, &format);
+    }
+    // However the octets arrive, the messages are the same.
+    let part = stream.len().min(usize::from(*step));
+    let (first, _) = cut(&stream[..part]);
+    assert!(all.starts_with(&first));
+}
+
+/// Any octets as a BFD packet (RFC 5880 §4.1), heard by a session.
+pub fn bfd(data: &[u8]) {
+    let packet = match bfd::Packet::decode(data) {
+        Ok(packet) => packet,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert_eq!(bfd::Packet::decode(&packet.encode()), Ok(packet));
+    let now = std::time::Instant::now();
+    let timers = bfd::Timers {
+        interval: std::time::Duration::from_millis(300),
+        multiplier: 3,
+    };
+    let mut session = bfd::Session::new(now, 1, timers, 1);
+    for _ in 0..3 {
+        session.receive(now, &packet);
+        while let Some(answer) = session.poll(now) {
+            assert_eq!(bfd::Packet::decode(&answer.encode()), Ok(answer));
+        }
+    }
+    session.handle_timeout(now);
 }
 
 /// Any octets as the path attributes of an UPDATE that announces 10.0.0.0/8.

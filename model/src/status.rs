@@ -27,6 +27,9 @@ pub struct Status {
     pub datastore: DatastoreStatus,
     /// Our peers, sorted by name.
     pub peers: Vec<PeerStatus>,
+    /// The stations that monitor what peers announce (RFC 7854), sorted by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stations: Vec<StationStatus>,
     /// Our blocks.
     pub blocks: Vec<BlockStatus>,
     /// The kernel.
@@ -76,6 +79,39 @@ pub struct PeerStatus {
     pub advertised: usize,
     /// True while the peer's routes are kept past the end of its session (RFC 4724).
     pub stale: bool,
+    /// What BFD sees of it, where it is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bfd: Option<BfdStatus>,
+}
+
+/// A peer as BFD sees it (RFC 5880).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BfdStatus {
+    /// `Up`, `Init`, `Down`, `AdminDown`; or why there is no BFD session.
+    pub state: String,
+    /// How often it went down.
+    pub downs: u64,
+    /// Why it last did.
+    pub diagnostic: Option<String>,
+}
+
+/// A monitoring station (RFC 7854).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StationStatus {
+    /// Name.
+    pub name: String,
+    /// Address and port.
+    pub address: String,
+    /// `Connected`: it has been sent the whole table; `Table`: that is under way; `Down`.
+    pub state: String,
+    /// Octets that wait for it to read.
+    pub waiting: usize,
+    /// How many connections there have been.
+    pub connections: u64,
+    /// Why there is none.
+    pub reason: Option<String>,
 }
 
 /// One block of this node.

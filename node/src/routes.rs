@@ -1,5 +1,6 @@
 //! Answers that only the speaker is needed for: the same words from a node and from a standalone speaker.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -9,7 +10,7 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status as bgp;
 use caracal_bgp::types::PeerName;
 use caracal_model::Prefix;
-use caracal_model::status::PeerStatus;
+use caracal_model::status::{BfdStatus, PeerStatus, StationStatus};
 use serde_json::Value;
 
 /// `caracal bgp routes`.
@@ -88,6 +89,11 @@ fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,
         stale: peer.routes.stale,
+        bfd: peer.bfd.map(|seen| BfdStatus {
+            state: seen.state,
+            downs: seen.downs,
+            diagnostic: seen.diagnostic,
+        }),
     }
 }
 
@@ -98,6 +104,24 @@ pub(crate) fn learned(route: LearnedRoute) -> Learned {
         internal: route.internal,
         stale: route.stale,
     }
+}
+
+/// The monitoring stations, for `caracal status`.
+pub(crate) fn stations(stations: Vec<bgp::StationStatus>) -> Vec<StationStatus> {
+    let status = |station: bgp::StationStatus| StationStatus {
+        name: station.name,
+        address: SocketAddr::new(station.address, station.port).to_string(),
+        state: match (station.connected, station.table_sent) {
+            (true, true) => "Connected",
+            (true, false) => "Table",
+            (false, _) => "Down",
+        }
+        .to_owned(),
+        waiting: station.waiting,
+        connections: station.connections,
+        reason: station.reason,
+    };
+    stations.into_iter().map(status).collect()
 }
 
 /// An error as the answer.

@@ -3,6 +3,7 @@
 
 mod peer;
 mod policy;
+mod station;
 
 use std::collections::BTreeMap;
 
@@ -40,6 +41,8 @@ pub struct Context {
     pub has_gateways: bool,
     /// Kernel programming, one entry a family; empty unless `daemon`.
     pub kernel: Vec<Kernel>,
+    /// Monitoring stations, sorted by name: what follows `#: bmp`.
+    pub stations: Vec<String>,
     /// Peers, sorted by name.
     pub peers: Vec<Peer>,
 }
@@ -326,6 +329,11 @@ impl Context {
             },
             has_gateways: matches!(&options.role, Role::Daemon(d) if !d.reachable_by.is_empty()),
             kernel: kernel(&options.role),
+            stations: config
+                .stations
+                .iter()
+                .map(|(name, station)| station::line(name, station))
+                .collect::<Result<_, _>>()?,
             peers: config
                 .peers
                 .iter()

@@ -11,6 +11,7 @@ mod options;
 mod peer;
 mod policy;
 mod route;
+mod station;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -32,6 +33,7 @@ use lexer::{
 use peer::{PeerOption, peer_option};
 use policy::{Function, filter, function};
 use route::route;
+use station::{StationStatement, station_block, station_line};
 
 /// What the file of a standalone speaker says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +111,7 @@ enum Statement<'a> {
     Routes(Vec<Located<'a, (Prefix, Origination)>>),
     Template(Located<'a, &'a str>, Vec<Located<'a, PeerOption<'a>>>),
     Peer(PeerStatement<'a>),
+    Station(StationStatement<'a>),
     /// For a speaker that writes no routes, what it says does not matter.
     Kernel(Located<'a, Result<KernelStatement, Fault<'a>>>),
     /// Something that concerns a BIRD daemon only.
@@ -149,7 +152,7 @@ fn statement(s: &str) -> Res<'_, Statement<'_>> {
             Ok((rest, Statement::Template(name, options)))
         }
         // The directive is read again as a whole line.
-        _ => listen(s),
+        _ => top_line(s),
     }
 }
 
@@ -166,7 +169,10 @@ fn log(s: &str) -> Res<'_, Statement<'_>> {
 }
 
 fn protocol(s: &str) -> Res<'_, Statement<'_>> {
-    let (rest, word) = one_of_words(&["bgp", "static", "device", "direct", "kernel"], s)?;
+    let (rest, word) = one_of_words(&["bgp", "static", "bmp", "device", "direct", "kernel"], s)?;
+    if word == "bmp" {
+        return station_block.map(Statement::Station).parse(rest);
+    }
     let (rest, name) = opt(symbol).parse(rest)?;
     match word {
         "bgp" => {
@@ -203,11 +209,21 @@ fn protocol(s: &str) -> Res<'_, Statement<'_>> {
     }
 }
 
-/// `#: listen all port 179`, `#: listen 10.0.0.1 port 179`, `#: listen 10.0.0.1 and fd00::1 port 179`,
-/// `#: listen none`.
-fn listen(s: &str) -> Res<'_, Statement<'_>> {
+/// A `#:` line at the top of the file.
+fn top_line(s: &str) -> Res<'_, Statement<'_>> {
     let (rest, line) = directive(s)?;
-    let (line, ()) = token("listen").map(|_| ()).parse(line)?;
+    let (after, word) = one_of_words(&["listen", "bmp"], line)?;
+    let (line, statement) = if word == "bmp" {
+        station_line.map(Statement::Station).parse(line)?
+    } else {
+        listen.map(Statement::Listen).parse(after)?
+    };
+    lexer::end_of_line(line)?;
+    Ok((rest, statement))
+}
+
+/// After `#: listen`: `all port 179`, `10.0.0.1 port 179`, `10.0.0.1 and fd00::1 port 179`, `none`.
+fn listen(s: &str) -> Res<'_, Option<Listen>> {
     let second = opt(preceded(token("and"), ip_address));
     let all = token("all").map(|_| (None, None));
     let place = alt((all, (ip_address.map(Some), second)));
@@ -218,7 +234,5 @@ fn listen(s: &str) -> Res<'_, Statement<'_>> {
             port,
         })
     });
-    let (line, listen) = alt((token("none").map(|_| None), place)).parse(line)?;
-    lexer::end_of_line(line)?;
-    Ok((rest, Statement::Listen(listen)))
+    alt((token("none").map(|_| None), place)).parse(s)
 }

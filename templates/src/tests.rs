@@ -19,6 +19,7 @@ fn empty() -> SpeakerConfig {
         peers: std::collections::BTreeMap::new(),
         originate: std::collections::BTreeMap::new(),
         filters: std::collections::BTreeMap::new(),
+        stations: std::collections::BTreeMap::new(),
     }
 }
 

@@ -111,6 +111,43 @@ fn open() {
 }
 
 #[test]
+fn update_in_every_form() {
+    // The first octet says which capabilities the session has.
+    for seed in corpus("update") {
+        for form in 0..=u8::MAX {
+            let mut data = seed.clone();
+            data[0] = form;
+            targets::update(&data);
+        }
+    }
+}
+
+#[test]
+fn notification() {
+    run("notification", targets::notification, ROUNDS);
+}
+
+#[test]
+fn keepalive() {
+    run("keepalive", targets::keepalive, ROUNDS);
+}
+
+#[test]
+fn refresh() {
+    run("refresh", targets::refresh, ROUNDS);
+}
+
+#[test]
+fn stream() {
+    run("stream", targets::stream, ROUNDS);
+}
+
+#[test]
+fn bfd() {
+    run("bfd", targets::bfd, ROUNDS);
+}
+
+#[test]
 fn attributes() {
     run("attributes", targets::attributes, ROUNDS);
 }

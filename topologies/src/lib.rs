@@ -142,6 +142,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
             .collect(),
         originate: announce::originate(&view, &services, &mut problems),
         filters,
+        stations: BTreeMap::new(),
     };
     let global = snapshot.bgp_default().map(|c| &c.spec);
     let ignored = global.map(|spec| calico::ignored_interfaces(spec, &mut problems));

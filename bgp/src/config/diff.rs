@@ -26,6 +26,8 @@ pub struct ConfigChange {
     pub withdrawn: BTreeSet<Prefix>,
     /// Filters that are new, gone or different.
     pub filters: BTreeSet<String>,
+    /// Monitoring stations that are new, gone or different.
+    pub stations: BTreeSet<String>,
 }
 
 /// How a peer differs.
@@ -93,6 +95,7 @@ pub fn diff(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
         originated,
         withdrawn,
         filters,
+        stations: differing(&old.stations, &new.stations).cloned().collect(),
     }
 }
 
@@ -230,6 +233,7 @@ mod tests {
             peers: BTreeMap::from([peer(2), peer(3)]),
             originate: BTreeMap::from([(prefix(1), Origination::default())]),
             filters: BTreeMap::from([filter("in-2"), filter("in-3"), filter("out")]),
+            stations: BTreeMap::new(),
         }
     }
 

@@ -119,6 +119,7 @@ mod tests {
             peers: BTreeMap::from([(PeerName::from("p"), peer)]),
             originate: BTreeMap::new(),
             filters: BTreeMap::from([("out".to_owned(), Filter { terms })]),
+            stations: BTreeMap::new(),
         }
     }
 

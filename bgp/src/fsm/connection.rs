@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use super::{Ends, Negotiated};
+use crate::bmp::Opens;
 use crate::types::SessionState;
 use crate::wire::Message;
 use crate::wire::header::Kind;
@@ -33,6 +36,8 @@ pub(super) struct Connection {
     pub(super) hold: Option<Instant>,
     /// KeepaliveTimer.
     pub(super) keepalive: Option<Instant>,
+    /// The OPENs so far.
+    pub(super) opens: Opens,
 }
 
 impl Connection {
@@ -41,6 +46,10 @@ impl Connection {
             phase,
             hold,
             keepalive: None,
+            opens: Opens {
+                sent: Bytes::new(),
+                received: Bytes::new(),
+            },
         }
     }
 

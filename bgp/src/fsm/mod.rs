@@ -30,11 +30,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use caracal_model::net::Family;
 
+use crate::bmp::Opens;
 use crate::config::PeerConfig;
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::Message;
 use crate::wire::error::{AttrFault, DecodeError};
-use crate::wire::notification::CeaseSubcode;
+use crate::wire::notification::{CeaseSubcode, Notification};
 use crate::wire::update::Update;
 
 /// One of the at most two connections of a peer.
@@ -200,6 +201,8 @@ pub enum Output {
     Down {
         /// Why.
         reason: Down,
+        /// The NOTIFICATION that we sent.
+        sent: Option<Notification>,
         /// The peer's routes are to be kept for a restart (RFC 4724 §4.2, RFC 8538 §4).
         graceful: bool,
     },
@@ -222,6 +225,8 @@ pub struct Up {
     pub negotiated: Negotiated,
     /// The connection's ends.
     pub ends: Ends,
+    /// The OPENs.
+    pub opens: Opens,
 }
 
 #[cfg(test)]

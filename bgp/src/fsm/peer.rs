@@ -130,7 +130,7 @@ impl Peer {
             Input::Incoming(ends) => self.incoming(now, ends),
             Input::Closed(conn, text) => {
                 if let Some(connection) = self.slot(conn).take() {
-                    self.ended(now, conn, &connection, Down::Closed(text));
+                    self.ended(now, conn, &connection, Down::Closed(text), None);
                 }
             }
             Input::Received(conn, message) => self.received(now, conn, message),
@@ -274,7 +274,8 @@ impl Peer {
             .out
             .take_if(|connection| connection.state() == SessionState::Connect)
         {
-            self.ended(now, Conn::Out, &connection, Down::ConnectFailed(failure));
+            let down = Down::ConnectFailed(failure);
+            self.ended(now, Conn::Out, &connection, down, None);
         }
     }
 
@@ -323,12 +324,15 @@ impl Peer {
             open.capabilities.clear();
         }
         encode_open(&open, &mut octets);
-        self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        let octets = octets.freeze();
+        self.outputs.push_back(Output::Send(conn, octets.clone()));
         let patience = match self.established() {
             Some(_) => COLLISION_WINDOW,
             None => OPEN_HOLD,
         };
-        *self.slot(conn) = Some(Connection::new(Phase::OpenSent(ends), Some(now + patience)));
+        let mut connection = Connection::new(Phase::OpenSent(ends), Some(now + patience));
+        connection.opens.sent = octets;
+        *self.slot(conn) = Some(connection);
     }
 
     pub(super) fn send_keepalive(&mut self, now: Instant, conn: Conn) {
@@ -444,18 +448,24 @@ impl Peer {
         let Some(connection) = self.slot(conn).take() else {
             return;
         };
-        if let Some(notification) = notification
-            && connection.state() != SessionState::Connect
-        {
+        let sent = notification.filter(|_| connection.state() != SessionState::Connect);
+        if let Some(notification) = &sent {
             self.outputs
-                .push_back(Output::Send(conn, encoded(&notification)));
+                .push_back(Output::Send(conn, encoded(notification)));
         }
         self.outputs.push_back(Output::Close(conn));
-        self.ended(now, conn, &connection, down);
+        self.ended(now, conn, &connection, down, sent);
     }
 
     /// A connection is gone: tells the session's end and plans the next attempt.
-    fn ended(&mut self, now: Instant, conn: Conn, connection: &Connection, down: Down) {
+    fn ended(
+        &mut self,
+        now: Instant,
+        conn: Conn,
+        connection: &Connection,
+        down: Down,
+        sent: Option<Notification>,
+    ) {
         if let Some(since) = connection.established_at() {
             if now.duration_since(since) >= STABLE {
                 self.backoff.reset();
@@ -465,6 +475,7 @@ impl Peer {
                 .is_some_and(|n| is_graceful(n, &down));
             self.outputs.push_back(Output::Down {
                 reason: down.clone(),
+                sent,
                 graceful,
             });
         }

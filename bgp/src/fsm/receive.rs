@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
+use bytes::BytesMut;
+
 use super::connection::{Connection, Phase, Reaction, react};
 use super::peer::{COLLISION_WINDOW, Peer};
 use super::{Conn, Down, Output, Up, negotiate, survivor};
 use crate::types::SessionState;
-use crate::wire::Message;
 use crate::wire::error::DecodeError;
 use crate::wire::notification::{CeaseSubcode, Code, Notification};
 use crate::wire::open::Open;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::Decoded;
+use crate::wire::{Message, encode_open};
 
 impl Peer {
     pub(super) fn received(
@@ -118,6 +120,9 @@ impl Peer {
             return;
         };
         connection.phase = Phase::OpenConfirm(ends, Box::new(negotiated));
+        let mut octets = BytesMut::new();
+        encode_open(open, &mut octets);
+        connection.opens.received = octets.freeze();
         connection.hold = (!hold.is_zero()).then(|| now + hold);
         self.send_keepalive(now, conn);
     }
@@ -174,6 +179,7 @@ impl Peer {
     fn establish(&mut self, now: Instant, conn: Conn) {
         let Some(Connection {
             phase: phase @ Phase::OpenConfirm(..),
+            opens,
             ..
         }) = self.slot(conn)
         else {
@@ -186,6 +192,7 @@ impl Peer {
         let up = Up {
             negotiated: (*negotiated).clone(),
             ends,
+            opens: std::mem::take(opens),
         };
         *phase = Phase::Established(negotiated, now);
         if let Some(connection) = self.slot(conn) {

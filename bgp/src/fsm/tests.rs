@@ -164,10 +164,12 @@ fn describe(output: &Output) -> String {
         Output::Down {
             reason,
             graceful: true,
+            ..
         } => format!("down gracefully {}", reason.code()),
         Output::Down {
             reason,
             graceful: false,
+            ..
         } => format!("down {}", reason.code()),
         Output::Update(update) => {
             format!(

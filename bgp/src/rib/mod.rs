@@ -19,6 +19,7 @@ mod import;
 mod index;
 mod intern;
 mod limit;
+mod monitor;
 mod mrt;
 mod next_hops;
 mod parting;
@@ -47,6 +48,7 @@ pub(crate) use bundle::Who;
 pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
 pub use import::{DecidedBy, Refusal};
+pub use monitor::{MonitoredPath, PathName};
 pub use next_hops::{NextHops, Way};
 pub use parting::Parting;
 pub use peers::PeerId;
@@ -178,6 +180,8 @@ pub struct Rib {
     owed: Vec<(PeerId, Family)>,
     /// What is to be said about peers with too many prefixes.
     notices: Vec<Outbound>,
+    /// Paths that have changed, while somebody monitors them.
+    changed_paths: Option<Vec<PathName>>,
 }
 
 impl Rib {
@@ -202,6 +206,7 @@ impl Rib {
             dirty: Vec::new(),
             owed: Vec::new(),
             notices: Vec::new(),
+            changed_paths: None,
         };
         let changes = rib.reconfigure(now, config);
         (rib, changes)

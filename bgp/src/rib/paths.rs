@@ -52,6 +52,7 @@ impl Rib {
             {
                 // Nothing about it changes when the peer just repeats it (RFC 7313).
                 if std::mem::replace(&mut path.stale, Staleness::Fresh).is_kept() {
+                    self.note_path(*prefix, id);
                     self.touch(dest, id);
                 }
                 continue;
@@ -74,6 +75,7 @@ impl Rib {
         outcome: Result<Arc<PathAttrs>, Refusal>,
     ) {
         let dest = self.table.get_mut(id);
+        let prefix = dest.prefix;
         let old = dest.remove(peer);
         let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
         let is_accepted = outcome.is_ok();
@@ -96,6 +98,7 @@ impl Rib {
             stale: Staleness::Fresh,
             rank: Rank::None,
         });
+        self.note_path(prefix, peer);
         if was_accepted || is_accepted {
             self.mark(id);
         }
@@ -103,6 +106,7 @@ impl Rib {
 
     /// Removes the path of a peer.
     pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
+        self.note_path(self.table.get(id).prefix, peer);
         let dest = self.table.get_mut(id);
         let Some(old) = dest.remove(peer) else { return };
         dest.touched |= old.rank != Rank::None;

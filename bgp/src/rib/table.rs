@@ -255,6 +255,13 @@ impl Table {
         }
     }
 
+    /// The destinations at these places, as far as there are so many; one that is free has no paths.
+    pub(super) fn slots(&self, places: std::ops::Range<usize>) -> Vec<&Dest> {
+        let end = self.chunks.iter().map(Vec::len).sum();
+        let dest = |place: usize| &self.chunks[place / CHUNK][place % CHUNK];
+        (places.start..places.end.min(end)).map(dest).collect()
+    }
+
     /// All destinations, in no particular order.
     pub(super) fn ids(&self) -> Vec<DestId> {
         self.index.iter().collect()

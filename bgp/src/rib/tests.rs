@@ -6,6 +6,7 @@ mod export;
 mod learning;
 mod limits;
 mod long_lived;
+mod monitor;
 mod mrt;
 mod reconfigure;
 mod refresh;
@@ -81,6 +82,7 @@ fn config() -> SpeakerConfig {
         peers: BTreeMap::new(),
         originate: BTreeMap::new(),
         filters: BTreeMap::new(),
+        stations: BTreeMap::new(),
     }
 }
 
@@ -116,6 +118,8 @@ struct Net {
     notices: Vec<Outbound>,
     /// What the forwarding side knows.
     fib: BTreeMap<Prefix, LearnedRoute>,
+    /// What a monitoring station knows.
+    station: BTreeMap<PathName, monitor::Views>,
 }
 
 impl Net {
@@ -125,7 +129,8 @@ impl Net {
 
     fn with_options(config: SpeakerConfig, options: RibOptions) -> Self {
         let now = Instant::now();
-        let (rib, changes) = Rib::new(now, &config, options);
+        let (mut rib, changes) = Rib::new(now, &config, options);
+        rib.monitor(true);
         let mut net = Self {
             rib,
             now,
@@ -136,6 +141,7 @@ impl Net {
             refreshes: Vec::new(),
             notices: Vec::new(),
             fib: BTreeMap::new(),
+            station: BTreeMap::new(),
         };
         net.mirror(changes);
         net
@@ -151,6 +157,7 @@ impl Net {
     }
 
     fn mirror(&mut self, changes: Changes) {
+        self.tell_station();
         for prefix in changes.prefixes {
             match self.rib.learned(&prefix) {
                 Some(route) => self.fib.insert(prefix, route),
@@ -232,6 +239,7 @@ impl Net {
     fn check(&self) {
         let learned: BTreeMap<_, _> = self.rib.all_learned().collect();
         assert_eq!(self.fib, learned, "forwarding table");
+        self.check_station();
         for name in self.config.peers.keys() {
             let id = self.rib.peer_id(name).unwrap();
             let told: Vec<_> = self.told.get(&id).into_iter().flatten().collect();
@@ -270,8 +278,10 @@ impl Net {
     }
 
     fn up_with(&mut self, n: u8, session: SessionInfo) {
-        self.told.remove(&self.rib.peer_id(&name(n)).unwrap());
-        self.told_paths.remove(&self.rib.peer_id(&name(n)).unwrap());
+        let id = self.rib.peer_id(&name(n)).unwrap();
+        self.told.remove(&id);
+        self.told_paths.remove(&id);
+        self.station.retain(|path, _| path.peer != id);
         let changes = self.rib.peer_up(self.now, &name(n), session);
         self.mirror(changes);
     }

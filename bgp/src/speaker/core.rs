@@ -8,6 +8,7 @@ mod bfd;
 mod listening;
 mod ranges;
 mod sessions;
+mod stations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
 use listening::Listening;
 use ranges::Dynamic;
+use stations::Stations;
 
 /// How many messages are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
@@ -121,6 +123,7 @@ pub(super) struct Core {
     disabled: Option<String>,
     listening: Listening,
     liveness: Liveness,
+    stations: Stations,
     starts: Tasks,
 }
 
@@ -166,6 +169,7 @@ impl Core {
             disabled: None,
             listening: Listening::new(),
             liveness: Liveness::default(),
+            stations: Stations::new(),
             starts,
         };
         (core, inbox)
@@ -177,10 +181,12 @@ impl Core {
             self.add_peer(&name);
         }
         self.start_listening();
+        self.follow_stations(&self.config.stations.keys().cloned().collect());
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.offer_configuration();
             self.publish_convergence();
+            self.tell_stations();
             let due = self.next_timeout();
             let sleep = async {
                 match due {
@@ -225,7 +231,9 @@ impl Core {
                         self.hear_listener(event);
                     }
                 }
+                Some(event) = self.stations.events.recv() => self.hear_station(event),
                 () = sleep => {
+                    self.report_statistics();
                     let changes = self.rib.handle_timeout(now());
                     self.emit(changes);
                     self.expire_dynamic();
@@ -237,7 +245,8 @@ impl Core {
     fn next_timeout(&self) -> Option<Instant> {
         let retry = self.outdated.then(|| now() + RETRY);
         let departure = self.next_departure();
-        let timers = [self.rib.next_timeout(), retry, departure];
+        let statistics = self.stations.next_timeout();
+        let timers = [self.rib.next_timeout(), retry, departure, statistics];
         timers.into_iter().flatten().min()
     }
 
@@ -251,6 +260,11 @@ impl Core {
             | ToCore::RouteRefresh { peer, .. }
             | ToCore::State { peer, .. } => peer.clone(),
         };
+        if let ToCore::Down { end, .. } = &message {
+            // Stations hear of it also when the session was told to end.
+            self.monitor_down(&name, end);
+        }
+        let started = name.clone();
         let name = self.renamed.get(&name).cloned().unwrap_or(name);
         // A peer that is no longer configured, or whose session has been told to end, has no say.
         let Some(peer) = self
@@ -262,10 +276,16 @@ impl Core {
         };
         let Some(id) = peer.id else { return };
         let changes = match message {
-            ToCore::Up { session, feed, .. } => {
+            ToCore::Up {
+                session,
+                feed,
+                monitored,
+                ..
+            } => {
                 info!(peer = %name, address = %session.remote_address, "session established");
                 peer.enter(SessionState::Established);
                 peer.established_count += 1;
+                self.monitor_up(&started, id, *monitored);
                 self.set_feed(id, Some(feed));
                 self.note_session(&name, true);
                 self.watch_peer(&name, &session);
@@ -282,8 +302,12 @@ impl Core {
                 self.rib.peer_down(now, &name, graceful)
             }
             ToCore::Update { update, .. } => {
+                let end_of_rib = update.end_of_rib;
                 self.rib.receive(now, &name, update);
                 self.undecided = true;
+                if let Some(family) = end_of_rib {
+                    self.monitor_end_of_rib(id, family);
+                }
                 return;
             }
             ToCore::RouteRefresh { family, kind, .. } => match kind {

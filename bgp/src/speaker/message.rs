@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use super::feed::OutFeed;
+use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{Listen, Password, PeerConfig};
 use crate::rib::SessionInfo;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
@@ -99,6 +100,8 @@ pub enum ToCore {
         session: SessionInfo,
         /// Where the routes for this peer go.
         feed: Arc<OutFeed>,
+        /// What monitoring stations are told of it.
+        monitored: Box<MonitoredSession>,
     },
     /// The established session has ended.
     Down {
@@ -109,6 +112,8 @@ pub enum ToCore {
         /// True when the routes are to be kept for a restart: graceful restart was negotiated and the session
         /// ended without a NOTIFICATION, or as RFC 8538 §4 allows.
         graceful: bool,
+        /// What monitoring stations are told of it.
+        end: PeerDown,
     },
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been applied.
     Update {

@@ -6,6 +6,7 @@
 //! | session, one per peer | its state machine, its at most two connections | its peer, its feed, the core | the core |
 //! | BFD, a thread, when a peer has it | its sessions and sockets | packets | the core |
 //! | listener, one for each address to listen on | the listening socket | connections | the core |
+//! | station, one for each monitoring station | its connection | the core | the station |
 
 pub mod bfd;
 mod core;
@@ -16,6 +17,7 @@ pub mod message;
 pub mod session;
 pub mod shared;
 mod socket;
+mod station;
 pub mod status;
 
 use std::collections::BTreeSet;

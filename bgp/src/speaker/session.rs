@@ -22,6 +22,7 @@ use tracing::{Instrument, debug, info_span, warn};
 
 use super::message::{SessionStart, Shutdown, ToCore, ToSession};
 use super::socket;
+use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::PeerConfig;
 use crate::fsm::{Conn, ConnectFailure, Input, Negotiated, Output, Peer, Settings, Stop, Up};
 use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
@@ -278,19 +279,26 @@ impl Session {
             Output::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
                 let feed = outgoing.feed.clone();
+                let monitored = Box::new(monitored_session(&up));
                 self.outgoing = Some(outgoing);
                 self.tell(ToCore::Up {
                     peer,
                     session: session_info(*up),
                     feed,
+                    monitored,
                 });
             }
-            Output::Down { reason, graceful } => {
+            Output::Down {
+                reason,
+                sent,
+                graceful,
+            } => {
                 self.outgoing = None;
                 self.tell(ToCore::Down {
                     peer,
                     reason: reason.to_string(),
                     graceful,
+                    end: PeerDown::new(&reason, sent.as_ref()),
                 });
             }
             Output::Update(update) => self.tell(ToCore::Update { peer, update }),
@@ -585,9 +593,23 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
     }
 }
 
+/// What monitoring stations need to know of the session.
+fn monitored_session(up: &Up) -> MonitoredSession {
+    MonitoredSession {
+        local: up.ends.local,
+        remote: up.ends.remote,
+        asn: up.negotiated.remote_as,
+        router_id: up.negotiated.remote_router_id,
+        format: up.negotiated.format,
+        opens: up.opens.clone(),
+    }
+}
+
 /// What the table needs to know of the session.
 fn session_info(up: Up) -> SessionInfo {
-    let Up { negotiated, ends } = up;
+    let Up {
+        negotiated, ends, ..
+    } = up;
     SessionInfo {
         families: negotiated.families().iter().collect(),
         router_id: negotiated.remote_router_id,

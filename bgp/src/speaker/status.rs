@@ -27,6 +27,32 @@ pub struct SpeakerStatus {
     pub deferring: bool,
     /// Who has told us everything since the start.
     pub convergence: Convergence,
+    /// The monitoring stations, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stations: Vec<StationStatus>,
+}
+
+/// One monitoring station (RFC 7854).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StationStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its TCP port.
+    pub port: u16,
+    /// There is a connection.
+    pub connected: bool,
+    /// Our end of it.
+    pub local: Option<SocketAddr>,
+    /// It has been sent all there was when it was connected, and is sent what changes.
+    pub table_sent: bool,
+    /// Octets that wait for it to read.
+    pub waiting: usize,
+    /// How many connections there have been.
+    pub connections: u64,
+    /// Why there is none.
+    pub reason: Option<String>,
 }
 
 /// One peer.

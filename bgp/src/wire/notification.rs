@@ -352,7 +352,7 @@ impl fmt::Display for Notification {
 }
 
 /// The longest start of `text` of at most `max` octets.
-fn truncate(text: &str, max: usize) -> &str {
+pub(crate) fn truncate(text: &str, max: usize) -> &str {
     let end = text
         .char_indices()
         .map(|(at, c)| at + c.len_utf8())

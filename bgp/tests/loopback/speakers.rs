@@ -33,6 +33,7 @@ pub(super) fn configs(test: u8) -> [SpeakerConfig; 2] {
             peers: BTreeMap::from([(other(), peer)]),
             originate: BTreeMap::from([(block(end), Origination::default())]),
             filters: BTreeMap::new(),
+            stations: BTreeMap::new(),
         }
     })
 }

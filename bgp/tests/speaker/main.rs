@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bfd;
+mod bmp;
 mod interop;
 mod mesh;
 mod net;

@@ -69,6 +69,7 @@ impl Net {
             peers: BTreeMap::new(),
             originate: BTreeMap::new(),
             filters: BTreeMap::new(),
+            stations: BTreeMap::new(),
         }
     }
 

@@ -79,6 +79,19 @@ fn print(status: &Status) {
     if !status.peers.is_empty() {
         println!("\n{}", peers(status));
     }
+    if !status.stations.is_empty() {
+        let mut stations = table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
+        for s in &status.stations {
+            stations.add_row([
+                s.name.clone(),
+                s.address.clone(),
+                s.state.clone(),
+                s.connections.to_string(),
+                s.reason.clone().unwrap_or_default(),
+            ]);
+        }
+        println!("\n{stations}");
+    }
     if !status.blocks.is_empty() {
         let mut blocks = table(&["BLOCK", "STATE", "IN USE"]);
         for b in &status.blocks {
@@ -100,11 +113,17 @@ fn print(status: &Status) {
 
 /// The peers as a table; also what `caracal bgp peers` prints.
 pub(super) fn peers(status: &Status) -> comfy_table::Table {
-    let mut peers = table(&[
+    // Where nobody has asked for BFD, its column would be empty.
+    let bfd = status.peers.iter().any(|peer| peer.bfd.is_some());
+    let mut columns = vec![
         "PEER", "ADDRESS", "AS", "TYPE", "STATE", "SINCE", "RX", "ACC", "TX", "INFO",
-    ]);
+    ];
+    if bfd {
+        columns.insert(6, "BFD");
+    }
+    let mut peers = table(&columns);
     for p in &status.peers {
-        peers.add_row([
+        let mut row = vec![
             p.name.clone(),
             p.address.map(|a| a.to_string()).unwrap_or_default(),
             p.asn.to_string(),
@@ -115,7 +134,17 @@ pub(super) fn peers(status: &Status) -> comfy_table::Table {
             p.accepted.to_string(),
             p.advertised.to_string(),
             p.reason.clone().unwrap_or_default(),
-        ]);
+        ];
+        if bfd {
+            row.insert(
+                6,
+                p.bfd
+                    .as_ref()
+                    .map(|bfd| bfd.state.clone())
+                    .unwrap_or_default(),
+            );
+        }
+        peers.add_row(row);
     }
     peers
 }

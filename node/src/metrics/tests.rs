@@ -48,6 +48,7 @@ fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus {
             converged: awaited.is_empty(),
             awaited: awaited.iter().map(|name| PeerName::from(*name)).collect(),
         },
+        stations: vec![],
     }
 }
 

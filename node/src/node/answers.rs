@@ -136,6 +136,7 @@ impl Answers {
             reason: view.freshness.reason().map(ToString::to_string),
         };
         status.peers = routes::peers(bgp.peers);
+        status.stations = routes::stations(bgp.stations);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
         status.problems = owners.problems(bgp.listen_error.as_ref());

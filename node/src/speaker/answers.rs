@@ -95,6 +95,7 @@ impl Answers {
                 ..KernelStatus::default()
             },
             peers: routes::peers(bgp.peers),
+            stations: routes::stations(bgp.stations),
             problems,
             ..Status::default()
         })

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use caracal_bgp::config::{
-    GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig, SpeakerConfig,
+    GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig, SpeakerConfig, Station,
 };
 use caracal_bgp::policy::Filter;
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
@@ -33,6 +33,7 @@ struct Builder<'a> {
     originate: BTreeMap<Prefix, Origination>,
     templates: HashMap<&'a str, Vec<Located<'a, PeerOption<'a>>>>,
     peers: Vec<PeerStatement<'a>>,
+    stations: BTreeMap<String, Station>,
 }
 
 pub(super) fn build<'a>(
@@ -49,6 +50,7 @@ pub(super) fn build<'a>(
         originate: BTreeMap::new(),
         templates: HashMap::new(),
         peers: Vec::new(),
+        stations: BTreeMap::new(),
     };
     for statement in statements {
         builder.add(statement)?;
@@ -84,6 +86,14 @@ impl<'a> Builder<'a> {
                 self.templates.insert(name.value, options);
             }
             Statement::Peer(peer) => self.peers.push(peer),
+            Statement::Station(Located {
+                at,
+                value: (name, station),
+            }) => {
+                if self.stations.insert(name, station).is_some() {
+                    return Err(Fault::new(at, "a name that no station has yet"));
+                }
+            }
             Statement::Kernel(_) | Statement::Ignored => {}
         }
         Ok(())
@@ -145,6 +155,7 @@ impl<'a> Builder<'a> {
             peers: configs,
             originate: self.originate,
             filters: self.filters,
+            stations: self.stations,
         })
     }
 

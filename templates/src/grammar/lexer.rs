@@ -254,6 +254,16 @@ pub(super) fn string(s: &str) -> Res<'_, &str> {
     }
 }
 
+/// A string with JSON's escapes, as only `#:` lines have them.
+pub(super) fn json_string(s: &str) -> Res<'_, String> {
+    let s = skip(s);
+    let mut values = serde_json::Deserializer::from_str(s).into_iter::<String>();
+    match values.next() {
+        Some(Ok(text)) => Ok((&s[values.byte_offset()..], text)),
+        _ => error(s, "a JSON string"),
+    }
+}
+
 /// The content of a `#:` line.
 pub(super) fn directive(s: &str) -> Res<'_, &str> {
     let (rest, _) = token("#:")(s)?;

@@ -240,6 +240,29 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn station()(
+        address in address(),
+        port in 1u16..,
+        views in any::<[bool; 2]>(),
+        statistics in of(any::<u32>()),
+        buffer in any::<u32>(),
+        system_name in of(name()),
+        system_description in of(name()),
+    ) -> Station {
+        Station {
+            address,
+            port,
+            pre_policy: views[0],
+            post_policy: views[1],
+            statistics: statistics.map(|s| Duration::from_secs(s.into())),
+            buffer: usize::try_from(buffer).unwrap(),
+            system_name,
+            system_description,
+        }
+    }
+}
+
+prop_compose! {
     /// Any configuration that can be rendered.
     pub(super) fn config()(
         local_as in asn(),
@@ -248,6 +271,7 @@ prop_compose! {
         peers in btree_map(name(), peer(), 0..4),
         originate in btree_map(prefix(), origination(), 0..4),
         filters in btree_map(name(), filter(), 0..4),
+        stations in btree_map(name(), station(), 0..3),
     ) -> SpeakerConfig {
         let names: Vec<&String> = filters.keys().collect();
         let pick = |list: &[Index]| {
@@ -279,6 +303,7 @@ prop_compose! {
             peers,
             originate,
             filters: filters.clone(),
+            stations,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Files written by people, and where they go wrong.
 
-use caracal_bgp::config::{GracefulRestart, Listen};
+use caracal_bgp::config::{GracefulRestart, Listen, Station};
 use caracal_bgp::policy::{Condition, Verdict};
 
 use super::*;
@@ -74,6 +74,56 @@ fn a_file_written_by_hand() {
     ));
     assert_eq!(terms[1].verdict, Some(Verdict::Reject));
     assert_eq!(config.originate.len(), 1);
+}
+
+#[test]
+fn a_monitoring_station_in_birds_words() {
+    let text = format!(
+        "{HAND}protocol bmp watch {{
+  station address ip 10.0.0.50 port 1790;
+  monitoring rib in pre_policy;
+  monitoring rib in post_policy off;
+  system name \"rr1\";
+  tx buffer limit 2;
+  #: statistics every 30
+}}
+"
+    );
+    let config = parse(&text).unwrap();
+    let station = Station {
+        system_name: Some("rr1".to_owned()),
+        buffer: 2 << 20,
+        statistics: Some(std::time::Duration::from_secs(30)),
+        ..Station::new("10.0.0.50".parse().unwrap(), 1790)
+    };
+    assert_eq!(config.stations["watch"], station);
+    for (from, to, line, column, words) in [
+        ("port 1790", "port 1790000", 27, 41, "a number up to 65535"),
+        (
+            "pre_policy;",
+            "prepolicy;",
+            28,
+            21,
+            "\"pre_policy\" or \"post_policy\"",
+        ),
+        ("limit 2;", "limit;", 31, 18, "a number up to 4294967295"),
+        ("every 30", "each 30", 32, 17, "\"every\" or \"off\""),
+        (
+            "station address ip 10.0.0.50 port 1790;",
+            "",
+            26,
+            14,
+            "a station with a line \"station address ip ADDRESS port PORT;\"",
+        ),
+    ] {
+        let error = parse(&text.replace(from, to)).unwrap_err();
+        assert_eq!(
+            (error.line, error.column),
+            (line, column),
+            "{from}: {error}"
+        );
+        assert_eq!(error.expected, words, "{from}");
+    }
 }
 
 /// The file with one change, and the error it gives: line, column, and the words.

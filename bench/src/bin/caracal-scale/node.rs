@@ -261,7 +261,9 @@ impl Node {
     }
 
     fn up(&mut self, now: Instant, end: usize, up: Up, effects: &mut Effects) {
-        let Up { negotiated, ends } = up;
+        let Up {
+            negotiated, ends, ..
+        } = up;
         self.ends[end].format = negotiated.format;
         match &mut self.table {
             Table::Counted { own, .. } => {

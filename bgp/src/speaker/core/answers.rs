@@ -80,6 +80,7 @@ impl Core {
             rib: self.rib.counts(),
             deferring: self.rib.is_deferring(),
             convergence: self.convergence.borrow().clone(),
+            stations: self.stations.status(),
         }
     }
 

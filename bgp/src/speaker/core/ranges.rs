@@ -172,6 +172,7 @@ mod tests {
             peers: BTreeMap::from([("wide".into(), range(8)), ("narrow".into(), range(24))]),
             originate: BTreeMap::new(),
             filters: BTreeMap::new(),
+            stations: BTreeMap::new(),
         };
         let (publish, _) = watch::channel(Convergence::default());
         let tasks = Tasks {

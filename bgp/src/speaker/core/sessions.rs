@@ -8,6 +8,7 @@ use tokio::task::{Id, JoinError};
 use tracing::{debug, error, info};
 
 use super::{Core, Inbox, Peer, now};
+use crate::bmp::PeerDown;
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::speaker::message::{SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
 use crate::types::{PeerName, SessionState};
@@ -66,8 +67,10 @@ impl Core {
     /// A session task has ended; whatever it has said has been heard.
     pub(super) fn session_ended(&mut self, ended: Result<(Id, PeerName), JoinError>) {
         let name = match ended {
-            Ok((id, name)) => {
-                let name = self.tasks.remove(&id).unwrap_or(name);
+            Ok((id, started)) => {
+                // Usually it has said so itself.
+                self.monitor_down(&started, &PeerDown::Local(0));
+                let name = self.tasks.remove(&id).unwrap_or(started);
                 self.renamed.retain(|_, now| *now != name);
                 name
             }
@@ -76,6 +79,9 @@ impl Core {
                     return;
                 };
                 error!(peer = %name, %failure, "session task failed, this is a bug; it is restarted");
+                let started = self.renamed.iter().find(|(_, now)| **now == name);
+                let started = started.map_or(&name, |(started, _)| started).clone();
+                self.monitor_down(&started, &PeerDown::Local(0));
                 name
             }
         };
@@ -180,8 +186,8 @@ impl Core {
         // Handles of removed peers are reused by the table, so their feeds have to go first.
         for name in &change.removed {
             self.stop_session(name, Shutdown::de_configured());
-            if let Some(peer) = self.peers.get_mut(name) {
-                peer.id = None;
+            if let Some(id) = self.peers.get_mut(name).and_then(|peer| peer.id.take()) {
+                self.monitor_forget(id);
             }
         }
         self.stop_changed(&change);
@@ -196,6 +202,7 @@ impl Core {
             self.add_peer(name);
         }
         self.watch_configured();
+        self.follow_stations(&change.stations);
         for (name, _) in change.peers.iter().filter(|(_, change)| change.session) {
             if let Some(peer) = self.peers.get_mut(name) {
                 peer.outdated = true;
@@ -296,5 +303,6 @@ impl Core {
                 "sessions did not end in time and are cut off"
             );
         }
+        self.dismiss_stations().await;
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::attrs::PathAttrs;
+use crate::bmp::{MonitoredSession, Opens, PeerDown};
 use crate::config::{Origination, PeerConfig};
 use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo, SessionOptions};
 use crate::speaker::feed::{Marker, OutBatch};
@@ -18,6 +19,7 @@ use crate::speaker::message::{ListenerStart, SessionStart};
 use crate::speaker::status::PeerStatus;
 use crate::speaker::{Running, Speaker, SpeakerHandle};
 use crate::types::{Asn, RouterId};
+use crate::wire::format::Format;
 use crate::wire::update::Update;
 
 thread_local! {
@@ -76,6 +78,7 @@ fn config(peers: &[u8]) -> SpeakerConfig {
         peers: peers.iter().map(peer).collect(),
         originate: BTreeMap::new(),
         filters: BTreeMap::new(),
+        stations: BTreeMap::new(),
     }
 }
 
@@ -171,11 +174,20 @@ impl Played {
             options: SessionOptions::default(),
             capabilities: vec![],
         };
+        let monitored = Box::new(MonitoredSession {
+            local: (address(1), 40000).into(),
+            remote: (self.start.config.address, 179).into(),
+            asn: self.start.config.remote_as,
+            router_id: session.router_id,
+            format: Format::default(),
+            opens: Opens::default(),
+        });
         let (peer, feed) = (self.start.peer.clone(), self.feed.clone());
         self.say(ToCore::Up {
             peer,
             session,
             feed,
+            monitored,
         })
         .await;
     }
@@ -186,6 +198,7 @@ impl Played {
             peer,
             reason: "hold timer expired".into(),
             graceful,
+            end: PeerDown::Remote,
         })
         .await;
     }

@@ -41,6 +41,7 @@ fn reflector(now: Instant) -> Rib {
         peers: (1..=CLIENTS).map(peer).collect(),
         originate: BTreeMap::new(),
         filters: BTreeMap::new(),
+        stations: BTreeMap::new(),
     };
     let (mut rib, _) = Rib::new(now, &config, RibOptions::default());
     for client in 1..=CLIENTS {

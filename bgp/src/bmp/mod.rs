@@ -1,0 +1,154 @@
+//! The BGP Monitoring Protocol (RFC 7854), the monitored side: what a station is told, as octets.
+//!
+//! A pure encoder. It must never look at a clock, wait for a station or decide what is told: that is the
+//! table's (which routes) and the shell's (when, and to whom).
+//!
+//! | message | RFC 7854 | here |
+//! |---|---|---|
+//! | Initiation, Termination | §4.3, §4.5 | [`initiation`], [`termination`] |
+//! | Peer Up, Peer Down | §4.10, §4.9 | [`peer_up`], [`peer_down`] |
+//! | Route Monitoring | §4.6 | [`route_monitoring`] |
+//! | Stats Report | §4.8, RFC 8671 §6.2 | [`statistics`] |
+//!
+//! Route Mirroring (§4.7) is not sent: what is wrong with a message is in the log, and its routes are not in the table.
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+
+mod message;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use caracal_model::net::Family;
+
+pub use message::{
+    COMMON_HEADER, PEER_HEADER, VERSION, initiation, peer_down, peer_up, route_monitoring,
+    statistics, termination,
+};
+
+use crate::fsm::{Conn, Down};
+use crate::types::{Asn, RouterId};
+use crate::wire::format::Format;
+use crate::wire::notification::Notification;
+
+/// An established session, as a station is told of it (RFC 7854 §4.10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonitoredSession {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub remote: SocketAddr,
+    /// The peer's AS.
+    pub asn: Asn,
+    /// The peer's BGP Identifier.
+    pub router_id: RouterId,
+    /// How messages of the session look.
+    pub format: Format,
+    /// The OPENs, whole messages.
+    pub opens: Opens,
+}
+
+impl MonitoredSession {
+    /// How the UPDATEs look that a station is told of what the peer announces: as the peer sends them, but always with
+    /// AS numbers of four octets (RFC 7854 §4.2, A flag clear).
+    #[must_use]
+    pub const fn update_format(&self, view: View) -> Format {
+        Format {
+            four_octet_as: true,
+            // Policy may give a route of an external peer a LOCAL_PREF; the peer itself does not.
+            internal: self.format.internal || matches!(view, View::PostPolicy),
+            path_ids_out: self.format.path_ids_in,
+            ..self.format
+        }
+    }
+}
+
+/// The OPENs of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opens {
+    /// Ours.
+    pub sent: Bytes,
+    /// The peer's, as we have understood it.
+    pub received: Bytes,
+}
+
+/// Which routes of a peer (RFC 7854 §4.2, L flag).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum View {
+    /// Adj-RIB-In as received.
+    PrePolicy,
+    /// Adj-RIB-In after import policy.
+    PostPolicy,
+}
+
+/// When something was received, as a time since 1970; zero when that is not known (RFC 7854 §4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamp(pub Duration);
+
+impl Timestamp {
+    /// Not known.
+    pub const UNKNOWN: Self = Self(Duration::ZERO);
+}
+
+/// Why a session has ended (RFC 7854 §4.9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerDown {
+    /// 1: we ended it with this NOTIFICATION.
+    LocalNotification(Notification),
+    /// 2: we ended it without a word, for this event of the state machine (RFC 4271 §8.1); 0: for none of them.
+    Local(u16),
+    /// 3: the peer ended it with this NOTIFICATION.
+    RemoteNotification(Notification),
+    /// 4: the peer ended it without a word.
+    Remote,
+    /// 5: the peer is no longer monitored.
+    DeConfigured,
+}
+
+/// Events of RFC 4271 §8.1 by which a session ends without a NOTIFICATION.
+mod event {
+    /// AutomaticStop.
+    pub(super) const AUTOMATIC_STOP: u16 = 8;
+    /// OpenCollisionDump.
+    pub(super) const COLLISION_DUMP: u16 = 23;
+}
+
+impl PeerDown {
+    /// From the state machine's words.
+    #[must_use]
+    pub fn new(down: &Down, sent: Option<&Notification>) -> Self {
+        match (down, sent) {
+            (_, Some(notification)) => Self::LocalNotification(notification.clone()),
+            (Down::Notified(notification), None) => Self::RemoteNotification(notification.clone()),
+            (Down::Closed(_), None) => Self::Remote,
+            (Down::Replaced | Down::Collision(Conn::In | Conn::Out), None) => {
+                Self::Local(event::COLLISION_DUMP)
+            }
+            (Down::Restarting | Down::Stopped(_) | Down::Bfd { .. }, None) => {
+                Self::Local(event::AUTOMATIC_STOP)
+            }
+            (_, None) => Self::Local(0),
+        }
+    }
+}
+
+/// A number about a peer (RFC 7854 §4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistic {
+    /// 7: routes in its Adj-RIB-In.
+    AdjRibIn(u64),
+    /// 9: routes of a family in its Adj-RIB-In.
+    AdjRibInOf(Family, u64),
+    /// 15: routes in its Adj-RIB-Out after export policy (RFC 8671 §6.2).
+    AdjRibOut(u64),
+}
+
+/// Why monitoring ends (RFC 7854 §4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// 0: somebody wants it so.
+    AdministrativelyClosed = 0,
+}
+
+#[cfg(test)]
+mod tests;

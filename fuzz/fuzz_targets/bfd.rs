@@ -1,0 +1,4 @@
+//! See `caracal_fuzz::bfd`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| caracal_fuzz::bfd(data));
