@@ -64,6 +64,7 @@ unit: packages-test
 	$(CARGO) build -p caracal
 	$(CARGO) test --no-fail-fast --workspace --exclude caracal-tests
 	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn --test deploy
+	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
 # Clusters in network namespaces on this kernel.
 e2e: packages-test

@@ -142,7 +142,8 @@ pub(super) fn decode(body: &[u8], format: &Format) -> Result<Decoded, UpdateErro
     if let Some(family) = end_of_rib(&parsed, withdrawn, announced) {
         return Ok(Decoded {
             update: Update::end_of_rib(family),
-            ..Decoded::default()
+            second: None,
+            faults: parsed.faults,
         });
     }
     let mp_next_hop = multiprotocol(&mut parsed, format, &mut prefixes)?;

@@ -242,6 +242,18 @@ fn rfc7606_5_2_no_prefixes_to_withdraw() {
     assert_eq!(decoded(&harmless, &ibgp()).update, Update::default());
 }
 
+/// There is nothing in it that could be withdrawn, and nothing that could be hidden.
+#[test]
+fn rfc7606_3_c_a_marker_with_wrong_flags_is_a_marker_with_a_fault() {
+    let marker = |flags| update(&[], &[flags, 15, 3, 0, 2, 1], &[]);
+    let good = decoded(&marker(0x80), &ibgp());
+    assert!(good.faults.is_empty());
+    let wrong = decoded(&marker(0x40), &ibgp());
+    assert_eq!(wrong.update, Update::end_of_rib(Family::Ipv6));
+    assert_eq!(wrong.update, good.update);
+    assert_eq!(wrong.faults.len(), 1, "{:?}", wrong.faults);
+}
+
 #[test]
 fn rfc7606_5_3_prefixes_that_cannot_be_read() {
     for nlri in [&[33, 10, 1, 1, 1, 1][..], &[24, 10, 1], &[16]] {

@@ -1,0 +1,181 @@
+//! What we tell a monitoring station (RFC 7854), read by bgpkit-parser.
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bgpkit_parser::models::BgpMessage;
+use bgpkit_parser::parser::bmp::messages::{BmpMessage, BmpMessageBody, PeerDownReason, StatsData};
+use bgpkit_parser::parser::bmp::parse_bmp_msg;
+use bytes::{Bytes, BytesMut};
+use caracal_bgp::attrs::{AsPath, PathAttrs};
+use caracal_bgp::bmp::{self, MonitoredSession, Opens, PeerDown, Statistic, Timestamp, View};
+use caracal_bgp::types::{Asn, RouterId};
+use caracal_bgp::wire::encode_open;
+use caracal_bgp::wire::format::{FamilySet, Format};
+use caracal_bgp::wire::notification::{CeaseSubcode, Notification};
+use caracal_bgp::wire::open::Open;
+use caracal_bgp::wire::update::{Update, encode};
+use caracal_model::net::Family;
+
+const TIME: Timestamp = Timestamp(Duration::from_millis(1_700_000_000_250));
+
+fn session(remote: &str) -> MonitoredSession {
+    let open = |asn| {
+        let mut octets = BytesMut::new();
+        let open = Open {
+            asn: Asn(asn),
+            hold_time: 90,
+            router_id: RouterId([10, 0, 0, 1].into()),
+            capabilities: vec![],
+        };
+        encode_open(&open, &mut octets);
+        octets.freeze()
+    };
+    MonitoredSession {
+        local: "10.0.0.1:179".parse().unwrap(),
+        remote: remote.parse().unwrap(),
+        asn: Asn(65001),
+        router_id: RouterId([10, 0, 0, 2].into()),
+        format: Format {
+            four_octet_as: true,
+            families: FamilySet::ALL,
+            ..Format::default()
+        },
+        opens: Opens {
+            sent: open(64512),
+            received: open(65001),
+        },
+    }
+}
+
+/// Reads a message back; nothing is left over.
+fn read(write: impl FnOnce(&mut BytesMut)) -> BmpMessage {
+    let mut octets = BytesMut::new();
+    write(&mut octets);
+    let mut octets: Bytes = octets.freeze();
+    let message = parse_bmp_msg(&mut octets).unwrap();
+    assert!(octets.is_empty());
+    message
+}
+
+#[test]
+fn rfc7854_each_message_is_understood() {
+    let session = session("10.0.0.2:40000");
+    let initiation = read(|out| bmp::initiation("rr1", "caracal", out));
+    let BmpMessageBody::InitiationMessage(initiation) = initiation.message_body else {
+        panic!("{initiation:?}");
+    };
+    let texts: Vec<_> = initiation
+        .tlvs
+        .iter()
+        .map(|tlv| tlv.info.as_str())
+        .collect();
+    assert_eq!(texts, ["caracal", "rr1"]);
+
+    let up = read(|out| bmp::peer_up(&session, TIME, out));
+    let peer = up.per_peer_header.unwrap();
+    assert_eq!(peer.peer_ip, IpAddr::from([10, 0, 0, 2]));
+    assert_eq!(peer.peer_asn.to_u32(), 65001);
+    assert_eq!(peer.peer_bgp_id.octets(), [10, 0, 0, 2]);
+    assert!(
+        (peer.timestamp - 1_700_000_000.25).abs() < 0.001,
+        "{peer:?}"
+    );
+    let BmpMessageBody::PeerUpNotification(up) = up.message_body else {
+        panic!("{up:?}");
+    };
+    assert_eq!((up.local_port, up.remote_port), (179, 40000));
+    let asn = |open: &BgpMessage| match open {
+        BgpMessage::Open(open) => open.asn.to_u32(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((asn(&up.sent_open), asn(&up.received_open)), (64512, 65001));
+    assert!(up.tlvs.is_empty());
+
+    let cease = Notification::shutdown(CeaseSubcode::AdministrativeShutdown, "noon");
+    for (reason, expected) in [
+        (
+            PeerDown::LocalNotification(cease.clone()),
+            PeerDownReason::LocalSystemClosedNotificationPduFollows,
+        ),
+        (
+            PeerDown::Local(8),
+            PeerDownReason::LocalSystemClosedFsmEvenFollows,
+        ),
+        (
+            PeerDown::RemoteNotification(cease),
+            PeerDownReason::RemoteSystemClosedNotificationPduFollows,
+        ),
+        (PeerDown::Remote, PeerDownReason::RemoteSystemsClosedNoData),
+        (PeerDown::DeConfigured, PeerDownReason::PeerDeConfigured),
+    ] {
+        let down = read(|out| bmp::peer_down(&session, TIME, &reason, out));
+        let BmpMessageBody::PeerDownNotification(down) = down.message_body else {
+            panic!("{down:?}");
+        };
+        assert_eq!(down.reason, expected);
+    }
+
+    let numbers = [
+        Statistic::AdjRibIn(7),
+        Statistic::AdjRibInOf(Family::Ipv6, 5),
+        Statistic::AdjRibOut(6),
+    ];
+    let report = read(|out| bmp::statistics(&session, TIME, &numbers, out));
+    let BmpMessageBody::StatsReport(report) = report.message_body else {
+        panic!("{report:?}");
+    };
+    let data: Vec<_> = report.counters.into_iter().map(|c| c.stat_data).collect();
+    let expected = [
+        StatsData::Gauge(7),
+        StatsData::AfiSafiGauge(2, 1, 5),
+        StatsData::Gauge(6),
+    ];
+    assert_eq!(data, expected);
+
+    let end = read(|out| bmp::termination(bmp::Termination::AdministrativelyClosed, out));
+    assert!(matches!(
+        end.message_body,
+        BmpMessageBody::TerminationMessage(_)
+    ));
+}
+
+#[test]
+fn rfc7854_routes_are_understood_in_both_views() {
+    for (remote, prefix) in [
+        ("10.0.0.2:1", "10.1.0.0/16"),
+        ("[fd00::2]:1", "2001:db8::/32"),
+    ] {
+        let session = session(remote);
+        for view in [View::PrePolicy, View::PostPolicy] {
+            let next_hop = session.remote.ip();
+            let update = Update {
+                announced: vec![prefix.parse().unwrap()],
+                attrs: Some(PathAttrs {
+                    as_path: AsPath::sequence([Asn(65001), Asn(4_200_000_000)]),
+                    next_hop: Some(next_hop),
+                    ..PathAttrs::default()
+                }),
+                ..Update::default()
+            };
+            let mut pdu = BytesMut::new();
+            encode(&update, &session.update_format(view), &mut pdu).unwrap();
+            let message = read(|out| bmp::route_monitoring(&session, view, TIME, &pdu, out));
+            assert_eq!(message.per_peer_header.unwrap().peer_ip, next_hop);
+            let BmpMessageBody::RouteMonitoring(monitoring) = message.message_body else {
+                panic!("{message:?}");
+            };
+            let BgpMessage::Update(update) = monitoring.bgp_message else {
+                panic!("no UPDATE");
+            };
+            let path = update.attributes.as_path().unwrap().to_string();
+            assert_eq!(path, "65001 4200000000");
+            let reach = update.attributes.get_reachable_nlri();
+            let mp = reach.iter().flat_map(|nlri| &nlri.prefixes);
+            let prefixes: Vec<_> = update.announced_prefixes.iter().chain(mp).collect();
+            assert_eq!(prefixes.len(), 1);
+            assert_eq!(prefixes[0].prefix.to_string(), prefix);
+        }
+    }
+}
