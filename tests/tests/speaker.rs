@@ -322,7 +322,8 @@ fn config(site: &Site, hold: u16, own: u8, out: &str) -> String {
            rr client; rr cluster id 1.1.1.1;
            graceful restart on;
          }}
-         {}{}",
+         {}{}
+         protocol bmp watch {{ station address ip {US} port 9; monitoring rib in pre_policy; }}",
         peer("a", A, 90, "all"),
         peer("b", B, hold, "filter to_b"),
     )
@@ -429,6 +430,86 @@ fn questions_are_answered(site: &Site) {
     );
     let status = site.ask(&["status"]);
     assert!(status.status.success(), "{}", stderr(&status));
+    let shown = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(shown.contains("STATION"), "{shown}");
+    // Nobody listens there.
+    wait_until(40 * SECOND, "the reason", || {
+        let status = site.json(&["status"])?;
+        let station = &status["stations"][0];
+        let reason = station["reason"].as_str().unwrap_or_default();
+        let said = reason.contains("cannot connect");
+        if said && station["state"] == "Down" && station["address"] == "127.93.0.1:9" {
+            Ok(())
+        } else {
+            Err(station.to_string())
+        }
+    })
+    .unwrap();
+    a_peer_is_asked_again(site);
+    the_table_is_dumped(site);
+}
+
+/// `caracal bgp refresh PEER`: the answer is counted by BIRD, and no session ends.
+fn a_peer_is_asked_again(site: &Site) {
+    let before = (site.session("a"), site.session("b"));
+    let sent = || {
+        let shown = site.birdc("a", &["show", "protocols", "all", "caracal"]);
+        let line = shown.lines().find(|line| line.contains("Export updates:"));
+        let words: Vec<_> = line.unwrap_or_default().split_whitespace().collect();
+        words.last().and_then(|word| word.parse::<u32>().ok())
+    };
+    let first = sent().expect("BIRD counts what it sends");
+    let asked = site.ask(&["bgp", "refresh", "a"]);
+    assert!(asked.status.success(), "{}", stderr(&asked));
+    wait_until(40 * SECOND, "BIRD sends its route again", || {
+        let now = sent();
+        if now > Some(first) {
+            Ok(())
+        } else {
+            Err(format!("{now:?} after {first}"))
+        }
+    })
+    .unwrap();
+    assert_eq!((site.session("a"), site.session("b")), before);
+    let nobody = site.ask(&["bgp", "refresh", "nobody"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(
+        stderr(&nobody).contains("no peer nobody"),
+        "{}",
+        stderr(&nobody)
+    );
+}
+
+/// `caracal bgp mrt FILE`: a whole file, of as many octets as it says, that begins with the index of peers (RFC 6396 §4.3.1).
+fn the_table_is_dumped(site: &Site) {
+    let file = site.folder.join("table.mrt");
+    let dumped = site.ask(&["bgp", "mrt", file.to_str().unwrap()]);
+    assert!(dumped.status.success(), "{}", stderr(&dumped));
+    let octets = std::fs::read(&file).unwrap();
+    let said = String::from_utf8_lossy(&dumped.stdout).into_owned();
+    let expected = format!("{}: {} octets\n", file.display(), octets.len());
+    assert_eq!(said, expected);
+    assert_eq!(
+        octets[4..8],
+        [0, 13, 0, 1],
+        "TABLE_DUMP_V2, PEER_INDEX_TABLE"
+    );
+    // Three destinations follow, each in a record of its own.
+    let mut rest = &octets[..];
+    let mut kinds = Vec::new();
+    while let [_, _, _, _, _, 13, _, kind, a, b, c, d, ..] = rest {
+        kinds.push(*kind);
+        let len = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap();
+        rest = &rest[12 + len..];
+    }
+    assert_eq!((kinds.as_slice(), rest.len()), (&[1, 2, 2, 2][..], 0));
+    let nowhere = site.ask(&["bgp", "mrt", "/nonexistent/table.mrt"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(
+        stderr(&nowhere).contains("cannot write /nonexistent/table.mrt"),
+        "{}",
+        stderr(&nowhere)
+    );
 }
 
 fn a_broken_file_changes_nothing(site: &Site) {

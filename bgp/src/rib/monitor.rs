@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 
-use super::table::{Dest, Path};
+use super::table::{Dest, DestId, Path};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
 
@@ -137,14 +137,15 @@ impl Rib {
 
     /// A path is about to change, or has just changed.
     #[inline]
-    pub(super) fn note_path(&mut self, prefix: Prefix, handle: PeerId) {
+    pub(super) fn note_path(&mut self, dest: DestId, handle: PeerId) {
         if self.changed_paths.is_some() {
-            self.note_monitored(prefix, handle);
+            self.note_monitored(dest, handle);
         }
     }
 
     #[cold]
-    fn note_monitored(&mut self, prefix: Prefix, handle: PeerId) {
+    fn note_monitored(&mut self, dest: DestId, handle: PeerId) {
+        let prefix = self.table.get(dest).prefix;
         let name = self.name_of_path(prefix, handle);
         let up = self.peers.get(handle).is_some_and(|peer| peer.up);
         if let Some(noted) = self.changed_paths.as_mut().filter(|_| up) {

@@ -52,7 +52,7 @@ impl Rib {
             {
                 // Nothing about it changes when the peer just repeats it (RFC 7313).
                 if std::mem::replace(&mut path.stale, Staleness::Fresh).is_kept() {
-                    self.note_path(*prefix, id);
+                    self.note_path(dest, id);
                     self.touch(dest, id);
                 }
                 continue;
@@ -75,7 +75,6 @@ impl Rib {
         outcome: Result<Arc<PathAttrs>, Refusal>,
     ) {
         let dest = self.table.get_mut(id);
-        let prefix = dest.prefix;
         let old = dest.remove(peer);
         let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
         let is_accepted = outcome.is_ok();
@@ -98,7 +97,7 @@ impl Rib {
             stale: Staleness::Fresh,
             rank: Rank::None,
         });
-        self.note_path(prefix, peer);
+        self.note_path(id, peer);
         if was_accepted || is_accepted {
             self.mark(id);
         }
@@ -106,7 +105,7 @@ impl Rib {
 
     /// Removes the path of a peer.
     pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
-        self.note_path(self.table.get(id).prefix, peer);
+        self.note_path(id, peer);
         let dest = self.table.get_mut(id);
         let Some(old) = dest.remove(peer) else { return };
         dest.touched |= old.rank != Rank::None;

@@ -196,7 +196,7 @@ impl Rib {
             peer.accepted = peer.accepted + usize::from(is) - usize::from(was);
         }
         if !same {
-            self.note_path(self.table.get(id).prefix, from);
+            self.note_path(id, from);
             self.touch(id, from);
         }
     }

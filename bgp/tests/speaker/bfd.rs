@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use caracal_bgp::bfd::{Packet, Session, Timers};
 use caracal_bgp::config::Bfd;
 use caracal_bgp::speaker::bfd::{BfdHandle, Seen, Target};
 use caracal_bgp::types::SessionState;
 
 use crate::interop::{Foreign, installed};
-use crate::net::{AS, Net, Node, name, wait_for};
+use crate::net::{AS, LIMIT, Net, Node, name, wait_for};
 
 fn watch(net: Net, from: u8, to: u8, multihop: bool) -> BfdHandle {
     let handle = BfdHandle::spawn().unwrap();
@@ -58,6 +59,58 @@ async fn rfc5881_rfc5883_two_ends_find_each_other_and_miss_each_other() {
         let seen = sees(&one, 2, "the end", |seen| !up(seen)).await;
         assert_eq!(seen.downs, 1);
     }
+}
+
+/// RFC 5881 §5: what has passed a router, or was sent from afar to look so, has no say.
+#[tokio::test(flavor = "multi_thread")]
+async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
+    let net = Net::new(133);
+    let socket = tokio::net::UdpSocket::bind((net.address(2), 3784))
+        .await
+        .unwrap();
+    let _one = watch(net, 1, 2, false);
+    let timers = Timers {
+        interval: Duration::from_secs(1),
+        multiplier: 3,
+    };
+    // What sessions say who have not heard anybody; only the numbers differ.
+    let first_packet = |discriminator| {
+        let now = Instant::now();
+        let mut session = Session::new(now, discriminator, timers, 1);
+        let packet = session.poll(now + Duration::from_secs(2)).unwrap();
+        packet.encode()
+    };
+    let heard = async || {
+        let mut octets = [0; 64];
+        let wait = tokio::time::timeout(LIMIT, socket.recv(&mut octets)).await;
+        let len = wait.expect("a packet every second").unwrap();
+        Packet::decode(&octets[..len]).unwrap()
+    };
+    let say = async |ttl, octets: &[u8]| {
+        socket.set_ttl(ttl).unwrap();
+        socket
+            .send_to(octets, (net.address(1), 3784))
+            .await
+            .unwrap();
+    };
+    assert_eq!(heard().await.your_discriminator, 0);
+    for ttl in [1, 64, 254] {
+        say(ttl, &first_packet(7)).await;
+    }
+    // The second packet from now on was made later.
+    for _ in 0..3 {
+        assert_eq!(heard().await.your_discriminator, 0);
+    }
+    say(255, &first_packet(9)).await;
+    wait_for("an answer", async || {
+        let packet = heard().await;
+        if packet.your_discriminator == 9 {
+            Ok(())
+        } else {
+            Err(packet)
+        }
+    })
+    .await;
 }
 
 /// Speaker 1 with BFD towards speaker 2, whose BFD is in our hands.

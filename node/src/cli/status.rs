@@ -148,3 +148,39 @@ pub(super) fn peers(status: &Status) -> comfy_table::Table {
     }
     peers
 }
+
+#[cfg(test)]
+mod tests {
+    use caracal_model::status::{BfdStatus, PeerStatus};
+
+    use super::*;
+
+    fn status(bfd: Option<BfdStatus>) -> Status {
+        let peer = PeerStatus {
+            name: "edge".to_owned(),
+            state: "Established".to_owned(),
+            bfd,
+            ..PeerStatus::default()
+        };
+        Status {
+            peers: vec![peer, PeerStatus::default()],
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn bfd_has_a_column_where_somebody_asked_for_it() {
+        let up = BfdStatus {
+            state: "Up".to_owned(),
+            ..BfdStatus::default()
+        };
+        let watched = status(Some(up));
+        let shown = peers(&watched).to_string();
+        assert!(shown.contains("BFD") && shown.contains("Up"), "{shown}");
+        let plain = peers(&status(None)).to_string();
+        assert!(!plain.contains("BFD"), "{plain}");
+        let json = serde_json::to_value(&watched).unwrap_or_default();
+        assert_eq!(json["peers"][0]["bfd"]["state"], "Up");
+        assert!(json["peers"][1].get("bfd").is_none(), "{json}");
+    }
+}

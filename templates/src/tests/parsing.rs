@@ -98,7 +98,7 @@ fn a_monitoring_station_in_birds_words() {
     };
     assert_eq!(config.stations["watch"], station);
     for (from, to, line, column, words) in [
-        ("port 1790", "port 1790000", 27, 41, "a number up to 65535"),
+        ("port 1790", "port 1790000", 27, 37, "a number up to 65535"),
         (
             "pre_policy;",
             "prepolicy;",
