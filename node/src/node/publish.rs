@@ -120,6 +120,7 @@ mod tests {
             ]),
             originate: BTreeMap::new(),
             filters: BTreeMap::new(),
+            stations: BTreeMap::new(),
         };
         let before = config.clone();
         require_policy(&mut config);
