@@ -82,6 +82,7 @@ fn reflector(net: u8, clients: u32, hold: u64) -> (SpeakerConfig, SocketAddr) {
         peers: (0..clients).map(client).collect(),
         originate: BTreeMap::new(),
         filters: BTreeMap::new(),
+        stations: BTreeMap::new(),
     };
     (config, listen)
 }
