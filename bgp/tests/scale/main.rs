@@ -25,7 +25,7 @@ const AS: Asn = Asn(64512);
 /// Peers of the first test.
 const PEERS: u32 = 1000;
 /// Routes of a big table: so many by default, for it has to go through a debug build in CI.
-const ROUTES: u32 = 200_000;
+const ROUTES: u32 = 300_000;
 /// Sets this number: `CARACAL_SCALE_ROUTES=1000000 cargo test -p caracal-bgp --test scale hold_times -- --nocapture`.
 const ROUTES_VARIABLE: &str = "CARACAL_SCALE_ROUTES";
 /// Routes of the table that changes under a peer that sleeps, and how many of them share their attributes: so few that one
