@@ -29,6 +29,7 @@ pub mod links;
 pub mod nat;
 pub mod op;
 pub mod ownership;
+pub mod paths;
 pub mod plan;
 pub mod settings;
 pub mod table;

@@ -143,4 +143,20 @@ pub struct KernelStatus {
     pub tunnels: Vec<String>,
     /// Backend of NAT rules: `nft`, `iptables-legacy` or `none`.
     pub nat: String,
+    /// The paths to other nodes that were measured, sorted by node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathStatus>,
+}
+
+/// The path to one other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// The node at its end.
+    pub node: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// The largest packet that arrives, in octets.
+    pub mtu: u32,
+    /// MTU of the interface towards it.
+    pub interface_mtu: u32,
 }

@@ -177,8 +177,8 @@ pub(crate) enum ModeCommand {
         #[command(flatten)]
         args: ModeArgs,
     },
-    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect, and takes it back
-    /// when it is not.
+    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect and echoes between nodes are
+    /// answered, and takes it back when that does not come.
     Apply {
         /// The change.
         #[command(flatten)]
@@ -189,6 +189,9 @@ pub(crate) enum ModeCommand {
         /// Run directories of more nodes whose admin sockets can be reached from here. May be repeated.
         #[arg(long = "run-dir", value_name = "DIR")]
         run_dirs: Vec<PathBuf>,
+        /// A node that does not have to report whether it reaches the others: it is dead. May be repeated.
+        #[arg(long, value_name = "NODE")]
+        skip: Vec<String>,
     },
 }
 
@@ -225,6 +228,9 @@ pub(crate) struct UninstallArgs {
     /// Only say what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Leave forwarding and the like turned on, for others that have come to need it.
+    #[arg(long)]
+    pub(crate) keep_sysctls: bool,
 }
 
 /// `caracal speaker`.

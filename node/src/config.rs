@@ -58,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) warnings: Vec<String>,
     /// How long an address must look dead before it is collected; `None` = never.
     pub(crate) ipam_grace: Option<Duration>,
+    /// The paths to other nodes are measured.
+    pub(crate) path_mtu: bool,
     /// Where health and metrics are served.
     pub(crate) ports: Ports,
 }
@@ -257,6 +259,7 @@ impl Config {
             felix: felix(vars),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
+            path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
             ports: Ports::from_env(&env)?,
             ip6,
         })

@@ -8,6 +8,7 @@ mod detect;
 mod files;
 mod http;
 mod metrics;
+mod mode_check;
 mod next_hops;
 mod node;
 mod register;

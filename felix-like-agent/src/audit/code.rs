@@ -148,6 +148,8 @@ codes! {
         "look for CRL-K001 and at the log",
     CannotPlan "CRL-P001" Error 10 "something that the datastore asks for cannot be done on this node"
         "follow the reason",
+    PathNarrow "CRL-P002" Warning 0 "the path to another node carries less than this node's interface sends"
+        "give the interfaces of all nodes the MTU that the network between them carries",
     Ipam "CRL-I001" Warning 30 "IPAM has not done what this node asked for"
         "follow the reason; see `caracal ipam check`",
 }

@@ -52,6 +52,7 @@ fn code_of(problem: &Problem) -> Option<Code> {
         | "agent.foreign_route"
         | "agent.foreign_device"
         | "agent.workload_interface" => return None,
+        "agent.path_mtu" => Code::PathNarrow,
         "agent.kernel_refused" => Code::KernelRefused,
         "agent.undone" => Code::Undone,
         "agent.kernel_unreadable" => Code::KernelUnreadable,

@@ -486,6 +486,12 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
         "agent.no_parent: because",
     ),
     (
+        |c| said(c, "agent.path_mtu", "b"),
+        Code::PathNarrow,
+        "b",
+        "because",
+    ),
+    (
         |c| said(c, "ipam.tunnel_address", "a"),
         Code::Ipam,
         "a",

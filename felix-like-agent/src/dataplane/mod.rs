@@ -5,13 +5,16 @@
 //! present alone.
 
 mod batch;
+pub mod echo;
 mod framing;
 mod hints;
 mod monitor;
 mod nat;
 mod netlink;
 mod observe;
+mod originals;
 mod probe;
+mod prober;
 mod read;
 mod reconciler;
 mod retry;

@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::nat::{FamilyRules, Nat, iptables, nft};
+use crate::settings::NatBackend;
 
 /// A program that runs longer than this is killed.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -127,6 +128,27 @@ impl NatWriter {
             }
             _ => Some(found),
         }
+    }
+
+    /// Takes the backend that is asked for, even if the other one works; what that one wrote goes. True when it is another
+    /// than before.
+    pub(super) async fn choose(&mut self, asked: NatBackend) -> bool {
+        let asked = match asked {
+            NatBackend::Auto => return false,
+            NatBackend::Nft => Backend::Nft,
+            NatBackend::Iptables => Backend::IptablesLegacy,
+        };
+        if self.backend == Some(asked) {
+            return false;
+        }
+        if self.backend.is_some() || asked == Backend::IptablesLegacy {
+            // Where there is nothing to remove it may well refuse.
+            if let Err(error) = self.remove().await {
+                tracing::debug!(reason = super::chain(&error), "rules of the other backend");
+            }
+        }
+        (self.backend, self.listing) = (Some(asked), None);
+        true
     }
 
     async fn read_rules(&mut self, wanted: Option<&Nat>) -> Option<String> {

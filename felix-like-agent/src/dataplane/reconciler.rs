@@ -1,6 +1,7 @@
 //! The loop: wake, read, plan, diff, apply.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use super::hints::{self, Listener};
 use super::monitor::Monitor;
 use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError};
+use super::originals::Originals;
+use super::prober::{Prober, Targets};
 use super::retry::Retries;
 use super::{chain, probe, read, sysctl, write};
 use crate::actual::Actual;
@@ -25,6 +28,7 @@ use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
+use crate::paths::PathMtus;
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
 use crate::settings::{Overrides, Settings};
 
@@ -49,6 +53,11 @@ pub struct ReconcilerOptions {
     pub overrides: Overrides,
     /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
     pub tunnel_linger: Duration,
+    /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
+    /// `None` = they are not measured.
+    pub measure_paths: Option<PathMtus>,
+    /// Folder of the file that says what sysctls were before; `None` = it is not kept.
+    pub lib_dir: Option<PathBuf>,
 }
 
 impl ReconcilerOptions {
@@ -60,6 +69,8 @@ impl ReconcilerOptions {
             settings: Settings::default(),
             overrides: Overrides::new(),
             tunnel_linger: Duration::from_secs(30),
+            measure_paths: None,
+            lib_dir: None,
         }
     }
 }
@@ -121,6 +132,8 @@ pub struct AgentStatus {
     pub desired: Arc<Desired>,
     /// The interfaces as they were read for it.
     pub links: Arc<Links>,
+    /// What is known of the paths to other nodes.
+    pub paths: Arc<PathMtus>,
 }
 
 /// The reconciler, before it runs.
@@ -145,6 +158,9 @@ pub struct Reconciler {
     nat: NatWriter,
     nat_seen: Option<Option<String>>,
     retries: Retries,
+    /// `None` = paths are not measured.
+    prober: Option<Prober>,
+    originals: Option<Originals>,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     frozen: bool,
@@ -231,6 +247,9 @@ impl Reconciler {
         ];
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
+        let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&bell));
+        let prober = options.measure_paths.clone().map(start);
+        let originals = options.lib_dir.as_deref().map(Originals::open);
         let reconciler = Self {
             options,
             snapshot,
@@ -249,6 +268,8 @@ impl Reconciler {
             nat: NatWriter::default(),
             nat_seen: None,
             retries: Retries::default(),
+            prober,
+            originals,
             unwanted: HashMap::new(),
             frozen: false,
             passes: 0,
@@ -368,17 +389,22 @@ impl Reconciler {
         self.refresh = settings.route_refresh;
         let mut actual = read::actual(&self.netlink).await?;
         self.probe(&snapshot, &settings, &actual).await?;
+        let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
+        let paths = self.measure(&snapshot, &actual.links, &underlay);
         let mut desired = plan(&Inputs {
             snapshot: &snapshot,
             me: &self.options.me,
             learned: &learned,
             links: &actual.links,
-            underlay: &Underlay::of(&actual, &Ownership::of(&settings, &snapshot)),
+            underlay: &underlay.with_paths(Arc::clone(&paths)),
             settings: &settings,
             kernel: &self.kernel,
         });
         desired.problems.extend(settings_problems);
         actual.sysctls = sysctl::read(desired.sysctls.keys());
+        if !self.frozen && self.nat.choose(settings.nat_backend).await {
+            self.nat_seen = None;
+        }
         actual.nat = self.read_nat(&desired).await;
         let (phase, reason) = if self.frozen {
             let reason = "a restart is expected: nothing is written".to_owned();
@@ -409,7 +435,7 @@ impl Reconciler {
             reason,
             failures,
         };
-        self.publish(desired, &actual, &links, report);
+        self.publish(desired, &actual, &links, paths, report);
         Ok(self.next_due())
     }
 
@@ -428,6 +454,15 @@ impl Reconciler {
             self.probed = true;
         }
         Ok(())
+    }
+
+    /// Has the paths to other nodes measured, and says what is known of them.
+    fn measure(&self, snapshot: &Snapshot, links: &Links, underlay: &Underlay) -> Arc<PathMtus> {
+        let Some(prober) = &self.prober else {
+            return Arc::default();
+        };
+        prober.follow(Targets::of(snapshot, &self.options.me, links, underlay));
+        prober.results()
     }
 
     async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
@@ -534,6 +569,9 @@ impl Reconciler {
     async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
         match op {
             Op::WriteSysctl(path, value) => {
+                if let Some(Err(error)) = self.originals.as_mut().map(|o| o.note(path, value)) {
+                    tracing::warn!(path, %error, "cannot note what the value was; an uninstallation will not put it back");
+                }
                 sysctl::write(path, value).map_err(|error| error.to_string())
             }
             Op::PutNat(nat) => {
@@ -582,7 +620,14 @@ impl Reconciler {
         failures
     }
 
-    fn publish(&self, desired: Desired, actual: &Actual, links: &Links, report: Report) {
+    fn publish(
+        &self,
+        desired: Desired,
+        actual: &Actual,
+        links: &Links,
+        paths: Arc<PathMtus>,
+        report: Report,
+    ) {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
         problems.extend(conflicts(&desired, actual));
         problems.extend(self.retries.problems());
@@ -609,6 +654,8 @@ impl Reconciler {
                 .backend
                 .map_or("none", super::nat::Backend::as_str)
                 .to_owned(),
+            // Named by who knows the nodes' names.
+            paths: Vec::new(),
         };
         self.status.send_replace(Arc::new(AgentStatus {
             kernel,
@@ -618,6 +665,7 @@ impl Reconciler {
             spent: self.spent,
             desired: Arc::new(desired),
             links: Arc::new(links.clone()),
+            paths,
         }));
     }
 }

@@ -23,6 +23,15 @@ pub(super) fn read_one(path: &str) -> Option<String> {
     Some(text.trim_end().to_owned())
 }
 
+/// The names in a folder.
+pub(super) fn names(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(Path::new(ROOT).join(folder));
+    let names = entries.into_iter().flatten().flatten();
+    names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
 /// Writes a value.
 pub(super) fn write(path: &str, value: &str) -> io::Result<()> {
     match std::fs::write(Path::new(ROOT).join(path), value) {

@@ -1,13 +1,16 @@
 //! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network namespace, and
-//! nothing else. Sysctls stay: nobody knows what they were before, and others may count on them by now.
+//! nothing else. Sysctls are put back where [`super::originals`] knows what they were.
+
+use std::path::Path;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
 use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError, Request};
+use super::originals::Originals;
 use super::write::judge;
-use super::{chain, read, write};
+use super::{chain, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::IPIP_DEVICE;
 use crate::diff::removal;
@@ -21,6 +24,8 @@ pub enum Removal {
     Op(Op),
     /// The kernel's own IPIP device cannot be deleted; it is set down, as it was before anybody used it.
     LowerIpip,
+    /// A sysctl gets back the value that it had.
+    Sysctl(String, String),
 }
 
 impl std::fmt::Display for Removal {
@@ -28,6 +33,7 @@ impl std::fmt::Display for Removal {
         match self {
             Self::Op(op) => op.fmt(f),
             Self::LowerIpip => write!(f, "set device {IPIP_DEVICE} down"),
+            Self::Sysctl(path, value) => write!(f, "put {path} back to {value}"),
         }
     }
 }
@@ -38,24 +44,29 @@ pub struct Uninstall {
     nat: NatWriter,
     actual: Actual,
     removals: Vec<Removal>,
+    originals: Option<Originals>,
 }
 
 impl Uninstall {
-    /// Looks at the calling thread's network namespace.
+    /// Looks at the calling thread's network namespace. `lib_dir`: the folder with the file of sysctls; `None` = they stay.
     ///
     /// # Errors
     /// [`NetlinkError`] when the kernel cannot be asked.
-    pub async fn look(ownership: &Ownership) -> Result<Self, NetlinkError> {
+    pub async fn look(ownership: &Ownership, lib_dir: Option<&Path>) -> Result<Self, NetlinkError> {
         let netlink = Netlink::open()?;
         let mut nat = NatWriter::default();
         let mut actual = read::actual(&netlink).await?;
         actual.nat = nat.read(None).await;
-        let removals = removals(&actual, ownership);
+        let mut removals = removals(&actual, ownership);
+        let originals = lib_dir.map(Originals::open);
+        let values = originals.iter().flat_map(Originals::to_restore);
+        removals.extend(values.map(|(path, value)| Removal::Sysctl(path, value)));
         Ok(Self {
             netlink,
             nat,
             actual,
             removals,
+            originals,
         })
     }
 
@@ -75,6 +86,12 @@ impl Uninstall {
             let result = self.one(&removal).await?;
             done.push((removal, result));
         }
+        let whole = done.iter().all(|(_, result)| result.is_ok());
+        if let Some(originals) = self.originals.take().filter(|_| whole)
+            && let Err(error) = originals.forget()
+        {
+            tracing::warn!(%error, "cannot remove the file of sysctls");
+        }
         Ok(done)
     }
 
@@ -85,6 +102,13 @@ impl Uninstall {
                 let request = lower(index.unwrap_or_default());
                 let answer = self.netlink.send(request).await?;
                 return Ok(answer.map_err(|refusal| refusal.to_string()));
+            }
+            Removal::Sysctl(path, value) => {
+                return Ok(match sysctl::write(path, value) {
+                    // It went with its device.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                    result => result.map_err(|error| error.to_string()),
+                });
             }
             Removal::Op(Op::DeleteNat) => {
                 return Ok(self.nat.remove().await.map_err(|error| chain(&error)));

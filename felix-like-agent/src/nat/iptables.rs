@@ -79,8 +79,14 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
 
 fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     let mut lines = Vec::new();
+    let leaving = rules
+        .leaving_by
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" -o {name}"));
     for source in &rules.masquerade {
-        lines.push(format!("-A {POSTROUTING} -s {source} -j {OUTGOING}"));
+        lines.push(format!(
+            "-A {POSTROUTING} -s {source}{leaving} -j {OUTGOING}"
+        ));
     }
     for (link, address) in &rules.tunnels {
         let host = caracal_model::net::Prefix::host(*address);
@@ -90,6 +96,18 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     }
     for exempt in &rules.exempt {
         lines.push(format!("-A {OUTGOING} -d {exempt} -j RETURN"));
+    }
+    for protocol in ["tcp", "udp"] {
+        lines.extend(rules.ports.map(|(first, last)| {
+            let target = match rules.outgoing {
+                None => format!("MASQUERADE --to-ports {first}-{last}"),
+                Some(address) if address.is_ipv6() => {
+                    format!("SNAT --to-source [{address}]:{first}-{last}")
+                }
+                Some(address) => format!("SNAT --to-source {address}:{first}-{last}"),
+            };
+            format!("-A {OUTGOING} -p {protocol} -j {target}")
+        }));
     }
     lines.push(match rules.outgoing {
         None => format!("-A {OUTGOING} -j MASQUERADE"),

@@ -33,6 +33,10 @@ pub struct FamilyRules {
     pub sources: BTreeMap<IfName, BTreeSet<Prefix>>,
     /// Source of what is masqueraded; `None` = that of the interface it leaves by.
     pub outgoing: Option<IpAddr>,
+    /// Ports that TCP and UDP get, the last one included; `None` = any.
+    pub ports: Option<(u16, u16)>,
+    /// Only what leaves by this interface (`+` at the end stands for anything); `None` = by any.
+    pub leaving_by: Option<String>,
 }
 
 /// All rules.
@@ -78,7 +82,7 @@ pub(crate) fn example() -> Nat {
                 .into(),
             tunnels: [("tunl0".into(), "10.244.3.64".parse().unwrap())].into(),
             sources: [("cali123".into(), ["10.244.3.66/32".parse().unwrap()].into())].into(),
-            outgoing: None,
+            ..FamilyRules::default()
         },
         ipv6: FamilyRules::default(),
     }

@@ -124,13 +124,21 @@ pub(super) fn rules(nat: &Nat) -> String {
                 address,
                 &rules.exempt,
             );
-            put(
-                &mut postrouting,
-                format_args!(
-                    "{family} saddr @{family}_masquerade {family} daddr != @{family}_exempt {}",
-                    outgoing(family, rules)
-                ),
-            );
+            let leaving = rules
+                .leaving_by
+                .as_deref()
+                .map_or_else(String::new, |name| {
+                    let pattern = name.strip_suffix('+').map(|start| format!("{start}*"));
+                    format!("oifname \"{}\" ", pattern.as_deref().unwrap_or(name))
+                });
+            for translation in outgoing(family, rules) {
+                put(
+                    &mut postrouting,
+                    format_args!(
+                        "{leaving}{family} saddr @{family}_masquerade {family} daddr != @{family}_exempt {translation}",
+                    ),
+                );
+            }
         }
         tunnels(&mut postrouting, family, rules);
         sources(&mut text, &mut antispoof, family, address, rules);
@@ -166,11 +174,23 @@ fn tunnels(text: &mut String, family: &str, rules: &FamilyRules) {
     }
 }
 
-fn outgoing(family: &str, rules: &FamilyRules) -> String {
-    rules.outgoing.map_or_else(
+/// With a range of ports the protocols that have ports go first.
+fn outgoing(family: &str, rules: &FamilyRules) -> Vec<String> {
+    let plain = rules.outgoing.map_or_else(
         || "masquerade".to_owned(),
         |address| format!("snat {family} to {address}"),
-    )
+    );
+    let with_ports = rules.ports.map(|(first, last)| {
+        let range = match rules.outgoing {
+            None => format!("masquerade to :{first}-{last}"),
+            Some(address) if address.is_ipv6() => {
+                format!("snat {family} to [{address}]:{first}-{last}")
+            }
+            Some(address) => format!("snat {family} to {address}:{first}-{last}"),
+        };
+        format!("meta l4proto {{ tcp, udp }} {range}")
+    });
+    with_ports.into_iter().chain([plain]).collect()
 }
 
 /// What a workload may send from. Neighbour discovery has sources of its own.
@@ -322,6 +342,20 @@ table inet caracal {
         nat.ipv4.outgoing = Some("192.0.2.7".parse().unwrap());
         nat.ipv4.masquerade = example().ipv4.masquerade;
         assert!(rules(&nat).contains("!= @ip_exempt snat ip to 192.0.2.7\n"));
+        nat.ipv4.ports = Some((40_000, 40_999));
+        nat.ipv4.leaving_by = Some("eth+".to_owned());
+        let text = rules(&nat);
+        let rule = "oifname \"eth*\" ip saddr @ip_masquerade ip daddr != @ip_exempt";
+        for end in [
+            "meta l4proto { tcp, udp } snat ip to 192.0.2.7:40000-40999",
+            "snat ip to 192.0.2.7",
+        ] {
+            assert!(text.contains(&format!("{rule} {end}\n")), "{text}");
+        }
+        nat.ipv4.outgoing = None;
+        let text = rules(&nat);
+        let masquerade = "meta l4proto { tcp, udp } masquerade to :40000-40999\n";
+        assert!(text.contains(masquerade), "{text}");
         assert!(rules(&nat).contains("oifname \"tunl0\""));
     }
 

@@ -10,6 +10,7 @@ mod learned;
 mod local;
 pub mod mtu;
 mod nat;
+mod paths;
 mod pools;
 mod remote;
 mod resolve;
@@ -92,6 +93,7 @@ pub fn plan(inputs: &Inputs<'_>) -> Desired {
     remote::plan(&mut planner);
     learned::plan(&mut planner);
     nat::plan(&mut planner);
+    paths::plan(&mut planner);
     planner.finish()
 }
 

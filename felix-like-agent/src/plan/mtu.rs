@@ -54,8 +54,14 @@ impl Planner<'_> {
         set.unwrap_or_else(|| self.host_mtu(family).saturating_sub(overhead))
     }
 
-    /// The MTU for workloads: the smallest of the encapsulations in use, else the host's.
+    /// The MTU for workloads: what fits all paths, and never more than Calico's rule gives.
     pub(super) fn workload_mtu(&self) -> u32 {
+        let limit = super::paths::workload_limit(self);
+        self.rule_mtu().min(limit.unwrap_or(u32::MAX))
+    }
+
+    /// Calico's rule: the smallest of the encapsulations in use, else the host's.
+    fn rule_mtu(&self) -> u32 {
         let mut mtus = Vec::new();
         if self.pools.any_ipip() {
             mtus.push(self.ipip_mtu());

@@ -47,6 +47,10 @@ impl Pools {
         self.0.iter().map(AsRef::as_ref)
     }
 
+    pub(super) fn of_family(&self, family: Family) -> impl Iterator<Item = &Pool> {
+        self.iter().filter(move |p| p.prefix.family() == family)
+    }
+
     /// The most specific pool that covers a prefix.
     pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Arc<Pool>> {
         self.0.iter().find(|pool| pool.prefix.covers(prefix))

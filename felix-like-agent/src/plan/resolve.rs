@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
@@ -11,6 +12,7 @@ use crate::actual::{Actual, ActualRoute, ActualTarget};
 use crate::desired::{NextHop, Target};
 use crate::links::Links;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
+use crate::paths::PathMtus;
 use crate::ways::{Way, Ways};
 
 /// Routes of others in the main table, the ground on which next hops are reached. Our own routes are left
@@ -18,7 +20,9 @@ use crate::ways::{Way, Ways};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Underlay {
     /// Longest prefix first, then lowest metric.
-    routes: Vec<(Prefix, u32, NextHop)>,
+    routes: Arc<Vec<(Prefix, u32, NextHop)>>,
+    /// What the paths to other nodes carry.
+    paths: Arc<PathMtus>,
 }
 
 impl Underlay {
@@ -39,7 +43,21 @@ impl Underlay {
     pub fn from_routes(routes: impl IntoIterator<Item = (Prefix, u32, NextHop)>) -> Self {
         let mut routes: Vec<_> = routes.into_iter().collect();
         routes.sort_by_key(|(prefix, metric, _)| (std::cmp::Reverse(prefix.len()), *metric));
-        Self { routes }
+        Self {
+            routes: Arc::new(routes),
+            paths: Arc::default(),
+        }
+    }
+
+    /// The same with what is known of the paths to other nodes.
+    #[must_use]
+    pub fn with_paths(mut self, paths: Arc<PathMtus>) -> Self {
+        self.paths = paths;
+        self
+    }
+
+    pub(super) fn paths(&self) -> &PathMtus {
+        &self.paths
     }
 
     /// The ways over these interfaces and routes; our tunnels lead to pods, not to next hops.

@@ -15,8 +15,8 @@ pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
     pub(crate) learned: BTreeMap<Prefix, Learned>,
     pub(crate) links: Links,
-    underlay: Underlay,
-    settings: Settings,
+    pub(crate) underlay: Underlay,
+    pub(crate) settings: Settings,
     kernel: KernelSupport,
 }
 

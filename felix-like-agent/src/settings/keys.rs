@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::{InterfacePattern, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
+use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
 use crate::ownership::PROTOCOL_BOOT;
 
 /// What a key of Felix's does here.
@@ -38,6 +38,9 @@ pub const KEYS: &[(&str, Effect)] = &[
     ("routeSyncDisabled", Applied),
     ("natOutgoingExclusions", Applied),
     ("natOutgoingAddress", Applied),
+    ("natPortRange", Applied),
+    ("iptablesNATOutgoingInterfaceFilter", Applied),
+    ("nftablesMode", Applied),
     ("ipForwarding", Applied),
     ("ipv6Support", Applied),
     ("workloadSourceSpoofing", Applied),
@@ -109,15 +112,6 @@ pub const KEYS: &[(&str, Effect)] = &[
     (
         "externalNodesList",
         Without(&[], "tunnel packets are not filtered by their source"),
-    ),
-    ("natPortRange", Without(&[], "the kernel chooses the ports")),
-    (
-        "iptablesNATOutgoingInterfaceFilter",
-        Without(&[], "all interfaces are masqueraded alike"),
-    ),
-    (
-        "nftablesMode",
-        Without(&["Auto"], "the backend is found by trying"),
     ),
     (
         "endpointStatusPathPrefix",
@@ -192,6 +186,16 @@ pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(),
                 _ => return Err("IPPoolsOnly or IPPoolsAndHostIPs"),
             };
         }
+        "natportrange" => settings.nat_ports = ports(value)?,
+        "iptablesnatoutgoinginterfacefilter" => settings.nat_interface = interface(value)?,
+        "nftablesmode" => {
+            settings.nat_backend = match value.to_ascii_lowercase().as_str() {
+                "auto" => NatBackend::Auto,
+                "enabled" => NatBackend::Nft,
+                "disabled" => NatBackend::Iptables,
+                _ => return Err("Auto, Enabled or Disabled"),
+            };
+        }
         "natoutgoingaddress" => settings.nat_address = nat_address(value)?,
         "ipforwarding" => {
             settings.ip_forwarding =
@@ -233,6 +237,31 @@ fn protocol(value: &str) -> Result<u8, &'static str> {
         Some(number) if !OTHERS.contains(&number) => Ok(number),
         _ => Err("3 for the default, or a number of 5 to 255 that no other routing program has"),
     }
+}
+
+/// `MIN:MAX`; Felix's default, 0, lets the kernel choose.
+fn ports(value: &str) -> Result<Option<(u16, u16)>, &'static str> {
+    const EXPECTED: &str = "a range of ports such as 32768:65535, or 0 for any";
+    if value.is_empty() || value == "0" {
+        return Ok(None);
+    }
+    let (first, last) = value.split_once(':').unwrap_or((value, value));
+    let number = |text| number(text, 1, u16::MAX).ok_or(EXPECTED);
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last {
+        return Err(EXPECTED);
+    }
+    Ok(Some((first, last)))
+}
+
+/// The name of an interface, or its beginning with `+` behind it; it stands in rules as it is.
+fn interface(value: &str) -> Result<Option<String>, &'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name = value.strip_suffix('+').unwrap_or(value);
+    if name.len() > 15 || !name.chars().all(plain) || (name.is_empty() && !value.is_empty()) {
+        return Err("the name of an interface, or its beginning and a +");
+    }
+    Ok((!value.is_empty()).then(|| value.to_owned()))
 }
 
 fn nat_address(value: &str) -> Result<Option<Ipv4Addr>, &'static str> {
@@ -315,6 +344,7 @@ mod tests {
             "Any",
             "IPPoolsAndHostIPs",
             "192.0.2.7",
+            "40000:40999",
         ];
         for (key, effect) in KEYS {
             let changes = |value: &&str| {
@@ -342,6 +372,21 @@ mod tests {
             ("9e99", None),
         ] {
             assert_eq!(duration(text), ms.map(Duration::from_millis), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_ports_and_interfaces_are_checked() {
+        assert_eq!(ports("40000:40999"), Ok(Some((40_000, 40_999))));
+        assert_eq!(ports("80"), Ok(Some((80, 80))));
+        assert_eq!(ports("0"), Ok(None));
+        for bad in ["9:8", "0:9", "1:", "a:b", "1:65536"] {
+            assert!(ports(bad).is_err(), "{bad}");
+        }
+        assert_eq!(interface("eth+"), Ok(Some("eth+".to_owned())));
+        assert_eq!(interface(""), Ok(None));
+        for bad in ["+", "eth0 drop", "a\"b", "0123456789abcdef"] {
+            assert!(interface(bad).is_err(), "{bad}");
         }
     }
 

@@ -54,6 +54,18 @@ impl ProgramClusterRoutes {
     }
 }
 
+/// What NAT and forwarding rules are written with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NatBackend {
+    /// nftables where the kernel has it, else iptables.
+    #[default]
+    Auto,
+    /// nftables.
+    Nft,
+    /// iptables in its legacy form.
+    Iptables,
+}
+
 /// Settings of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -87,6 +99,12 @@ pub struct Settings {
     pub nat_excludes_hosts: bool,
     /// Source of masqueraded IPv4 traffic (`natOutgoingAddress`); `None` = that of the interface it leaves by.
     pub nat_address: Option<Ipv4Addr>,
+    /// Ports of masqueraded TCP and UDP (`natPortRange`), the last one included; `None` = the kernel chooses.
+    pub nat_ports: Option<(u16, u16)>,
+    /// Only what leaves by this interface is masqueraded (`iptablesNATOutgoingInterfaceFilter`).
+    pub nat_interface: Option<String>,
+    /// Which of the two writes the rules (`nftablesMode`).
+    pub nat_backend: NatBackend,
     /// Interfaces whose smallest MTU is the host's (`mtuIfacePattern`).
     pub mtu_interfaces: InterfacePattern,
     /// Time between full comparisons without cause (`routeRefreshInterval`); zero = never.
@@ -162,6 +180,9 @@ impl Default for Settings {
             bgp_routes: ProgramClusterRoutes::EnabledNoEncapOnly,
             nat_excludes_hosts: false,
             nat_address: None,
+            nat_ports: None,
+            nat_interface: None,
+            nat_backend: NatBackend::Auto,
             mtu_interfaces: InterfacePattern::default(),
             route_refresh: ROUTE_REFRESH,
             route_sync: true,

@@ -70,6 +70,10 @@ fn print(explained: &Explained) {
     bgp::explain(explained.destination, &explained.bgp);
     line("Planned", planned(explained));
     kernel(explained);
+    if let Some(path) = &explained.path {
+        let text = format!("MTU {} to node {} ({})", path.mtu, path.node, path.address);
+        line("Path", &text);
+    }
     println!("Revisions:");
     for revision in &explained.revisions {
         let stage = match revision.stage {

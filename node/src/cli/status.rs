@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use caracal_model::status::Status;
+use caracal_model::status::{PathStatus, Status};
 
 use super::{duration, print_json, run_dir, table};
 use crate::admin::{Request, ask};
@@ -10,6 +10,9 @@ use crate::args::Output;
 
 /// Exit code of a degraded node, for probes and scripts.
 pub(super) const DEGRADED: u8 = 4;
+
+/// Narrow paths that are named.
+const SHOWN_PATHS: usize = 5;
 
 pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Status)?;
@@ -40,6 +43,27 @@ fn list(items: &[String]) -> String {
     } else {
         items.join(", ")
     }
+}
+
+/// The narrow ones by name.
+fn paths(paths: &[PathStatus]) -> String {
+    let narrow: Vec<&PathStatus> = paths.iter().filter(|p| p.mtu < p.interface_mtu).collect();
+    let measured = format!("{} measured", paths.len());
+    if narrow.is_empty() {
+        return format!("{measured}, all as wide as the interface");
+    }
+    let shown = narrow.iter().take(SHOWN_PATHS).map(|p| {
+        format!(
+            "MTU {} to {} ({}; interface {})",
+            p.mtu, p.node, p.address, p.interface_mtu
+        )
+    });
+    let shown: Vec<String> = shown.collect();
+    let more = match narrow.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{measured}; {}{more}", shown.join(", "))
 }
 
 fn print(status: &Status) {
@@ -73,6 +97,9 @@ fn print(status: &Status) {
         list(&kernel.tunnels),
         kernel.nat
     );
+    if !kernel.paths.is_empty() {
+        println!("Paths: {}", paths(&kernel.paths));
+    }
     if let Some(drain) = &status.drain {
         println!("Drain: {drain} (caracal drain --undo takes the node back into service)");
     }

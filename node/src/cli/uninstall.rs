@@ -1,16 +1,14 @@
 //! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and nothing else.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use caracal_agent::dataplane::Uninstall;
 use caracal_agent::ownership::Ownership;
 
-use super::run_dir;
+use super::{lib_dir, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
-
-/// Values that the agent turns on and that stay: others may count on them by now.
-const SYSCTLS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
 
 pub(super) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
@@ -22,11 +20,12 @@ pub(super) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(uninstall(args.dry_run))
+    let lib_dir = (!args.keep_sysctls).then(lib_dir);
+    runtime.block_on(uninstall(args.dry_run, lib_dir.as_deref()))
 }
 
-async fn uninstall(dry_run: bool) -> anyhow::Result<ExitCode> {
-    let found = Uninstall::look(&Ownership::default()).await?;
+async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let found = Uninstall::look(&Ownership::default(), lib_dir).await?;
     let mut failures = 0;
     if dry_run {
         for removal in found.removals() {
@@ -44,8 +43,7 @@ async fn uninstall(dry_run: bool) -> anyhow::Result<ExitCode> {
         }
     }
     eprintln!(
-        "not changed: {}, routes and interfaces of workloads that the CNI plugin made, and the node's data in the datastore",
-        SYSCTLS.join(", ")
+        "not changed: routes and interfaces of workloads that the CNI plugin made, and the node's data in the datastore"
     );
     Ok(if failures == 0 {
         ExitCode::SUCCESS

@@ -1,16 +1,19 @@
 //! Answers on the admin socket, put together from what the owners say.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
+use caracal_agent::paths::PathMtus;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::View;
 use caracal_model::Family;
 use caracal_model::ipam::AffinityState;
 use caracal_model::snapshot::Problem;
-use caracal_model::status::{BlockStatus, DatastoreStatus, Status};
+use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
+use caracal_model::{NodeName, Snapshot};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -139,6 +142,7 @@ impl Answers {
         status.stations = routes::stations(bgp.stations);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
+        status.kernel.paths = paths(snapshot, &kernel.paths);
         status.problems = owners.problems(bgp.listen_error.as_ref());
         status.drain = owners.drainer.status().reason();
         Ok(status)
@@ -162,6 +166,25 @@ impl Owners {
         problems.dedup();
         problems
     }
+}
+
+/// What is known of the paths to other nodes.
+fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
+    let nodes = snapshot.nodes.iter().flat_map(|(name, node)| {
+        let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
+        let addresses = addresses.into_iter().flatten();
+        addresses.map(move |address| (name, address))
+    });
+    let path = |(name, address): (&NodeName, IpAddr)| {
+        let path = known.get(&address)?;
+        Some(PathStatus {
+            node: name.to_string(),
+            address,
+            mtu: path.mtu,
+            interface_mtu: path.interface,
+        })
+    };
+    nodes.filter_map(path).collect()
 }
 
 fn blocks(view: &View, config: &Config) -> Vec<BlockStatus> {

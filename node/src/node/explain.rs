@@ -2,15 +2,18 @@
 //! owners and reads the kernel; it decides nothing.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
 use caracal_agent::dataplane;
 use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, RouteKind};
 use caracal_agent::ownership::{Owner, is_tunnel_device};
+use caracal_agent::paths::PathMtus;
 use caracal_bgp::rib::Explanation;
 use caracal_datastore::store::Store;
 use caracal_model::ipam;
+use caracal_model::resource::Node;
 use caracal_model::resource::node::format_mac;
 use caracal_model::snapshot::Problem;
 use caracal_model::txn::Range;
@@ -47,6 +50,9 @@ pub(crate) struct Explained {
     pub(crate) skipped: Option<String>,
     /// What is in the kernel.
     pub(crate) kernel: Option<KernelRoute>,
+    /// What the path to the node behind it carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<Path>,
     /// The kernel has what the agent wants.
     pub(crate) in_step: bool,
     /// The revision of the datastore at each stage.
@@ -122,6 +128,15 @@ pub(crate) struct KernelRoute {
     pub(crate) vtep: Option<String>,
 }
 
+/// The measured path to the node that has a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Path {
+    pub(crate) node: String,
+    pub(crate) address: IpAddr,
+    /// The largest packet that arrives.
+    pub(crate) mtu: u32,
+}
+
 /// A device of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Device {
@@ -165,6 +180,7 @@ pub(super) async fn explain(
         desired,
         actual: &actual,
         reconciled: agent.kernel.revision,
+        paths: &agent.paths,
     };
     Ok(facts.explain(bgp, &problems))
 }
@@ -199,6 +215,7 @@ struct Facts<'a> {
     desired: &'a Desired,
     actual: &'a Actual,
     reconciled: i64,
+    paths: &'a PathMtus,
 }
 
 impl Facts<'_> {
@@ -231,6 +248,7 @@ impl Facts<'_> {
             planned: planned.map(|(_, planned)| planned.route.to_string()),
             skipped: self.covering(|prefix| self.desired.skipped.get(prefix).cloned()),
             kernel: route.map(|route| self.kernel(route)),
+            path: self.path(),
             in_step,
             revisions: self.revisions(),
             problems: problems
@@ -329,6 +347,31 @@ impl Facts<'_> {
         let block = self.snapshot.block_of(&self.destination)?;
         let node = block.host()?;
         Some(format!("node {node}, whose block {} holds it", block.cidr))
+    }
+
+    fn path(&self) -> Option<Path> {
+        let address = self.destination.address();
+        let family = self.destination.family();
+        let has = |node: &Node| node.spec.address(family) == Some(address);
+        let itself = || self.snapshot.nodes.iter().find(|(_, node)| has(node));
+        let behind = || {
+            let block = self.snapshot.block_of(&self.destination)?;
+            let borrower = self.snapshot.workloads.values().find(|workload| {
+                let networks = &workload.spec.ip_networks;
+                networks.contains(&self.destination)
+            });
+            let owner = block.host().map(NodeName::as_str);
+            let name = borrower.map(|w| w.spec.node.as_str()).or(owner)?;
+            self.snapshot.nodes.get_key_value(name)
+        };
+        let (name, node) = itself().or_else(behind)?;
+        let address = node.spec.address(family)?;
+        let mtu = self.paths.get(&address)?.mtu;
+        Some(Path {
+            node: name.to_string(),
+            address,
+            mtu,
+        })
     }
 
     fn pool(&self) -> Option<Pool> {

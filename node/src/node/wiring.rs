@@ -24,8 +24,8 @@ use super::learned::Gateways;
 use super::parting::InForce;
 use super::secrets::Secrets;
 use super::{
-    collector, drain, learned, likely, mtu, parting, publish, reached, readdress, secrets, startup,
-    tombstones, tunnels,
+    collector, drain, learned, likely, mode_check, mtu, parting, publish, reached, readdress,
+    secrets, severed, startup, tombstones, tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
@@ -189,6 +189,8 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     let reconciler = Reconciler::spawn(
         ReconcilerOptions {
             overrides: config.felix.clone(),
+            lib_dir: Some(config.lib_dir.clone()),
+            measure_paths: config.path_mtu.then(|| mtu::recall(&config.lib_dir)),
             ..ReconcilerOptions::new(config.node.clone())
         },
         snapshots_rx,
@@ -220,6 +222,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         reconciler.status(),
         address_problems,
     ));
+    let check_store = store.clone();
     tokio::spawn(tunnels::keep(
         store.clone(),
         Client::new(store.clone()),
@@ -231,6 +234,13 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         tunnel_problems,
     ));
 
+    tokio::spawn(severed::keep(reconciler.status()));
+    tokio::spawn(mode_check::keep(
+        check_store,
+        config.node.clone(),
+        view.clone(),
+        reconciler.status(),
+    ));
     tokio::spawn(mtu::keep(config.lib_dir.clone(), reconciler.status()));
     tokio::spawn(likely::keep(
         config.run_dir.clone(),

@@ -4,7 +4,6 @@
 //! Each finding has a fixed name, so that a script can wait for it to go.
 
 pub(super) mod datastore;
-pub(super) mod echo;
 pub(super) mod leftovers;
 pub(super) mod machine;
 pub(super) mod network;

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use caracal_agent::dataplane::echo::{Echo, EchoError};
 use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
 use caracal_agent::links::Links;
+use caracal_agent::paths::{Search, Step, Verdict as Found};
 use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
 use caracal_model::net::Family;
 use caracal_model::resource::{EncapMode, Node};
 
-use super::echo::{Echo, EchoError, HEADERS};
 use super::{Finding, Verdict};
 
 /// Nodes that are probed; a large cluster is not to hear from everybody at once.
@@ -56,7 +57,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
 /// What probes need to know of this node.
 struct Here {
     /// MTU of the interface with the node's address.
-    mtu: Option<usize>,
+    mtu: BTreeMap<Family, u32>,
     vxlan: bool,
     ipip: bool,
     /// `Always` somewhere: a tunnel carries packets between nodes of one subnet as well.
@@ -72,14 +73,16 @@ impl Here {
             .nodes
             .get(me)
             .and_then(|n| n.spec.cidr(Family::Ipv4));
-        let uplink = own.and_then(|own| links.holding(own.address));
+        let address = |family| Some((family, snapshot.nodes.get(me)?.spec.address(family)?));
+        let families = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(address);
+        let mtu = families.filter_map(|(f, address)| Some((f, links.holding(address)?.mtu)));
         let is_up = |name: &str| links.by_name(name).is_some_and(|link| link.up);
         let uses = |mode: &dyn Fn(&caracal_model::resource::ip_pool::IpPoolSpec) -> bool| {
             snapshot.pools.values().any(|pool| mode(&pool.spec))
         };
         let configured = snapshot.bgp_default().and_then(|bgp| bgp.spec.listen_port);
         Self {
-            mtu: uplink.and_then(|link| usize::try_from(link.mtu).ok()),
+            mtu: mtu.collect(),
             vxlan: is_up(vxlan_device(Family::Ipv4)) && uses(&|p| p.vxlan_mode != EncapMode::Never),
             ipip: is_up(IPIP_DEVICE) && uses(&|p| p.ipip_mode != EncapMode::Never),
             vxlan_always: uses(&|p| p.vxlan_mode == EncapMode::Always),
@@ -91,11 +94,8 @@ impl Here {
 }
 
 fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
-    let Some(address) = node
-        .spec
-        .address(Family::Ipv4)
-        .or_else(|| node.spec.address(Family::Ipv6))
-    else {
+    let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
+    let Some(address) = addresses.into_iter().flatten().next() else {
         let seen = "it has no address in the datastore";
         return vec![Finding::new(
             "nodes",
@@ -106,9 +106,9 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
         )];
     };
     let mut found = vec![bgp(here, name, address)];
-    if let IpAddr::V4(address) = address {
+    for address in addresses.into_iter().flatten() {
         let answers = path(here, name, address, &mut found);
-        if answers {
+        if let (IpAddr::V4(address), true) = (address, answers) {
             tunnels(here, name, node, address, &mut found);
         }
     }
@@ -142,7 +142,7 @@ fn bgp(here: &Here, name: &str, address: IpAddr) -> Finding {
 }
 
 /// Echoes as large as our interface can send; true when small ones come back at least.
-fn path(here: &Here, name: &str, address: Ipv4Addr, found: &mut Vec<Finding>) -> bool {
+fn path(here: &Here, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> bool {
     const CHECK: &str = "mtu.path";
     if let Err(error) = Echo::to(address).send(PATIENCE) {
         let seen = format!("{address} does not answer to pings ({error})");
@@ -155,7 +155,7 @@ fn path(here: &Here, name: &str, address: Ipv4Addr, found: &mut Vec<Finding>) ->
         found.push(Finding::new(CHECK, name, Verdict::Skip, seen, fix));
         return false;
     }
-    let Some(mtu) = here.mtu else {
+    let Some(&mtu) = here.mtu.get(&Family::of(address)) else {
         return true;
     };
     found.push(match Echo::to(address).of_size(mtu).send(PATIENCE) {
@@ -168,23 +168,25 @@ fn path(here: &Here, name: &str, address: Ipv4Addr, found: &mut Vec<Finding>) ->
                 "packets of {mtu} octets, which this node's interface sends, do not arrive at {address} ({error}){}",
                 passes(address, mtu)
             ),
-            "set the interface's MTU to what the path carries, on all nodes; tunnels follow by themselves",
+            "set the interface's MTU to what the path carries, on all nodes; until then a running node gives routes and new pods an MTU that fits",
         ),
     });
     true
 }
 
-/// The largest size that passes, by halving.
-fn passes(address: Ipv4Addr, too_large: usize) -> String {
-    let (mut good, mut bad) = (HEADERS, too_large);
-    while bad - good > 1 {
-        let middle = good + (bad - good) / 2;
-        match Echo::to(address).of_size(middle).send(PATIENCE / 4) {
-            Ok(()) => good = middle,
-            Err(_) => bad = middle,
+/// The largest size that passes.
+fn passes(address: IpAddr, too_large: u32) -> String {
+    let small = Echo::to(address);
+    let mut search = Search::new(small.size(), too_large, None);
+    loop {
+        match search.step() {
+            Step::Probe(size) => {
+                search.heard(small.of_size(size).send(PATIENCE / 4).is_ok());
+            }
+            Step::Done(Found::Mtu(mtu)) => return format!("; {mtu} octets do"),
+            Step::Done(Found::Unknown) => return String::new(),
         }
     }
-    format!("; {good} octets do")
 }
 
 fn tunnels(here: &Here, name: &str, node: &Node, address: Ipv4Addr, found: &mut Vec<Finding>) {
@@ -194,7 +196,7 @@ fn tunnels(here: &Here, name: &str, node: &Node, address: Ipv4Addr, found: &mut 
         .is_none_or(|own| !own.prefix().contains(address.into()));
     let vtep = node.spec.vxlan_address(Family::Ipv4);
     if let (true, Some(IpAddr::V4(vtep))) = (here.vxlan && (far || here.vxlan_always), vtep) {
-        let echo = Echo::to(vtep);
+        let echo = Echo::to(vtep.into());
         let fix = "allow UDP 4789 between nodes in firewalls and security groups";
         found.push(tunnel("udp.vxlan", name, &echo, vtep, fix));
     }
@@ -202,7 +204,7 @@ fn tunnels(here: &Here, name: &str, node: &Node, address: Ipv4Addr, found: &mut 
         here.ipip && (far || here.ipip_always),
         node.spec.ipip_address(),
     ) {
-        let echo = Echo::to(tunnel_address);
+        let echo = Echo::to(tunnel_address.into());
         let fix = "allow IP protocol 4 between nodes; clouds that cannot (Azure) need VXLAN: caracal mode apply";
         found.push(tunnel("protocol.ipip", name, &echo, tunnel_address, fix));
     }

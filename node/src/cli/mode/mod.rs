@@ -3,8 +3,10 @@
 
 mod apply;
 mod plan;
+mod verify;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use caracal_agent::dataplane;
 use caracal_agent::forecast::Assumed;
@@ -34,7 +36,15 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
                 args,
                 timeout,
                 run_dirs,
-            } => (args, Some((*timeout, run_dirs))),
+                skip,
+            } => {
+                let options = apply::Options {
+                    timeout: Duration::from_secs(*timeout),
+                    run_dirs,
+                    skip,
+                };
+                (args, Some(options))
+            }
         };
         let snapshot = read(&store).await?;
         let plan = match planned(&snapshot, args).await {
@@ -57,9 +67,7 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
         }
         match apply {
             None => Ok(ExitCode::SUCCESS),
-            Some((timeout, run_dirs)) => {
-                apply::run(&store, &snapshot, &plan, timeout, run_dirs).await
-            }
+            Some(options) => apply::run(&store, &snapshot, &plan, &options).await,
         }
     })
 }

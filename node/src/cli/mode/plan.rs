@@ -48,8 +48,8 @@ pub(super) struct ModePlan {
     pub(super) key: String,
     /// The revision of the pool that was read.
     pub(super) revision: i64,
-    /// The pool as it would be written.
-    pub(super) value: Vec<u8>,
+    /// The pool as it is and as it would be.
+    pub(super) pool: (IpPool, IpPool),
     /// From what to what, in words.
     pub(super) summary: String,
     /// Nodes with what changes on them.
@@ -113,7 +113,7 @@ impl ModePlan {
                 before.spec.vxlan_mode,
                 after.spec.vxlan_mode
             ),
-            value,
+            pool: (IpPool::clone(before), after),
             nodes,
         })
     }

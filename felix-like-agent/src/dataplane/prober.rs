@@ -1,0 +1,188 @@
+//! The task that measures paths, one at a time: [`crate::paths`] says which and with what, [`super::echo`] sends. It
+//! writes nothing anywhere; who listens is rung when a result has changed.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use caracal_model::net::Family;
+use caracal_model::{NodeName, Snapshot};
+use tokio::sync::{Notify, watch};
+
+use super::echo::Echo;
+use crate::links::Links;
+use crate::paths::{Next, PathMtu, PathMtus, Schedule, Search, Step, Verdict};
+use crate::plan::Underlay;
+
+/// How long an answer is waited for, the second try included.
+const PATIENCE: Duration = Duration::from_millis(1200);
+
+/// The paths to measure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Targets {
+    /// Other nodes' addresses with the MTU of the interface towards them.
+    pub(super) paths: BTreeMap<IpAddr, u32>,
+    /// This node's own addresses.
+    pub(super) from: BTreeMap<Family, IpAddr>,
+    /// A change of it is a reason to measure anew.
+    pub(super) underlay: Underlay,
+}
+
+impl Targets {
+    /// The other nodes, as far as this node has an address of the family and an interface that carries it.
+    pub(super) fn of(
+        snapshot: &Snapshot,
+        me: &NodeName,
+        links: &Links,
+        underlay: &Underlay,
+    ) -> Self {
+        let mut targets = Self {
+            underlay: underlay.clone(),
+            ..Self::default()
+        };
+        let own = snapshot.nodes.get(me);
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let address = own.and_then(|node| node.spec.address(family));
+            let parent = address.and_then(|address| links.holding(address));
+            let (Some(address), Some(parent)) = (address, parent.filter(|link| link.up)) else {
+                continue;
+            };
+            targets.from.insert(family, address);
+            let others = snapshot.nodes.iter().filter(|(name, _)| *name != me);
+            let addresses = others.filter_map(|(_, node)| node.spec.address(family));
+            targets.paths.extend(addresses.map(|to| (to, parent.mtu)));
+        }
+        targets
+    }
+}
+
+/// The running task. Ends when dropped.
+#[derive(Debug)]
+pub(super) struct Prober {
+    targets: watch::Sender<Targets>,
+    results: watch::Receiver<Arc<PathMtus>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Prober {
+    /// Starts it; `seed` makes its times differ from those of other nodes. What is `known` holds until it is measured.
+    pub(super) fn start(seed: &str, known: PathMtus, bell: Arc<Notify>) -> Self {
+        let (targets, targets_rx) = watch::channel(Targets::default());
+        let (results_tx, results) = watch::channel(Arc::new(known));
+        let schedule = Schedule::new(seed);
+        let task = tokio::spawn(measure_all(schedule, targets_rx, results_tx, bell));
+        Self {
+            targets,
+            results,
+            task,
+        }
+    }
+
+    /// Says what the paths are now.
+    pub(super) fn follow(&self, targets: Targets) {
+        self.targets.send_if_modified(|known| {
+            let changed = *known != targets;
+            *known = targets;
+            changed
+        });
+    }
+
+    /// What is known.
+    pub(super) fn results(&self) -> Arc<PathMtus> {
+        Arc::clone(&self.results.borrow())
+    }
+}
+
+async fn measure_all(
+    mut schedule: Schedule,
+    mut targets: watch::Receiver<Targets>,
+    results: watch::Sender<Arc<PathMtus>>,
+    bell: Arc<Notify>,
+) {
+    let mut underlay = Underlay::default();
+    // Until then there is no path, and nothing to be forgotten.
+    if targets.changed().await.is_err() {
+        return;
+    }
+    loop {
+        let from = {
+            let targets = targets.borrow_and_update();
+            let moved = targets.underlay != underlay;
+            if moved {
+                underlay = targets.underlay.clone();
+            }
+            schedule.follow(&targets.paths, moved, Instant::now());
+            forget(&results, &targets.paths);
+            targets.from.clone()
+        };
+        match schedule.next(Instant::now()) {
+            Next::Measure(address, interface) => {
+                let narrow = results.borrow().values().find(|p| p.is_narrow()).copied();
+                let small = Echo::to(address).from(from.get(&Family::of(address)).copied());
+                let search = Search::new(small.size(), interface, narrow.map(|p| p.mtu));
+                let verdict = measure(small, search).await;
+                schedule.done(address, verdict, Instant::now());
+                if let Verdict::Mtu(mtu) = verdict {
+                    let found = PathMtu { mtu, interface };
+                    if tell(&results, address, found) {
+                        bell.notify_one();
+                    }
+                }
+            }
+            Next::Wait(until) => tokio::select! {
+                () = tokio::time::sleep_until(until.into()) => {}
+                changed = targets.changed() => if changed.is_err() { return },
+            },
+            Next::Nothing => {
+                if targets.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Drops what is known of paths that are no more.
+fn forget(results: &watch::Sender<Arc<PathMtus>>, paths: &BTreeMap<IpAddr, u32>) {
+    results.send_if_modified(|known| {
+        let stale = known.keys().any(|address| !paths.contains_key(address));
+        if stale {
+            Arc::make_mut(known).retain(|address, _| paths.contains_key(address));
+        }
+        stale
+    });
+}
+
+/// True when a result is new.
+fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu) -> bool {
+    let before = results.borrow().get(&address).copied();
+    if before == Some(found) {
+        return false;
+    }
+    let was = before.map_or(found.interface, |path| path.mtu);
+    if found.is_narrow() {
+        tracing::warn!(%address, mtu = found.mtu, interface = found.interface, was, "the path is narrower than the interface");
+    } else if was != found.mtu {
+        tracing::info!(%address, mtu = found.mtu, was, "the path is as wide as the interface");
+    }
+    results.send_modify(|known| {
+        Arc::make_mut(known).insert(address, found);
+    });
+    true
+}
+
+async fn measure(small: Echo, mut search: Search) -> Verdict {
+    loop {
+        match search.step() {
+            Step::Done(verdict) => return verdict,
+            Step::Probe(size) => search.heard(small.of_size(size).is_answered(PATIENCE).await),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! MTUs of the paths to other nodes, found by probing: which path is due when, and the search for the largest packet that
+//! arrives (RFC 4821, RFC 8899 §5: packetization layer path MTU discovery). Pure: packets are sent by the shell, and time
+//! is an argument.
+//!
+//! A path is called narrow only when small packets are answered and large ones are not, again and again: where nothing
+//! is answered nothing is known, and what is not known changes nothing.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// What is known of the paths, by the other node's address.
+pub type PathMtus = BTreeMap<IpAddr, PathMtu>;
+
+/// What is known of one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathMtu {
+    /// The largest packet that arrives, in octets.
+    pub mtu: u32,
+    /// MTU of the interface that it was found with: nothing larger was tried.
+    pub interface: u32,
+}
+
+impl PathMtu {
+    /// True when the path carries less than the interface sends.
+    #[must_use]
+    pub const fn is_narrow(&self) -> bool {
+        self.mtu < self.interface
+    }
+}
+
+/// How a search ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not even small packets are answered, or not always.
+    Unknown,
+    /// The largest size that is answered.
+    Mtu(u32),
+}
+
+/// What the search wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send an echo of so many octets and say whether it was answered.
+    Probe(u32),
+    /// It is over.
+    Done(Verdict),
+}
+
+/// How often a large packet has to stay without an answer beside small ones that get theirs.
+const CONFIRMATIONS: u8 = 3;
+
+/// How often a small packet may stay without an answer before nothing is concluded.
+const TRIES: u8 = 3;
+
+/// The search on one path.
+#[derive(Clone, Debug)]
+pub struct Search {
+    small: u32,
+    ceiling: u32,
+    /// What another path turned out to carry: likely this one too.
+    guess: Option<u32>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// A small packet; large ones were silent so often, and small ones in a row.
+    Small(u8, u8),
+    /// The largest packet; large ones were silent so often.
+    Large(u8),
+    /// `good` passes and `bad` does not.
+    Halve {
+        good: u32,
+        bad: u32,
+    },
+    /// One more than what passes, once more.
+    Verify {
+        good: u32,
+    },
+    Done(Verdict),
+}
+
+impl Search {
+    /// Between a small packet and the largest that the interface sends.
+    #[must_use]
+    pub const fn new(small: u32, ceiling: u32, guess: Option<u32>) -> Self {
+        Self {
+            small,
+            ceiling,
+            guess,
+            stage: Stage::Small(0, 0),
+        }
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        Step::Probe(match self.stage {
+            Stage::Small(..) => self.small,
+            Stage::Large(_) => self.ceiling,
+            Stage::Halve { good, bad } => self.between(good, bad),
+            Stage::Verify { good } => good + 1,
+            Stage::Done(verdict) => return Step::Done(verdict),
+        })
+    }
+
+    /// Takes the answer to the last step.
+    pub fn heard(&mut self, answered: bool) {
+        self.stage = match (self.stage, answered) {
+            (Stage::Small(_, small), false) if small + 1 >= TRIES => Stage::Done(Verdict::Unknown),
+            (Stage::Small(large, small), false) => Stage::Small(large, small + 1),
+            (Stage::Small(large, _), true) if large >= CONFIRMATIONS => {
+                self.halve(self.small, self.ceiling)
+            }
+            (Stage::Small(large, _), true) => Stage::Large(large),
+            (Stage::Large(_), true) => Stage::Done(Verdict::Mtu(self.ceiling)),
+            (Stage::Large(silent), false) => Stage::Small(silent + 1, 0),
+            (Stage::Halve { good, bad }, true) => self.halve(self.between(good, bad), bad),
+            (Stage::Halve { good, bad }, false) => self.halve(good, self.between(good, bad)),
+            (Stage::Verify { good }, false) => Stage::Done(Verdict::Mtu(good)),
+            // A packet was lost on the way here.
+            (Stage::Verify { good }, true) => self.halve(good + 1, self.ceiling),
+            (Stage::Done(verdict), _) => Stage::Done(verdict),
+        };
+    }
+
+    const fn halve(&self, good: u32, bad: u32) -> Stage {
+        if bad > good + 1 {
+            Stage::Halve { good, bad }
+        } else if good == self.ceiling {
+            Stage::Done(Verdict::Mtu(good))
+        } else {
+            Stage::Verify { good }
+        }
+    }
+
+    fn between(&self, good: u32, bad: u32) -> u32 {
+        let candidates = self.guess.into_iter().flat_map(|guess| [guess, guess + 1]);
+        let likely = candidates.into_iter().find(|c| good < *c && *c < bad);
+        likely.unwrap_or_else(|| good.midpoint(bad))
+    }
+}
+
+/// Between two measurements of a path without cause (RFC 8899 §5.1.1, `PMTU_RAISE_TIMER`), less up to a quarter.
+const AGAIN: Duration = Duration::from_secs(600);
+/// The same where nothing was answered; twice as long each time, up to the second value.
+const UNKNOWN_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// Between two measurements of a path because routes have changed.
+const CHANGED_AGAIN: Duration = Duration::from_secs(15);
+/// Measurements because of one event are spread over so long.
+const SPREAD: Duration = Duration::from_secs(1);
+/// Between the measurements of two paths, less up to a quarter: four to five paths in a second.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Which path is measured when.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule {
+    seed: u64,
+    paths: BTreeMap<IpAddr, Due>,
+    /// Not before.
+    rest: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    interface: u32,
+    at: Instant,
+    /// End of the last measurement.
+    last: Option<Instant>,
+    rounds: u32,
+    /// Measurements in a row that ended in silence.
+    silent: u32,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Measure this path, from an interface of this MTU.
+    Measure(IpAddr, u32),
+    /// Nothing before then.
+    Wait(Instant),
+    /// There is no path.
+    Nothing,
+}
+
+impl Schedule {
+    /// A schedule whose jitter differs from that of other seeds.
+    #[must_use]
+    pub fn new(seed: impl Hash) -> Self {
+        Self {
+            seed: hash(seed),
+            ..Self::default()
+        }
+    }
+
+    /// Takes the present paths with the MTUs of their interfaces. `moved`: routes have changed.
+    pub fn follow(&mut self, paths: &BTreeMap<IpAddr, u32>, moved: bool, now: Instant) {
+        self.paths.retain(|address, _| paths.contains_key(address));
+        for (&address, &interface) in paths {
+            let soon = now + SPREAD.mul_f64(self.fraction(address, 0));
+            let due = self.paths.entry(address).or_insert(Due {
+                interface,
+                at: soon,
+                last: None,
+                rounds: 0,
+                silent: 0,
+            });
+            if due.interface != interface {
+                (due.interface, due.at) = (interface, due.at.min(soon));
+            } else if moved {
+                let earliest = due.last.map_or(soon, |last| soon.max(last + CHANGED_AGAIN));
+                due.at = due.at.min(earliest);
+            }
+        }
+    }
+
+    /// What is due at `now`.
+    #[must_use]
+    pub fn next(&self, now: Instant) -> Next {
+        let first = self.paths.iter().min_by_key(|(_, due)| due.at);
+        let Some((address, due)) = first else {
+            return Next::Nothing;
+        };
+        let at = self.rest.map_or(due.at, |rest| rest.max(due.at));
+        if at > now {
+            return Next::Wait(at);
+        }
+        Next::Measure(*address, due.interface)
+    }
+
+    /// A measurement has ended.
+    pub fn done(&mut self, address: IpAddr, verdict: Verdict, now: Instant) {
+        let rounds = self.paths.get(&address).map_or(0, |due| due.rounds + 1);
+        let less = |pause: Duration, part: f64| pause.mul_f64(1.0 - part / 4.0);
+        let jitter = self.fraction(address, rounds);
+        self.rest = Some(now + less(PAUSE, jitter));
+        if let Some(due) = self.paths.get_mut(&address) {
+            let pause = match verdict {
+                Verdict::Unknown => {
+                    let doubled = UNKNOWN_AGAIN.0 * 2u32.pow(due.silent.min(8));
+                    due.silent += 1;
+                    doubled.min(UNKNOWN_AGAIN.1)
+                }
+                Verdict::Mtu(_) => {
+                    due.silent = 0;
+                    AGAIN
+                }
+            };
+            (due.at, due.last, due.rounds) = (now + less(pause, jitter), Some(now), rounds);
+        }
+    }
+
+    /// 0 to 1, not the same for two nodes or two rounds.
+    fn fraction(&self, address: IpAddr, round: u32) -> f64 {
+        let value = hash((self.seed, address, round)) >> 32;
+        f64::from(u32::try_from(value).unwrap_or_default()) / f64::from(u32::MAX)
+    }
+}
+
+fn hash(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests;
