@@ -43,6 +43,9 @@ E2E := \
   drain \
   services \
   templates \
+  paths \
+  wire \
+  settings \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

@@ -72,7 +72,29 @@ pub fn whole_state(lab: &Lab, node: &str) -> String {
                 .map(without_counters),
         );
     }
-    text
+    text + &sysctls(lab, node).join("\n")
+}
+
+/// The switches of the IP layers and of every interface.
+fn sysctls(lab: &Lab, node: &str) -> Vec<String> {
+    let netns = lab.netns(node).expect("a node of the lab");
+    let read = || {
+        let mut paths = vec!["/proc/sys/net/ipv4/ip_forward".into()];
+        for folder in ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"] {
+            let interfaces = std::fs::read_dir(format!("/proc/sys/net/{folder}"));
+            for interface in interfaces.into_iter().flatten().flatten() {
+                let keys = std::fs::read_dir(interface.path()).into_iter().flatten();
+                paths.extend(keys.flatten().map(|key| key.path()));
+            }
+        }
+        paths.sort();
+        let told = |path: &std::path::PathBuf| {
+            let value = std::fs::read_to_string(path).unwrap_or_default();
+            format!("{} {}", path.display(), value.trim())
+        };
+        paths.iter().map(told).collect()
+    };
+    netns::run(&netns, read).expect("the namespace is there")
 }
 
 /// `:INPUT ACCEPT [12:3456]` → `:INPUT ACCEPT`.

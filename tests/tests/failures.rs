@@ -395,6 +395,12 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
         "vxlanMode {vxlan}: all settled after {:.1} s",
         start.elapsed().as_secs_f64()
     );
+    // Its connections did not wait for their keepalives.
+    let log = lab.folder().log_tail("node1", 1000);
+    assert!(
+        log.contains("connection ended: its own address is gone"),
+        "{log}"
+    );
     let status = lab.node_status("node1").unwrap();
     let wanted: Vec<_> = moves
         .iter()

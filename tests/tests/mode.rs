@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::ip::RouteKind;
-use caracal_lab::{Lab, wait_for};
+use caracal_lab::{Lab, wait, wait_for};
 use caracal_model::Family;
+use caracal_tests::kernel::nft;
 use caracal_tests::loss::{Probes, count};
 use caracal_tests::stack::{Stack, families, on_each_stack, speaks};
 use caracal_tests::uninstall::{Life, caracal, live};
@@ -94,9 +95,23 @@ fn plan_apply_roll_back(lab: Lab) {
     for node in &nodes {
         assert_eq!(count(&lab, node, RouteKind::Direct), 2 + others, "{node}");
     }
-    // A node that does not follow: the change is taken back, and nothing was lost.
+    // A node that does not run: nothing is changed unless it is passed over, and then it is missed all the same, for it
+    // does not follow. Nothing is lost.
     lab.pause_node("node3").unwrap();
     assert_eq!(apply("Always", "3"), 1);
+    assert_eq!(modes(&lab), "Never Never", "not changed");
+    let passed_over = [
+        "mode",
+        "apply",
+        pool,
+        "--vxlan",
+        "Always",
+        "--timeout",
+        "5",
+        "--skip",
+        "node3",
+    ];
+    assert_eq!(caracal(&lab, "node1", &passed_over), 1);
     assert_eq!(modes(&lab), "Never Never", "rolled back");
     lab.resume_node("node3").unwrap();
     for node in &nodes {
@@ -105,6 +120,53 @@ fn plan_apply_roll_back(lab: Lab) {
         wait_for(60 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
     }
     probes.assert_none_lost("mode apply, back, and a change that is rolled back");
+}
+
+/// The new mode's packets are dropped on their way: the nodes find out, and the pool gets back what it had.
+#[test]
+fn a_mode_whose_packets_are_dropped_is_taken_back() {
+    let scenario = "a_mode_whose_packets_are_dropped_is_taken_back";
+    on_each_stack(scenario, &["nft"], "full-mesh", "mode-hole", dropped);
+}
+
+fn dropped(lab: Lab) {
+    let pool = pool(&lab);
+    let others = 2 * (families(&lab) - 1);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let hole = "table inet hole { chain input { type filter hook input priority 0; udp dport 4789 drop; }; }";
+    nft(&lab, "node2", hole);
+    let arguments = ["mode", "apply", pool, "--vxlan", "Always"];
+    let output = lab
+        .caracal_output("node1", &arguments, wait::scaled(180 * SECOND))
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = &output.stderr;
+    for part in [
+        "packets do not arrive with the new mode",
+        "→ node2: no answer from ",
+        "rolled back at revision",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(modes(&lab), "Never Never");
+    let key = format!("/calico/resources/v3/projectcalico.org/ippools/{pool}");
+    let value = lab.etcdctl(&["get", &key], b"").unwrap();
+    assert!(!value.contains("mode-check"), "{value}");
+    for node in caracals(&lab) {
+        let direct = || count(&lab, &node, RouteKind::Direct);
+        wait_for(20 * SECOND, "direct routes", direct, |n| *n == 2 + others).unwrap();
+    }
+    let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
+    probes.after(2000);
+    probes.assert_none_lost("after a change that was taken back");
+    // The way is free: the same command succeeds, and leaves nothing of its own.
+    nft(&lab, "node2", "delete table inet hole");
+    assert_eq!(caracal(&lab, "node1", &arguments), 0);
+    assert_eq!(modes(&lab), "Never Always");
+    let left = lab.etcdctl(&["get", "/caracal/mode/", "--prefix", "--keys-only"], b"");
+    assert_eq!(left.unwrap().trim(), "");
+    assert_full_matrix(&lab);
 }
 
 #[test]
@@ -155,9 +217,6 @@ fn uninstall(stack: Stack, topology: &str) {
         "ip neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
     ];
     let ipv6 = [
-        // A host that forwards already. The agent turns this on and it stays, as IPv4's does (others may count on it by
-        // now), but for IPv6 the kernel then also answers to the routers' addresses.
-        "sysctl -q net.ipv6.conf.all.forwarding=1",
         "ip route add fd00:10:244:0:200::/122 via fd00:10::12 proto static",
         "ip route add blackhole fd00:172::/64 proto bird",
         "ip link add vxlan10 type vxlan id 10 dstport 4790 dev eth0 local fd00:10::1",
