@@ -190,12 +190,9 @@ fn black_hole(lab: Lab) {
         assert!(stuck.is_err(), "{family}: the hole swallows large segments");
     }
 
-    for node in ["node1", "node3"] {
-        run(
-            &lab,
-            node,
-            &format!("ip route add blackhole {FOREIGN} proto static"),
-        );
+    for (node, router) in [("node1", "10.0.1.254"), ("node3", "10.0.2.254")] {
+        let words = format!("ip route add {FOREIGN} via {router} proto static");
+        run(&lab, node, &words);
     }
     let narrow = widths(&lab, WIDTH);
     await_status(&lab, "node1", 90 * SECOND, "narrow paths", &narrow);
@@ -246,7 +243,7 @@ fn black_hole(lab: Lab) {
             run(
                 &lab,
                 "node1",
-                &format!("ip route {verb} blackhole {FOREIGN} proto static"),
+                &format!("ip route {verb} {FOREIGN} via 10.0.1.254 proto static"),
             );
         }
         let status = lab.node_status("node1").map_err(|e| e.to_string())?;

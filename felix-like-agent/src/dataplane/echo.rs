@@ -140,7 +140,11 @@ impl Echo {
         let deadline = Instant::now() + patience;
         loop {
             // What has come is read even when this thread was not let run until after the deadline.
-            let left = deadline.saturating_duration_since(Instant::now());
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            // Less than a microsecond would be a timeout of zero, which is none.
+            if left < Duration::from_millis(1) {
+                left = Duration::ZERO;
+            }
             socket.set_nonblocking(left.is_zero())?;
             socket.set_read_timeout((!left.is_zero()).then_some(left))?;
             let mut buffer = [0; 128];
