@@ -1,6 +1,6 @@
 //! Our decoder.
 
-use caracal_bgp::attrs::{PathAttrs, Segment};
+use caracal_bgp::attrs::{PathAttrs, SegmentKind};
 use caracal_bgp::wire::format::{FamilySet, Format};
 use caracal_bgp::wire::refresh::RefreshKind;
 use caracal_bgp::wire::update::Update;
@@ -110,8 +110,8 @@ fn attributes(attrs: &PathAttrs, routes: &mut Routes) {
     routes.as_path = Vec::new();
     for segment in attrs.as_path.segments() {
         let (kind, asns) = match segment {
-            Segment::Sequence(asns) => ('+', asns),
-            Segment::Set(asns) => ('*', asns),
+            (SegmentKind::Sequence, asns) => ('+', asns),
+            (SegmentKind::Set, asns) => ('*', asns),
         };
         push_segment(&mut routes.as_path, kind, asns.iter().map(|asn| asn.0));
     }
