@@ -17,7 +17,7 @@ pub enum ActualTarget {
     /// A target that we write ourselves.
     Known(Target),
     /// Another route type (`unreachable`, `prohibit`, `throw`, …) by its number, or a route with features that we never
-    /// write (next-hop objects, light-weight tunnels): never ours.
+    /// write (light-weight tunnels): never ours.
     Other(u8),
 }
 

@@ -314,7 +314,8 @@ impl<'a> RouteParts<'a> {
                 Some(address) => self.gateway = Some(address),
                 None => self.strange = true,
             },
-            RouteAttribute::NhId(_) | RouteAttribute::Encap(_) => self.strange = true,
+            // Beside the number of a next-hop object the kernel gives where it leads.
+            RouteAttribute::Encap(_) => self.strange = true,
             _ => {}
         }
     }

@@ -284,6 +284,46 @@ fn equal_cost_paths_are_written_once() {
     });
 }
 
+/// FRR writes its routes with next-hop objects; they lead somewhere like any other.
+#[test]
+fn ways_through_next_hop_objects_of_others_count() {
+    in_namespace(
+        "routes::ways_through_next_hop_objects_of_others_count",
+        || async {
+            let node = up().await;
+            sh("ip nexthop add id 7 via 10.0.0.254 dev eth0 proto zebra
+                ip nexthop add id 8 via 10.0.0.253 dev eth0 proto zebra
+                ip nexthop add id 9 group 7/8 proto zebra
+                ip route add 10.9.0.0/24 nhid 7 proto bgp
+                ip route add 10.10.0.0/24 nhid 9 proto bgp");
+            node.learn(&[
+                ("10.244.1.0/26", "10.0.0.2"),
+                ("10.244.2.0/26", "10.9.0.2"),
+                ("10.244.3.0/26", "10.10.0.2"),
+            ]);
+            let route = |block: &'static str| move || sh(&format!("ip route show {block}"));
+            for (block, gateways) in [
+                ("10.244.2.0/26", &["10.0.0.254"][..]),
+                ("10.244.3.0/26", &["10.0.0.253", "10.0.0.254"]),
+            ] {
+                wait_for(block, LIMIT, route(block), |seen| {
+                    gateways.iter().any(|g| seen.contains(&format!("via {g} ")))
+                })
+                .await;
+            }
+            let status = node.pass_anew().await;
+            let found = |address: &str| status.desired.ways.find(address.parse().unwrap()).cloned();
+            for address in ["10.9.0.2", "10.10.0.2"] {
+                let way = found(address).unwrap_or_else(|| panic!("no way to {address}"));
+                assert_eq!(way.link.as_str(), "eth0");
+            }
+            // And they are nobody's but FRR's.
+            drop(node);
+            assert!(sh("ip route show proto bgp").contains("10.9.0.0/24 nhid 7"));
+        },
+    );
+}
+
 /// The kernel says nothing of this value: only the periodic comparison finds it changed.
 #[test]
 fn what_no_event_tells_is_repaired_at_the_resync() {
