@@ -257,22 +257,11 @@ fn reflectors_and_back(text: &str, name: &str) {
 
 /// Reflectors of the operator's own, by BGPPeer and cluster id, and back: sessions between the same nodes change
 /// their names, and stay.
-///
-/// On each family alone: with both, one run in four lost 70 ms of IPv6 between the two new reflectors, on a machine under load,
-/// and why is not known yet.
 #[test]
 fn mesh_to_the_operators_reflectors_and_back() {
-    if !possible("mesh_to_the_operators_reflectors_and_back", &[]) {
-        return;
-    }
-    std::thread::scope(|scope| {
-        for stack in [Stack::Ipv4, Stack::Ipv6] {
-            let text = stack.topology(&topology(5));
-            scope.spawn(move || {
-                operators_reflectors(up_text(&text, "topology", &stack.lab("topo-rr")));
-            });
-        }
-    });
+    let scenario = "mesh_to_the_operators_reflectors_and_back";
+    let text = topology(5);
+    on_each_stack_of(scenario, &[], &text, "topo-rr", operators_reflectors);
 }
 
 fn operators_reflectors(lab: Lab) {

@@ -96,6 +96,8 @@ pub(super) struct PeerState {
     pub(super) received_ipv6: usize,
     /// Stale routes are kept until then.
     pub(super) stale_until: Option<Instant>,
+    /// When the first of several restarts in a row is over; none of the next ones gives stale routes more time.
+    pub(super) restart_ends: Option<Instant>,
     /// Routes that are kept as a last resort go then, by family (RFC 9494).
     pub(super) long_lived_until: [Option<Instant>; 2],
     /// The peer sends everything again, until then at most, by family (RFC 7313).
@@ -127,6 +129,7 @@ impl PeerState {
             accepted: 0,
             received_ipv6: 0,
             stale_until: None,
+            restart_ends: None,
             long_lived_until: [None; 2],
             refreshing: [None; 2],
             over_limit: false,

@@ -111,10 +111,15 @@ impl Rib {
             return;
         };
         let long_lived = peer.long_lived_families();
-        // RFC 4724 §4.2: what was stale already at a second restart in a row goes. RFC 9494 §4.2: but not what is kept
-        // long, until its own time is over.
-        self.sweep_stale(id, |family, staleness| {
-            staleness != Staleness::LongLived || !long_lived.contains(&family)
+        // RFC 4724 §4.2 lets go at a second restart in a row what is still stale, or it could be kept for ever. Here it
+        // goes when the time of the first restart is over: a collision of connections, or two ends that change
+        // their configuration one after the other, end two sessions within milliseconds. RFC 9494 §4.2: what is
+        // kept long has its own time.
+        let in_time = peer.restart_ends.filter(|end| *end > now);
+        let until = in_time.unwrap_or(now + restart.time);
+        self.sweep_stale(id, |family, staleness| match staleness {
+            Staleness::LongLived => !long_lived.contains(&family),
+            _ => in_time.is_none(),
         });
         let kept = |family: Family| {
             restart.families.iter().any(|(kept, _)| *kept == family) || long_lived.contains(&family)
@@ -127,7 +132,8 @@ impl Rib {
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.stale_until = Some(now + restart.time);
+            peer.stale_until = Some(until);
+            peer.restart_ends = Some(until);
         }
         self.expire_stale(now);
     }
@@ -138,6 +144,7 @@ impl Rib {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.session = None;
             peer.stale_until = None;
+            peer.restart_ends = None;
             peer.long_lived_until = [None; 2];
         }
     }
@@ -167,6 +174,7 @@ impl Rib {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             peer.stale_until = peer.stale_until.filter(|_| restart);
+            peer.restart_ends = peer.restart_ends.filter(|_| restart);
             for (until, left) in peer.long_lived_until.iter_mut().zip(long_lived) {
                 *until = until.filter(|_| left);
             }

@@ -80,13 +80,38 @@ fn rfc4724_4_2_without_the_forwarding_bit_stale_routes_go_at_once() {
 }
 
 #[test]
-fn rfc4724_4_2_a_second_restart_in_a_row_drops_what_is_still_stale() {
+fn rfc4724_4_2_restarts_in_a_row_give_stale_routes_no_more_time_than_the_first() {
     let mut net = restarting();
+    let kept: Vec<_> = net.fib.keys().copied().collect();
+    let end = net.rib.next_timeout().unwrap();
+    // A collision, for one: the session comes up and ends before anything was said.
+    net.up_with(2, restarted(2, true));
+    net.down(2, true);
+    assert_eq!(net.fib.keys().copied().collect::<Vec<_>>(), kept);
+    assert!(net.fib.values().all(|route| route.stale));
+    assert_eq!(net.rib.next_timeout(), Some(end));
+    net.check();
+    // Nothing is kept for ever, however often it happens.
+    net.advance((end - net.now).as_secs() - 1);
     net.up_with(2, restarted(2, true));
     net.announce(2, &[1], attrs(2));
+    net.advance(2);
     net.down(2, true);
     assert_eq!(net.fib.keys().collect::<Vec<_>>(), [&prefix(1)]);
     assert!(net.fib[&prefix(1)].stale);
+    net.check();
+}
+
+#[test]
+fn rfc4724_4_2_after_end_of_rib_a_restart_is_the_first_again() {
+    let mut net = restarting();
+    let end = net.rib.next_timeout().unwrap();
+    net.up_with(2, restarted(2, true));
+    net.announce(2, &[1], attrs(2));
+    net.end_of_rib(2);
+    net.advance(10);
+    net.down(2, true);
+    assert!(net.rib.next_timeout().unwrap() > end);
     net.check();
 }
 
