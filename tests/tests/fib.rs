@@ -198,7 +198,7 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
     site.until("the path that is back", &[false, true], || route(&site));
 
     // The kernel was never without the route.
-    site.end("monitor", "-INT");
+    site.end("monitor", "-TERM");
     let told = site.log_of("monitor");
     assert!(told.contains("198.51.100.0/24"), "{told}");
     let deleted = |line: &&str| line.starts_with("Deleted 198.51.100.0/24");
