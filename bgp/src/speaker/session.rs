@@ -130,6 +130,8 @@ impl Session {
     async fn run(mut self) {
         self.feed(Input::Start);
         loop {
+            // What is always ready must not keep a thread from the other sessions.
+            tokio::task::coop::consume_budget().await;
             self.pack();
             if self.stop_if_drained() {
                 break;

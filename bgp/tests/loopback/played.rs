@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use caracal_bgp::attrs::PathAttrs;
 use caracal_bgp::config::PeerConfig;
+use caracal_bgp::speaker::feed::OutFeed;
 use caracal_bgp::speaker::message::{SessionStart, Shutdown, ToCore, ToSession};
 use caracal_bgp::speaker::session;
 use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
@@ -374,6 +375,19 @@ async fn a_busy_core_costs_no_session() {
     drop(writer.await.unwrap());
 }
 
+/// Waits until the session takes nothing more from its feed.
+async fn at_rest(feed: &OutFeed) {
+    super::wait_for("rest", async || feed.len(), {
+        let last = std::cell::Cell::new((0, 0));
+        move |len| {
+            let (before, times) = last.get();
+            last.set((*len, if *len == before { times + 1 } else { 0 }));
+            times > 40
+        }
+    })
+    .await;
+}
+
 /// A peer that reads nothing: packing stops at a bounded amount and the rest stays in the feed, where it is
 /// overtaken by newer values.
 #[tokio::test]
@@ -398,15 +412,7 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
         }
     }
     // The session has taken what it may and rests. Withdraw all that waits.
-    super::wait_for("rest", async || feed.len(), {
-        let last = std::cell::Cell::new((0, 0));
-        move |len| {
-            let (before, times) = last.get();
-            last.set((*len, if *len == before { times + 1 } else { 0 }));
-            times > 40
-        }
-    })
-    .await;
+    at_rest(&feed).await;
     let waiting = feed.len();
     assert!(waiting > 1000, "{waiting} of {total} wait");
     for n in 0..total {
@@ -427,6 +433,38 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
     }
     assert_eq!(withdrawn, total as usize);
     assert_eq!(announced, total as usize - waiting);
+}
+
+/// A connection that is reset can be written to at any time, and nothing goes. Without hold time no timer comes to help.
+#[tokio::test]
+async fn a_reset_while_octets_wait_ends_the_session() {
+    let mut stage = Stage::new(51, 64, |config| config.hold_time = Duration::ZERO).await;
+    let peer = stage.establish(0).await;
+    let ToCore::Up { feed, .. } = stage.hear().await else {
+        panic!("not up")
+    };
+    let attrs = Arc::new(PathAttrs {
+        next_hop: Some([10, 0, 0, 1].into()),
+        communities: (0..900).map(caracal_bgp::types::Community).collect(),
+        ..PathAttrs::default()
+    });
+    // Octets enough to fill every buffer: no two prefixes share a message.
+    for n in 0..20_000 {
+        let attrs = PathAttrs {
+            med: Some(n),
+            ..(*attrs).clone()
+        };
+        feed.push(prefix(n), Some(Arc::new(attrs)));
+    }
+    at_rest(&feed).await;
+    assert!(!feed.is_empty(), "the connection took everything");
+    let socket = peer.stream.into_std().unwrap();
+    socket2::SockRef::from(&socket)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(socket);
+    let end = stage.hear().await;
+    assert!(matches!(end, ToCore::Down { .. }), "{end:?}");
 }
 
 /// RFC 5492: a peer without any capability gets a plain session.

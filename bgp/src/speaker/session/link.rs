@@ -33,6 +33,8 @@ pub(super) struct Link {
     write: BytesMut,
     /// Since when the peer has taken nothing of what waits.
     stalled: Option<Instant>,
+    /// The connection takes nothing more, for good. It is always ready to say so: who waits for it spins.
+    broken: bool,
     /// The peer has ended the stream; what was read before comes first.
     pub(super) ended: Option<Option<String>>,
 }
@@ -55,6 +57,7 @@ impl Link {
             read: BytesMut::new(),
             write: BytesMut::new(),
             stalled: None,
+            broken: false,
             ended: None,
         }
     }
@@ -117,12 +120,12 @@ impl Link {
 
     /// True when there is something to write.
     pub(super) fn wants_write(&self) -> bool {
-        !self.write.is_empty()
+        !self.write.is_empty() && !self.broken
     }
 
     /// True when more routes may be packed.
     pub(super) fn has_room(&self) -> bool {
-        self.write.len() < WRITE_HIGH
+        self.write.len() < WRITE_HIGH && !self.broken
     }
 
     /// Since when the peer has taken nothing of what waits.
@@ -130,22 +133,27 @@ impl Link {
         self.stalled
     }
 
-    /// Writes what the kernel takes without waiting. An error shows itself on the next read.
+    /// Writes what the kernel takes without waiting. After an error nothing more is written, and reading says how the
+    /// connection ended.
     pub(super) fn flush(&mut self, now: Instant) {
-        while !self.write.is_empty() {
+        while self.wants_write() {
             match self.stream.try_write(&self.write) {
-                Ok(0) | Err(_) => {
-                    self.stalled = self.stalled.or(Some(now));
-                    return;
-                }
-                Ok(written) => {
+                Ok(written @ 1..) => {
                     self.write.advance(written);
                     self.stalled = None;
                 }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) => return self.stall(now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.stall(now),
+                Err(_) => self.broken = true,
             }
         }
         self.stalled = None;
         self.write = BytesMut::new();
+    }
+
+    fn stall(&mut self, now: Instant) {
+        self.stalled = self.stalled.or(Some(now));
     }
 
     /// Writes the rest, then ends the connection in order; gives up soon when the peer does not read.
