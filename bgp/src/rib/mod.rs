@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 use caracal_model::net::{Family, Prefix};
 
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
+#[cfg(feature = "speaker")]
 pub(crate) use bundle::Who;
 pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
