@@ -87,11 +87,28 @@ fn reflector(net: u8, clients: u32, hold: u64) -> (SpeakerConfig, SocketAddr) {
     (config, listen)
 }
 
+/// Bounds that hold on every machine, however slow: what broke one of them.
+#[derive(Default)]
+struct Bounds(Mutex<Vec<String>>);
+
+impl Bounds {
+    fn check(&self, holds: bool, seen: impl FnOnce() -> String) {
+        if !holds {
+            let mut broken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            broken.push(seen());
+        }
+    }
+}
+
 /// Runs a body that depends on the protocol's times. When it fails while our threads had to wait for a processor most of
-/// the time, that says nothing about the speaker.
-fn on_a_machine_that_runs(body: impl FnOnce() + std::panic::UnwindSafe) {
+/// the time, that says nothing about the speaker. A bound that was broken on the way says something all the same.
+fn on_a_machine_that_runs(body: impl FnOnce(&Bounds)) {
     let (ran, waited) = scheduled();
-    let outcome = std::panic::catch_unwind(body);
+    let bounds = Bounds::default();
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| body(&bounds)));
+    let broken = bounds.0.into_inner();
+    let broken = broken.unwrap_or_else(PoisonError::into_inner);
+    assert!(broken.is_empty(), "{broken:?}");
     let now = scheduled();
     // Threads may have ended, with their times.
     let ran = now.0.saturating_sub(ran);
@@ -199,10 +216,10 @@ fn enough_files(wanted: u64) -> bool {
 fn a_peer_that_stops_reading_costs_bounded_memory_and_delays_nobody() {
     let _turn = turn();
     let (speakers, players) = (runtime(), runtime());
-    on_a_machine_that_runs(AssertUnwindSafe(|| one_stops_reading(&speakers, &players)));
+    on_a_machine_that_runs(|bounds| one_stops_reading(&speakers, &players, bounds));
 }
 
-fn one_stops_reading(speakers: &Runtime, players: &Runtime) {
+fn one_stops_reading(speakers: &Runtime, players: &Runtime, bounds: &Bounds) {
     let net = 121;
     let (config, listen) = reflector(net, 3, 3);
     let speaker = start(speakers, config);
@@ -228,14 +245,16 @@ fn one_stops_reading(speakers: &Runtime, players: &Runtime) {
             let pending = peer.unwrap().pending;
             // For each prefix one change waits, however often it changed.
             let bound = usize::try_from(CHANGING).unwrap() + SHARED;
-            assert!(pending <= bound, "{pending}");
+            bounds.check(pending <= bound, || format!("{pending} changes wait"));
             if round > 1 {
                 assert!(pending > 0, "the buffers of the connection hold everything");
             }
             after.push(memory("VmRSS"));
         }
         println!("memory after each round, in MiB: {after:?}");
-        assert!(after[4] < after[1] + after[1] / 4 + 64, "{after:?}");
+        bounds.check(after[4] < after[1] + after[1] / 4 + 64, || {
+            format!("MiB after each round: {after:?}")
+        });
         assert!(
             awake.silence < Duration::from_secs(3),
             "{:?}",
@@ -257,7 +276,7 @@ async fn drain(mut reader: player::Reader) {
 fn hold_times_of_three_seconds_hold_while_a_table_is_loaded() {
     let _turn = turn();
     let (speakers, players) = (runtime(), runtime());
-    on_a_machine_that_runs(AssertUnwindSafe(|| a_table_is_loaded(&speakers, &players)));
+    on_a_machine_that_runs(|_| a_table_is_loaded(&speakers, &players));
 }
 
 fn a_table_is_loaded(speakers: &Runtime, players: &Runtime) {
