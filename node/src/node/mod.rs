@@ -16,6 +16,7 @@ mod parting;
 mod publish;
 mod reached;
 mod readdress;
+mod report;
 mod secrets;
 mod severed;
 mod startup;

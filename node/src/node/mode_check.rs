@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_agent::dataplane::echo::Echo;
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
 use caracal_model::net::Family;
 use caracal_model::resource::{EncapMode, IpPool, Node};
-use caracal_model::txn::{Range, Txn};
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 
+use super::report;
 use crate::mode_check::{Answer, Report, basis, report_path, wanted};
 
 /// Pause between two rounds.
@@ -52,7 +52,7 @@ pub(super) async fn keep<S: Store>(
         if let Some(report) = report
             && written.as_ref() != Some(&report)
         {
-            match write(&store, &me, report.as_ref()).await {
+            match report::keep(&store, report_path(&me), report.as_ref()).await {
                 Ok(()) => written = Some(report),
                 Err(error) => tracing::warn!(%error, "cannot report on the check of a mode"),
             }
@@ -145,25 +145,6 @@ fn targets(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> 
         .into_iter()
         .chain(workloads.take(WORKLOADS))
         .collect()
-}
-
-async fn write<S: Store>(
-    store: &S,
-    me: &NodeName,
-    report: Option<&Report>,
-) -> Result<(), StoreError> {
-    let path = report_path(me);
-    let answer = store.read(&[Range::Key(path.clone())]).await?;
-    let stored = answer.ranges.into_iter().flatten().next();
-    let value = report.map(|r| serde_json::to_vec(r).expect("a report is always valid JSON"));
-    let txn = match (stored, value) {
-        (None, None) => return Ok(()),
-        (Some(stored), None) => Txn::new().delete(path, stored.mod_revision),
-        (None, Some(value)) => Txn::new().create(path, value),
-        (Some(stored), Some(value)) => Txn::new().update(path, stored.mod_revision, value),
-    };
-    // Nobody else writes this key but one who clears it away; the next round sees to that.
-    store.commit(&txn).await.map(|_| ())
 }
 
 #[cfg(test)]

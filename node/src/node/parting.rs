@@ -8,11 +8,12 @@ use std::time::Duration;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::PeerName;
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::store::Store;
 use caracal_model::names::NodeName;
-use caracal_model::txn::{Range, Txn};
 use caracal_topologies::transition::{self, Parting, Report};
 use tokio::sync::watch;
+
+use super::report;
 
 /// How often the table is asked. Short against what a change of sessions takes, long against what the question costs.
 const LOOK: Duration = Duration::from_millis(250);
@@ -56,7 +57,7 @@ pub(super) async fn report<S: Store>(
             },
         };
         if written.as_ref() != Some(&wanted) {
-            match write(&store, &me, wanted.as_ref()).await {
+            match report::keep(&store, transition::report_path(&me), wanted.as_ref()).await {
                 Ok(()) => written = Some(wanted),
                 Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
             }
@@ -80,23 +81,4 @@ async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<Report> {
         uncovered: told.uncovered.len(),
         examples: told.uncovered.into_iter().take(EXAMPLES).collect(),
     })
-}
-
-async fn write<S: Store>(
-    store: &S,
-    me: &NodeName,
-    report: Option<&Report>,
-) -> Result<(), StoreError> {
-    let path = transition::report_path(me);
-    let answer = store.read(&[Range::Key(path.clone())]).await?;
-    let stored = answer.ranges.into_iter().flatten().next();
-    let value = report.map(|r| serde_json::to_vec(r).expect("a report is always valid JSON"));
-    let txn = match (stored, value) {
-        (None, None) => return Ok(()),
-        (Some(stored), None) => Txn::new().delete(path, stored.mod_revision),
-        (None, Some(value)) => Txn::new().create(path, value),
-        (Some(stored), Some(value)) => Txn::new().update(path, stored.mod_revision, value),
-    };
-    // Nobody else writes this key but one who clears it away; the next look sees to that.
-    store.commit(&txn).await.map(|_| ())
 }
