@@ -185,7 +185,14 @@ impl Site {
             .status()
             .unwrap();
         assert!(status.success());
+        let ended = wait_until(PATIENCE, &format!("{name} to end after {signal}"), || {
+            child.try_wait().unwrap().ok_or("it runs")
+        });
+        if ended.is_err() {
+            let _gone = child.kill();
+        }
         let _status = child.wait().unwrap();
+        ended.unwrap();
     }
 
     /// What the speaker answers.
