@@ -6,7 +6,9 @@
 //! * `GC-2`: a node's data go only when its Node is gone and its [`lease`] stood still for its
 //!   whole term. A node that never had a lease is left to people (`caracal node delete`).
 //! * `GC-3`: both must have been so at every look for the whole grace period.
-//! * `GC-4`: all addresses of a handle go, or none.
+//! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the node: its own, those of
+//!   nobody, and those in which it uses an address ([`KnownBlock::whole`]). A handle is one container's, which is
+//!   on one node.
 //! * `GC-5`: the transaction that releases compares the proof: the endpoint's key, or Node and lease.
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
 //!   last one of a family. Who nobody owns goes just so, whoever looks. Addresses that only cool down do not count,
