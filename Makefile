@@ -94,9 +94,10 @@ instructions-record: packages-test
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
 # of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.
 bench: packages-test target/bird1
-	$(CARGO) build --release -p caracal-bench
+	$(CARGO) build --release -p caracal-bench -p caracal
 	target/release/caracal-bench run --write docs/performance.md
 	target/release/caracal-bench install --write docs/performance.md
+	target/release/caracal-bench latency --write docs/performance.md
 
 target/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .

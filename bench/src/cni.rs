@@ -14,6 +14,8 @@ use caracal_lab::plan::LabName;
 use caracal_lab::{Lab, Options, Topology, ip, netns};
 use serde_json::{Value, json};
 
+use crate::dut::node_binary;
+
 const TOPOLOGY: &str = "
 name: cni
 description: one node
@@ -62,15 +64,7 @@ struct Site {
 }
 
 pub fn run(args: &CniArgs) -> Result<()> {
-    let binary = match &args.binary {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("caracal"),
-    };
-    ensure!(
-        binary.is_file(),
-        "{} is missing; cargo build --release -p caracal",
-        binary.display()
-    );
+    let binary = node_binary(args.binary.as_ref())?;
     let name = LabName::new("bench-cni")?;
     let _leftovers = caracal_lab::down(&name);
     let topology = Topology::parse(TOPOLOGY, "cni")?;

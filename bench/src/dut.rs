@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use caracal_bgp::config::{Listen, PeerConfig, SpeakerConfig};
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 
@@ -156,11 +156,45 @@ impl Process {
 
     /// Peak resident memory in KiB.
     pub fn peak_kib(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        number.context("/proc says nothing of the peak memory")
+        Ok(memory_of(self.id())?.peak_kib)
     }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// In memory now, in KiB.
+    pub resident_kib: u64,
+    /// The most that was, in KiB.
+    pub peak_kib: u64,
+}
+
+/// Memory of a process.
+pub fn memory_of(id: u32) -> Result<Memory> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        number.with_context(|| format!("/proc/{id}/status has no {name}"))
+    };
+    Ok(Memory {
+        resident_kib: number("VmRSS:")?,
+        peak_kib: number("VmHWM:")?,
+    })
+}
+
+/// The `caracal` to measure: the one that was named, or the one beside this program.
+pub fn node_binary(named: Option<&PathBuf>) -> Result<PathBuf> {
+    let binary = match named {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("caracal"),
+    };
+    ensure!(
+        binary.is_file(),
+        "{} is missing; cargo build --release -p caracal",
+        binary.display()
+    );
+    Ok(binary)
 }
 
 /// CPU time of all threads of a process so far, user and system.

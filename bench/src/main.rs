@@ -16,8 +16,10 @@ mod cni;
 mod dut;
 mod generator;
 mod hot;
+mod idle;
 mod instructions;
 mod lab;
+mod latency;
 mod report;
 mod routes;
 mod run;
@@ -80,6 +82,10 @@ enum Action {
     Plan(agent::plan::PlanArgs),
     /// Compares ways to install many routes.
     Install(agent::install::InstallArgs),
+    /// What the nodes of a cluster at rest cost.
+    Idle(idle::IdleArgs),
+    /// Times blocks from etcd to another node's kernel, beside BIRD 2.
+    Latency(latency::LatencyArgs),
     /// One of them in the present namespace.
     #[command(hide = true)]
     InstallOne(agent::install::InstallOneArgs),
@@ -115,6 +121,8 @@ fn main() -> Result<()> {
         Action::Hot { name, units } => hot::find(&name)?.run(units),
         Action::Plan(args) => agent::plan::run(&args),
         Action::Install(args) => agent::install::run(&args),
+        Action::Idle(args) => idle::run(&args),
+        Action::Latency(args) => latency::run(&args),
         Action::InstallOne(args) => agent::install::run_one(&args),
         Action::Speaker { config } => speak(&config),
     }

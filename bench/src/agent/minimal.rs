@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use caracal_model::net::Prefix;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
@@ -20,8 +20,7 @@ const OBJECT: u32 = 1;
 
 /// Writes a route to each prefix; `object` = through one next-hop object.
 pub fn install(prefixes: &[Prefix], device: u32, gateway: Ipv4Addr, object: bool) -> Result<()> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
+    let socket = open()?;
     let gateway = gateway.octets();
     let mut buffer = Vec::new();
     if object {
@@ -57,6 +56,26 @@ pub fn install(prefixes: &[Prefix], device: u32, gateway: Ipv4Addr, object: bool
         exchange(&socket, &buffer)?;
     }
     Ok(())
+}
+
+/// A socket to write through, in the present namespace.
+pub fn open() -> Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    Ok(socket)
+}
+
+/// Writes the blackhole route of a block.
+pub fn blackhole(socket: &Socket, prefix: &Prefix) -> Result<()> {
+    let std::net::IpAddr::V4(address) = prefix.address() else {
+        bail!("{prefix} is not IPv4");
+    };
+    let mut buffer = Vec::new();
+    let header = [2, prefix.len(), 0, 0, 254, 80, 0, 6, 0, 0, 0, 0];
+    let start = begin(&mut buffer, NEW_ROUTE, ACK, &header);
+    attribute(&mut buffer, 1, address.octets());
+    end(&mut buffer, start);
+    exchange(socket, &buffer)
 }
 
 fn begin(buffer: &mut Vec<u8>, kind: u16, ack: u16, header: &[u8]) -> usize {

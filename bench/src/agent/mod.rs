@@ -2,5 +2,5 @@
 
 pub mod cluster;
 pub mod install;
-mod minimal;
+pub mod minimal;
 pub mod plan;
