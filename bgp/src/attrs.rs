@@ -58,6 +58,7 @@ impl PathAttrs {
         match community {
             AnyCommunity::Standard(c) => self.communities.binary_search(&c).is_ok(),
             AnyCommunity::Large(c) => self.large_communities.binary_search(&c).is_ok(),
+            AnyCommunity::Extended(c) => self.ext_communities.binary_search(&c.0).is_ok(),
         }
     }
 
@@ -66,6 +67,7 @@ impl PathAttrs {
         match community {
             AnyCommunity::Standard(c) => insert(&mut self.communities, c),
             AnyCommunity::Large(c) => self.large_communities.edit(|list| insert(list, c)),
+            AnyCommunity::Extended(c) => self.ext_communities.edit(|list| insert(list, c.0)),
         }
     }
 
@@ -76,6 +78,9 @@ impl PathAttrs {
             AnyCommunity::Large(c) => self
                 .large_communities
                 .edit(|list| list.retain(|seen| *seen != c)),
+            AnyCommunity::Extended(c) => self
+                .ext_communities
+                .edit(|list| list.retain(|seen| *seen != c.0)),
         }
     }
 }

@@ -136,6 +136,10 @@ pub struct PeerConfig {
     /// Long-lived graceful restart (RFC 9494): how long the peer shall keep our routes after the restart time, as a last
     /// resort; at most 2²⁴−1 s on the wire. Only with `graceful_restart`.
     pub long_lived: Option<Duration>,
+    /// RFC 9494 §4.6: as an internal peer that does not know long-lived stale routes, it is told them all the same, with
+    /// LOCAL_PREF 0 and NO_EXPORT.
+    #[serde(default)]
+    pub long_lived_partial: bool,
     /// Bidirectional Forwarding Detection.
     pub bfd: Option<Bfd>,
     /// Why this peer exists, for people: `mesh`, `global`, `node`.
@@ -171,6 +175,7 @@ impl PeerConfig {
             extended_next_hop: false,
             add_path: AddPath::default(),
             long_lived: None,
+            long_lived_partial: false,
             bfd: None,
             kind: String::new(),
         }

@@ -179,6 +179,13 @@ pub struct Decided {
 }
 
 impl Filter {
+    /// True when some term asks for the interface of a route.
+    #[must_use]
+    pub fn asks_for_interface(&self) -> bool {
+        let mut conditions = self.terms.iter().flat_map(|term| &term.conditions);
+        conditions.any(|condition| matches!(condition, Condition::Interface(_)))
+    }
+
     /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next filter has
     /// the word; changes made so far stay.
     pub fn run(&self, route: &mut RouteView<'_>) -> Option<Decided> {

@@ -1,10 +1,14 @@
 //! The protocol's numbers as types: two `u32`s never stand side by side.
 
+mod extended;
+
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+pub use extended::{Administrator, ExtCommunity, ExtCommunityError, ExtForm, ExtKind};
 
 /// An autonomous system number, four octets (RFC 6793).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -148,13 +152,15 @@ impl fmt::Debug for LargeCommunity {
 #[error("{0:?} is not a community; expected AS:VALUE (0-65535 each) or A:B:C (32 bits each)")]
 pub struct CommunityError(pub String);
 
-/// A community of either size, as configuration writes it.
+/// A community of any size, as configuration writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AnyCommunity {
     /// RFC 1997.
     Standard(Community),
     /// RFC 8092.
     Large(LargeCommunity),
+    /// RFC 4360.
+    Extended(ExtCommunity),
 }
 
 impl fmt::Display for AnyCommunity {
@@ -162,7 +168,26 @@ impl fmt::Display for AnyCommunity {
         match self {
             Self::Standard(c) => fmt::Display::fmt(c, f),
             Self::Large(c) => fmt::Display::fmt(c, f),
+            Self::Extended(c) => fmt::Display::fmt(c, f),
         }
+    }
+}
+
+impl AnyCommunity {
+    /// BIRD's name for the attribute that holds it.
+    #[must_use]
+    pub const fn bird_attribute(&self) -> &'static str {
+        match self {
+            Self::Standard(_) => "bgp_community",
+            Self::Large(_) => "bgp_large_community",
+            Self::Extended(_) => "bgp_ext_community",
+        }
+    }
+
+    /// In BIRD's notation: `(64512, 100)`, `(64512, 1, 2)`, `(rt, 64512, 100)`.
+    #[must_use]
+    pub fn bird_value(&self) -> String {
+        format!("({})", self.to_string().replace(':', ", "))
     }
 }
 

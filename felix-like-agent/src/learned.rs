@@ -6,7 +6,8 @@ use std::net::IpAddr;
 /// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// BGP next hops as announced, not resolved; more than one = equal-cost multipath.
+    /// BGP next hops as announced, not resolved; more than one = equal-cost multipath. None: a route that a speaker without
+    /// datastore announces itself, which is a blackhole in its table ([`crate::table`]).
     pub next_hops: Vec<IpAddr>,
     /// Learned from an internal peer (iBGP).
     pub internal: bool,

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
-use crate::actual::Actual;
+use crate::actual::{Actual, ActualTarget};
 use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, cluster_metric};
 use crate::diff::{Phase, diff};
 use crate::learned::Learned;
@@ -41,6 +42,17 @@ pub struct TableSettings {
     pub paths: usize,
     /// The routes stay when the speaker leaves for good.
     pub persist: bool,
+    /// Routes of others in the table are of interest.
+    pub learn: Option<Learn>,
+}
+
+/// Which routes of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learn {
+    /// Those of administrators and of daemons that know no BGP.
+    Some,
+    /// Those of the kernel itself and of other BGP daemons as well.
+    All,
 }
 
 impl Default for TableSettings {
@@ -52,6 +64,7 @@ impl Default for TableSettings {
             metric: TABLE_METRIC,
             paths: 1,
             persist: false,
+            learn: None,
         }
     }
 }
@@ -68,7 +81,7 @@ impl TableSettings {
         }
     }
 
-    /// The route for a learned one. `Err`: no next hop can be reached.
+    /// The route for a learned one; a blackhole for one without next hops. `Err`: no next hop can be reached.
     fn route(&self, prefix: Prefix, learned: &Learned, ways: &Ways) -> Result<Route, Vec<IpAddr>> {
         let way = |address: &IpAddr| Some(ways.find(*address)?.towards(*address));
         let mut hops: Vec<NextHop> = Vec::new();
@@ -78,7 +91,9 @@ impl TableSettings {
                 hops.push(hop);
             }
         }
-        if hops.is_empty() {
+        // A route that leads nowhere is one of ours: what no longer way takes ends here.
+        let ours = learned.next_hops.is_empty();
+        if hops.is_empty() && !ours {
             return Err(learned.next_hops.clone());
         }
         hops.sort();
@@ -91,9 +106,77 @@ impl TableSettings {
             prefix,
             metric,
             protocol: self.protocol,
-            target: Target::Via(hops),
+            target: match ours {
+                true => Target::Blackhole,
+                false => Target::Via(hops),
+            },
             mtu: None,
         })
+    }
+}
+
+/// A route that somebody else wrote into a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// The kernel's number for who wrote it.
+    pub protocol: u8,
+    /// The interface that it leads to, when it is one.
+    pub interface: Option<IfName>,
+}
+
+/// By destination; of several routes to one, that of the lowest metric.
+pub type Foreigners = BTreeMap<Prefix, Foreign>;
+
+/// Protocol numbers of routes that the kernel makes itself: redirects, and subnets of interfaces.
+const OF_THE_KERNEL: [u8; 3] = [0, 1, 2];
+/// Protocol numbers of daemons that have their routes from BGP, or may have: zebra, BIRD, a node of ours, a speaker of ours, BGP. What
+/// they wrote may have come from us.
+const OF_BGP: [u8; 5] = [11, 12, 80, TABLE_PROTOCOL, 186];
+
+/// The routes of others in the tables that are of interest. Never ours, whatever else is asked for: a route must not be the
+/// reason of its own announcement.
+#[must_use]
+pub fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
+    let mut found: BTreeMap<Prefix, (u32, Foreign)> = BTreeMap::new();
+    for route in actual.all_routes() {
+        let Some(settings) = tables.get(&route.prefix.family()) else {
+            continue;
+        };
+        let wanted = match settings.learn {
+            None => false,
+            Some(Learn::All) => true,
+            Some(Learn::Some) => {
+                !OF_THE_KERNEL.contains(&route.protocol) && !OF_BGP.contains(&route.protocol)
+            }
+        };
+        if !wanted || route.protocol == settings.protocol || is_of_a_link(route.prefix) {
+            continue;
+        }
+        // What is unreachable, prohibited or encapsulated is not to be announced.
+        let ActualTarget::Known(target) = &route.target else {
+            continue;
+        };
+        let interface = target.links().next().cloned();
+        let foreign = Foreign {
+            protocol: route.protocol,
+            interface,
+        };
+        let better = |(metric, _): &(u32, Foreign)| *metric <= route.metric;
+        if !found.get(&route.prefix).is_some_and(better) {
+            found.insert(route.prefix, (route.metric, foreign));
+        }
+    }
+    let plain = found.into_iter();
+    plain
+        .map(|(prefix, (_, foreign))| (prefix, foreign))
+        .collect()
+}
+
+/// Link-local and multicast ranges are in the table of every machine.
+fn is_of_a_link(prefix: Prefix) -> bool {
+    match prefix.address() {
+        IpAddr::V4(v4) => prefix.len() > 0 && (v4.is_link_local() || v4.is_multicast()),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_multicast(),
     }
 }
 

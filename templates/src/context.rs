@@ -8,13 +8,12 @@ mod station;
 use std::collections::BTreeMap;
 
 use caracal_bgp::config::{Origination, SpeakerConfig};
-use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::{Family, Prefix};
 use serde::Serialize;
 
 pub(crate) use peer::Reach;
 
-use crate::pieces::{address, prefix, tuple};
+use crate::pieces::{address, prefix};
 use crate::symbols::{RESERVED, Symbol, Symbols};
 use crate::{Options, RenderError, Role};
 
@@ -96,6 +95,8 @@ pub enum ConditionView {
     Community { value: String },
     /// `value` is a triple.
     LargeCommunity { value: String },
+    /// `value` has a word in front: `(rt, 64512, 100)`.
+    ExtCommunity { value: String },
     /// Leading AS numbers.
     AsPathPrefix { asns: Vec<u32> },
     /// Range of the next hop.
@@ -121,10 +122,14 @@ pub enum ActionView {
     AddCommunity { value: String },
     /// `value` is a triple.
     AddLargeCommunity { value: String },
+    /// `value` has a word in front.
+    AddExtCommunity { value: String },
     /// `value` is a pair.
     RemoveCommunity { value: String },
     /// `value` is a triple.
     RemoveLargeCommunity { value: String },
+    /// `value` has a word in front.
+    RemoveExtCommunity { value: String },
     /// LOCAL_PREF.
     SetLocalPref { value: u32 },
     /// MULTI_EXIT_DISC.
@@ -247,6 +252,8 @@ pub struct Peer {
     pub range: Option<String>,
     /// Seconds that long-lived stale routes are kept.
     pub long_lived: Option<String>,
+    /// Long-lived stale routes go to it, though it does not know them.
+    pub long_lived_partial: bool,
     /// Microseconds between BFD packets.
     pub bfd_interval: Option<String>,
     /// Lost BFD packets that mean down.
@@ -378,11 +385,8 @@ fn route(destination: &Prefix, origination: &Origination) -> Route {
         attributes.push(format!("bgp_med = {value};"));
     }
     for community in &origination.communities {
-        let list = match community {
-            AnyCommunity::Standard(_) => "bgp_community",
-            AnyCommunity::Large(_) => "bgp_large_community",
-        };
-        attributes.push(format!("{list}.add({});", tuple(community)));
+        let (list, value) = (community.bird_attribute(), community.bird_value());
+        attributes.push(format!("{list}.add({value});"));
     }
     Route {
         prefix: prefix(destination),

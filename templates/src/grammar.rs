@@ -5,6 +5,8 @@
 //! where some alternative began. Parsing gives statements; the module `build` makes the configuration of them.
 
 mod build;
+mod community;
+mod dump;
 mod kernel;
 mod lexer;
 mod options;
@@ -24,8 +26,10 @@ use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
 use crate::error::ParseError;
-pub use kernel::KernelTable;
+pub use dump::Dump;
+use dump::{DumpStatement, dump};
 use kernel::{KernelStatement, kernel};
+pub use kernel::{KernelTable, Learn};
 use lexer::{
     Fault, Located, Number, Res, block, directive, ip_address, ipv4_address, number, one_of_words,
     skip, string, symbol, token, u16_number,
@@ -42,9 +46,11 @@ pub struct File {
     pub speaker: SpeakerConfig,
     /// The tables of the kernel that best routes go to.
     pub kernel: BTreeMap<Family, KernelTable>,
+    /// Files that the table is written to, by name.
+    pub dumps: BTreeMap<String, Dump>,
 }
 
-/// Reads the configuration of a speaker, and passes over what concerns the kernel.
+/// Reads the configuration of a speaker, and passes over what concerns the kernel and files.
 ///
 /// # Errors
 /// [`ParseError`] with line, column, what was expected and what was found.
@@ -59,27 +65,40 @@ pub fn parse(text: &str) -> Result<SpeakerConfig, ParseError> {
 /// [`ParseError`] with line, column, what was expected and what was found.
 pub fn parse_file(text: &str) -> Result<File, ParseError> {
     let mut statements = statements(text)?;
-    let mut tables = BTreeMap::new();
+    let mut protocols = BTreeMap::new();
+    let mut dumps = BTreeMap::new();
     for statement in &mut statements {
+        if let Statement::Dump(Located { at, value }) = statement {
+            let (name, dump) = value.clone();
+            if dumps.insert(name, dump).is_some() {
+                return Err(ParseError::at(text, at, "another name; this one is taken"));
+            }
+        }
         let Statement::Kernel(Located { at, value }) = statement else {
             continue;
         };
         match std::mem::replace(value, Ok(None)) {
             Err(fault) => return Err(fault.into_error(text)),
             Ok(None) => {}
-            Ok(Some((family, table))) => {
-                if tables.insert(family, table).is_some() {
-                    let what =
-                        format!("one kernel protocol that exports {family}; there is another");
+            Ok(Some(protocol)) => {
+                let family = protocol.family;
+                if protocols.insert(family, protocol).is_some() {
+                    let what = format!("one kernel protocol for {family}; there is another");
                     return Err(ParseError::at(text, at, what));
                 }
             }
         }
     }
     let speaker = build::build(text, statements).map_err(|fault| fault.into_error(text))?;
+    let table = |(family, protocol): (Family, kernel::KernelProtocol<'_>)| {
+        let table = protocol.resolve(&speaker.filters);
+        Ok((family, table.map_err(|fault| fault.into_error(text))?))
+    };
+    let kernel = protocols.into_iter().map(table).collect::<Result<_, _>>()?;
     Ok(File {
         speaker,
-        kernel: tables,
+        kernel,
+        dumps,
     })
 }
 
@@ -113,7 +132,9 @@ enum Statement<'a> {
     Peer(PeerStatement<'a>),
     Station(StationStatement<'a>),
     /// For a speaker that writes no routes, what it says does not matter.
-    Kernel(Located<'a, Result<KernelStatement, Fault<'a>>>),
+    Kernel(Located<'a, Result<KernelStatement<'a>, Fault<'a>>>),
+    /// Only for who writes files.
+    Dump(DumpStatement<'a>),
     /// Something that concerns a BIRD daemon only.
     Ignored,
 }
@@ -169,9 +190,15 @@ fn log(s: &str) -> Res<'_, Statement<'_>> {
 }
 
 fn protocol(s: &str) -> Res<'_, Statement<'_>> {
-    let (rest, word) = one_of_words(&["bgp", "static", "bmp", "device", "direct", "kernel"], s)?;
+    let (rest, word) = one_of_words(
+        &["bgp", "static", "bmp", "mrt", "device", "direct", "kernel"],
+        s,
+    )?;
     if word == "bmp" {
         return station_block.map(Statement::Station).parse(rest);
+    }
+    if word == "mrt" {
+        return dump.map(Statement::Dump).parse(rest);
     }
     let (rest, name) = opt(symbol).parse(rest)?;
     match word {

@@ -34,7 +34,7 @@ use caracal_bgp::config::SpeakerConfig;
 use caracal_model::net::Prefix;
 
 pub use error::ParseError;
-pub use grammar::{File, KernelTable, parse, parse_file};
+pub use grammar::{Dump, File, KernelTable, Learn, parse, parse_file};
 pub use set::{Rendered, Set, TemplateError, Templates};
 
 /// What to render.

@@ -1,23 +1,11 @@
-//! The smallest pieces of BIRD's language, as text: communities, prefixes and their sets, quoted strings.
+//! The smallest pieces of BIRD's language, as text: prefixes and their sets, quoted strings.
 
 use std::net::IpAddr;
 
 use caracal_bgp::policy::PrefixPattern;
-use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::Prefix;
 
 use crate::RenderError;
-
-/// `(64512, 100)`.
-pub(crate) fn tuple(community: &AnyCommunity) -> String {
-    match community {
-        AnyCommunity::Standard(c) => {
-            let (asn, value) = c.parts();
-            format!("({asn}, {value})")
-        }
-        AnyCommunity::Large(c) => format!("({}, {}, {})", c.0, c.1, c.2),
-    }
-}
 
 /// An address without a dotted quad inside an IPv6 one, which BIRD does not read.
 pub(crate) fn address(address: IpAddr) -> String {

@@ -1,6 +1,10 @@
 //! Where the speaker and the kernel meet: `caracal speaker` with a kernel table, in namespaces, against real BIRD 2.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "fib/link.rs"]
+mod link;
+#[path = "fib/policy.rs"]
+mod policy;
 #[path = "fib/site.rs"]
 mod site;
 
@@ -331,7 +335,10 @@ fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
     let file = std::env::temp_dir().join(format!("caracal-fib-{}.conf", std::process::id()));
     std::fs::write(
         &file,
-        speaker("protocol kernel { ipv4 { export all; }; learn; }", &["a"]),
+        speaker(
+            "protocol kernel { ipv4 { export all; }; learn most; }",
+            &["a"],
+        ),
     )
     .unwrap();
     let mut command = Command::new(caracal_tests::binary());
@@ -343,7 +350,7 @@ fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
     };
     let report = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{report}");
-    assert!(report.contains("found \"learn\""), "{report}");
+    assert!(report.contains("found \"most\""), "{report}");
 }
 
 /// One node of a cluster and two routers of the rack, of two other AS, that announce the same prefix; one of them also

@@ -60,7 +60,7 @@ impl Drop for Namespace {
 /// Whether the scenario can run here.
 fn possible(scenario: &str) -> bool {
     let reason = if binary().is_file() {
-        program::require(&["bird", "birdc"])
+        program::require(&["bird", "birdc", "bgpdump"])
             .err()
             .map(|missing| missing.to_string())
     } else {
@@ -323,9 +323,11 @@ fn config(site: &Site, hold: u16, own: u8, out: &str) -> String {
            graceful restart on;
          }}
          {}{}
-         protocol bmp watch {{ station address ip {us} port 9; monitoring rib in pre_policy; }}",
+         protocol bmp watch {{ station address ip {us} port 9; monitoring rib in pre_policy; }}
+         protocol mrt {{ table \"*\"; filename \"{}/periodic-%N.mrt\"; period 1; }}",
         peer("a", A, 90, "all"),
         peer("b", B, hold, "filter to_b"),
+        site.folder.display(),
     )
 }
 
@@ -507,6 +509,27 @@ fn the_table_is_dumped(site: &Site) {
         Family::Ipv6 => 4,
     };
     assert_eq!((kinds, rest.len()), (vec![1, kind, kind, kind], 0));
+    // The file asks for the same every second; another program reads it.
+    let periodic = site.folder.join("periodic-master.mrt");
+    let seen = wait_until(60 * SECOND, "a dump that the file asks for", || {
+        let mut bgpdump = program::command("bgpdump").unwrap();
+        let output = bgpdump.arg("-m").arg(&periodic).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let text = text.unwrap_or_default();
+        let mut prefixes: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split('|').nth(5))
+            .collect();
+        prefixes.sort_unstable();
+        match prefixes.len() {
+            3 => Ok(prefixes.join(" ")),
+            _ => Err(text),
+        }
+    });
+    let seen = seen.unwrap_or_else(|error| panic!("{error}"));
+    for n in [1, 2, 9] {
+        assert!(seen.contains(&prefix(site.family, n)), "{seen}");
+    }
     let nowhere = site.ask(&["bgp", "mrt", "/nonexistent/table.mrt"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(

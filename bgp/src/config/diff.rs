@@ -167,6 +167,7 @@ fn peer_change(
         extended_next_hop,
         add_path,
         long_lived,
+        long_lived_partial,
         bfd,
         kind,
     } = new;
@@ -201,6 +202,7 @@ fn peer_change(
             || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
+            || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
             || *require_policy != old.require_policy
             || uses_changed(export),

@@ -19,7 +19,12 @@ fn attrs() -> PathAttrs {
     };
     attrs.add_community(community("65000:1"));
     attrs.add_community(community("1:2:3"));
+    attrs.add_community(extended("rt:65000:1"));
     attrs
+}
+
+fn extended(text: &str) -> AnyCommunity {
+    AnyCommunity::Extended(text.parse().unwrap())
 }
 
 fn view(attrs: &PathAttrs) -> RouteView<'_> {
@@ -81,6 +86,8 @@ fn every_condition_has_a_yes_and_a_no() {
         (Condition::Community(community("65000:2")), false),
         (Condition::Community(community("1:2:3")), true),
         (Condition::Community(community("1:2:4")), false),
+        (Condition::Community(extended("rt:65000:1")), true),
+        (Condition::Community(extended("ro:65000:1")), false),
         (Condition::AsPathPrefix(vec![Asn(65001)]), true),
         (Condition::AsPathPrefix(vec![Asn(65001), Asn(65002)]), true),
         (Condition::AsPathPrefix(vec![Asn(65002)]), false),
@@ -119,6 +126,8 @@ fn every_action() {
         Action::AddCommunity(community("65000:9")),
         Action::RemoveCommunity(community("65000:1")),
         Action::RemoveCommunity(community("1:2:3")),
+        Action::AddCommunity(extended("ro:10.0.0.1:7")),
+        Action::RemoveCommunity(extended("rt:65000:1")),
         Action::SetLocalPref(300),
         Action::SetMed(7),
         Action::PrependAsPath(vec![Asn(1), Asn(2)]),
@@ -142,6 +151,7 @@ fn every_action() {
     assert_eq!(after.communities.len(), 1);
     assert!(after.has_community(community("65000:9")));
     assert!(after.large_communities.is_empty());
+    assert_eq!(after.ext_communities, [[1, 3, 10, 0, 0, 1, 0, 7]]);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
@@ -14,13 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
+use super::next_hops::Tracked;
 use super::several::SentPaths;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;
 use crate::config::{NextHopMode, PathCount};
 use crate::policy::{PeerKind, RouteView, Source, Verdict};
-use crate::types::{Asn, ClusterId, Community, RouterId};
+use crate::types::{AnyCommunity, Asn, ClusterId, Community, ExtCommunity, RouterId};
 
 /// Everything that makes the export to one peer differ from the export to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +39,15 @@ pub(super) struct GroupKey {
     pub(super) extended_next_hop: bool,
     /// The peer understands LLGR_STALE (RFC 9494).
     pub(super) long_lived: bool,
+    /// Routes with LLGR_STALE go to peers inside the AS that do not understand it (RFC 9494 §4.6).
+    pub(super) partial_deployment: bool,
+    /// Our link-local address, on a link that we share with the peers (RFC 2545 §3).
+    pub(super) link_local: Option<Ipv6Addr>,
     /// How many paths per prefix the peer takes, in which families (RFC 7911).
     pub(super) add_path: Option<(PathCount, Vec<Family>)>,
     pub(super) filters: Vec<Arc<NamedFilter>>,
+    /// Some filter asks for the interface of a route's next hop.
+    pub(super) asks_for_interface: bool,
 }
 
 /// Where a route that is to be exported came from.
@@ -250,6 +257,16 @@ pub(super) struct ExportRoute<'a> {
     /// The path's own handle; that of the peer unless it sends several paths.
     pub(super) handle: PeerId,
     pub(super) source: PathSource,
+    pub(super) next_hops: &'a Tracked,
+}
+
+impl<'a> ExportRoute<'a> {
+    /// The interface by which the next hop is reached; none for what is ours.
+    fn interface(&self) -> Option<&'a str> {
+        let next_hop = self.attrs.next_hop.as_ref();
+        let learned = next_hop.filter(|_| self.source != PathSource::Local);
+        self.next_hops.interface(learned?)
+    }
 }
 
 impl GroupKey {
@@ -285,7 +302,7 @@ impl GroupKey {
         }
         self.allows(family, attrs, source)?;
         if self.filters.is_empty() {
-            let done = interner.intern(self.finish(self.base(attrs, source), family, source)?);
+            let done = interner.intern(self.finish(self.base(attrs, source), route)?);
             cache.done = Some((attrs.clone(), peer, done.clone()));
             cache.family = Some(family);
             return Ok(done);
@@ -308,7 +325,10 @@ impl GroupKey {
             } else {
                 Source::Bgp
             },
-            interface: None,
+            interface: match self.asks_for_interface {
+                true => route.interface(),
+                false => None,
+            },
         };
         let (verdict, by) = run_filters(&self.filters, &mut view);
         if let (Verdict::Reject, Some((filter, term))) = (verdict, by) {
@@ -318,13 +338,13 @@ impl GroupKey {
             }));
         }
         match view.attrs {
-            Cow::Owned(changed) => Ok(interner.intern(self.finish(changed, family, source)?)),
+            Cow::Owned(changed) => Ok(interner.intern(self.finish(changed, route)?)),
             Cow::Borrowed(_) => {
                 let known = cached(&cache.done, attrs, peer);
                 if let Some(done) = known.filter(|_| same_family) {
                     return Ok(done);
                 }
-                let done = interner.intern(self.finish((*base).clone(), family, source)?);
+                let done = interner.intern(self.finish((*base).clone(), route)?);
                 cache.done = Some((attrs.clone(), peer, done.clone()));
                 cache.family = Some(family);
                 Ok(done)
@@ -346,7 +366,7 @@ impl GroupKey {
         if has(Community::NO_ADVERTISE) {
             return Err(Withheld::NoAdvertise);
         }
-        if !self.long_lived && has(Community::LLGR_STALE) {
+        if !self.long_lived && !self.partial_deployment && has(Community::LLGR_STALE) {
             return Err(Withheld::LongLivedStale);
         }
         match self.kind {
@@ -384,22 +404,27 @@ impl GroupKey {
     }
 
     /// What the protocol demands after policy.
-    fn finish(
-        &self,
-        mut attrs: PathAttrs,
-        family: Family,
-        source: PathSource,
-    ) -> Result<PathAttrs, Withheld> {
-        attrs.next_hop = Some(self.next_hop(&attrs, family, source)?);
-        attrs.link_local_next_hop = None;
+    fn finish(&self, mut attrs: PathAttrs, route: ExportRoute<'_>) -> Result<PathAttrs, Withheld> {
+        let ExportRoute { prefix, source, .. } = route;
+        let next_hop = self.next_hop(&attrs, prefix.family(), source)?;
+        attrs.next_hop = Some(next_hop);
+        // RFC 2545 §3: the link-local address is that of the next hop, on a link with the peer.
+        let own = next_hop == self.local_address;
+        attrs.link_local_next_hop = self.link_local.filter(|_| own);
         match self.kind {
             PeerKind::External => {
                 attrs.local_pref = None;
                 attrs.originator_id = None;
                 attrs.cluster_list.clear();
                 attrs.as_path.prepend(self.own_as);
+                keep_transitive(&mut attrs);
             }
-            PeerKind::Internal => self.reflect(&mut attrs, source),
+            PeerKind::Internal => {
+                self.reflect(&mut attrs, source);
+                if self.partial_deployment && !self.long_lived {
+                    depreference(route.attrs, &mut attrs);
+                }
+            }
         }
         Ok(attrs)
     }
@@ -439,6 +464,26 @@ impl GroupKey {
         if let Some(cluster) = client_of.or(self.client_of) {
             attrs.cluster_list.edit(|list| list.insert(0, cluster));
         }
+    }
+}
+
+/// RFC 4360 §6: non-transitive extended communities end at the border of the AS.
+fn keep_transitive(attrs: &mut PathAttrs) {
+    let leaves = |octets: &[u8; 8]| ExtCommunity(*octets).is_transitive();
+    if !attrs.ext_communities.iter().all(leaves) {
+        attrs.ext_communities.edit(|list| list.retain(leaves));
+    }
+}
+
+/// RFC 9494 §4.6: to who does not understand LLGR_STALE, a stale route is the last choice, and stays in the AS.
+fn depreference(route: &PathAttrs, attrs: &mut PathAttrs) {
+    if route
+        .communities
+        .binary_search(&Community::LLGR_STALE)
+        .is_ok()
+    {
+        attrs.local_pref = Some(0);
+        attrs.add_community(AnyCommunity::Standard(Community::NO_EXPORT));
     }
 }
 

@@ -15,6 +15,7 @@
 mod adj_out;
 mod bundle;
 pub mod decision;
+mod forward;
 mod import;
 mod index;
 mod intern;
@@ -48,6 +49,7 @@ pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 pub(crate) use bundle::Who;
 pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
+pub use forward::{ForwardPolicy, inherit};
 pub use import::{DecidedBy, Refusal};
 pub use monitor::{MonitoredPath, PathName};
 pub use next_hops::{NextHops, Way};
@@ -183,6 +185,8 @@ pub struct Rib {
     notices: Vec<Outbound>,
     /// Paths that have changed, while somebody monitors them.
     changed_paths: Option<Vec<PathName>>,
+    /// A next hop that moves to another interface is a change of its prefixes.
+    follows_interfaces: bool,
 }
 
 impl Rib {
@@ -208,6 +212,7 @@ impl Rib {
             owed: Vec::new(),
             notices: Vec::new(),
             changed_paths: None,
+            follows_interfaces: false,
         };
         let changes = rib.reconfigure(now, config);
         (rib, changes)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 
 use super::table::{Dest, DestId, Path, Rank, Staleness};
-use super::{DEFAULT_LOCAL_PREF, PeerId, Refusal, Rib, import};
+use super::{PeerId, Refusal, Rib, forward, import};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
 
@@ -155,16 +155,7 @@ impl Rib {
     }
 
     pub(super) fn put_local(&mut self, prefix: Prefix, route: &Origination) {
-        let mut attrs = PathAttrs {
-            next_hop: route.next_hop,
-            local_pref: Some(route.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)),
-            med: route.med,
-            ..PathAttrs::default()
-        };
-        for community in &route.communities {
-            attrs.add_community(*community);
-        }
-        let attrs = self.interner.intern(attrs);
+        let attrs = self.interner.intern(forward::attributes(route));
         let id = self.table.find_or_insert(prefix);
         self.put_path(id, PeerId::LOCAL, attrs.clone(), Ok(attrs));
     }

@@ -13,7 +13,7 @@ use super::next_hops::Tracked;
 use super::session::SessionInfo;
 use super::several::PathHandles;
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::policy::{Condition, Filter, PeerKind, Term, Verdict};
+use crate::policy::{Filter, PeerKind, Term, Verdict};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
 
 /// A peer's handle within one table. Reused after the peer has been removed.
@@ -68,6 +68,12 @@ fn resolve(names: &[String], filters: &Filters) -> Vec<Arc<NamedFilter>> {
         .iter()
         .map(|name| filters.get(name).cloned().unwrap_or_else(|| missing(name)))
         .collect()
+}
+
+fn asks_for_interface(filters: &[Arc<NamedFilter>]) -> bool {
+    filters
+        .iter()
+        .any(|named| named.filter.asks_for_interface())
 }
 
 /// One peer.
@@ -226,11 +232,7 @@ impl PeerState {
 
     /// Import policy depends on the interface by which a next hop is reached.
     pub(super) fn import_asks_for_interface(&self) -> bool {
-        let mut terms = self.import.iter().flat_map(|named| &named.filter.terms);
-        terms.any(|term| {
-            let mut conditions = term.conditions.iter();
-            conditions.any(|condition| matches!(condition, Condition::Interface(_)))
-        })
+        asks_for_interface(&self.import)
     }
 
     /// The export rules; `None` while there is no session.
@@ -245,12 +247,15 @@ impl PeerState {
             families: session.families.clone(),
             extended_next_hop: session.options.extended_next_hop,
             long_lived: session.options.long_lived.is_some(),
+            partial_deployment: self.config.long_lived_partial && self.kind() == PeerKind::Internal,
+            link_local: session.options.link_local,
             add_path: self
                 .config
                 .add_path
                 .send
                 .map(|count| (count, session.options.path_ids_out.clone())),
             filters: self.export.clone(),
+            asks_for_interface: asks_for_interface(&self.export),
         })
     }
 

@@ -189,7 +189,7 @@ impl Rib {
     /// Whether the best path goes to a peer. `None`: no session, or no best path.
     fn advertisement(&self, id: DestId, dest: &Dest, peer: PeerId) -> Option<Advertisement> {
         let (group, member) = self.membership(peer)?;
-        let route = export_route(dest, &self.peers)?;
+        let route = export_route(dest, &self.peers, &self.next_hops)?;
         let sent = group
             .sent(id, member)
             .or_else(|| group.sent_path(id, member));

@@ -17,6 +17,22 @@ use crate::attrs::PathAttrs;
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
 
+/// What is another for a next hop.
+#[derive(Clone, Copy, Default)]
+struct Moved {
+    cost: bool,
+    interface: bool,
+}
+
+impl Moved {
+    const fn or(self, other: Self) -> Self {
+        Self {
+            cost: self.cost || other.cost,
+            interface: self.interface || other.interface,
+        }
+    }
+}
+
 /// A prefix and what a peer is told of it; `None` withdraws.
 type Told = (Prefix, Option<Arc<PathAttrs>>);
 
@@ -41,6 +57,9 @@ impl Rib {
                 self.peers.remove(id);
             }
         }
+        let client_of = |config: &SpeakerConfig, name| config.peers.get(name)?.client_of;
+        let mut changed = change.peers.keys();
+        let roles = changed.any(|name| client_of(&self.config, name) != client_of(new, name));
         self.config = new.clone();
         self.filters = peers::filters(new);
         let clusters = new
@@ -52,8 +71,8 @@ impl Rib {
         self.clusters = clusters;
         let import_again = self.configure_peers(now, &change, reflection);
         self.import_again(&import_again);
-        if reflection || change.peers.values().any(|peer| peer.export) {
-            // The peer may be the source of routes whose export to others depends on what it is to us.
+        if reflection || roles {
+            // The peer may be the source of routes whose export to others depends on whether it is a client.
             self.touch_all();
         }
         for (name, config) in new
@@ -115,12 +134,15 @@ impl Rib {
         again
     }
 
-    /// Decides again what leads over a next hop whose way is another one than `old` says. Where import policy asks for the
+    /// Decides again what leads over a next hop whose way is another one than `old` says. Where policy asks for the
     /// interface, it runs again.
     pub(super) fn next_hops_moved(&mut self, old: &Tracked) {
-        let mut known: HashMap<IpAddr, bool> = HashMap::default();
+        let mut groups = self.groups.iter().flatten();
+        let exports_ask =
+            self.follows_interfaces || groups.any(|group| group.key.asks_for_interface);
+        let mut known: HashMap<IpAddr, Moved> = HashMap::default();
         for id in self.table.ids() {
-            let mut next_hops = self.table.get(id).paths().iter().filter_map(|path| {
+            let next_hops = self.table.get(id).paths().iter().filter_map(|path| {
                 let attrs = path
                     .accepted
                     .as_ref()
@@ -129,11 +151,17 @@ impl Rib {
             });
             let new = &self.next_hops;
             let moved = |next_hop: IpAddr| {
-                *known
-                    .entry(next_hop)
-                    .or_insert_with(|| old.cost(&next_hop) != new.cost(&next_hop))
+                *known.entry(next_hop).or_insert_with(|| Moved {
+                    cost: old.cost(&next_hop) != new.cost(&next_hop),
+                    interface: exports_ask && old.interface(&next_hop) != new.interface(&next_hop),
+                })
             };
-            if next_hops.any(moved) {
+            let moved = next_hops.map(moved).fold(Moved::default(), Moved::or);
+            if moved.interface {
+                // No other path may win, and still export policy has to look again.
+                self.table.get_mut(id).touched = true;
+            }
+            if moved.cost || moved.interface {
                 self.mark(id);
             }
         }

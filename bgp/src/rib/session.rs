@@ -1,6 +1,6 @@
 //! What the table needs to know about an established session.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use caracal_model::net::Family;
@@ -40,6 +40,8 @@ pub struct SessionOptions {
     pub path_ids_out: Vec<Family>,
     /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC 9494).
     pub long_lived: Option<Vec<LongLivedRestart>>,
+    /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC 2545 §3).
+    pub link_local: Option<Ipv6Addr>,
 }
 
 /// Long-lived graceful restart of a peer's family (RFC 9494 §3).

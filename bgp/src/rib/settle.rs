@@ -7,6 +7,7 @@ use caracal_model::net::Prefix;
 use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
+use super::next_hops::Tracked;
 use super::peers::Peers;
 use super::several::{PathRoute, PathUpdate};
 use super::table::{Dest, DestId, Path};
@@ -42,7 +43,7 @@ impl Rib {
             if changed {
                 changes.prefixes.push(dest.prefix);
                 let dest = self.table.get(id);
-                let route = export_route(dest, &self.peers);
+                let route = export_route(dest, &self.peers, &self.next_hops);
                 for (group, (cache, routes)) in self.groups.iter_mut().zip(&mut updates) {
                     let Some(group) = group else { continue };
                     let interner = &mut self.interner;
@@ -108,7 +109,7 @@ impl Rib {
         let mut group = Group::new(key);
         let mut cache = ExportCache::default();
         for (id, dest) in self.table.iter() {
-            let route = export_route(dest, &self.peers);
+            let route = export_route(dest, &self.peers, &self.next_hops);
             group.update(id, dest.prefix, route, &mut cache, &mut self.interner);
         }
         if group.key.add_path.is_some() {
@@ -176,8 +177,12 @@ impl Rib {
 }
 
 /// The best path of a destination with its source, for export.
-pub(super) fn export_route<'a>(dest: &'a Dest, peers: &Peers) -> Option<ExportRoute<'a>> {
-    export_path(dest.prefix, dest.best()?, peers)
+pub(super) fn export_route<'a>(
+    dest: &'a Dest,
+    peers: &Peers,
+    next_hops: &'a Tracked,
+) -> Option<ExportRoute<'a>> {
+    export_path(dest.prefix, dest.best()?, peers, next_hops)
 }
 
 /// A path with its source, for export.
@@ -185,6 +190,7 @@ pub(super) fn export_path<'a>(
     prefix: Prefix,
     path: &'a Path,
     peers: &Peers,
+    next_hops: &'a Tracked,
 ) -> Option<ExportRoute<'a>> {
     let source = match path.peer {
         PeerId::LOCAL => PathSource::Local,
@@ -196,5 +202,6 @@ pub(super) fn export_path<'a>(
         peer: peers.paths.owner(path.peer),
         handle: path.peer,
         source,
+        next_hops,
     })
 }

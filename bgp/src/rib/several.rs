@@ -278,7 +278,7 @@ impl Rib {
                 break;
             };
             let (_, path) = left.swap_remove(best);
-            ordered.extend(export_path(dest.prefix, path, &self.peers));
+            ordered.extend(export_path(dest.prefix, path, &self.peers, &self.next_hops));
         }
         ordered
     }

@@ -10,7 +10,7 @@ use super::decision::Reason;
 use super::import::{DecidedBy, Refusal};
 use super::next_hops::Way;
 use crate::attrs::PathAttrs;
-use crate::types::{AnyCommunity, ClusterId, PeerName, RouterId};
+use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 
 /// A route for the forwarding table: the best path to a prefix, learned from a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct LearnedRoute {
     pub med: Option<u32>,
     /// Length of the AS path.
     pub as_path_len: usize,
-    /// Standard and large communities.
+    /// Standard, large and extended communities.
     pub communities: Vec<AnyCommunity>,
     /// Kept while the peer restarts.
     pub stale: bool,
@@ -48,7 +48,7 @@ pub struct AttrsInfo {
     pub local_pref: Option<u32>,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// Standard and large communities.
+    /// Standard, large and extended communities.
     pub communities: Vec<AnyCommunity>,
     /// ORIGINATOR_ID.
     pub originator_id: Option<RouterId>,
@@ -56,21 +56,18 @@ pub struct AttrsInfo {
     pub cluster_list: Vec<ClusterId>,
 }
 
-/// Standard and large communities of a set.
+/// All communities of a set.
 pub(super) fn communities(attrs: &PathAttrs) -> Vec<AnyCommunity> {
     let standard = attrs
         .communities
         .iter()
         .copied()
         .map(AnyCommunity::Standard);
+    let large = attrs.large_communities.iter().copied();
+    let extended = attrs.ext_communities.iter().copied().map(ExtCommunity);
     standard
-        .chain(
-            attrs
-                .large_communities
-                .iter()
-                .copied()
-                .map(AnyCommunity::Large),
-        )
+        .chain(large.map(AnyCommunity::Large))
+        .chain(extended.map(AnyCommunity::Extended))
         .collect()
 }
 

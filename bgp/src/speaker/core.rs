@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use caracal_model::net::Prefix;
 use foldhash::HashMap;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
@@ -25,7 +26,7 @@ use super::shared::SharedUpdate;
 use super::status::Convergence;
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::rib::{Changes, Outbound, PeerId, Rib, RibOptions};
+use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions};
 use crate::types::{PeerName, SessionState};
 use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
@@ -107,7 +108,7 @@ pub(super) struct Core {
     dynamic: BTreeMap<PeerName, Dynamic>,
     /// By the peer's handle in the table.
     feeds: Vec<Option<Arc<OutFeed>>>,
-    fib: Vec<FibFeed>,
+    fib: Vec<(FibFeed, ForwardPolicy)>,
     convergence: watch::Sender<Convergence>,
     to_core: mpsc::Sender<ToCore>,
     sessions: JoinSet<PeerName>,
@@ -351,12 +352,16 @@ impl Core {
 
     /// Carries what the table says to where it belongs. Never waits.
     fn emit(&mut self, changes: Changes) {
-        self.fib.retain(|feed| !feed.is_orphan());
+        self.fib.retain(|(feed, _)| !feed.is_orphan());
         if !self.fib.is_empty() && !changes.prefixes.is_empty() {
             let learned = |prefix| (prefix, self.rib.learned(&prefix));
             let routes: Vec<_> = changes.prefixes.iter().copied().map(learned).collect();
-            for feed in &self.fib {
-                feed.extend(routes.iter().cloned());
+            for (feed, policy) in &self.fib {
+                let passes = |prefix: &Prefix| self.rib.forwards(prefix, policy);
+                let routes = routes.iter().cloned();
+                feed.extend(
+                    routes.map(|(prefix, route)| (prefix, route.filter(|_| passes(&prefix)))),
+                );
             }
         }
         for out in changes.out {

@@ -12,6 +12,7 @@ pub mod bfd;
 mod core;
 pub mod feed;
 mod framing;
+mod link_local;
 pub mod listener;
 pub mod message;
 pub mod session;
@@ -30,7 +31,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::core::{Core, Inbox};
 use crate::config::SpeakerConfig;
 use crate::rib::{
-    AdvertisedRoute, Explanation, LearnedRoute, NextHops, Parting, RouteInfo, StartupTimes,
+    AdvertisedRoute, Explanation, ForwardPolicy, LearnedRoute, NextHops, Parting, RouteInfo,
+    StartupTimes,
 };
 use crate::types::PeerName;
 use feed::KeyedFeed;
@@ -135,7 +137,7 @@ enum Command {
     Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
     Refresh(PeerName, oneshot::Sender<bool>),
     Mrt(u32, oneshot::Sender<Bytes>),
-    Fib(oneshot::Sender<FibFeed>),
+    Fib(ForwardPolicy, oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
         done: oneshot::Sender<()>,
@@ -273,7 +275,15 @@ impl SpeakerHandle {
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn fib(&self) -> Result<FibFeed, SpeakerEnded> {
-        self.ask(Command::Fib).await
+        self.fib_through(ForwardPolicy::default()).await
+    }
+
+    /// The same, with filters between: what they reject is not there.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn fib_through(&self, policy: ForwardPolicy) -> Result<FibFeed, SpeakerEnded> {
+        self.ask(|answer| Command::Fib(policy, answer)).await
     }
 
     /// Whether every peer has told us everything since the start; only then may a forwarding table be swept.

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info_span, warn};
 
 use super::message::{SessionStart, Shutdown, ToCore, ToSession};
-use super::socket;
+use super::{link_local, socket};
 use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::PeerConfig;
 use crate::fsm::{Conn, ConnectFailure, Input, Negotiated, Output, Peer, Settings, Stop, Up};
@@ -285,7 +285,7 @@ impl Session {
                 self.outgoing = Some(outgoing);
                 self.tell(ToCore::Up {
                     peer,
-                    session: session_info(*up),
+                    session: session_info(&self.settings.peer, *up),
                     feed,
                     monitored,
                 });
@@ -592,6 +592,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
             .long_lived
             .as_ref()
             .map(|list| list.iter().filter_map(entry).collect()),
+        link_local: None,
     }
 }
 
@@ -608,7 +609,7 @@ fn monitored_session(up: &Up) -> MonitoredSession {
 }
 
 /// What the table needs to know of the session.
-fn session_info(up: Up) -> SessionInfo {
+fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
     let Up {
         negotiated, ends, ..
     } = up;
@@ -618,7 +619,10 @@ fn session_info(up: Up) -> SessionInfo {
         local_address: ends.local.ip().to_canonical(),
         remote_address: ends.remote.ip().to_canonical(),
         capabilities: negotiated.in_use(),
-        options: session_options(&negotiated),
+        options: SessionOptions {
+            link_local: link_local::towards(peer, ends),
+            ..session_options(&negotiated)
+        },
         graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
             restarting: restart.restarting,
             time: restart.time,

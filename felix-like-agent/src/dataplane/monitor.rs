@@ -63,6 +63,11 @@ impl Monitor {
             // Held, for the connection ends when nobody can send requests.
             let _requests = handle;
             while let Some((message, _)) = messages.next().await {
+                if matches!(message.payload, NetlinkPayload::Overrun(_)) {
+                    tracing::warn!(
+                        "the kernel's notifications came faster than they were read, and some are lost; everything is read again"
+                    );
+                }
                 if is_hint(&message, own_port, &tables) {
                     bell.notify_one();
                 }

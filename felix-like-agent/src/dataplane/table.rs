@@ -24,7 +24,7 @@ use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::Owner;
-use crate::table::{MAIN_TABLE, Tables, changes, note, removal};
+use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
 use crate::ways::Ways;
 
 /// Changes that wait for the writer; more wait at their source, where the latest of a prefix replaces the others.
@@ -58,6 +58,8 @@ pub struct TableStatus {
     pub problems: Vec<Problem>,
     /// Ways to next hops as of the last look; `None` before the first.
     pub ways: Option<Arc<Ways>>,
+    /// Routes of others as of the last look, where they are of interest; `None` before the first.
+    pub foreign: Option<Arc<Foreigners>>,
     /// Times that everything was read.
     pub looks: u64,
 }
@@ -140,6 +142,7 @@ pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
         actual: Actual::default(),
         ours: 0,
         ways: None,
+        foreign: None,
         phase: Phase::Learning,
         unreachable: BTreeSet::new(),
         refused: BTreeMap::new(),
@@ -233,6 +236,7 @@ struct Keeper {
     /// Routes of ours among them.
     ours: usize,
     ways: Option<Arc<Ways>>,
+    foreign: Option<Arc<Foreigners>>,
     phase: Phase,
     unreachable: BTreeSet<Prefix>,
     /// What the kernel refused at the last attempt, with its reason.
@@ -333,6 +337,10 @@ impl Keeper {
                 self.links = links;
                 self.ours = ours(&self.tables, &actual);
                 self.actual = actual;
+                let foreign = foreigners(&self.tables, &self.actual);
+                if self.foreign.as_deref() != Some(&foreign) {
+                    self.foreign = Some(Arc::new(foreign));
+                }
                 if self.ways.as_deref() != Some(&ways) {
                     self.ways = Some(Arc::new(ways));
                 }
@@ -479,6 +487,7 @@ impl Keeper {
             routes: self.ours,
             problems,
             ways: self.ways.clone(),
+            foreign: self.foreign.clone(),
             looks: self.looks,
         };
         self.status.send_replace(Arc::new(status));

@@ -209,3 +209,83 @@ fn a_family_without_a_table_is_not_written() {
     );
     assert_eq!(ops, []);
 }
+
+#[test]
+fn a_route_of_ours_that_leads_nowhere_is_a_blackhole() {
+    let p = prefix("192.0.2.0/24");
+    let own = Learned::default();
+    let wanted = [(&p, Some(&own))];
+    let (ops, unreachable) = changes(
+        &tables(1),
+        wanted,
+        &Actual::default(),
+        &ways(),
+        Phase::Synced,
+    );
+    assert!(unreachable.is_empty());
+    let [Op::AddRoute(route)] = &ops[..] else {
+        panic!("{ops:?}")
+    };
+    assert_eq!(route.target, Target::Blackhole);
+    // Once it is there, nothing is to be done; a learned one takes its place.
+    let mut actual = Actual::default();
+    note(&mut actual, &ops[0]);
+    let again = changes(&tables(1), wanted, &actual, &ways(), Phase::Synced);
+    assert_eq!(again, (vec![], BTreeSet::new()));
+    let via = learned(&["10.0.0.2"]);
+    let wanted = [(&p, Some(&via))];
+    let (ops, _) = changes(&tables(1), wanted, &actual, &ways(), Phase::Synced);
+    assert_eq!(ops.len(), 1, "{ops:?}");
+}
+
+#[test]
+fn routes_of_others_and_never_our_own() {
+    let routes = [
+        there("10.1.0.0/16", 4, 0, "eth0"),
+        there("10.2.0.0/16", TABLE_PROTOCOL, 32, "eth0"),
+        there("10.3.0.0/16", 2, 0, "eth0"),
+        there("10.4.0.0/16", 186, 20, "eth0"),
+        there("10.5.0.0/16", 12, 20, "eth0"),
+        there("10.6.0.0/16", 188, 20, "eth0"),
+        there("10.7.0.0/16", 188, 20, "eth0"),
+        there("10.7.0.0/16", 4, 10, "eth1"),
+        there("fe80::/64", 4, 256, "eth0"),
+        there("224.0.0.0/4", 4, 0, "eth0"),
+        there("0.0.0.0/0", 16, 100, "eth1"),
+    ];
+    let mut unreachable = there("10.8.0.0/16", 4, 0, "eth0");
+    unreachable.target = ActualTarget::Other(7);
+    let mut actual = Actual::default();
+    for route in routes.into_iter().chain([unreachable]) {
+        actual.push_route(route);
+    }
+    let seen = |learn, protocol| {
+        let settings = TableSettings {
+            learn,
+            protocol,
+            ..TableSettings::default()
+        };
+        let tables = Tables::from([(Family::Ipv4, settings)]);
+        foreigners(&tables, &actual)
+    };
+    let texts =
+        |found: &Foreigners| -> Vec<String> { found.keys().map(ToString::to_string).collect() };
+    assert_eq!(seen(None, TABLE_PROTOCOL), Foreigners::new());
+    let some = seen(Some(Learn::Some), TABLE_PROTOCOL);
+    assert_eq!(
+        texts(&some),
+        ["0.0.0.0/0", "10.1.0.0/16", "10.6.0.0/16", "10.7.0.0/16"]
+    );
+    let lowest = &some[&prefix("10.7.0.0/16")];
+    assert_eq!(lowest.protocol, 4);
+    assert_eq!(lowest.interface.as_ref().unwrap().to_string(), "eth1");
+    let all = texts(&seen(Some(Learn::All), TABLE_PROTOCOL));
+    assert_eq!(all.len(), 7, "{all:?}");
+    assert!(!all.contains(&"10.2.0.0/16".to_owned()), "ours");
+    // Whatever its number is.
+    let renumbered = texts(&seen(Some(Learn::All), 188));
+    assert!(!renumbered.contains(&"10.6.0.0/16".to_owned()));
+    // And what a speaker wrote that is gone is nobody's to announce.
+    let other = texts(&seen(Some(Learn::Some), 90));
+    assert!(!other.contains(&"10.2.0.0/16".to_owned()));
+}

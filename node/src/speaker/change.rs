@@ -18,6 +18,8 @@ pub(crate) struct Change {
     pub(crate) speaker: bool,
     /// The kernel's tables are others, or written otherwise.
     pub(crate) kernel: bool,
+    /// The table is dumped to other files, or at other times.
+    pub(crate) dumps: bool,
     /// New peers.
     pub(crate) added: Vec<PeerName>,
     /// Peers that are gone.
@@ -77,6 +79,7 @@ impl From<ConfigChange> for Change {
             listen: change.listen,
             speaker: change.speaker,
             kernel: false,
+            dumps: false,
             added: change.added.into_iter().collect(),
             removed: change.removed.into_iter().collect(),
             changed: change
@@ -103,6 +106,9 @@ impl fmt::Display for Change {
         }
         if self.kernel {
             writeln!(f, "kernel tables: changed")?;
+        }
+        if self.dumps {
+            writeln!(f, "table dumps: changed")?;
         }
         for peer in &self.added {
             writeln!(f, "peer {peer}: added")?;

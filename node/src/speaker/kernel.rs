@@ -1,4 +1,5 @@
-//! Between the speaker and its tables in the kernel: best routes go there, ways to next hops come from there.
+//! Between the speaker and its tables in the kernel: best routes go there, our own ones as blackholes; ways to next hops
+//! and, where the file says `learn`, routes of others come from there.
 //!
 //! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor written, and every next
 //! hop counts as reached.
@@ -9,11 +10,12 @@ use std::sync::Arc;
 use caracal_agent::dataplane::NetlinkError;
 use caracal_agent::dataplane::table::{self, TableHandle, TableInput, TableStatus};
 use caracal_agent::learned::Learned;
-use caracal_agent::table::{TABLE_PROTOCOL, TableSettings, Tables};
-use caracal_bgp::rib::NextHops;
+use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
+use caracal_bgp::config::Origination;
+use caracal_bgp::rib::{ForwardPolicy, NextHops, inherit};
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -42,10 +44,23 @@ fn tables(wanted: &Wanted) -> Tables {
         metric: table.metric,
         paths: usize::try_from(table.paths).unwrap_or(usize::MAX),
         persist: table.persist,
+        learn: table.learn.as_ref().map(|learn| match learn.all {
+            true => Learn::All,
+            false => Learn::Some,
+        }),
     };
     let pair = |(family, table): (&Family, &KernelTable)| (*family, settings(table));
     wanted.iter().map(pair).collect()
 }
+
+/// The filters of the tables.
+fn policy(wanted: &Wanted) -> ForwardPolicy {
+    let filter = |(family, table): (&Family, &KernelTable)| Some((*family, table.export.clone()?));
+    wanted.iter().filter_map(filter).collect()
+}
+
+/// The routes that we announce and nobody told us.
+type Own = BTreeMap<Prefix, Origination>;
 
 /// True when the kernel forwards by routes of an earlier run.
 pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
@@ -57,6 +72,8 @@ pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
 pub(super) struct Kernel {
     wanted: Wanted,
     running: Option<Running>,
+    /// What the file announces.
+    own: watch::Sender<Arc<Own>>,
     /// What the tables say, whichever task keeps them.
     status: watch::Sender<Option<Arc<TableStatus>>>,
 }
@@ -79,18 +96,47 @@ impl Kernel {
     /// Takes the tables into use.
     pub(super) async fn start(
         wanted: Wanted,
+        own: Own,
         speaker: &SpeakerHandle,
     ) -> Result<Self, KernelError> {
         let status = watch::Sender::new(None);
+        let own = watch::Sender::new(Arc::new(own));
         let running = match wanted.is_empty() {
             true => None,
-            false => Some(Running::start(&wanted, speaker, &status).await?),
+            false => Some(Running::start(&wanted, &own, speaker, &status).await?),
         };
         Ok(Self {
             wanted,
             running,
+            own,
             status,
         })
+    }
+
+    /// The file announces these routes. To be told before the speaker is: what it then says of their prefixes is what
+    /// writes them and takes them out.
+    pub(super) fn announce(&self, own: &Own) {
+        self.own.send_if_modified(|known| {
+            let other = **known != *own;
+            if other {
+                *known = Arc::new(own.clone());
+            }
+            other
+        });
+    }
+
+    /// What is to be announced of what others wrote into the tables.
+    pub(super) fn inherited(&self) -> Own {
+        let status = self.status.borrow().clone();
+        let foreign = status.and_then(|status| status.foreign.clone());
+        let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
+            let learn = self.wanted.get(&prefix.family())?.learn.as_ref()?;
+            let interface = foreign.interface.as_ref().map(ToString::to_string);
+            let route = inherit(learn.import.as_ref(), *prefix, interface.as_deref())?;
+            Some((*prefix, route))
+        };
+        let foreign = foreign.as_deref().into_iter().flatten();
+        foreign.filter_map(announced).collect()
     }
 
     /// The latest word of the tables; `None` without any.
@@ -116,7 +162,7 @@ impl Kernel {
             self.status.send_replace(None);
             speaker.set_next_hops(NextHops::default()).await?;
         } else {
-            let running = Running::start(&self.wanted, speaker, &self.status).await?;
+            let running = Running::start(&self.wanted, &self.own, speaker, &self.status).await?;
             self.running = Some(running);
         }
         let place = |table: &KernelTable| (table.table, table.protocol);
@@ -148,31 +194,82 @@ impl Kernel {
 impl Running {
     async fn start(
         wanted: &Wanted,
+        own: &watch::Sender<Arc<Own>>,
         speaker: &SpeakerHandle,
         told: &watch::Sender<Option<Arc<TableStatus>>>,
     ) -> Result<Self, KernelError> {
         let handle = table::spawn(tables(wanted))?;
-        let routes = forward(speaker.fib().await?, speaker.convergence(), handle.inputs());
+        let policy = policy(wanted);
+        let blackholes = Blackholes {
+            own: own.subscribe(),
+            families: wanted.keys().copied().collect(),
+            policy: policy.clone(),
+        };
+        let feed_of_routes = speaker.fib_through(policy).await?;
+        let inputs = handle.inputs();
+        let routes = forward(feed_of_routes, blackholes, speaker.convergence(), inputs);
         let ways = feed(handle.status(), speaker.clone(), told.clone());
         let tasks = [tokio::spawn(routes), tokio::spawn(ways)];
         Ok(Self { handle, tasks })
     }
 }
 
+/// Our own routes as they stand in the tables: traffic for what is announced and has no longer way ends there.
+struct Blackholes {
+    own: watch::Receiver<Arc<Own>>,
+    families: Vec<Family>,
+    policy: ForwardPolicy,
+}
+
+impl Blackholes {
+    fn admits(&self, prefix: Prefix, route: &Origination) -> bool {
+        self.families.contains(&prefix.family()) && self.policy.admits_own(prefix, route)
+    }
+
+    /// All there are.
+    fn all(&self) -> Vec<(Prefix, Option<Learned>)> {
+        let own = Arc::clone(&self.own.borrow());
+        let admitted = own
+            .iter()
+            .filter(|(prefix, route)| self.admits(**prefix, route));
+        let blackhole = |(prefix, _): (&Prefix, &Origination)| (*prefix, Some(Learned::default()));
+        admitted.map(blackhole).collect()
+    }
+
+    /// The one for a prefix without a learned route. The best path to what is announced is always our own, so the speaker
+    /// has a word about each prefix that comes or goes.
+    fn at(&self, prefix: Prefix) -> Option<Learned> {
+        let own = self.own.borrow();
+        let route = own.get(&prefix)?;
+        self.admits(prefix, route).then(Learned::default)
+    }
+}
+
 /// Best routes to the tables, and behind them the word that they are all.
 async fn forward(
     feed: FibFeed,
+    blackholes: Blackholes,
     mut convergence: watch::Receiver<Convergence>,
     inputs: mpsc::Sender<TableInput>,
 ) {
     let mut told = false;
     let mut changes = Vec::new();
+    if inputs
+        .send(TableInput::Routes(blackholes.all()))
+        .await
+        .is_err()
+    {
+        return;
+    }
     loop {
         let complete = convergence.borrow_and_update().converged;
         changes.extend(feed.take());
         if !changes.is_empty() {
             let routes = changes.drain(..);
-            let routes = routes.map(|(prefix, route)| (prefix, route.map(learned)));
+            let routes = routes.map(|(prefix, route)| {
+                let route = route.map(learned).or_else(|| blackholes.at(prefix));
+                (prefix, route)
+            });
             let routes: Vec<(_, Option<Learned>)> = routes.collect();
             if inputs.send(TableInput::Routes(routes)).await.is_err() {
                 return;

@@ -5,19 +5,22 @@
 
 mod answers;
 pub(crate) mod change;
+mod dump;
 pub(crate) mod file;
 mod health;
 mod kernel;
 mod mark;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use caracal_bgp::config::{SpeakerConfig, diff};
-use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
+use caracal_bgp::config::{Origination, SpeakerConfig, diff};
+use caracal_bgp::speaker::{Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions};
+use caracal_model::Prefix;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,6 +28,7 @@ use crate::admin;
 use answers::Answers;
 use caracal_templates::File;
 use change::Change;
+use dump::Dumps;
 use health::Health;
 use kernel::Kernel;
 use mark::Mark;
@@ -62,6 +66,7 @@ async fn serve(
     let File {
         speaker: config,
         kernel: tables,
+        dumps: wanted_dumps,
     } = config;
     let listener = admin::listen(run_dir)?;
     let (mark, marked) = Mark::begin(run_dir)
@@ -84,7 +89,8 @@ async fn serve(
         ..SpeakerOptions::default()
     };
     let speaker = Speaker::spawn(config.clone(), options);
-    let kernel = Kernel::start(tables, &speaker).await?;
+    let kernel = Kernel::start(tables, config.originate.clone(), &speaker).await?;
+    let mut tables_say = kernel.status();
     let (reload, mut reloads) = mpsc::channel::<Reload>(RELOADS);
     let answers = Answers {
         started: Instant::now(),
@@ -98,8 +104,12 @@ async fn serve(
         tokio::spawn(crate::http::serve(address, Health(speaker.clone())));
     }
 
+    let mut dumps = Dumps::default();
+    dumps.change(wanted_dumps, &speaker);
     let mut current = Current {
+        dumps,
         file,
+        inherited: BTreeMap::new(),
         config,
         kernel,
         speaker: speaker.clone(),
@@ -109,6 +119,10 @@ async fn serve(
             _ = terminate.recv() => break true,
             _ = interrupt.recv() => break false,
             _ = hangup.recv() => drop(current.reload().await),
+            Ok(()) = tables_say.changed() => {
+                tables_say.mark_unchanged();
+                current.inherit().await;
+            }
             Some(answer) = reloads.recv() => {
                 let change = current.reload().await;
                 // Whoever asked may have hung up; the change is in force all the same.
@@ -150,8 +164,12 @@ async fn stop(current: &Current, mark: &Mark, restart: bool) {
 
 /// The configuration in force.
 struct Current {
+    dumps: Dumps,
     file: PathBuf,
+    /// What the file says.
     config: SpeakerConfig,
+    /// What is announced beyond that, since others have it in the kernel's tables.
+    inherited: BTreeMap<Prefix, Origination>,
     kernel: Kernel,
     speaker: SpeakerHandle,
 }
@@ -162,6 +180,7 @@ impl Current {
         let File {
             speaker: config,
             kernel: tables,
+            dumps,
         } = match file::read(&self.file) {
             Ok(file) => file,
             Err(error) => {
@@ -175,14 +194,13 @@ impl Current {
         let mut change = Change::from(change);
         // Equal configurations are not told: a reload of the same file touches nobody.
         if !nothing {
-            self.speaker
-                .reconfigure(config.clone())
-                .await
-                .map_err(|error| error.to_string())?;
             self.config = config;
+            self.kernel.announce(&self.config.originate);
+            self.apply().await.map_err(|error| error.to_string())?;
         }
         let changed = self.kernel.change(tables, &self.speaker).await;
         change.kernel = changed.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+        change.dumps = self.dumps.change(dumps, &self.speaker);
         tracing::info!(
             added = change.added.len(),
             removed = change.removed.len(),
@@ -191,6 +209,35 @@ impl Current {
             withdrawn = change.withdrawn.len(),
             "configuration read again"
         );
+        self.inherit().await;
         Ok(change)
+    }
+
+    /// Announces what others have in the kernel's tables now.
+    async fn inherit(&mut self) {
+        let inherited = self.kernel.inherited();
+        if inherited == self.inherited {
+            return;
+        }
+        tracing::info!(
+            routes = inherited.len(),
+            "routes of others in the kernel are announced"
+        );
+        self.inherited = inherited;
+        if let Err(error) = self.apply().await {
+            tracing::warn!(%error, "routes of others in the kernel are not announced");
+        }
+    }
+
+    /// Tells the speaker. What the file says of a prefix counts.
+    async fn apply(&self) -> Result<(), SpeakerEnded> {
+        let mut config = self.config.clone();
+        for (prefix, route) in &self.inherited {
+            config
+                .originate
+                .entry(*prefix)
+                .or_insert_with(|| route.clone());
+        }
+        self.speaker.reconfigure(config).await
     }
 }

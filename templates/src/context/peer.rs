@@ -80,6 +80,7 @@ pub(super) fn peer_view(
         password,
         families: peer.families.iter().map(|family| family.as_str()).collect(),
         range: peer.range.map(|range| range.to_string()),
+        long_lived_partial: peer.long_lived_partial,
         long_lived: match peer.long_lived {
             Some(time) => Some(seconds_of(&what, time)?.to_string()),
             None => None,

@@ -5,7 +5,7 @@ use caracal_bgp::types::AnyCommunity;
 
 use super::{ActionView, ConditionView, FilterView, TermView, quoted};
 use crate::RenderError;
-use crate::pieces::{pattern, prefix, quotable, tuple};
+use crate::pieces::{pattern, prefix, quotable};
 use crate::symbols::Symbol;
 
 pub(super) fn filter_view(
@@ -72,10 +72,11 @@ fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, Re
             }
         }
         Condition::Community(community) => {
-            let value = tuple(community);
+            let value = community.bird_value();
             match community {
                 AnyCommunity::Standard(_) => ConditionView::Community { value },
                 AnyCommunity::Large(_) => ConditionView::LargeCommunity { value },
+                AnyCommunity::Extended(_) => ConditionView::ExtCommunity { value },
             }
         }
         Condition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
@@ -102,17 +103,19 @@ fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, Re
 fn action_views(action: &Action, out: &mut Vec<ActionView>) {
     match action {
         Action::AddCommunity(community) => {
-            let value = tuple(community);
+            let value = community.bird_value();
             out.push(match community {
                 AnyCommunity::Standard(_) => ActionView::AddCommunity { value },
                 AnyCommunity::Large(_) => ActionView::AddLargeCommunity { value },
+                AnyCommunity::Extended(_) => ActionView::AddExtCommunity { value },
             });
         }
         Action::RemoveCommunity(community) => {
-            let value = tuple(community);
+            let value = community.bird_value();
             out.push(match community {
                 AnyCommunity::Standard(_) => ActionView::RemoveCommunity { value },
                 AnyCommunity::Large(_) => ActionView::RemoveLargeCommunity { value },
+                AnyCommunity::Extended(_) => ActionView::RemoveExtCommunity { value },
             });
         }
         Action::SetLocalPref(value) => out.push(ActionView::SetLocalPref { value: *value }),

@@ -94,7 +94,7 @@ impl<'a> Builder<'a> {
                     return Err(Fault::new(at, "a name that no station has yet"));
                 }
             }
-            Statement::Kernel(_) | Statement::Ignored => {}
+            Statement::Kernel(_) | Statement::Dump(_) | Statement::Ignored => {}
         }
         Ok(())
     }
@@ -415,6 +415,7 @@ impl<'b, 'a> Draft<'b, 'a> {
         self.kind.unwrap_or_default().clone_into(&mut config.kind);
         config.next_hop = NextHopMode::Auto;
         config.long_lived = self.extras.long_lived;
+        config.long_lived_partial = self.extras.long_lived_partial;
         config.bfd = self.extras.bfd;
         config.require_policy = self.extras.require_policy;
     }

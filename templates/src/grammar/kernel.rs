@@ -1,5 +1,9 @@
-//! `protocol kernel`: the table of the kernel that best routes go to. BIRD 2's words; one protocol for each family.
+//! `protocol kernel`: the table of the kernel that best routes go to, and that routes of others come from. BIRD 2's words; one
+//! protocol for each family.
 
+use std::collections::BTreeMap;
+
+use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_model::net::Family;
 use nom::Parser;
 use nom::branch::alt;
@@ -7,16 +11,17 @@ use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 
 use super::lexer::{
-    Fault, Located, Res, block, directive, end_of_line, family, one_of_words, token, u8_number,
-    u32_number,
+    Fault, Located, Res, block, directive, end_of_line, family, one_of_words, skip, symbol, token,
+    u8_number, u32_number,
 };
 use super::peer::switch;
+use super::policy;
 
 /// BIRD's number of next hops of `merge paths on` without a limit.
 const MERGE_LIMIT: u32 = 16;
 
 /// The kernel's table for routes of one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTable {
     /// Number of the table.
     pub table: u32,
@@ -28,6 +33,19 @@ pub struct KernelTable {
     pub persist: bool,
     /// Protocol number of our routes, when it is not the usual one.
     pub protocol: Option<u8>,
+    /// Which routes are written; `None`: all, our own ones as blackholes.
+    pub export: Option<Filter>,
+    /// Routes of others in the table are announced.
+    pub learn: Option<Learn>,
+}
+
+/// Which routes of others are announced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learn {
+    /// Those of the kernel itself and of other BGP daemons as well.
+    pub all: bool,
+    /// Which of them; `None`: all.
+    pub import: Option<Filter>,
 }
 
 impl Default for KernelTable {
@@ -39,65 +57,155 @@ impl Default for KernelTable {
             paths: 1,
             persist: false,
             protocol: None,
+            export: None,
+            learn: None,
         }
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum KernelOption {
-    /// True: best routes are written.
-    Channel(Family, bool),
+#[derive(Clone, Debug)]
+enum KernelOption<'a> {
+    Channel(Family, Channel<'a>),
     Table(u32),
     Metric(u32),
     Paths(u32),
     Persist(bool),
     Protocol(u8),
+    /// `None`: nothing is learned; true: all.
+    Learn(Option<bool>),
     Ignored,
 }
 
-/// A whole protocol. `None`: nothing is exported, as is BIRD's default.
-pub(super) type KernelStatement = Option<(Family, KernelTable)>;
+/// What passes in one direction.
+#[derive(Clone, Debug, Default)]
+enum Passes<'a> {
+    #[default]
+    Nothing,
+    All,
+    Filter(Filter),
+    /// A filter of the file.
+    Named(Located<'a, &'a str>),
+}
+
+/// The lines of a family.
+#[derive(Clone, Debug)]
+struct Channel<'a> {
+    import: Passes<'a>,
+    export: Passes<'a>,
+}
+
+/// A whole protocol, its filters not yet looked up.
+#[derive(Clone, Debug)]
+pub(super) struct KernelProtocol<'a> {
+    pub(super) family: Family,
+    table: KernelTable,
+    import: Passes<'a>,
+    export: Passes<'a>,
+}
+
+/// `None`: nothing is exported, as is BIRD's default, and nothing learned.
+pub(super) type KernelStatement<'a> = Option<KernelProtocol<'a>>;
+
+impl<'a> KernelProtocol<'a> {
+    /// The table with its filters.
+    pub(super) fn resolve(
+        self,
+        filters: &BTreeMap<String, Filter>,
+    ) -> Result<KernelTable, Fault<'a>> {
+        let filter = |passes: Passes<'a>| match passes {
+            Passes::Nothing => Ok(Some(nothing())),
+            Passes::All => Ok(None),
+            Passes::Filter(filter) => Ok(Some(filter)),
+            Passes::Named(name) => match filters.get(name.value) {
+                Some(filter) => Ok(Some(filter.clone())),
+                None => Err(Fault::new(name.at, "the name of a filter of this file")),
+            },
+        };
+        let import = filter(self.import)?;
+        let learn = self.table.learn.map(|learn| Learn { import, ..learn });
+        Ok(KernelTable {
+            export: filter(self.export)?,
+            learn,
+            ..self.table
+        })
+    }
+}
+
+/// Rejects everything.
+fn nothing() -> Filter {
+    Filter {
+        terms: vec![Term {
+            conditions: vec![],
+            actions: vec![],
+            verdict: Some(Verdict::Reject),
+        }],
+    }
+}
 
 /// The block of a kernel protocol.
-pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement> {
+pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement<'_>> {
     let (rest, options) = block(option)(s)?;
     let mut table = KernelTable::default();
     let mut channel = None;
     for Located { at, value } in options {
         match value {
-            KernelOption::Channel(family, export) => {
+            KernelOption::Channel(family, passes) => {
                 if channel.is_some() {
                     let what =
                         "one family in a kernel protocol; the other needs a protocol of its own";
                     return Err(nom::Err::Failure(Fault::new(at, what)));
                 }
-                channel = Some((family, export));
+                channel = Some((family, passes));
             }
             KernelOption::Table(number) => table.table = number,
             KernelOption::Metric(metric) => table.metric = metric,
             KernelOption::Paths(paths) => table.paths = paths,
             KernelOption::Persist(on) => table.persist = on,
             KernelOption::Protocol(number) => table.protocol = Some(number),
+            KernelOption::Learn(learn) => {
+                table.learn = learn.map(|all| Learn { all, import: None });
+            }
             KernelOption::Ignored => {}
         }
     }
-    let exported = channel.filter(|(_, export)| *export);
-    Ok((rest, exported.map(|(family, _)| (family, table))))
+    let Some((family, Channel { import, export })) = channel else {
+        return Ok((rest, None));
+    };
+    if matches!(import, Passes::Nothing) {
+        table.learn = None;
+    }
+    let idle = matches!(export, Passes::Nothing) && table.learn.is_none();
+    let protocol = KernelProtocol {
+        family,
+        table,
+        import,
+        export,
+    };
+    Ok((rest, (!idle).then_some(protocol)))
 }
 
-fn option(s: &str) -> Res<'_, KernelOption> {
-    const WORDS: [&str; 9] = [
-        "ipv4", "ipv6", "kernel", "metric", "merge", "persist", "scan", "graceful", "#:",
+fn option(s: &str) -> Res<'_, KernelOption<'_>> {
+    const WORDS: [&str; 10] = [
+        "ipv4", "ipv6", "kernel", "metric", "merge", "persist", "learn", "scan", "graceful", "#:",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
     let end = || cut(token(";"));
     match word {
         "ipv4" | "ipv6" => {
             let (_, family) = family(s)?;
-            let (rest, items) = terminated(opt(block(channel)), end()).parse(rest)?;
-            let mut exports = items.into_iter().flatten().filter_map(|item| item.value);
-            let export = exports.next_back().unwrap_or(false);
-            Ok((rest, KernelOption::Channel(family, export)))
+            let (rest, items) = terminated(opt(block(line)), end()).parse(rest)?;
+            // BIRD's defaults.
+            let mut channel = Channel {
+                import: Passes::All,
+                export: Passes::Nothing,
+            };
+            for Located { value, .. } in items.into_iter().flatten() {
+                match value {
+                    ("import", passes) => channel.import = passes,
+                    (_, passes) => channel.export = passes,
+                }
+            }
+            Ok((rest, KernelOption::Channel(family, channel)))
         }
         "kernel" => delimited(cut(token("table")), cut(u32_number), end())
             .map(KernelOption::Table)
@@ -118,6 +226,13 @@ fn option(s: &str) -> Res<'_, KernelOption> {
         "persist" => terminated(switch, end())
             .map(KernelOption::Persist)
             .parse(rest),
+        "learn" => {
+            let all = token("all").map(|_| Some(true));
+            let some = switch.map(|on| on.then_some(false));
+            terminated(alt((all, some)), end())
+                .map(KernelOption::Learn)
+                .parse(rest)
+        }
         // The kernel says when something changes.
         "scan" => delimited(cut(token("time")), cut(u32_number), end())
             .map(|_| KernelOption::Ignored)
@@ -135,30 +250,34 @@ fn option(s: &str) -> Res<'_, KernelOption> {
     }
 }
 
-/// A line of the family: `Some` for `export`.
-fn channel(s: &str) -> Res<'_, Option<bool>> {
-    let (rest, word) = one_of_words(&["import", "export"], s)?;
-    let some = |text, answer| terminated(token(text), token(";")).map(move |_| answer);
-    let learned = (
-        token("where"),
-        token("source"),
-        token("="),
-        token("RTS_BGP"),
-        token(";"),
-    );
-    let (rest, all) = cut(alt((
-        some("all", true),
-        some("none", false),
-        learned.map(|_| true),
-    )))
-    .parse(rest)?;
-    // Nothing is imported either way: routes of others are not announced.
-    Ok((rest, (word == "export").then_some(all)))
+/// A line of the family: `import …;` or `export …;`.
+fn line(s: &str) -> Res<'_, (&'static str, Passes<'_>)> {
+    let (rest, direction) = one_of_words(&["import", "export"], s)?;
+    let (rest, passes) = cut(passes).parse(rest)?;
+    Ok((rest, (direction, passes)))
+}
+
+/// `all;`, `none;`, `where CONDITION;`, `filter NAME;`, `filter { TERM … };`.
+fn passes(s: &str) -> Res<'_, Passes<'_>> {
+    let (rest, word) = one_of_words(&["all", "none", "where", "filter"], s)?;
+    let (rest, passes) = match word {
+        "all" => (rest, Passes::All),
+        "none" => (rest, Passes::Nothing),
+        "where" => policy::only(rest).map(|(rest, filter)| (rest, Passes::Filter(filter)))?,
+        _ if skip(rest).starts_with('{') => {
+            policy::inline(rest).map(|(rest, filter)| (rest, Passes::Filter(filter)))?
+        }
+        _ => symbol(rest).map(|(rest, name)| (rest, Passes::Named(name)))?,
+    };
+    let (rest, _) = token(";")(rest)?;
+    Ok((rest, passes))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use caracal_bgp::policy::{Condition, Source};
 
     use super::*;
     use crate::{parse, parse_file};
@@ -190,12 +309,90 @@ mod tests {
             paths: 4,
             persist: true,
             protocol: Some(90),
+            export: None,
+            learn: None,
         };
+        let learned = Term {
+            conditions: vec![Condition::Source(Source::Bgp)],
+            actions: vec![],
+            verdict: Some(Verdict::Accept),
+        };
+        let mut terms = nothing().terms;
+        terms.insert(0, learned);
         let v6 = KernelTable {
             paths: MERGE_LIMIT,
+            export: Some(Filter { terms }),
             ..KernelTable::default()
         };
         assert_eq!(both, Ok(vec![(Family::Ipv4, v4), (Family::Ipv6, v6)]));
+    }
+
+    /// The one table of a file.
+    fn table(text: &str) -> KernelTable {
+        let found = tables(text).unwrap();
+        let [(_, table)] = &found[..] else {
+            panic!("{found:?}");
+        };
+        table.clone()
+    }
+
+    #[test]
+    fn filters_of_a_table() {
+        let filter = "filter f { if (net ~ [ 10.0.0.0/8+ ]) then accept; }";
+        let by_name = table(&format!(
+            "protocol kernel {{ ipv4 {{ export filter f; }}; }} {filter}"
+        ));
+        let inline = table(
+            "protocol kernel { ipv4 { export filter { if (net ~ [ 10.0.0.0/8+ ]) then accept; }; }; }",
+        );
+        let only = table("protocol kernel { ipv4 { export where net ~ [ 10.0.0.0/8+ ]; }; }");
+        assert!(by_name.export.is_some());
+        assert_eq!(by_name, inline);
+        assert_eq!(by_name, only);
+        let both = table(
+            "protocol kernel { ipv4 { export where source = RTS_BGP && (net !~ [ 10.0.0.0/8+ ]); }; }",
+        );
+        assert_eq!(both.export.unwrap().terms[0].conditions.len(), 2);
+        let report = tables("protocol kernel { ipv4 { export filter nobody; }; }").unwrap_err();
+        assert!(report.contains("the name of a filter"), "{report}");
+        // In BIRD, \"and\" binds closer than \"or\".
+        let mixed = "net ~ [ 10.0.0.0/8 ] || net ~ [ fd00::/8 ]";
+        let report = tables(&format!(
+            "protocol kernel {{ ipv4 {{ export where {mixed}; }}; }}"
+        ));
+        assert!(report.unwrap_err().contains("in parentheses"));
+        assert!(
+            tables(&format!(
+                "protocol kernel {{ ipv4 {{ export where ({mixed}); }}; }}"
+            ))
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn routes_of_others_are_learned_when_the_file_says_so() {
+        let some = |text: &str| table(&format!("protocol kernel {{ {text} }}"));
+        let plain = some("ipv4; learn;");
+        assert_eq!(plain.learn, Some(Learn::default()));
+        assert_eq!(plain.export, Some(nothing()), "and nothing is written");
+        let all = some(
+            "learn all; ipv4 { import where ifname != \"\" && ifname ~ \"eth*\"; export all; };",
+        );
+        let learn = all.learn.unwrap();
+        assert!(learn.all);
+        assert_eq!(
+            learn.import.unwrap().terms[0].conditions,
+            [Condition::Interface("eth*".to_owned())]
+        );
+        assert_eq!(
+            some("ipv4 { import none; export all; }; learn;").learn,
+            None
+        );
+        assert_eq!(some("ipv4 { export all; }; learn; learn off;").learn, None);
+        assert_eq!(
+            tables("protocol kernel { ipv4 { import none; }; learn; }"),
+            Ok(vec![])
+        );
     }
 
     #[test]
@@ -214,10 +411,10 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_told_with_its_place() {
         for (text, found) in [
-            ("protocol kernel { learn; }", "found \"learn\""),
+            ("protocol kernel { learn most; }", "found \"most\""),
             (
-                "protocol kernel { ipv4 { export filter x; }; }",
-                "found \"filter\"",
+                "protocol kernel { ipv4 { export some; }; }",
+                "found \"some\"",
             ),
             ("protocol kernel { kernel table x; }", "a number"),
             (

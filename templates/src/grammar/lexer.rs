@@ -159,6 +159,20 @@ pub(super) fn u32_number(s: &str) -> Res<'_, u32> {
     parsed(s, |c| c.is_ascii_digit(), "a number up to 4294967295")
 }
 
+/// A number, decimal or after `0x`.
+pub(super) fn hex_number(s: &str) -> Res<'_, u32> {
+    let at = skip(s);
+    let Some(digits) = at.strip_prefix("0x") else {
+        return u32_number(s);
+    };
+    let end = digits.find(|c: char| !c.is_ascii_hexdigit());
+    let end = end.unwrap_or(digits.len());
+    match u32::from_str_radix(&digits[..end], 16) {
+        Ok(value) => Ok((&digits[end..], value)),
+        Err(_) => error(at, "a number up to 0xffffffff"),
+    }
+}
+
 pub(super) fn u16_number(s: &str) -> Res<'_, u16> {
     parsed(s, |c| c.is_ascii_digit(), "a number up to 65535")
 }

@@ -22,6 +22,7 @@ const RESTART: Duration = Duration::from_secs(60);
 pub(super) enum Extra {
     LongLived(bool),
     LongLivedTime(u32),
+    LongLivedPartial,
     Bfd(Vec<BfdOption>),
     RequirePolicy,
 }
@@ -56,6 +57,7 @@ pub(super) enum LimitOption {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extras {
     pub(super) long_lived: Option<Duration>,
+    pub(super) long_lived_partial: bool,
     pub(super) bfd: Option<Bfd>,
     pub(super) require_policy: bool,
 }
@@ -84,6 +86,7 @@ impl Extras {
                     self.bfd = Some(bfd);
                 }
             }
+            Extra::LongLivedPartial => self.long_lived_partial = true,
             Extra::RequirePolicy => self.require_policy = true,
         }
     }

@@ -230,10 +230,10 @@ fn graceful(s: &str) -> Res<'_, PeerOption<'_>> {
         .parse(rest)
 }
 
-/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: policy required`, `#: password hidden`.
+/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: policy required`, `#: password hidden`, `#: long lived partial`.
 fn line(s: &str) -> Res<'_, PeerOption<'_>> {
     let (rest, line) = directive(s)?;
-    let (line, word) = one_of_words(&["name", "ttl", "policy", "password"], line)?;
+    let (line, word) = one_of_words(&["name", "ttl", "policy", "password", "long"], line)?;
     match word {
         "policy" => {
             let (line, _) = token("required")(line)?;
@@ -241,6 +241,11 @@ fn line(s: &str) -> Res<'_, PeerOption<'_>> {
             Ok((rest, PeerOption::Extra(Extra::RequirePolicy)))
         }
         "name" => name_line.map(PeerOption::Name).parse(s),
+        "long" => {
+            let (line, _) = (token("lived"), token("partial")).parse(line)?;
+            end_of_line(line)?;
+            Ok((rest, PeerOption::Extra(Extra::LongLivedPartial)))
+        }
         "ttl" => {
             let (line, ttl) = octet_or_none(line)?;
             let (line, security) = preceded(token("security"), octet_or_none).parse(line)?;

@@ -3,7 +3,7 @@
 use caracal_bgp::policy::{
     Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
-use caracal_bgp::types::{AnyCommunity, Asn, Community, LargeCommunity};
+use caracal_bgp::types::Asn;
 use caracal_model::net::Prefix;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};
@@ -11,9 +11,10 @@ use nom::multi::{many0, separated_list1};
 use nom::sequence::{delimited, preceded, separated_pair, terminated};
 use nom::{Err, Parser};
 
+use super::community;
 use super::lexer::{
     Fault, Located, Res, block, directive, end_of_line, one_of_words, prefix, skip, string, symbol,
-    token, u8_number, u16_number, u32_number,
+    token, u8_number, u32_number,
 };
 
 /// A function or filter.
@@ -50,12 +51,8 @@ pub(super) fn function(s: &str) -> Res<'_, Function<'_>> {
 /// `NAME { … }`: what no term decides is refused, as in BIRD.
 pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
     let (rest, symbol) = symbol(s)?;
-    let (rest, (name, mut terms)) = body(rest)?;
-    let is_end = |term: &Term| term.conditions.is_empty() && term.verdict.is_some();
-    if !terms.last().is_some_and(is_end) {
-        terms.push(verdict_only(Verdict::Reject));
-    }
-    let filter = Filter { terms };
+    let (rest, (name, terms)) = body(rest)?;
+    let filter = closed(terms);
     Ok((
         rest,
         Function {
@@ -64,6 +61,15 @@ pub(super) fn filter(s: &str) -> Res<'_, Function<'_>> {
             filter,
         },
     ))
+}
+
+/// With a refusal of what no term decides.
+fn closed(mut terms: Vec<Term>) -> Filter {
+    let is_end = |term: &Term| term.conditions.is_empty() && term.verdict.is_some();
+    if !terms.last().is_some_and(is_end) {
+        terms.push(verdict_only(Verdict::Reject));
+    }
+    Filter { terms }
 }
 
 fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
@@ -77,6 +83,38 @@ fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
         }
     }
     Ok((rest, (name, terms)))
+}
+
+/// After `where`: conditions, in parentheses or not, joined by `&&`. What does not meet them is refused.
+pub(super) fn only(s: &str) -> Res<'_, Filter> {
+    let (rest, conditions) = separated_list1(token("&&"), alt((condition, bare))).parse(s)?;
+    let accept = Term {
+        conditions,
+        actions: Vec::new(),
+        verdict: Some(Verdict::Accept),
+    };
+    let terms = vec![accept, verdict_only(Verdict::Reject)];
+    Ok((rest, Filter { terms }))
+}
+
+/// A condition without parentheses.
+fn bare(s: &str) -> Res<'_, Condition> {
+    let (rest, condition) = inside(s)?;
+    // BIRD's "and" binds closer than its "or".
+    if s[..s.len() - rest.len()].contains("||") {
+        let at = skip(s);
+        return Err(Err::Failure(Fault::new(
+            at,
+            "this condition in parentheses",
+        )));
+    }
+    Ok((rest, condition))
+}
+
+/// `{ TERM … }`: a filter without a name; what no term decides is refused.
+pub(super) fn inline(s: &str) -> Res<'_, Filter> {
+    let (rest, (_, terms)) = body(s)?;
+    Ok((rest, closed(terms)))
 }
 
 const fn verdict_only(verdict: Verdict) -> Term {
@@ -174,11 +212,12 @@ fn fold(steps: Vec<Located<'_, Step>>) -> Result<(Vec<Action>, Option<Verdict>),
 }
 
 fn step(s: &str) -> Res<'_, Step> {
-    const WORDS: [&str; 8] = [
+    const WORDS: [&str; 9] = [
         "accept",
         "reject",
         "bgp_community",
         "bgp_large_community",
+        "bgp_ext_community",
         "bgp_local_pref",
         "bgp_med",
         "bgp_path",
@@ -192,8 +231,7 @@ fn step(s: &str) -> Res<'_, Step> {
         "reject" => token(";")
             .map(|_| Step::Verdict(Verdict::Reject))
             .parse(rest),
-        "bgp_community" => change(rest, pair),
-        "bgp_large_community" => change(rest, triple),
+        list if community::LISTS.contains(&list) => change(rest, list),
         "bgp_local_pref" => {
             assigned(rest).map(|(rest, value)| (rest, Step::Action(Action::SetLocalPref(value))))
         }
@@ -227,9 +265,10 @@ pub(super) fn assigned(s: &str) -> Res<'_, u32> {
 }
 
 /// `.add(C);` or `.delete(C);`.
-fn change<'a>(s: &'a str, value: fn(&'a str) -> Res<'a, AnyCommunity>) -> Res<'a, Step> {
+fn change<'a>(s: &'a str, list: &str) -> Res<'a, Step> {
     let (rest, _) = token(".")(s)?;
     let (rest, word) = one_of_words(&["add", "delete"], rest)?;
+    let value = community::of(list);
     let (rest, community) = delimited(token("("), value, (token(")"), token(";"))).parse(rest)?;
     let action = match word {
         "add" => Action::AddCommunity(community),
@@ -238,36 +277,13 @@ fn change<'a>(s: &'a str, value: fn(&'a str) -> Res<'a, AnyCommunity>) -> Res<'a
     Ok((rest, Step::Action(action)))
 }
 
-/// `(A, B)`.
-pub(super) fn pair(s: &str) -> Res<'_, AnyCommunity> {
-    delimited(
-        token("("),
-        separated_pair(u16_number, token(","), u16_number),
-        token(")"),
-    )
-    .map(|(a, b)| AnyCommunity::Standard(Community::new(a, b)))
-    .parse(s)
-}
-
-/// `(A, B, C)`.
-pub(super) fn triple(s: &str) -> Res<'_, AnyCommunity> {
-    let comma = || token(",");
-    delimited(
-        token("("),
-        (
-            terminated(u32_number, comma()),
-            terminated(u32_number, comma()),
-            u32_number,
-        ),
-        token(")"),
-    )
-    .map(|(a, b, c)| AnyCommunity::Large(LargeCommunity(a, b, c)))
-    .parse(s)
-}
-
 /// One condition in parentheses.
 fn condition(s: &str) -> Res<'_, Condition> {
-    let inside = alt((
+    delimited(token("("), inside, token(")")).parse(s)
+}
+
+fn inside(s: &str) -> Res<'_, Condition> {
+    alt((
         destination,
         community,
         as_path,
@@ -276,8 +292,8 @@ fn condition(s: &str) -> Res<'_, Condition> {
         source,
         interface,
         local_pref,
-    ));
-    delimited(token("("), inside, token(")")).parse(s)
+    ))
+    .parse(s)
 }
 
 /// `net ~ [ SET ] || net ~ [ SET ]`, or `net !~ [ SET ] && net !~ [ SET ]`.
@@ -328,9 +344,7 @@ fn check_lengths(at: &str, prefix: Prefix, min: u8, max: u8) -> Result<(), Err<F
 }
 
 fn community(s: &str) -> Res<'_, Condition> {
-    let standard = terminated(pair, (token("~"), token("bgp_community")));
-    let large = terminated(triple, (token("~"), token("bgp_large_community")));
-    alt((standard, large)).map(Condition::Community).parse(s)
+    community::carried.map(Condition::Community).parse(s)
 }
 
 /// `bgp_path ~ [= 65001 65002 * =]`.

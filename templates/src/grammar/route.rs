@@ -4,10 +4,11 @@ use caracal_bgp::config::Origination;
 use caracal_model::net::Prefix;
 use nom::Parser;
 use nom::combinator::opt;
-use nom::sequence::{delimited, preceded, terminated};
+use nom::sequence::{delimited, terminated};
 
+use super::community;
 use super::lexer::{Res, block, family, ip_address, one_of_words, prefix, token};
-use super::policy::{assigned, pair, triple};
+use super::policy::assigned;
 
 enum Attribute {
     NextHop(std::net::IpAddr),
@@ -44,12 +45,13 @@ pub(super) fn route(s: &str) -> Res<'_, Option<(Prefix, Origination)>> {
 }
 
 fn attribute(s: &str) -> Res<'_, Attribute> {
-    const WORDS: [&str; 5] = [
+    const WORDS: [&str; 6] = [
         "bgp_next_hop",
         "bgp_local_pref",
         "bgp_med",
         "bgp_community",
         "bgp_large_community",
+        "bgp_ext_community",
     ];
     let (rest, word) = one_of_words(&WORDS, s)?;
     let add = || (token("."), token("add"), token("("));
@@ -60,10 +62,7 @@ fn attribute(s: &str) -> Res<'_, Attribute> {
             .parse(rest),
         "bgp_local_pref" => assigned.map(Attribute::LocalPref).parse(rest),
         "bgp_med" => assigned.map(Attribute::Med).parse(rest),
-        "bgp_community" => delimited(add(), pair, end())
-            .map(Attribute::Community)
-            .parse(rest),
-        _ => preceded(add(), terminated(triple, end()))
+        list => delimited(add(), community::of(list), end())
             .map(Attribute::Community)
             .parse(rest),
     }

@@ -52,6 +52,11 @@ fn community() -> impl Strategy<Value = AnyCommunity> {
     prop_oneof![
         any::<u32>().prop_map(|c| AnyCommunity::Standard(Community(c))),
         any::<(u32, u32, u32)>().prop_map(|(a, b, c)| AnyCommunity::Large(LargeCommunity(a, b, c))),
+        any::<[u8; 8]>().prop_map(|octets| AnyCommunity::Extended(ExtCommunity(octets))),
+        // A route target or origin.
+        (0u8..3, 2u8..4, any::<[u8; 6]>()).prop_map(|(code, subtype, [a, b, c, d, e, f])| {
+            AnyCommunity::Extended(ExtCommunity([code, subtype, a, b, c, d, e, f]))
+        }),
     ]
 }
 
@@ -193,6 +198,7 @@ prop_compose! {
         receive in any::<bool>(),
         send in of(prop_oneof![Just(PathCount::All), any::<u8>().prop_map(PathCount::Best)]),
         long_lived in of(0u64..1 << 24),
+        long_lived_partial in any::<bool>(),
         bfd in of((1u32.., 1u8.., any::<bool>())),
     ) -> PeerConfig {
         if let Some((address, len)) = range.filter(|_| peer.address.is_ipv4()) {
@@ -206,6 +212,7 @@ prop_compose! {
         peer.add_path = AddPath { receive, send };
         // Only together with graceful restart (RFC 9494 §4.1).
         peer.long_lived = long_lived.filter(|_| peer.graceful_restart.is_some()).map(Duration::from_secs);
+        peer.long_lived_partial = long_lived_partial;
         // BIRD insists on our address for BFD over several hops.
         peer.bfd = bfd.filter(|_| peer.source.is_some()).map(|(interval, multiplier, graceful)| Bfd {
             interval: Duration::from_micros(interval.into()),

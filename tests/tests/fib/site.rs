@@ -176,6 +176,25 @@ impl Site {
         );
     }
 
+    /// What BIRD answers.
+    pub(crate) fn birdc(&self, name: &str, words: &[&str]) -> String {
+        let mut command = program::command("birdc").unwrap();
+        command.current_dir(&self.folder);
+        command.args(["-s", &format!("{name}.ctl")]).args(words);
+        match command.output() {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Signals a program, which goes on.
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
+        let child = self.children.iter().find(|(n, _)| n == name).unwrap();
+        let id = child.1.id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status();
+        assert!(status.unwrap().success());
+    }
+
     /// Signals a program and waits for its end.
     pub(crate) fn end(&mut self, name: &str, signal: &str) {
         let at = self.children.iter().position(|(n, _)| n == name).unwrap();

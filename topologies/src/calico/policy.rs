@@ -104,7 +104,11 @@ fn condition(condition: &Condition) -> Option<String> {
             format!("((defined(ifname)) && (ifname ~ \"{pattern}\"))")
         }
         Condition::Community(community) => {
-            format!("({} ~ {})", tuple(community), list(community))
+            format!(
+                "({} ~ {})",
+                community.bird_value(),
+                community.bird_attribute()
+            )
         }
         Condition::AsPathPrefix(asns) => {
             let asns: Vec<_> = asns.iter().map(|asn| asn.0.to_string()).collect();
@@ -136,7 +140,10 @@ fn range(pattern: &PrefixPattern, negated: bool) -> String {
 fn statements(action: &Action) -> Vec<String> {
     match action {
         Action::AddCommunity(c) => vec![add(c)],
-        Action::RemoveCommunity(c) => vec![format!("{}.delete({});", list(c), tuple(c))],
+        Action::RemoveCommunity(c) => {
+            let (list, value) = (c.bird_attribute(), c.bird_value());
+            vec![format!("{list}.delete({value});")]
+        }
         Action::SetLocalPref(value) => vec![format!("bgp_local_pref = {value};")],
         Action::SetMed(value) => vec![format!("bgp_med = {value};")],
         Action::PrependAsPath(asns) => asns
@@ -148,24 +155,11 @@ fn statements(action: &Action) -> Vec<String> {
 }
 
 fn add(community: &AnyCommunity) -> String {
-    format!("{}.add({});", list(community), tuple(community))
-}
-
-const fn list(community: &AnyCommunity) -> &'static str {
-    match community {
-        AnyCommunity::Standard(_) => "bgp_community",
-        AnyCommunity::Large(_) => "bgp_large_community",
-    }
-}
-
-fn tuple(community: &AnyCommunity) -> String {
-    match community {
-        AnyCommunity::Standard(c) => {
-            let (asn, value) = c.parts();
-            format!("({asn}, {value})")
-        }
-        AnyCommunity::Large(c) => format!("({}, {}, {})", c.0, c.1, c.2),
-    }
+    format!(
+        "{}.add({});",
+        community.bird_attribute(),
+        community.bird_value()
+    )
 }
 
 /// The communities of `prefixAdvertisements`.

@@ -11,8 +11,11 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         families: vec![Family::Ipv4],
         extended_next_hop: false,
         long_lived: false,
+        partial_deployment: false,
+        link_local: None,
         add_path: None,
         filters,
+        asks_for_interface: false,
     }
 }
 
@@ -67,6 +70,7 @@ fn export(
         peer: PeerId(u32::from(n)),
         handle: PeerId(u32::from(n)),
         source,
+        next_hops: &Tracked::default(),
     };
     key.export(route, cache, interner)
 }

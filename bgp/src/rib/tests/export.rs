@@ -355,3 +355,86 @@ fn rfc8950_4_an_ipv6_session_can_be_the_next_hop_of_ipv4_routes() {
         net.check();
     }
 }
+
+#[test]
+fn rfc2545_3_on_a_shared_link_our_link_local_address_goes_with_our_own() {
+    let mut config = with_peers([external_peer(4), external_peer(5), internal_peer(6)]);
+    let v6: Prefix = "2001:db8:9::/48".parse().unwrap();
+    config.originate.insert(v6, Origination::default());
+    let mut net = Net::new(config);
+    let own: IpAddr = "2001:db8::1".parse().unwrap();
+    let link_local = Some("fe80::1".parse().unwrap());
+    let up = |net: &mut Net, n: u8, link_local| {
+        let info = SessionInfo {
+            families: vec![Family::Ipv6],
+            local_address: own,
+            remote_address: format!("2001:db8::{n}").parse().unwrap(),
+            options: SessionOptions {
+                link_local,
+                ..SessionOptions::default()
+            },
+            ..session(n)
+        };
+        net.up_with(n, info);
+    };
+    up(&mut net, 4, link_local);
+    up(&mut net, 5, None);
+    up(&mut net, 6, link_local);
+    let hops = |net: &Net, n: u8, prefix: Prefix| {
+        let told = net.told(n)[&prefix].clone();
+        (told.next_hop, told.link_local_next_hop)
+    };
+    assert_eq!(hops(&net, 4, v6), (Some(own), link_local));
+    assert_eq!(hops(&net, 5, v6), (Some(own), None), "not on a link");
+    // A next hop that is not ours has no address of ours beside it.
+    let other: Prefix = "2001:db8:a::/48".parse().unwrap();
+    let theirs: IpAddr = "2001:db8::5".parse().unwrap();
+    let update = Update {
+        announced: vec![other],
+        attrs: Some(PathAttrs {
+            next_hop: Some(theirs),
+            ..external(5, &[65005])
+        }),
+        ..Update::default()
+    };
+    net.apply(5, update);
+    assert_eq!(hops(&net, 6, other), (Some(theirs), None));
+    assert_eq!(hops(&net, 4, other), (Some(own), link_local));
+    net.check();
+}
+
+#[test]
+fn rfc4360_6_non_transitive_communities_end_at_the_border_of_the_as() {
+    let mut net = all_up([external_peer(2), internal_peer(3), external_peer(4)]);
+    let target = [0, 2, 0xfc, 0, 0, 0, 0, 1];
+    let bandwidth = [0x40, 4, 0xfc, 0, 0, 0, 0, 1];
+    let announced = PathAttrs {
+        ext_communities: vec![target, bandwidth].into(),
+        ..external(2, &[65002])
+    };
+    net.announce(2, &[1], announced);
+    assert_eq!(net.told(3)[&prefix(1)].ext_communities, [target, bandwidth]);
+    assert_eq!(net.told(4)[&prefix(1)].ext_communities, [target]);
+    net.check();
+}
+
+/// RFC 4271 §5.1.6 and §5.1.7: who aggregates nothing takes nothing away either.
+#[test]
+fn rfc4271_5_1_6_received_aggregates_pass_through() {
+    let mut net = all_up([external_peer(2), internal_peer(3), external_peer(4)]);
+    let aggregate = PathAttrs {
+        atomic_aggregate: true,
+        aggregator: Some(crate::attrs::Aggregator {
+            asn: Asn(65009),
+            router: [9, 9, 9, 9].into(),
+        }),
+        ..external(2, &[65002])
+    };
+    net.announce(2, &[1], aggregate.clone());
+    for n in [3, 4] {
+        let told = net.told(n)[&prefix(1)].clone();
+        assert!(told.atomic_aggregate, "{n}");
+        assert_eq!(told.aggregator, aggregate.aggregator, "{n}");
+    }
+    net.check();
+}

@@ -402,3 +402,42 @@ fn one_own_route_can_be_changed_without_a_configuration() {
     assert!(net.rib.withdraw(net.now, prefix(1)).is_empty());
     assert_eq!(net.rib.counts().prefixes, 0);
 }
+
+#[test]
+fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
+    let mut config = with_peers([internal_peer(2), external_peer(4), external_peer(5)]);
+    let term = |conditions, verdict| Term {
+        conditions,
+        actions: vec![],
+        verdict: Some(verdict),
+    };
+    let uplink = Condition::Interface("eth*".to_owned());
+    let filter = Filter {
+        terms: vec![
+            term(vec![uplink], Verdict::Accept),
+            term(vec![], Verdict::Reject),
+        ],
+    };
+    config.filters.insert("out".to_owned(), filter);
+    config.originate.insert(prefix(9), Origination::default());
+    config.peers.get_mut(&name(4)).unwrap().export = vec!["out".to_owned()];
+    let mut net = Net::new(config);
+    for n in [2, 4, 5] {
+        net.up(n);
+    }
+    net.announce(2, &[1], attrs(2));
+    assert_eq!(net.told_prefixes(4), [], "nobody knows the interface");
+    let tell = |net: &mut Net, two| {
+        let changes = net.rib.set_next_hops(net.now, ways(two, None));
+        net.mirror(changes);
+        net.check();
+        net.told_prefixes(4)
+    };
+    // The same cost over another interface: nothing but policy has a reason to look.
+    assert_eq!(tell(&mut net, on("eth0", true)), [prefix(1)]);
+    assert_eq!(tell(&mut net, on("wg0", true)), []);
+    assert_eq!(tell(&mut net, on("eth1", true)), [prefix(1)]);
+    assert_eq!(tell(&mut net, None), []);
+    assert_eq!(tell(&mut net, on("eth1", true)), [prefix(1)]);
+    assert_eq!(net.told_prefixes(5), [prefix(1), prefix(9)]);
+}

@@ -172,3 +172,62 @@ fn a_change_of_policy_keeps_the_mark() {
     assert!(is_marked(&net, 1));
     net.check();
 }
+
+#[test]
+fn rfc9494_4_6_in_a_partial_deployment_internal_peers_hear_of_a_last_resort() {
+    let mut net = gone();
+    net.reconfigure(|config| {
+        for n in [3, 4] {
+            config.peers.get_mut(&name(n)).unwrap().long_lived_partial = true;
+        }
+        let (name, mut external) = (name(5), external_peer(5).1);
+        external.long_lived_partial = true;
+        config.peers.insert(name, external);
+    });
+    net.up(5);
+    let partial = net.told(4)[&prefix(1)].clone();
+    assert_eq!(partial.local_pref, Some(0));
+    assert_eq!(
+        partial.communities,
+        [Community::LLGR_STALE, Community::NO_EXPORT],
+        "it stays inside the AS"
+    );
+    let whole = net.told(3)[&prefix(1)].clone();
+    assert_eq!(
+        whole.local_pref,
+        Some(100),
+        "who knows the mark needs no more"
+    );
+    assert_eq!(whole.communities, [Community::LLGR_STALE]);
+    assert!(net.told(5).is_empty(), "never another AS");
+    net.check();
+
+    // What filters set does not count for a stale route, and does for a fresh one.
+    net.reconfigure(|config| {
+        let term = crate::policy::Term {
+            conditions: vec![],
+            actions: vec![crate::policy::Action::SetLocalPref(700)],
+            verdict: None,
+        };
+        let filter = crate::policy::Filter { terms: vec![term] };
+        config.filters.insert("high".into(), filter);
+        config.peers.get_mut(&name(4)).unwrap().export = vec!["high".into()];
+    });
+    assert_eq!(net.told(4)[&prefix(1)].local_pref, Some(0));
+    net.up_with(2, long_lived(2, true));
+    net.announce(2, &[1], external(2, &[65002]));
+    let fresh = net.told(4)[&prefix(1)].clone();
+    assert_eq!(fresh.local_pref, Some(700));
+    assert!(fresh.communities.is_empty());
+    net.check();
+
+    // Without the switch they are told nothing again.
+    net.down(2, true);
+    net.advance(RESTART);
+    assert_eq!(net.told_prefixes(4), [prefix(1)]);
+    net.reconfigure(|config| {
+        config.peers.get_mut(&name(4)).unwrap().long_lived_partial = false;
+    });
+    assert!(net.told(4).is_empty());
+    net.check();
+}

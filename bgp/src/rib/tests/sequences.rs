@@ -237,3 +237,66 @@ proptest! {
         prop_assert_eq!(net.rib.counts().prefixes, fresh.rib.counts().prefixes);
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// After anything, policy of one peer changes: no session ends, nothing is asked of any peer, another peer's policy has
+    /// nothing to do again. On export, nobody else is told anything; on import, nothing but what follows from the routes.
+    #[test]
+    fn a_change_of_policy_touches_one_peer_and_no_session(
+        events in prop::collection::vec(event(), 1..60),
+        n in 2u8..7,
+        preference in 0u8..3,
+        import: bool,
+    ) {
+        let mut net = start(false);
+        for event in events {
+            happen(&mut net, event);
+        }
+        let sessions = |net: &Net| -> Vec<_> {
+            (2..7).map(|n| net.rib.session(&name(n)).cloned()).collect()
+        };
+        let received = |net: &Net| -> Vec<_> {
+            let of = |n| net.rib.received(&name(n)).unwrap();
+            let plain = |route: RouteInfo| (route.prefix, route.path_id, route.stale);
+            (2..7).map(|n| of(n).into_iter().map(plain).collect::<Vec<_>>()).collect()
+        };
+        let told: Vec<_> = (2..7).map(|n| net.told(n)).collect();
+        let before = (sessions(&net), received(&net));
+
+        let mut new = net.config.clone();
+        new.filters.insert("g".to_owned(), filter(preference));
+        let peer = new.peers.get_mut(&name(n)).unwrap();
+        if import {
+            peer.import = vec!["g".to_owned()];
+        } else {
+            peer.export = vec!["g".to_owned()];
+        }
+        let change = crate::config::diff(&net.config, &new);
+        for (other, change) in &change.peers {
+            prop_assert_eq!(other, &name(n));
+            prop_assert!(!change.reset && !change.session && !change.replaced);
+        }
+        let changes = net.rib.reconfigure(net.now, &new);
+        if !import {
+            let own = net.rib.peer_id(&name(n)).unwrap();
+            for out in &changes.out {
+                let Outbound::Peer { peer, .. } = out else {
+                    return Err(TestCaseError::fail(format!("{out:?}")));
+                };
+                prop_assert_eq!(*peer, own);
+            }
+            prop_assert_eq!(&changes.prefixes, &[]);
+        }
+        net.config = new;
+        net.mirror(changes);
+        net.check();
+        prop_assert_eq!((sessions(&net), received(&net)), before);
+        if !import {
+            for other in (2..7).filter(|other| *other != n) {
+                prop_assert_eq!(&net.told(other), &told[usize::from(other) - 2]);
+            }
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::time::UNIX_EPOCH;
 use caracal_model::net::Family;
 
 use super::{Core, Peer, now};
+use crate::rib::ForwardPolicy;
 use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
 use crate::speaker::{Command, FibFeed};
@@ -41,7 +42,7 @@ impl Core {
             Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
             Command::Mrt(time, answer) => drop(answer.send(self.rib.mrt(time).freeze())),
-            Command::Fib(answer) => drop(answer.send(self.subscribe())),
+            Command::Fib(policy, answer) => drop(answer.send(self.subscribe(policy))),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}
         }
@@ -58,11 +59,15 @@ impl Core {
     }
 
     /// A feed that starts with all routes there are.
-    fn subscribe(&mut self) -> FibFeed {
+    fn subscribe(&mut self, policy: ForwardPolicy) -> FibFeed {
         let feed = FibFeed::new();
         let all = self.rib.all_learned();
+        let all = all.filter(|(prefix, _)| self.rib.forwards(prefix, &policy));
         feed.extend(all.map(|(prefix, route)| (prefix, Some(route))));
-        self.fib.push(feed.clone());
+        if policy.asks_for_interface() {
+            self.rib.follow_interfaces();
+        }
+        self.fib.push((feed.clone(), policy));
         feed
     }
 

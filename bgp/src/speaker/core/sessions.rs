@@ -271,7 +271,7 @@ impl Core {
         info!(restart, "shutting down");
         // The forwarding side first: the end of the sessions says nothing about the routes.
         self.listening.stop();
-        for feed in self.fib.drain(..) {
+        for (feed, _) in self.fib.drain(..) {
             feed.close();
         }
         for peer in self.peers.values_mut() {

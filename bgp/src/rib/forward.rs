@@ -1,0 +1,202 @@
+//! Policy between the decision process and a forwarding table: BIRD's `export` of a kernel protocol, and its `import` for what
+//! others wrote there.
+//!
+//! Filters decide and nothing more: a forwarding table has no attributes that an action could set. Filters for what comes
+//! from it do set attributes, for these routes are announced.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use caracal_model::net::{Family, Prefix};
+
+use super::view::communities;
+use super::{DEFAULT_LOCAL_PREF, Rib};
+use crate::attrs::PathAttrs;
+use crate::config::Origination;
+use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
+
+/// The filters between best routes and a forwarding table, by family. Of a family without one, everything passes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardPolicy(BTreeMap<Family, Filter>);
+
+impl ForwardPolicy {
+    /// Some filter asks for the interface of a route.
+    #[must_use]
+    pub fn asks_for_interface(&self) -> bool {
+        self.0.values().any(Filter::asks_for_interface)
+    }
+
+    /// Whether an own route passes.
+    #[must_use]
+    pub fn admits_own(&self, prefix: Prefix, route: &Origination) -> bool {
+        let Some(filter) = self.0.get(&prefix.family()) else {
+            return true;
+        };
+        let attrs = attributes(route);
+        let mut view = own(prefix, Cow::Borrowed(&attrs), None);
+        passes(filter, &mut view)
+    }
+}
+
+impl FromIterator<(Family, Filter)> for ForwardPolicy {
+    fn from_iter<I: IntoIterator<Item = (Family, Filter)>>(filters: I) -> Self {
+        Self(filters.into_iter().collect())
+    }
+}
+
+fn passes(filter: &Filter, view: &mut RouteView<'_>) -> bool {
+    let decided = filter.run(view);
+    decided.is_none_or(|decided| decided.verdict == Verdict::Accept)
+}
+
+fn own<'a>(prefix: Prefix, attrs: Cow<'a, PathAttrs>, interface: Option<&'a str>) -> RouteView<'a> {
+    RouteView {
+        prefix,
+        attrs,
+        peer: PeerKind::Internal,
+        source: Source::Static,
+        interface,
+    }
+}
+
+/// A route of ours as the table has it.
+pub(super) fn attributes(route: &Origination) -> PathAttrs {
+    let mut attrs = PathAttrs {
+        next_hop: route.next_hop,
+        local_pref: Some(route.local_pref.unwrap_or(DEFAULT_LOCAL_PREF)),
+        med: route.med,
+        ..PathAttrs::default()
+    };
+    for community in &route.communities {
+        attrs.add_community(*community);
+    }
+    attrs
+}
+
+/// What is announced for a route that somebody else wrote into the forwarding table; `None`: the filter rejects it.
+/// Actions set its attributes, but for the AS path, which is empty on a route of ours.
+#[must_use]
+pub fn inherit(
+    filter: Option<&Filter>,
+    prefix: Prefix,
+    interface: Option<&str>,
+) -> Option<Origination> {
+    let Some(filter) = filter else {
+        return Some(Origination::default());
+    };
+    let mut view = own(prefix, Cow::Owned(PathAttrs::default()), interface);
+    if !passes(filter, &mut view) {
+        return None;
+    }
+    let attrs = view.attrs.into_owned();
+    let mut communities = communities(&attrs);
+    communities.sort_unstable();
+    Some(Origination {
+        next_hop: None,
+        local_pref: attrs.local_pref,
+        med: attrs.med,
+        communities,
+    })
+}
+
+impl Rib {
+    /// Whether the best path of a prefix may go to the forwarding table. True without one.
+    #[must_use]
+    pub fn forwards(&self, prefix: &Prefix, policy: &ForwardPolicy) -> bool {
+        let Some(filter) = policy.0.get(&prefix.family()) else {
+            return true;
+        };
+        let dest = self.table.find(prefix).map(|id| self.table.get(id));
+        let Some(best) = dest.and_then(|dest| dest.best()) else {
+            return true;
+        };
+        let (Some(attrs), Some(peer)) = (&best.accepted, self.peers.get(best.peer)) else {
+            return true;
+        };
+        let next_hop = attrs.next_hop.as_ref();
+        let mut view = RouteView {
+            prefix: *prefix,
+            attrs: Cow::Borrowed(attrs),
+            peer: peer.kind(),
+            source: Source::Bgp,
+            interface: next_hop.and_then(|hop| self.next_hops.interface(hop)),
+        };
+        passes(filter, &mut view)
+    }
+
+    /// From now on a prefix counts as changed also when its next hop has moved to another interface.
+    pub fn follow_interfaces(&mut self) {
+        self.follows_interfaces = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::policy::{Action, Condition, Term};
+    use crate::types::AnyCommunity;
+
+    fn term(conditions: Vec<Condition>, actions: Vec<Action>, verdict: Verdict) -> Term {
+        Term {
+            conditions,
+            actions,
+            verdict: Some(verdict),
+        }
+    }
+
+    #[test]
+    fn an_own_route_passes_by_its_attributes() {
+        let community: AnyCommunity = "1:2".parse().unwrap();
+        let filter = Filter {
+            terms: vec![
+                term(
+                    vec![Condition::Community(community)],
+                    vec![],
+                    Verdict::Accept,
+                ),
+                term(vec![], vec![], Verdict::Reject),
+            ],
+        };
+        let policy = ForwardPolicy::from_iter([(Family::Ipv4, filter)]);
+        let marked = Origination {
+            communities: vec![community],
+            ..Origination::default()
+        };
+        let v4: Prefix = "10.0.0.0/8".parse().unwrap();
+        assert!(policy.admits_own(v4, &marked));
+        assert!(!policy.admits_own(v4, &Origination::default()));
+        let v6: Prefix = "fd00::/8".parse().unwrap();
+        assert!(policy.admits_own(v6, &Origination::default()), "no filter");
+    }
+
+    #[test]
+    fn what_others_wrote_is_announced_as_the_filter_says() {
+        let extended = AnyCommunity::Extended("rt:1:2".parse().unwrap());
+        let actions = vec![
+            Action::SetMed(7),
+            Action::SetLocalPref(50),
+            Action::AddCommunity(extended),
+            Action::AddCommunity("9:9".parse().unwrap()),
+        ];
+        let uplink = Condition::Interface("eth*".to_owned());
+        let filter = Filter {
+            terms: vec![
+                term(vec![uplink], actions, Verdict::Accept),
+                term(vec![], vec![], Verdict::Reject),
+            ],
+        };
+        let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
+        let route = inherit(Some(&filter), prefix, Some("eth0")).unwrap();
+        assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));
+        assert_eq!(
+            route.communities,
+            ["9:9".parse().unwrap(), extended],
+            "sorted"
+        );
+        assert_eq!(inherit(Some(&filter), prefix, Some("wg0")), None);
+        assert_eq!(inherit(Some(&filter), prefix, None), None);
+        assert_eq!(inherit(None, prefix, None), Some(Origination::default()));
+    }
+}
