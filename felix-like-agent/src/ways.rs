@@ -25,6 +25,8 @@ pub struct Way {
     pub metric: u32,
     /// Something is at the other end of the interface.
     pub carrier: bool,
+    /// By a route that BGP itself told us: it may go when another is preferred over it, and this way is gone with it.
+    pub learned: bool,
 }
 
 impl Way {
@@ -67,6 +69,7 @@ impl Ways {
                     link: link.name.clone(),
                     metric: 0,
                     carrier: link.carrier,
+                    learned: false,
                 };
                 ways.offer(subnet, Some(way));
             }
@@ -93,7 +96,7 @@ impl Ways {
     }
 
     /// Adds a way unless there is a better one for the same range; a way with a carrier is better than one without.
-    pub(crate) fn offer(&mut self, range: Prefix, way: Option<Way>) {
+    pub fn offer(&mut self, range: Prefix, way: Option<Way>) {
         use std::collections::btree_map::Entry;
         match self.0.entry(range) {
             Entry::Vacant(entry) => {
@@ -133,6 +136,7 @@ fn best(links: &Links, hops: &[NextHop], metric: u32) -> Option<Way> {
             link: hop.link.clone(),
             metric,
             carrier: link.carrier,
+            learned: false,
         })
     };
     let ways: Vec<Way> = hops.iter().filter_map(usable).collect();

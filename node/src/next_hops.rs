@@ -2,9 +2,15 @@
 
 use caracal_agent::Ways;
 use caracal_bgp::rib::{NextHops, Way};
+use caracal_model::Prefix;
 
 /// What cannot be found among the ways cannot be reached.
 pub(crate) fn of(ways: &Ways) -> NextHops {
+    without(ways, |_| false)
+}
+
+/// The same, as if there were no way by the learned routes that `barred` names.
+pub(crate) fn without(ways: &Ways, barred: impl Fn(&Prefix) -> bool) -> NextHops {
     let way = |way: &caracal_agent::Way| Way {
         metric: way.metric,
         interface: Some(way.link.to_string()),
@@ -14,6 +20,7 @@ pub(crate) fn of(ways: &Ways) -> NextHops {
     NextHops {
         known: ways
             .iter()
+            .filter(|(range, known)| !known.is_some_and(|way| way.learned) || !barred(range))
             .map(|(range, known)| (*range, known.map(way)))
             .collect(),
         others: None,

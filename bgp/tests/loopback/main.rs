@@ -3,7 +3,6 @@
 #![cfg(feature = "speaker")]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, unreachable_pub)]
 
-mod interop;
 mod played;
 mod sockets;
 mod speakers;

@@ -60,11 +60,6 @@ pub(super) async fn established(speaker: &SpeakerHandle) -> PeerStatus {
     wait_for("a session", async || status(speaker).await, up).await
 }
 
-/// Everything that `speaker` has from the other.
-pub(super) async fn received(speaker: &SpeakerHandle) -> Vec<caracal_bgp::rib::RouteInfo> {
-    speaker.received(other()).await.unwrap().unwrap()
-}
-
 /// Waits until `speaker` has exactly these prefixes from the other.
 async fn receives(speaker: &SpeakerHandle, prefixes: &[Prefix]) {
     let ask = async || {

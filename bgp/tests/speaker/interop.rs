@@ -58,7 +58,7 @@ impl Foreign {
     }
 
     /// The answer of a client program, or nothing when it fails.
-    fn ask(&self, program: &str, arguments: &[&str]) -> String {
+    pub(crate) fn ask(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(program);
         let output = command
             .args(arguments)
@@ -106,7 +106,7 @@ fn bird(net: Net, asn: Asn, options: &[&str]) -> Foreign {
     bird
 }
 
-fn start_bird(bird: &mut Foreign, options: &[&str]) {
+pub(crate) fn start_bird(bird: &mut Foreign, options: &[&str]) {
     let arguments = ["-f", "-c", "bird.conf", "-s", "bird.ctl", "-P", "bird.pid"];
     bird.run("bird", &[&arguments[..], options].concat());
 }

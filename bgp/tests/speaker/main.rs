@@ -5,6 +5,7 @@
 
 mod bfd;
 mod bmp;
+mod families;
 mod interop;
 mod mesh;
 mod net;

@@ -104,6 +104,7 @@ impl Planner<'_> {
                     link: parent.name.clone(),
                     metric: 0,
                     carrier: parent.carrier,
+                    learned: false,
                 };
                 ways.offer(own.cidr.prefix(), Some(way));
             }
@@ -130,6 +131,7 @@ impl Planner<'_> {
                     carrier: carrier.is_some_and(|link| link.carrier),
                     link: link.clone(),
                     metric: self.inputs.settings.route_metric(prefix.family()),
+                    learned: true,
                 };
                 ways.offer(*prefix, Some(way));
             }

@@ -7,6 +7,7 @@ pub(crate) mod auditor;
 pub(crate) mod collector;
 pub(crate) mod drain;
 pub(crate) mod explain;
+mod ground;
 mod health;
 mod learned;
 mod likely;

@@ -1,28 +1,43 @@
 //! From the agent's view of the kernel to the speaker: which next hops are reached, and how.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_bgp::speaker::SpeakerHandle;
 use tokio::sync::watch;
 
+use super::ground::Ground;
 use crate::next_hops;
 
 /// Tells the speaker after each pass that found other ways. Until the first pass, and when the agent is no longer heard
 /// of, what was said last holds: nothing is taken out of the decision for want of news.
 pub(super) async fn keep(mut status: watch::Receiver<Arc<AgentStatus>>, speaker: SpeakerHandle) {
     let mut known = None;
+    let mut ground = Ground::default();
     loop {
         let now = status.borrow_and_update().clone();
         let ways = &now.desired.ways;
-        if now.passes > 0 && known.as_ref() != Some(ways) {
-            if speaker.set_next_hops(next_hops::of(ways)).await.is_err() {
+        let at = Instant::now();
+        let due = ground.next_timeout().is_some_and(|due| due <= at);
+        if now.passes > 0 && (due || known.as_ref() != Some(ways)) {
+            ground.look(at, ways);
+            let told = next_hops::without(ways, |range| ground.is_barred(range));
+            if speaker.set_next_hops(told).await.is_err() {
                 return;
             }
             known = Some(ways.clone());
         }
-        if status.changed().await.is_err() {
-            return;
+        let timeout = ground.next_timeout();
+        let end_of_bar = async {
+            match timeout {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = status.changed() => if changed.is_err() { return },
+            () = end_of_bar => {}
         }
     }
 }
