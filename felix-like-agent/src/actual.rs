@@ -79,8 +79,17 @@ impl ActualRoute {
     #[must_use]
     pub fn next_hops(&self) -> &[NextHop] {
         match &self.target {
-            ActualTarget::Known(Target::Via(hops)) => hops,
-            _ => &[],
+            ActualTarget::Known(target) => target.hops(),
+            ActualTarget::Other(_) => &[],
+        }
+    }
+
+    /// The next-hop object that it leads through.
+    #[must_use]
+    pub const fn object(&self) -> Option<u32> {
+        match self.target {
+            ActualTarget::Known(Target::Object(id, _)) => Some(id),
+            _ => None,
         }
     }
 
@@ -107,6 +116,15 @@ impl From<Route> for ActualRoute {
     }
 }
 
+/// A next-hop object of the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActualObject {
+    /// Kernel protocol.
+    pub protocol: u8,
+    /// The way; `None` for kinds that we never make (groups, blackholes, …).
+    pub hop: Option<NextHop>,
+}
+
 /// A neighbour of the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActualNeighbour {
@@ -123,6 +141,8 @@ pub struct Actual {
     pub links: Links,
     /// Routes of the main table by key, in the kernel's order.
     pub routes: BTreeMap<RouteKey, Vec<ActualRoute>>,
+    /// Next-hop objects by number.
+    pub objects: BTreeMap<u32, ActualObject>,
     /// Neighbours.
     pub neighbours: BTreeMap<NeighbourKey, ActualNeighbour>,
     /// FDB entries of VXLAN devices with a destination.
@@ -164,13 +184,24 @@ impl Actual {
         })
     }
 
-    /// What is left when a device goes: its routes, neighbours, FDB entries and addresses go with it.
+    /// What is left when an object goes: its routes go with it.
+    pub fn remove_object(&mut self, id: u32) {
+        self.objects.remove(&id);
+        self.routes.retain(|_, routes| {
+            routes.retain(|r| r.object() != Some(id));
+            !routes.is_empty()
+        });
+    }
+
+    /// What is left when a device goes: its next-hop objects, routes, neighbours, FDB entries and addresses go with it.
     pub fn remove_link(&mut self, name: &IfName) {
         self.links.remove(name.as_str());
         self.routes.retain(|_, routes| {
             routes.retain(|r| !r.next_hops().iter().any(|hop| hop.link == *name));
             !routes.is_empty()
         });
+        let on = |object: &ActualObject| object.hop.as_ref().is_some_and(|h| h.link == *name);
+        self.objects.retain(|_, object| !on(object));
         self.neighbours.retain(|key, _| key.link != *name);
         self.fdb.retain(|key, _| key.link != *name);
     }

@@ -10,10 +10,12 @@ use caracal_model::net::Prefix;
 
 use super::*;
 use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, RouteKey, Target, problem};
+use crate::desired::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target, problem};
 use crate::diff::tests::apply;
 use crate::diff::{Phase, diff};
 use crate::links::Link;
+use crate::op::Op;
+use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
 
 const VXLAN: &str = "vxlan.calico";
@@ -157,6 +159,14 @@ impl Case {
             .find(on_vxlan)
             .unwrap()
             .clone()
+    }
+
+    /// Routes lead through next-hop objects, and the kernel is in step.
+    fn through_objects(&mut self) {
+        self.desired.objects = true;
+        for op in diff(&self.desired, &self.actual, Phase::Synced) {
+            apply(&mut self.actual, &op).unwrap();
+        }
     }
 
     fn vtep_fdb(&self) -> FdbKey {
@@ -328,6 +338,41 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
         Code::TunnelAddressMissing,
         VXLAN,
         "10.244.0.1/32",
+    ),
+    (
+        |c| {
+            c.through_objects();
+            let (id, object) = c.actual.objects.iter().next().unwrap();
+            let (id, mut hop) = (*id, object.hop.clone().unwrap());
+            hop.gateway = Some([10, 0, 0, 77].into());
+            let turned = NextHopObject {
+                id,
+                protocol: 80,
+                hop,
+            };
+            apply(&mut c.actual, &Op::ReplaceObject(turned)).unwrap();
+        },
+        Code::NextHopMissing,
+        "1",
+        "no next-hop object",
+    ),
+    (
+        |c| {
+            let hop = NextHop {
+                gateway: Some([10, 0, 0, 77].into()),
+                link: "eth0".into(),
+                onlink: true,
+            };
+            let object = NextHopObject {
+                id: FIRST_OBJECT,
+                protocol: 80,
+                hop,
+            };
+            apply(&mut c.actual, &Op::AddObject(object)).unwrap();
+        },
+        Code::NextHopLeftover,
+        "1124073472",
+        "no route leads through",
     ),
     (
         |c| {

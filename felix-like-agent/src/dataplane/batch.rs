@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
 use super::framing::{self, HEADER};
@@ -21,6 +21,8 @@ const OCTETS: usize = 48 << 10;
 const ANSWER_OCTETS: usize = 2048;
 /// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
 const ERROR: u16 = 2;
+/// `NLMSG_DONE`: the end of a dump.
+const DONE: u16 = 3;
 /// `NLM_F_CAPPED`: only the header of the request is in the answer.
 const CAPPED: u16 = 0x100;
 /// `NLM_F_ACK_TLVS`: attributes follow.
@@ -109,6 +111,57 @@ impl Writer {
         Ok(results)
     }
 
+    /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be sent.
+    pub(super) async fn dump(
+        &mut self,
+        request: Request,
+    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        let flags = request.flags | NLM_F_DUMP;
+        Request { flags, ..request }.emit(&mut datagram, self.sequence);
+        let listing = self.listing(&datagram);
+        tokio::time::timeout(ANSWER, listing)
+            .await
+            .map_err(|_| NetlinkError::Timeout)?
+    }
+
+    async fn listing(
+        &self,
+        datagram: &[u8],
+    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
+        let kernel = SocketAddr::new(0, 0);
+        poll_fn(|cx| self.socket.poll_send_to(cx, datagram, &kernel))
+            .await
+            .map_err(NetlinkError::Io)?;
+        let (mut found, mut steady) = (Vec::new(), true);
+        loop {
+            let answer = self.receive().await?;
+            let ours = |message: &&[u8]| framing::word(message, 8) == Some(self.sequence);
+            for message in framing::messages(&answer).filter(ours) {
+                steady &= framing::half(message, 6).unwrap_or(0) & NLM_F_DUMP_INTR == 0;
+                match framing::half(message, 4) {
+                    Some(DONE) => return Ok(Ok(steady.then_some(found))),
+                    Some(ERROR) => {
+                        if let Some((_, Err(refusal))) = answers(message).next() {
+                            return Ok(Err(refusal));
+                        }
+                    }
+                    _ => found.push(message.to_vec()),
+                }
+            }
+        }
+    }
+
+    async fn receive(&self) -> Result<Vec<u8>, NetlinkError> {
+        let received = poll_fn(|cx| self.socket.poll_recv_from_full(cx)).await;
+        let (datagram, _) = received.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => NetlinkError::Overrun,
+            _ => NetlinkError::Io(error),
+        })?;
+        Ok(datagram)
+    }
+
     /// Sends a datagram whose last message bears the present sequence number, and gathers the answers.
     async fn exchange(
         &self,
@@ -120,11 +173,7 @@ impl Writer {
             .await
             .map_err(NetlinkError::Io)?;
         loop {
-            let received = poll_fn(|cx| self.socket.poll_recv_from_full(cx)).await;
-            let (answer, _) = received.map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOBUFS) => NetlinkError::Overrun,
-                _ => NetlinkError::Io(error),
-            })?;
+            let answer = self.receive().await?;
             for (number, result) in answers(&answer) {
                 // Answers to a batch that was given up are older.
                 let back =

@@ -26,6 +26,19 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
+/// Appends a message.
+pub(super) fn emit(datagram: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, body: &[u8]) {
+    // Bodies are made here, of a few attributes each.
+    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    datagram.extend(length.to_ne_bytes());
+    datagram.extend(kind.to_ne_bytes());
+    datagram.extend(flags.to_ne_bytes());
+    datagram.extend(sequence.to_ne_bytes());
+    datagram.extend([0; 4]);
+    datagram.extend(body);
+    datagram.resize(datagram.len().next_multiple_of(4), 0);
+}
+
 /// The 32-bit number at an offset.
 pub(super) fn word(octets: &[u8], at: usize) -> Option<u32> {
     let octets = octets.get(at..at + 4)?;

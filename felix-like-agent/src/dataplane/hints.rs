@@ -1,4 +1,4 @@
-//! Notifications of the kernel's that are not about routes and links: changes of nftables, and of the sysctls that
+//! Notifications of the kernel's that are not about routes and links: changes of next-hop objects, of nftables, and of the sysctls that
 //! rtnetlink calls "netconf" (forwarding, `rp_filter`, `proxy_arp`). As in [`super::monitor`] they are hints: "look
 //! again". Only headers are read.
 
@@ -14,6 +14,8 @@ use crate::nat::nft::TABLE;
 
 /// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
 const NETCONF: u32 = 1 << 23 | 1 << 24;
+/// `RTNLGRP_NEXTHOP` (32).
+const NEXTHOP: u32 = 1 << 31;
 /// `NFNLGRP_NFTABLES` (7).
 const NFTABLES: u32 = 1 << 6;
 /// Octets asked for the receive buffer.
@@ -35,6 +37,18 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+/// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`. The kernel does not
+/// tell of the routes that go with an object.
+pub(super) fn objects(bell: Arc<Notify>, own_port: u32) -> Result<Listener, NetlinkError> {
+    let is_hint = move |message: &[u8]| super::objects::is_hint(message, own_port);
+    listen(
+        netlink_sys::protocols::NETLINK_ROUTE,
+        NEXTHOP,
+        bell,
+        is_hint,
+    )
 }
 
 /// Rings for each change of such a sysctl.
@@ -59,7 +73,7 @@ fn listen(
     protocol: isize,
     groups: u32,
     bell: Arc<Notify>,
-    is_hint: fn(&[u8]) -> bool,
+    is_hint: impl Fn(&[u8]) -> bool + Send + 'static,
 ) -> Result<Listener, NetlinkError> {
     let mut socket = TokioSocket::new(protocol).map_err(NetlinkError::Open)?;
     let inner = socket.socket_mut();
@@ -72,7 +86,7 @@ fn listen(
     let task = async move {
         loop {
             match poll_fn(|cx| socket.poll_recv_from_full(cx)).await {
-                Ok((datagram, _)) if !messages(&datagram).any(is_hint) => {}
+                Ok((datagram, _)) if !messages(&datagram).any(&is_hint) => {}
                 // An error is an overrun: something was said and lost.
                 Ok(_) => bell.notify_one(),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => bell.notify_one(),

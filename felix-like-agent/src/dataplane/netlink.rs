@@ -13,6 +13,7 @@ use netlink_proto::ConnectionHandle;
 use netlink_sys::{AsyncSocket, SocketAddr};
 
 use super::batch::Writer;
+use super::framing;
 
 /// Octets asked for the receive buffer.
 pub(super) const RECEIVE_BUFFER: u32 = 1 << 20;
@@ -84,24 +85,39 @@ impl Refusal {
     }
 }
 
+/// What is said to the kernel.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    /// A message of a kind that the crates know.
+    Rtnetlink(RouteNetlinkMessage),
+    /// Another one: its type, and what follows the header.
+    Raw { kind: u16, body: Vec<u8> },
+}
+
 /// One message to the kernel with its flags besides REQUEST and ACK.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    pub(super) message: RouteNetlinkMessage,
+    pub(super) message: Message,
     pub(super) flags: u16,
 }
 
 impl Request {
     /// Appends the message to a datagram.
     pub(super) fn emit(self, datagram: &mut Vec<u8>, sequence: u32) {
-        let mut message = NetlinkMessage::from(self.message);
-        message.header.flags = NLM_F_REQUEST | self.flags;
-        message.header.sequence_number = sequence;
-        message.finalize();
-        let start = datagram.len();
-        let length = message.buffer_len();
-        datagram.resize(start + length.next_multiple_of(4), 0);
-        message.serialize(&mut datagram[start..start + length]);
+        let flags = NLM_F_REQUEST | self.flags;
+        match self.message {
+            Message::Rtnetlink(message) => {
+                let mut message = NetlinkMessage::from(message);
+                message.header.flags = flags;
+                message.header.sequence_number = sequence;
+                message.finalize();
+                let start = datagram.len();
+                let length = message.buffer_len();
+                datagram.resize(start + length.next_multiple_of(4), 0);
+                message.serialize(&mut datagram[start..start + length]);
+            }
+            Message::Raw { kind, body } => framing::emit(datagram, kind, flags, sequence, &body),
+        }
     }
 }
 
@@ -210,6 +226,21 @@ impl Netlink {
         }
         results.append(&mut self.writer.flush().await?);
         Ok(results)
+    }
+
+    /// Everything of a kind that the crates do not know, as messages with their headers.
+    pub(super) async fn dump_raw(
+        &mut self,
+        what: &'static str,
+        request: Request,
+    ) -> Result<Vec<Vec<u8>>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let found = self.writer.dump(request.clone()).await?;
+            if let Some(found) = found.map_err(|source| NetlinkError::Dump { what, source })? {
+                return Ok(found);
+            }
+        }
+        Err(NetlinkError::Unsteady { what })
     }
 
     /// Sends one message.

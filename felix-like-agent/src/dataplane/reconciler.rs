@@ -242,6 +242,7 @@ impl Reconciler {
         let nat_bell = Arc::new(Notify::new());
         let monitor = Monitor::start(Arc::clone(&bell), netlink.port())?;
         let listeners = [
+            hints::objects(Arc::clone(&bell), netlink.port()),
             hints::sysctls(Arc::clone(&bell)),
             hints::nftables(Arc::clone(&nat_bell)),
         ];
@@ -387,7 +388,7 @@ impl Reconciler {
             &self.options.overrides,
         );
         self.refresh = settings.route_refresh;
-        let mut actual = read::actual(&self.netlink).await?;
+        let mut actual = read::actual(&mut self.netlink).await?;
         self.probe(&snapshot, &settings, &actual).await?;
         let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
         let paths = self.measure(&snapshot, &actual.links, &underlay);
@@ -426,8 +427,9 @@ impl Reconciler {
         let changed = !ops.is_empty();
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
-        if changed && has_leftovers(&desired, &actual) {
-            // What replaces a leftover has to be seen before the leftover goes.
+        if changed && (has_leftovers(&desired, &actual) || !actual.objects.is_empty()) {
+            // What replaces a leftover has to be seen before the leftover goes, and so have the routes that do not lead
+            // through an object any more.
             self.bell.notify_one();
         }
         let report = Report {
@@ -620,6 +622,17 @@ impl Reconciler {
         failures
     }
 
+    /// Whether routes lead through next-hop objects, and why not.
+    fn next_hops(&self, desired: &Desired) -> String {
+        match &self.kernel.objects {
+            _ if desired.objects => "objects".to_owned(),
+            Err(reason) if self.options.settings.objects => {
+                format!("plain, for this kernel has no next-hop objects ({reason})")
+            }
+            _ => "plain".to_owned(),
+        }
+    }
+
     fn publish(
         &self,
         desired: Desired,
@@ -649,6 +662,7 @@ impl Reconciler {
                 .map(|(kind, count)| (kind.to_owned(), count))
                 .collect(),
             tunnels: tunnels_up(&desired, links),
+            next_hops: self.next_hops(&desired),
             nat: self
                 .nat
                 .backend

@@ -196,10 +196,12 @@ async fn read_tables(
         let number = address_family(family);
         let settings = tables.get(&family);
         let ownership = settings.map(crate::table::TableSettings::ownership);
-        let main = read::routes(netlink, number, MAIN_TABLE, &links).await?;
+        // Through an object of somebody's: not of a kind that is written here.
+        let objects = BTreeMap::new();
+        let main = read::routes(netlink, number, MAIN_TABLE, &links, &objects).await?;
         let own = match settings.map(|s| s.table) {
             Some(MAIN_TABLE) => main.clone(),
-            Some(table) => read::routes(netlink, number, table, &links).await?,
+            Some(table) => read::routes(netlink, number, table, &links, &objects).await?,
             None => Vec::new(),
         };
         for route in &own {

@@ -19,7 +19,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::netlink::{Netlink, NetlinkError, Refusal, Request};
+use super::netlink::{Message, Netlink, NetlinkError, Refusal, Request};
 use super::read::MAIN_TABLE;
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, Target, Tunnel, TunnelKind};
@@ -97,8 +97,9 @@ pub(super) fn request_in(
 ) -> Option<Result<Request, EncodeError>> {
     let request = message(op, links)?;
     Some(request.map(|mut request| {
-        if let RouteNetlinkMessage::NewRoute(m) | RouteNetlinkMessage::DelRoute(m) =
-            &mut request.message
+        if let Message::Rtnetlink(
+            RouteNetlinkMessage::NewRoute(m) | RouteNetlinkMessage::DelRoute(m),
+        ) = &mut request.message
         {
             put_into(m, table);
         }
@@ -142,8 +143,11 @@ fn message(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
         Op::DeleteFdb(key, remote) => {
             fdb(key, *remote, links).map(|m| plain(RouteNetlinkMessage::DelNeighbour(m)))
         }
+        Op::AddObject(object) => super::objects::put(object, false, links),
+        Op::ReplaceObject(object) => super::objects::put(object, true, links),
+        Op::DeleteObject(id) => Ok(super::objects::delete(*id)),
         Op::AddRoute(route) => self::route(route, links).map(|m| Request {
-            message: RouteNetlinkMessage::NewRoute(m),
+            message: Message::Rtnetlink(RouteNetlinkMessage::NewRoute(m)),
             flags: NLM_F_CREATE | NLM_F_EXCL,
         }),
         Op::ReplaceRoute(route) => {
@@ -158,13 +162,16 @@ fn message(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
 
 const fn put(message: RouteNetlinkMessage) -> Request {
     Request {
-        message,
+        message: Message::Rtnetlink(message),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
     }
 }
 
 const fn plain(message: RouteNetlinkMessage) -> Request {
-    Request { message, flags: 0 }
+    Request {
+        message: Message::Rtnetlink(message),
+        flags: 0,
+    }
 }
 
 fn index(link: &IfName, links: &Links) -> Result<u32, EncodeError> {
@@ -223,7 +230,7 @@ fn add_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
     };
     message.attributes.push(LinkAttribute::LinkInfo(info));
     Ok(Request {
-        message: RouteNetlinkMessage::NewLink(message),
+        message: Message::Rtnetlink(RouteNetlinkMessage::NewLink(message)),
         flags: NLM_F_CREATE | NLM_F_EXCL,
     })
 }
@@ -336,6 +343,10 @@ fn route(route: &Route, links: &Links) -> Result<RouteMessage, EncodeError> {
 fn target(message: &mut RouteMessage, target: &Target, links: &Links) -> Result<(), EncodeError> {
     match target {
         Target::Blackhole => message.header.kind = RouteType::BlackHole,
+        Target::Object(id, _) => {
+            message.header.kind = RouteType::Unicast;
+            message.attributes.push(RouteAttribute::NhId(*id));
+        }
         Target::Via(hops) => {
             message.header.kind = RouteType::Unicast;
             // Directly reachable destinations have link scope, the others are behind a gateway.

@@ -9,11 +9,13 @@ use caracal_model::net::{Cidr, Family, Prefix};
 use proptest::prelude::*;
 
 use super::*;
-use crate::actual::{ActualNeighbour, ActualTarget};
+use crate::actual::{ActualNeighbour, ActualObject, ActualTarget};
 use crate::desired::{
-    BLACKHOLE_METRIC, FdbKey, IPIP_DEVICE, NeighbourKey, PlannedRoute, Target, vxlan_device,
+    BLACKHOLE_METRIC, FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
+    Target, vxlan_device,
 };
 use crate::links::VxlanParameters;
+use crate::ownership::FIRST_OBJECT;
 
 /// What the kernel does with an op. Errors are the kernel's refusals.
 pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
@@ -72,7 +74,28 @@ pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
         Op::DeleteFdb(key, _) => {
             actual.fdb.remove(key).ok_or("no entry")?;
         }
+        Op::AddObject(object) => {
+            exists(actual, &object.hop.link)?;
+            if actual.objects.contains_key(&object.id) {
+                return Err("file exists".into());
+            }
+            put_object(actual, object);
+        }
+        Op::ReplaceObject(object) => {
+            exists(actual, &object.hop.link)?;
+            if !actual.objects.contains_key(&object.id) {
+                return Err("no such object".into());
+            }
+            put_object(actual, object);
+        }
+        Op::DeleteObject(id) => {
+            if !actual.objects.contains_key(id) {
+                return Err("no such object".into());
+            }
+            actual.remove_object(*id);
+        }
         Op::AddRoute(route) => {
+            object_is_there(actual, route)?;
             route.target.links().try_for_each(|l| exists(actual, l))?;
             gateway_is_on_link(actual, route)?;
             let there = actual.routes.entry(route.key()).or_default();
@@ -82,6 +105,7 @@ pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
             there.push(route.clone().into());
         }
         Op::ReplaceRoute(route) => {
+            object_is_there(actual, route)?;
             route.target.links().try_for_each(|l| exists(actual, l))?;
             gateway_is_on_link(actual, route)?;
             let there = actual.routes.entry(route.key()).or_default();
@@ -106,6 +130,34 @@ pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
         Op::DeleteNat => actual.nat = None,
     }
     Ok(())
+}
+
+/// Every route through an object leads where the object leads.
+fn put_object(actual: &mut Actual, object: &NextHopObject) {
+    let made = ActualObject {
+        protocol: object.protocol,
+        hop: Some(object.hop.clone()),
+    };
+    actual.objects.insert(object.id, made);
+    for route in actual.routes.values_mut().flatten() {
+        if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
+            && *id == object.id
+        {
+            *hop = object.hop.clone();
+        }
+    }
+}
+
+fn object_is_there(actual: &Actual, route: &Route) -> Result<(), String> {
+    let Target::Object(id, hop) = &route.target else {
+        return Ok(());
+    };
+    let object = actual.objects.get(id).ok_or("no such object")?;
+    // What an op says of the way has to be so.
+    match &object.hop {
+        Some(there) if there.same_way(hop) => Ok(()),
+        other => Err(format!("object {id} leads {other:?}, not {hop}")),
+    }
 }
 
 /// IPv6 refuses a gateway that a route over another device leads to, "onlink" or not.
@@ -224,6 +276,20 @@ fn some_actual_route() -> impl Strategy<Value = ActualRoute> {
         })
 }
 
+fn some_object() -> impl Strategy<Value = NextHopObject> {
+    let id = prop_oneof![1u32..3, FIRST_OBJECT..FIRST_OBJECT + 4];
+    let protocol = prop::sample::select(vec![0u8, 80, 80, 186]);
+    (id, protocol, some_link(), 2u8..5).prop_map(|(id, protocol, link, n)| NextHopObject {
+        id,
+        protocol,
+        hop: NextHop {
+            gateway: Some([10, 0, 0, n].into()),
+            link,
+            onlink: true,
+        },
+    })
+}
+
 fn some_tunnel(name: &'static str) -> impl Strategy<Value = Tunnel> {
     (
         1u32..3,
@@ -263,10 +329,12 @@ fn some_desired() -> impl Strategy<Value = Desired> {
         vteps,
         sysctls,
         prop::option::of(any::<bool>()),
+        any::<bool>(),
     )
-        .prop_map(|((vxlan, ipip), routes, vteps, sysctls, nat)| {
+        .prop_map(|((vxlan, ipip), routes, vteps, sysctls, nat, objects)| {
             let mut desired = Desired {
                 sysctls,
+                objects,
                 ..Desired::default()
             };
             for tunnel in vxlan.into_iter().chain(ipip) {
@@ -337,7 +405,9 @@ fn some_actual() -> impl Strategy<Value = Actual> {
     let routes = prop::collection::vec(some_actual_route(), 0..16);
     let neighbours = prop::collection::vec((some_link(), 0u8..4, any::<bool>()), 0..6);
     let fdb = prop::collection::vec((0u8..5, 2u8..5), 0..4);
-    (devices, routes, neighbours, fdb).prop_map(|((vxlan, ipip), routes, neighbours, fdb)| {
+    let objects = prop::collection::vec((some_object(), 0usize..16), 0..6);
+    let all = (devices, routes, neighbours, fdb, objects);
+    all.prop_map(|((vxlan, ipip), mut routes, neighbours, fdb, objects)| {
         let mut actual = base();
         for (tunnel, whim) in vxlan.into_iter().chain(ipip) {
             let mut link = made(&tunnel, &actual.links).unwrap();
@@ -350,6 +420,15 @@ fn some_actual() -> impl Strategy<Value = Actual> {
             actual.links.insert(link);
         }
         let there = |link: &IfName, actual: &Actual| actual.links.by_name(link.as_str()).is_some();
+        // Of ours and of others, with routes of ours and of others through them, and without.
+        for (object, nth) in objects {
+            if there(&object.hop.link, &actual) && !actual.objects.contains_key(&object.id) {
+                put_object(&mut actual, &object);
+                if let Some(route) = routes.get_mut(nth) {
+                    route.target = ActualTarget::Known(Target::Object(object.id, object.hop));
+                }
+            }
+        }
         for route in routes {
             if route
                 .next_hops()
@@ -410,6 +489,15 @@ fn foreign(actual: &Actual, desired: &Desired) -> BTreeSet<String> {
             all.insert(format!("{route:?}"));
         }
     }
+    for (id, object) in &actual.objects {
+        let on_ours = object.hop.as_ref().is_some_and(|hop| {
+            let link = actual.links.by_name(hop.link.as_str());
+            link.is_some_and(|l| rule.tunnel(l))
+        });
+        if !rule.object(*id, object) && !on_ours {
+            all.insert(format!("{id} {object:?}"));
+        }
+    }
     for link in actual.links.iter().filter(|l| !rule.tunnel(l)) {
         // The kernel of this test gives addresses to devices of ours alone.
         all.insert(format!("{link:?}"));
@@ -448,7 +536,12 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
         if planned.route.target.links().any(blocked) {
             continue;
         }
-        match route_state(desired, &planned.route, actual) {
+        // By an object where that is wanted, and not by one where it is not.
+        let by_object = desired.objects
+            && matches!(planned.route.target.hops(), [hop] if hop.gateway.is_some());
+        let right =
+            |r: &ActualRoute| r.satisfies(&planned.route) && r.object().is_some() == by_object;
+        match route_state(desired, &planned.route, actual, right) {
             RouteState::Right | RouteState::Foreign(_) => {}
             _ => missing.push(planned.route.to_string()),
         }
@@ -478,10 +571,12 @@ fn run(desired: &Desired, actual: &Actual, phase: Phase) -> (Vec<Op>, Actual) {
     (ops, after)
 }
 
-/// A second round is needed when a foreign route had the place of ours on a device of ours that went last.
+/// A second round is needed when a foreign route had the place of ours on a device of ours that went last, or when routes
+/// went away from a next-hop object, which goes once that is seen.
 fn settle(desired: &Desired, actual: &Actual) -> Actual {
     let (ops, after) = run(desired, actual, Phase::Synced);
-    if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
+    let waits = |op: &Op| matches!(op, Op::DeleteTunnel(_) | Op::ReplaceRoute(_));
+    if ops.iter().any(waits) {
         return run(desired, &after, Phase::Synced).1;
     }
     after
@@ -569,6 +664,11 @@ proptest! {
             .filter(|r| desired.ownership.route(r) == Owner::Ours)
             .collect();
         prop_assert_eq!(left, Vec::<&ActualRoute>::new());
+        for (id, object) in installed.objects.iter().filter(|(id, o)| desired.ownership.object(**id, o)) {
+            // The kernel would delete their routes.
+            let foreign = installed.all_routes().any(|r| r.object() == Some(*id));
+            prop_assert!(foreign, "{} {:?} is left", id, object);
+        }
         prop_assert!(installed.fdb.keys().all(|key| !desired.ownership.fdb(key)));
         prop_assert_eq!(installed.nat.clone(), None);
         let after = foreign(&installed, &desired);

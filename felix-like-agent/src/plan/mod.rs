@@ -46,6 +46,8 @@ pub struct KernelSupport {
     pub vxlan: Result<(), String>,
     /// IPv6.
     pub ipv6: Result<(), String>,
+    /// Next-hop objects.
+    pub objects: Result<(), String>,
     /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
     pub default_rp_filter: u8,
     /// Interfaces on which a packet is dropped when its source is not reached by the interface it came in
@@ -59,6 +61,7 @@ impl Default for KernelSupport {
             ipip: Ok(()),
             vxlan: Ok(()),
             ipv6: Ok(()),
+            objects: Err("not tried".to_owned()),
             default_rp_filter: 0,
             strict_rp_filter: BTreeSet::new(),
         }
@@ -104,6 +107,7 @@ pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels
     WantedTunnels {
         ipip: pools.any_ipip(),
         vxlan: pools.any_vxlan(Family::Ipv4) || pools.any_vxlan(Family::Ipv6),
+        objects: settings.objects,
     }
 }
 
@@ -114,6 +118,8 @@ pub struct WantedTunnels {
     pub ipip: bool,
     /// VXLAN.
     pub vxlan: bool,
+    /// Next-hop objects, which are no tunnels but have to be tried, too.
+    pub objects: bool,
 }
 
 /// The plan while it is made.
@@ -150,6 +156,7 @@ impl<'a> Planner<'a> {
             desired: Desired {
                 revision: inputs.snapshot.revision,
                 ownership: Ownership::of(inputs.settings, inputs.snapshot),
+                objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
                 ..Desired::default()
             },
             complaints: Complaints::default(),

@@ -109,6 +109,9 @@ pub struct Settings {
     pub mtu_interfaces: InterfacePattern,
     /// Time between full comparisons without cause (`routeRefreshInterval`); zero = never.
     pub route_refresh: Duration,
+    /// Routes with one gateway lead through next-hop objects where the kernel has them (`CARACAL_NEXTHOP_OBJECTS`; not a
+    /// setting of Calico's).
+    pub objects: bool,
     /// Routes are written (`routeSyncDisabled: false`).
     pub route_sync: bool,
     /// The kernel's forwarding is turned on (`ipForwarding`).
@@ -185,6 +188,7 @@ impl Default for Settings {
             nat_backend: NatBackend::Auto,
             mtu_interfaces: InterfacePattern::default(),
             route_refresh: ROUTE_REFRESH,
+            objects: false,
             route_sync: true,
             ip_forwarding: true,
             spoofing: false,

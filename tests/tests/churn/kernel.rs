@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_agent::Op;
-use caracal_agent::actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
-use caracal_agent::desired::{NextHop, Route, Target, Tunnel, TunnelKind};
+use caracal_agent::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
+use caracal_agent::desired::{NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind};
 use caracal_agent::links::{Link, Links, VxlanParameters};
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
@@ -204,6 +204,9 @@ impl Kernel {
             routes.retain(|r| !on(r));
             !routes.is_empty()
         });
+        let over = |hop: &NextHop| hop.link.as_str() == name;
+        let objects = &mut self.actual.objects;
+        objects.retain(|_, object| !object.hop.as_ref().is_some_and(over));
         let neighbours = &mut self.actual.neighbours;
         neighbours.retain(|key, _| key.link.as_str() != name);
     }
@@ -281,6 +284,13 @@ impl Kernel {
             Op::DeleteFdb(key, _) => {
                 self.actual.fdb.remove(key).ok_or("ENOENT")?;
             }
+            Op::AddObject(object) => self.put_object(object, false)?,
+            Op::ReplaceObject(object) => self.put_object(object, true)?,
+            Op::DeleteObject(id) => {
+                self.actual.objects.get(id).ok_or("ENOENT")?;
+                // Whoever wrote the routes through it: they go, too.
+                self.actual.remove_object(*id);
+            }
             Op::AddRoute(route) => self.put_route(route, false)?,
             Op::ReplaceRoute(route) => self.put_route(route, true)?,
             Op::DeleteRoute(route) => {
@@ -346,29 +356,57 @@ impl Kernel {
         Ok(())
     }
 
+    fn put_object(&mut self, object: &NextHopObject, replace: bool) -> Result<(), Refused> {
+        if !self.link_mut(&object.hop.link)?.up {
+            return Err("ENETDOWN");
+        }
+        match (self.actual.objects.contains_key(&object.id), replace) {
+            (true, false) => return Err("EEXIST"),
+            (false, true) => return Err("ENOENT"),
+            _ => {}
+        }
+        let made = ActualObject {
+            protocol: object.protocol,
+            hop: Some(object.hop.clone()),
+        };
+        self.actual.objects.insert(object.id, made);
+        for route in self.actual.routes.values_mut().flatten() {
+            if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
+                && *id == object.id
+            {
+                *hop = object.hop.clone();
+            }
+        }
+        Ok(())
+    }
+
     fn put_route(&mut self, route: &Route, replace: bool) -> Result<(), Refused> {
-        if let Target::Via(hops) = &route.target {
-            for hop in hops {
-                let link = self.actual.links.by_name(hop.link.as_str());
-                let link = link.ok_or("ENODEV")?;
-                if !link.up {
-                    return Err("ENETDOWN");
-                }
-                let near = |gateway| {
-                    let mut addresses = link.addresses.iter();
-                    addresses.any(|a| a.prefix().contains(gateway))
-                };
-                if !hop.onlink && hop.gateway.is_some_and(|gateway| !near(gateway)) {
-                    return Err("ENETUNREACH");
-                }
+        // A route leads where its object leads, whatever the request's author believes.
+        let mut route = route.clone();
+        if let Target::Object(id, hop) = &mut route.target {
+            let object = self.actual.objects.get(id).ok_or("EINVAL")?;
+            *hop = object.hop.clone().ok_or("EINVAL")?;
+        }
+        for hop in route.target.hops() {
+            let link = self.actual.links.by_name(hop.link.as_str());
+            let link = link.ok_or("ENODEV")?;
+            if !link.up {
+                return Err("ENETDOWN");
+            }
+            let near = |gateway| {
+                let mut addresses = link.addresses.iter();
+                addresses.any(|a| a.prefix().contains(gateway))
+            };
+            if !hop.onlink && hop.gateway.is_some_and(|gateway| !near(gateway)) {
+                return Err("ENETUNREACH");
             }
         }
         let there = self.actual.routes.entry(route.key()).or_default();
         let first = there.iter_mut().find(|r| r.tos == 0);
         match (first, replace) {
             (Some(_), false) => return Err("EEXIST"),
-            (Some(first), true) => *first = route.clone().into(),
-            (None, _) => there.push(route.clone().into()),
+            (Some(first), true) => *first = route.into(),
+            (None, _) => there.push(route.into()),
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod plan;
 use std::process::ExitCode;
 
 use caracal_agent::adoption;
+use caracal_agent::ownership::Ownership;
 use clap::Subcommand;
 
 use super::{in_this_namespace, run_dir};
@@ -71,9 +72,18 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
                 }
             }
         }
-        Ok(match failures {
-            0 => ExitCode::SUCCESS,
-            _ => ExitCode::FAILURE,
-        })
+        if failures > 0 {
+            return Ok(ExitCode::FAILURE);
+        }
+        // Seen to be without routes: the kernel deletes an object's routes with it.
+        let actual = caracal_agent::dataplane::look().await?;
+        let unused = caracal_agent::diff::unused_objects(&actual, &Ownership::default());
+        for (op, result) in caracal_agent::dataplane::carry_out(unused).await? {
+            match result {
+                Ok(()) => println!("{op}"),
+                Err(reason) => eprintln!("cannot {op}: {reason}"),
+            }
+        }
+        Ok(ExitCode::SUCCESS)
     })
 }
