@@ -80,8 +80,9 @@ impl Ways {
             .collect();
         routes.sort_by_key(|route| (route.prefix, route.metric));
         for route in routes {
-            match &route.target {
-                ActualTarget::Known(Target::Via(hops)) => {
+            match route.next_hops() {
+                // By next-hop objects or not.
+                hops @ [_, ..] => {
                     if let Some(way) = best(links, hops, route.metric) {
                         ways.offer(route.prefix, Some(way));
                     }

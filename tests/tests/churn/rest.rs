@@ -188,10 +188,9 @@ fn walk(world: &World, start: usize, to: IpAddr, way: &mut Vec<String>) -> Optio
             way.push("intruder".to_owned());
             return Some(String::new());
         }
-        let ActualTarget::Known(Target::Via(hops)) = &route.target else {
+        let [hop] = route.next_hops() else {
             return None;
         };
-        let [hop] = hops.as_slice() else { return None };
         if hop.link.as_str().starts_with("cali") {
             return Some(hop.link.to_string());
         }
