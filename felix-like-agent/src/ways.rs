@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
-use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{NextHop, Target};
+use crate::actual::ActualRoute;
+use crate::desired::NextHop;
 use crate::links::Links;
 
 /// How a range of addresses is reached.
@@ -150,6 +150,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::actual::ActualTarget;
+    use crate::desired::Target;
     use crate::desired::Route;
     use crate::links::Link;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_agent::actual::{ActualRoute, ActualTarget};
-use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop, Target};
+use caracal_agent::actual::ActualRoute;
+use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop};
 use caracal_agent::ownership::Owner;
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
