@@ -1,10 +1,11 @@
 //! One change of the kernel's state.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
-use caracal_model::net::Cidr;
+use caracal_model::net::{Cidr, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 
 use crate::actual::{ActualRoute, ActualTarget};
@@ -12,7 +13,7 @@ use crate::desired::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};
 use crate::nat::Nat;
 
 /// One change of the kernel's state.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Create a tunnel device, up.
     AddTunnel(Tunnel),
@@ -70,6 +71,25 @@ impl Op {
 }
 
 impl Op {
+    /// True for what is told the kernel by rtnetlink.
+    #[must_use]
+    pub const fn is_netlink(&self) -> bool {
+        !matches!(
+            self,
+            Self::WriteSysctl(..) | Self::PutNat(_) | Self::DeleteNat
+        )
+    }
+
+    /// The destination, of changes of routes.
+    #[must_use]
+    pub const fn prefix(&self) -> Option<Prefix> {
+        match self {
+            Self::AddRoute(route) | Self::ReplaceRoute(route) => Some(route.prefix),
+            Self::DeleteRoute(route) => Some(route.prefix),
+            _ => None,
+        }
+    }
+
     /// True for changes of routes and of what they lead through.
     #[must_use]
     pub const fn is_route(&self) -> bool {
@@ -82,6 +102,17 @@ impl Op {
                 | Self::ReplaceObject(_)
                 | Self::DeleteObject(_)
         )
+    }
+}
+
+impl Hash for Op {
+    /// By what is changed: there may be a great many changes of routes, and what they change them to tells few apart.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+        match self.prefix() {
+            Some(prefix) => prefix.hash(state),
+            None => self.to_string().hash(state),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::future::poll_fn;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
 use super::framing::{self, HEADER};
@@ -84,9 +84,30 @@ impl Writer {
     /// Puts a message behind those that wait; true = now they have to be sent.
     pub(super) fn push(&mut self, request: Request) -> bool {
         self.sequence = self.sequence.wrapping_add(1);
-        self.waiting += 1;
         self.last = self.buffer.len();
         request.emit(&mut self.buffer, self.sequence);
+        self.counted()
+    }
+
+    /// The same with a message whose body is written in its place. One that cannot be written does not wait.
+    pub(super) fn compose<E>(
+        &mut self,
+        (kind, flags): (u16, u16),
+        body: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let sequence = self.sequence.wrapping_add(1);
+        let start = framing::begin(&mut self.buffer, kind, NLM_F_REQUEST | flags, sequence);
+        if let Err(error) = body(&mut self.buffer) {
+            self.buffer.truncate(start);
+            return Err(error);
+        }
+        framing::finish(&mut self.buffer, start);
+        (self.sequence, self.last) = (sequence, start);
+        Ok(self.counted())
+    }
+
+    fn counted(&mut self) -> bool {
+        self.waiting += 1;
         self.waiting == self.most || self.buffer.len() >= OCTETS
     }
 

@@ -19,6 +19,7 @@ mod prober;
 mod read;
 mod reconciler;
 mod retry;
+mod routes;
 mod sysctl;
 pub mod table;
 mod uninstall;

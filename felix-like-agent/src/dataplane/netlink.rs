@@ -116,7 +116,11 @@ impl Request {
                 datagram.resize(start + length.next_multiple_of(4), 0);
                 message.serialize(&mut datagram[start..start + length]);
             }
-            Message::Raw { kind, body } => framing::emit(datagram, kind, flags, sequence, &body),
+            Message::Raw { kind, body } => {
+                let start = framing::begin(datagram, kind, flags, sequence);
+                datagram.extend_from_slice(&body);
+                framing::finish(datagram, start);
+            }
         }
     }
 }
@@ -211,21 +215,6 @@ impl Netlink {
     /// The socket for changes.
     pub(super) const fn writer(&mut self) -> &mut Writer {
         &mut self.writer
-    }
-
-    /// Sends messages in order; the answers are in the same order. A refused message does not stop those behind it.
-    pub(super) async fn batch(
-        &mut self,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
-        let mut results = Vec::with_capacity(requests.len());
-        for request in requests {
-            if self.writer.push(request) {
-                results.append(&mut self.writer.flush().await?);
-            }
-        }
-        results.append(&mut self.writer.flush().await?);
-        Ok(results)
     }
 
     /// Everything of a kind that the crates do not know, as messages with their headers.

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use caracal_model::net::Family;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
-use super::framing::{self, HEADER};
+use super::framing::{self, HEADER, attribute};
 use super::netlink::{Message, Netlink, NetlinkError, Request};
+use super::routes;
 use super::write::EncodeError;
 use crate::actual::ActualObject;
 use crate::desired::{NextHop, NextHopObject};
@@ -28,9 +30,6 @@ const DEVICE: u16 = 5;
 const GATEWAY: u16 = 6;
 /// Attributes of a plain way out through a gateway; an object with another one is not of our kind.
 const PLAIN: [u16; 3] = [ID, DEVICE, GATEWAY];
-/// `AF_INET` and `AF_INET6`.
-const INET: u8 = 2;
-const INET6: u8 = 10;
 
 /// Makes an object, or changes ours.
 pub(super) fn put(
@@ -41,17 +40,13 @@ pub(super) fn put(
     let NextHopObject { id, protocol, hop } = object;
     let no_device = || EncodeError::NoDevice(hop.link.clone());
     let device = links.by_name(hop.link.as_str()).ok_or_else(no_device)?;
-    let family = match hop.gateway {
-        Some(IpAddr::V6(_)) => INET6,
-        _ => INET,
-    };
-    let mut body = header(family, *protocol, if hop.onlink { ONLINK } else { 0 });
+    let family = hop.gateway.map_or(Family::Ipv4, Family::of);
+    let flags = if hop.onlink { ONLINK } else { 0 };
+    let mut body = header(routes::address_family(family), *protocol, flags);
     attribute(&mut body, ID, &id.to_ne_bytes());
     attribute(&mut body, DEVICE, &device.index.to_ne_bytes());
-    match hop.gateway {
-        Some(IpAddr::V4(gateway)) => attribute(&mut body, GATEWAY, &gateway.octets()),
-        Some(IpAddr::V6(gateway)) => attribute(&mut body, GATEWAY, &gateway.octets()),
-        None => {}
+    if let Some(gateway) = hop.gateway {
+        routes::address(&mut body, GATEWAY, gateway);
     }
     let how = if replace { NLM_F_REPLACE } else { NLM_F_EXCL };
     Ok(raw(NEW, NLM_F_CREATE | how, body))
@@ -66,7 +61,7 @@ pub(super) fn delete(id: u32) -> Request {
 
 /// Makes an object without a device, by which it is found out whether the kernel has such objects.
 pub(super) fn blackhole(id: u32, protocol: u8) -> Request {
-    let mut body = header(INET, protocol, 0);
+    let mut body = header(routes::address_family(Family::Ipv4), protocol, 0);
     attribute(&mut body, ID, &id.to_ne_bytes());
     attribute(&mut body, BLACKHOLE, &[]);
     raw(NEW, NLM_F_CREATE | NLM_F_EXCL, body)
@@ -76,14 +71,6 @@ fn header(family: u8, protocol: u8, flags: u32) -> Vec<u8> {
     let mut body = vec![family, 0, protocol, 0];
     body.extend(flags.to_ne_bytes());
     body
-}
-
-fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    // A value is an address at most.
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    body.extend(length.to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
 }
 
 const fn raw(kind: u16, flags: u16, body: Vec<u8>) -> Request {

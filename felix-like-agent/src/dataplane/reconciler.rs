@@ -14,13 +14,12 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::hints::{self, Listener};
-use super::monitor::Monitor;
 use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
-use super::{chain, probe, read, sysctl, write};
+use super::{chain, monitor, probe, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::{Desired, IPIP_DEVICE, problem};
 use crate::diff::{Phase, conflicts, diff, is_on_device};
@@ -150,7 +149,7 @@ pub struct Reconciler {
     /// Rings when our NAT rules, or chains that may stand in their way, have changed.
     nat_bell: Arc<Notify>,
     /// Held for their tasks.
-    _monitor: (Monitor, Vec<Listener>),
+    _listeners: Vec<Listener>,
     /// `routeRefreshInterval` as of the last pass; zero = never.
     refresh: Duration,
     kernel: KernelSupport,
@@ -240,7 +239,7 @@ impl Reconciler {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
-        let monitor = Monitor::start(Arc::clone(&bell), netlink.port())?;
+        let monitor = monitor::start(Arc::clone(&bell), netlink.port())?;
         let listeners = [
             hints::objects(Arc::clone(&bell), netlink.port()),
             hints::sysctls(Arc::clone(&bell)),
@@ -262,7 +261,7 @@ impl Reconciler {
             bell,
             nat_bell,
             // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
-            _monitor: (monitor, listeners.into_iter().flatten().collect()),
+            _listeners: listeners.into_iter().flatten().chain([monitor]).collect(),
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
@@ -525,18 +524,19 @@ impl Reconciler {
             failures += self.note(&[op], &results, total, revision);
             links = read::links(&self.netlink).await?;
         }
-        let mut batch = Vec::new();
-        for op in rest {
-            match op {
-                Op::WriteSysctl(..) | Op::PutNat(_) | Op::DeleteNat => {
-                    failures += self.flush(&mut batch, &links, total, revision).await?;
-                    let result = self.outside_netlink(&op).await;
-                    failures += self.note(&[op], &[result], total, revision);
-                }
-                op => batch.push(op),
-            }
+        // Runs of what is netlink's, each change of something else between them.
+        let mut rest = rest.as_slice();
+        while !rest.is_empty() {
+            let run = rest.iter().take_while(|op| op.is_netlink()).count();
+            let (ops, behind) = rest.split_at(run.max(1));
+            let results = if run > 0 {
+                write::send(&mut self.netlink, ops, &links).await?
+            } else {
+                vec![self.outside_netlink(&ops[0]).await]
+            };
+            failures += self.note(ops, &results, total, revision);
+            rest = behind;
         }
-        failures += self.flush(&mut batch, &links, total, revision).await?;
         if total > LOGGED {
             tracing::info!(
                 rev = revision,
@@ -551,21 +551,6 @@ impl Reconciler {
     /// A device that is unwanted goes last; one that is made anew goes first.
     fn is_recreated(&self, name: &IfName) -> bool {
         !self.unwanted.contains_key(name)
-    }
-
-    async fn flush(
-        &mut self,
-        batch: &mut Vec<Op>,
-        links: &Links,
-        total: usize,
-        revision: i64,
-    ) -> Result<usize, NetlinkError> {
-        if batch.is_empty() {
-            return Ok(0);
-        }
-        let ops = std::mem::take(batch);
-        let results = write::send(&mut self.netlink, &ops, links).await?;
-        Ok(self.note(&ops, &results, total, revision))
     }
 
     async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {

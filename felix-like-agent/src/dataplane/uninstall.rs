@@ -9,7 +9,6 @@ use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use super::nat::NatWriter;
 use super::netlink::{Message, Netlink, NetlinkError, Request};
 use super::originals::Originals;
-use super::write::judge;
 use super::{chain, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::IPIP_DEVICE;
@@ -115,11 +114,9 @@ impl Uninstall {
             }
             Removal::Op(op) => op,
         };
-        match write::request(op, &self.actual.links) {
-            Some(Ok(request)) => Ok(judge(op, Some(self.netlink.send(request).await?))),
-            Some(Err(error)) => Ok(Err(error.to_string())),
-            None => Ok(Ok(())),
-        }
+        let links = &self.actual.links;
+        let results = write::send(&mut self.netlink, std::slice::from_ref(op), links).await?;
+        Ok(results.into_iter().next().unwrap_or(Ok(())))
     }
 }
 
