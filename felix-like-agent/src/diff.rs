@@ -14,9 +14,7 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{
-    Desired, PlannedRoute, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem,
-};
+use crate::desired::{Desired, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
@@ -113,6 +111,30 @@ pub fn unused_objects(actual: &Actual, ownership: &crate::ownership::Ownership) 
     Objects::of(&nothing, actual, &BTreeSet::new(), &BTreeSet::new()).unused(actual, &[])
 }
 
+/// Those that will be left so by these changes of routes, which lead none through an object.
+#[must_use]
+pub fn unused_objects_after(
+    ops: &[Op],
+    actual: &Actual,
+    ownership: &crate::ownership::Ownership,
+) -> Vec<Op> {
+    let mut actual = actual.clone();
+    for op in ops {
+        let key = match op {
+            Op::ReplaceRoute(route) => route.key(),
+            Op::DeleteRoute(route) => route.key(),
+            _ => continue,
+        };
+        if let Some(there) = actual.routes.get_mut(&key) {
+            there.retain(|there| match op {
+                Op::DeleteRoute(route) => there != route,
+                _ => there.tos != 0,
+            });
+        }
+    }
+    unused_objects(&actual, ownership)
+}
+
 /// Foreign objects in the place of wanted ones; they win (see [`crate::ownership`]).
 #[must_use]
 pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
@@ -133,10 +155,13 @@ pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
             ));
         }
     }
-    for planned in desired.routes.values() {
+    for (_, planned, there) in routes_by_key(desired, actual) {
+        let (Some(planned), Some(there)) = (planned, there) else {
+            continue;
+        };
         // However it leads there.
         let right = |r: &ActualRoute| r.satisfies(&planned.route);
-        if let RouteState::Foreign(other) = route_state(desired, &planned.route, actual, right) {
+        if let RouteState::Foreign(other) = route_state(desired, there, right) {
             let reason = format!(
                 "a route of another program (protocol {}) has this prefix and metric {}; it stays and ours ({}) is not written; remove it if ours is the right one",
                 other.protocol, other.metric, planned.route.target,
@@ -236,16 +261,31 @@ enum RouteState<'a> {
     Foreign(&'a ActualRoute),
 }
 
-fn route_state<'a>(
-    desired: &Desired,
-    route: &Route,
+/// Planned routes and those of the kernel, by their keys.
+fn routes_by_key<'a>(
+    desired: &'a Desired,
     actual: &'a Actual,
-    right: impl Fn(&ActualRoute) -> bool,
-) -> RouteState<'a> {
+) -> impl Iterator<
+    Item = (
+        RouteKey,
+        Option<&'a PlannedRoute>,
+        Option<&'a [ActualRoute]>,
+    ),
+> {
+    let planned = desired.routes.values().map(|p| (p.route.key(), p));
     let there = actual
         .routes
-        .get(&route.key())
-        .map_or(&[][..], Vec::as_slice);
+        .iter()
+        .map(|(key, all)| (*key, all.as_slice()));
+    side_by_side(planned, there)
+}
+
+/// How a wanted route stands, given those with its key.
+fn route_state<'a>(
+    desired: &Desired,
+    there: &'a [ActualRoute],
+    right: impl Fn(&ActualRoute) -> bool,
+) -> RouteState<'a> {
     let mut same_key = there.iter().filter(|r| r.tos == 0).peekable();
     if same_key.peek().is_none() {
         return RouteState::Missing;
@@ -365,12 +405,7 @@ impl Ops<'_> {
         // Nearly all routes are as they should be, nearly always: what follows looks at the rest.
         let mut wanted: Vec<&PlannedRoute> = Vec::new();
         let mut there: Vec<&[ActualRoute]> = Vec::new();
-        let planned = self.desired.routes.values().map(|p| (p.route.key(), p));
-        let held = actual
-            .routes
-            .iter()
-            .map(|(key, all)| (*key, all.as_slice()));
-        for (_, planned, routes) in side_by_side(planned, held) {
+        for (_, planned, routes) in routes_by_key(self.desired, actual) {
             if let (Some(planned), Some([only])) = (planned, routes)
                 && objects.is_right(&planned.route, only)
             {
@@ -403,7 +438,9 @@ impl Ops<'_> {
                 continue;
             }
             let right = |there: &ActualRoute| objects.is_right(route, there);
-            match route_state(self.desired, route, actual, right) {
+            let there = actual.routes.get(&route.key());
+            let there = there.map_or(&[][..], Vec::as_slice);
+            match route_state(self.desired, there, right) {
                 RouteState::Missing => self.puts.push(Op::AddRoute(objects.lower(route))),
                 RouteState::Wrong => self.puts.push(Op::ReplaceRoute(objects.lower(route))),
                 RouteState::Right | RouteState::Foreign(_) => {}

@@ -151,8 +151,8 @@ mod tests {
 
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::desired::Target;
     use crate::desired::Route;
+    use crate::desired::Target;
     use crate::links::Link;
 
     fn links() -> Links {

@@ -52,7 +52,7 @@ pub(crate) struct Config {
     pub(crate) pool_v6: Option<PoolDefaults>,
     /// `CLUSTER_TYPE`.
     pub(crate) cluster_type: Option<String>,
-    /// `CARACAL_NEXTHOP_OBJECTS`: `auto` = where the kernel has them.
+    /// `CARACAL_NEXTHOP_OBJECTS`: where the kernel has them, unless it is `off`.
     pub(crate) next_hop_objects: bool,
     /// `FELIX_*` by the FelixConfiguration key in lower case; wins over the datastore.
     pub(crate) felix: BTreeMap<String, String>,
@@ -264,7 +264,7 @@ impl Config {
             },
             cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
             felix: felix(vars),
-            next_hop_objects: objects.unwrap_or(false),
+            next_hop_objects: objects.unwrap_or(true),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,

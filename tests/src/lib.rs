@@ -7,6 +7,7 @@
 pub mod calico;
 pub mod kernel;
 pub mod loss;
+pub mod next_hops;
 pub mod stack;
 pub mod uninstall;
 

@@ -9,6 +9,7 @@ use caracal_lab::{Lab, wait, wait_for};
 use caracal_model::Family;
 use caracal_tests::calico::{dress, forget, with_protocol};
 use caracal_tests::loss::{Probes, count};
+use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, two_blocks};
 use caracal_tests::stack::Stack;
 use caracal_tests::uninstall::{Life, live};
 use caracal_tests::{
@@ -138,6 +139,45 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
             }
         },
     );
+}
+
+/// Routes to one node share a next-hop object on `tunl0`, which moves with the mode and back, and no packet is lost.
+#[test]
+fn next_hop_objects_lead_through_tunl0() {
+    in_ipip_kernel("next_hop_objects_lead_through_tunl0", || {
+        use caracal_lab::ip::RouteKind::{Direct, Ipip};
+        let lab = up_text(&two_blocks("ipip-always"), "ipip-always", "e2e-ipipo");
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        if !kernel_has_them(&lab) {
+            return;
+        }
+        let others = caracals(&lab).len() - 1;
+        let objects = (others, others * BLOCKS);
+        await_seen(&lab, objects);
+        let routes = ip_route(&lab, "node1");
+        println!("{routes}");
+        let through = tunnelled(&routes);
+        let on_objects = through
+            .iter()
+            .filter(|l| l.contains(" nhid ") && l.contains(" onlink"));
+        assert_eq!(on_objects.count(), others * BLOCKS, "{routes}");
+        let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
+        probes.after(500);
+        for (mode, kind) in [("Never", Direct), ("Always", Ipip)] {
+            set_pool_modes(&lab, mode, "Never");
+            for node in caracals(&lab) {
+                let seen = || count(&lab, &node, kind);
+                let all = |n: &usize| *n == others * BLOCKS;
+                wait_for(60 * SECOND, "the other mode", seen, all).unwrap_or_else(|e| {
+                    panic!("{node}: {e}\n{}", lab.folder().log_tail(&node, 40))
+                });
+            }
+            await_seen(&lab, objects);
+            probes.after(500);
+        }
+        probes.assert_none_lost("IPIP → none → IPIP through next-hop objects");
+    });
 }
 
 /// Every mode after the other under traffic, and each packet arrives. The first change finds node2 asleep, without

@@ -1,17 +1,15 @@
-//! Next-hop objects end to end: from plain routes to objects, changes of mode and a killed node meanwhile, and back to
-//! plain routes, under a thousand datagrams a second between each pair of pods, of which none may be lost.
+//! Next-hop objects end to end: as a node starts, to plain routes and back to objects, changes of mode and a killed node
+//! meanwhile, and to plain routes again, under a thousand datagrams a second between each pair of pods, of which none may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
-
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use caracal_lab::ip::RouteKind;
 use caracal_lab::{Lab, wait_until};
 use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RouteMonitor, count};
+use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, set, two_blocks};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, binary, caracals, exit_code, possible,
-    set_pool_modes, up,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, possible,
+    set_pool_modes, up_text,
 };
 
 const RING: [(&str, &str); 3] = [
@@ -19,19 +17,6 @@ const RING: [(&str, &str); 3] = [
     ("node2/p1", "node3/p1"),
     ("node3/p1", "node1/p1"),
 ];
-
-/// What the lab starts as `caracal` from now on has this setting.
-fn set(lab: &Lab, setting: &str) {
-    let place = lab.folder().bin().join("caracal");
-    let program = format!(
-        "#!/bin/sh\nexport CARACAL_NEXTHOP_OBJECTS={setting}\nexec {} \"$@\"\n",
-        binary().display()
-    );
-    let draft = lab.folder().bin().join(".caracal.new");
-    fs::write(&draft, program).unwrap();
-    fs::set_permissions(&draft, PermissionsExt::from_mode(0o755)).unwrap();
-    fs::rename(&draft, &place).unwrap();
-}
 
 fn restart_all(lab: &mut Lab, probes: &Probes, next_hops: &str) {
     for node in caracals(lab) {
@@ -52,32 +37,6 @@ fn restart_all(lab: &mut Lab, probes: &Probes, next_hops: &str) {
     await_settled(lab);
 }
 
-/// Objects of ours on a node, and routes of ours that lead through one, as `ip` sees them.
-fn seen(lab: &Lab, node: &str) -> (usize, usize) {
-    let lines = |words: &str| -> Vec<String> {
-        let text = try_run(lab, node, words).unwrap();
-        text.lines().map(str::to_owned).collect()
-    };
-    let objects = lines("ip nexthop list protocol 80").len();
-    let routes = lines("ip route show proto 80");
-    let through = routes.iter().filter(|r| r.contains(" nhid ")).count();
-    (objects, through)
-}
-
-fn await_seen(lab: &Lab, wanted: (usize, usize)) {
-    for node in caracals(lab) {
-        wait_until(
-            60 * SECOND,
-            "objects and routes through them",
-            || match seen(lab, &node) {
-                seen if seen == wanted => Ok(()),
-                seen => Err(format!("{node}: {seen:?}, not {wanted:?}")),
-            },
-        )
-        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(&node, 60)));
-    }
-}
-
 fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
     for node in caracals(lab) {
         wait_until(60 * SECOND, "the other mode", || {
@@ -91,48 +50,53 @@ fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
 }
 
 #[test]
-fn from_plain_routes_to_objects_and_back_under_traffic() {
-    if !possible("from_plain_routes_to_objects_and_back_under_traffic", &[]) {
+fn from_objects_to_plain_routes_and_back_under_traffic() {
+    if !possible("from_objects_to_plain_routes_and_back_under_traffic", &[]) {
         return;
     }
-    let mut lab = up("full-mesh", "nexthops");
+    let mut lab = up_text(&two_blocks("full-mesh"), "full-mesh", "nexthops");
     await_settled(&lab);
     assert_full_matrix(&lab);
-    if try_run(&lab, "node1", "ip nexthop list").is_err() {
-        println!("skipped: this kernel has no next-hop objects");
+    if !kernel_has_them(&lab) {
         return;
     }
+    // Two other nodes, each with its blocks.
+    let (objects, plain) = ((2, 2 * BLOCKS), (0, 0));
+    await_seen(&lab, objects);
     let monitors: Vec<_> = caracals(&lab)
         .iter()
         .map(|n| RouteMonitor::start(&lab, n))
         .collect();
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
+    set(&lab, "off");
+    restart_all(&mut lab, &probes, "plain");
+    await_seen(&lab, plain);
     set(&lab, "auto");
     restart_all(&mut lab, &probes, "objects");
-    await_seen(&lab, (2, 2));
+    await_seen(&lab, objects);
     told(&lab);
 
     set_pool_modes(&lab, "Never", "Always");
-    await_count(&lab, RouteKind::Vxlan, 2);
-    await_seen(&lab, (2, 2));
+    await_count(&lab, RouteKind::Vxlan, 2 * BLOCKS);
+    await_seen(&lab, objects);
     told(&lab);
     lab.kill9_node("node1").unwrap();
     probes.after(500);
     lab.restart_node("node1").unwrap();
     await_settled(&lab);
-    await_seen(&lab, (2, 2));
+    await_seen(&lab, objects);
     set_pool_modes(&lab, "Never", "Never");
-    await_count(&lab, RouteKind::Direct, 2);
-    await_seen(&lab, (2, 2));
+    await_count(&lab, RouteKind::Direct, 2 * BLOCKS);
+    await_seen(&lab, objects);
 
     set(&lab, "off");
     restart_all(&mut lab, &probes, "plain");
-    await_seen(&lab, (0, 0));
+    await_seen(&lab, plain);
     probes.after(500);
-    probes.assert_none_lost("plain → objects → VXLAN → kill -9 → host-gw → plain");
+    probes.assert_none_lost("objects → plain → objects → VXLAN → kill -9 → host-gw → plain");
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("plain → objects → plain");
+        monitor.assert_nothing_deleted("objects → plain → objects → plain");
     }
     assert_full_matrix(&lab);
 }

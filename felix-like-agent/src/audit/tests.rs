@@ -161,8 +161,16 @@ impl Case {
             .clone()
     }
 
-    /// Routes lead through next-hop objects, and the kernel is in step.
+    /// Routes lead through next-hop objects, and the kernel is in step. Node `b` has a second block, for which it gets one.
     fn through_objects(&mut self) {
+        self.world.block("10.244.1.64/26", "b", &[]);
+        affinity(
+            &mut self.world,
+            "10.244.1.64/26",
+            "b",
+            AffinityState::Confirmed,
+        );
+        self.settle();
         self.desired.objects = true;
         for op in diff(&self.desired, &self.actual, Phase::Synced) {
             apply(&mut self.actual, &op).unwrap();

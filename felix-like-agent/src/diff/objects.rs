@@ -1,7 +1,8 @@
 //! Next-hop objects: one for each way to another machine, shared by all routes that go that way. What leads where is
 //! the plan's; here it is only decided which object stands for which way, from what the kernel holds now.
 //!
-//! Objects of ours that are there keep their numbers, whatever process made them. When everything that goes through an
+//! Objects of ours that are there keep their numbers, whatever process made them. New ones are made for ways that several
+//! routes go: for a single route an object would be one message more and save none. When everything that goes through an
 //! object is to go another way, the object is changed, in one message, instead of the routes. An object goes once no
 //! route leads through it, because the kernel deletes an object's routes with it; and never while a route of somebody
 //! else's does.
@@ -19,6 +20,17 @@ use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
 /// The direction of a next hop; `onlink` is no part of it.
 type Way<'a> = (IpAddr, &'a IfName);
+
+/// Routes that a way has at least when an object is made for it.
+pub(super) const SHARED: usize = 2;
+
+/// A way that has no object yet.
+struct Wanted<'a> {
+    /// One of the routes that go it.
+    route: &'a Route,
+    /// How many they are.
+    routes: usize,
+}
 
 /// Which object stands for which way.
 pub(super) struct Objects<'a> {
@@ -69,13 +81,15 @@ impl<'a> Objects<'a> {
         if !desired.objects {
             return objects;
         }
-        let mut wanted: HashMap<Way<'a>, &'a Route> = HashMap::new();
+        let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::new();
         for planned in desired.routes.values() {
             let Some(way) = way(&planned.route.target) else {
                 continue;
             };
             if !blocked.contains(way.1) {
-                wanted.entry(way).or_insert(&planned.route);
+                let route = &planned.route;
+                let wanted = wanted.entry(way).or_insert(Wanted { route, routes: 0 });
+                wanted.routes += 1;
             }
         }
         for id in objects.idle.clone() {
@@ -90,11 +104,13 @@ impl<'a> Objects<'a> {
         if !wanted.is_empty() && !objects.idle.is_empty() {
             objects.change(desired, actual, kept, &mut wanted);
         }
-        let new: BTreeMap<Way<'_>, &Route> = wanted.into_iter().collect();
-        for (way, route) in new {
+        wanted.retain(|_, wanted| wanted.routes >= SHARED);
+        let new: BTreeMap<Way<'_>, Wanted<'_>> = wanted.into_iter().collect();
+        for (way, wanted) in new {
             let id = objects.free(way);
             objects.ids.insert(way, id);
-            objects.puts.extend(object(id, route).map(Op::AddObject));
+            let object = object(id, wanted.route);
+            objects.puts.extend(object.map(Op::AddObject));
         }
         objects
     }
@@ -105,7 +121,7 @@ impl<'a> Objects<'a> {
         desired: &'a Desired,
         actual: &'a Actual,
         kept: &BTreeSet<RouteKey>,
-        wanted: &mut HashMap<Way<'a>, &'a Route>,
+        wanted: &mut HashMap<Way<'a>, Wanted<'a>>,
     ) {
         let mut next: BTreeMap<u32, Option<Way<'a>>> = BTreeMap::new();
         for route in actual.all_routes() {
@@ -128,10 +144,11 @@ impl<'a> Objects<'a> {
             let same_family = hop
                 .and_then(way_of)
                 .is_some_and(|(gateway, _)| gateway.is_ipv4() == way.0.is_ipv4());
-            if same_family && let Some(route) = wanted.remove(&way) {
+            if same_family && let Some(wanted) = wanted.remove(&way) {
                 self.ids.insert(way, id);
                 self.idle.remove(&id);
-                self.puts.extend(object(id, route).map(Op::ReplaceObject));
+                let object = object(id, wanted.route);
+                self.puts.extend(object.map(Op::ReplaceObject));
             }
         }
     }

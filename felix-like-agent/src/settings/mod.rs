@@ -109,7 +109,7 @@ pub struct Settings {
     pub mtu_interfaces: InterfacePattern,
     /// Time between full comparisons without cause (`routeRefreshInterval`); zero = never.
     pub route_refresh: Duration,
-    /// Routes with one gateway lead through next-hop objects where the kernel has them (`CARACAL_NEXTHOP_OBJECTS`; not a
+    /// Routes that share a gateway lead through next-hop objects where the kernel has them (`CARACAL_NEXTHOP_OBJECTS`; not a
     /// setting of Calico's).
     pub objects: bool,
     /// Routes are written (`routeSyncDisabled: false`).

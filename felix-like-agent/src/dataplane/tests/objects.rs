@@ -1,6 +1,10 @@
 //! Routes through next-hop objects: sharing, repair, adoption, changes in one message, the way there and back, and
 //! objects of others.
 
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::Child;
+
 use super::*;
 use crate::dataplane::Uninstall;
 use crate::ownership::Ownership;
@@ -40,20 +44,72 @@ fn entries() -> Vec<(&'static str, &'static str, String)> {
         block("10.244.1.0/26", "b"),
         block("10.244.2.0/26", "b"),
         block("10.244.3.0/26", "c"),
+        block("10.244.4.0/26", "c"),
     ]
 }
 
-const LEARNED: [(&str, &str); 3] = [
+const LEARNED: [(&str, &str); 4] = [
     ("10.244.1.0/26", "10.0.0.2"),
     ("10.244.2.0/26", "10.0.0.2"),
     ("10.244.3.0/26", "10.0.0.3"),
+    ("10.244.4.0/26", "10.0.0.3"),
 ];
 
 const WANTED: &str = "10.244.1.0/26 nhid N via 10.0.0.2 dev eth0 proto 80 onlink
 10.244.2.0/26 nhid N via 10.0.0.2 dev eth0 proto 80 onlink
 10.244.3.0/26 nhid N via 10.0.0.3 dev eth0 proto 80 onlink
+10.244.4.0/26 nhid N via 10.0.0.3 dev eth0 proto 80 onlink
 blackhole 10.244.0.0/26 proto 80 metric 1000000
 ";
+
+/// `ip monitor` for routes and objects, from before until after what it is to see.
+struct Monitor {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Monitor {
+    async fn start() -> Self {
+        let file = std::env::temp_dir().join(format!("caracal-monitor-{}", std::process::id()));
+        let child = Command::new("ip")
+            .args(["-o", "monitor", "route", "nexthop"])
+            .stdout(File::create(&file).unwrap())
+            .spawn()
+            .unwrap();
+        let monitor = Self { child, file };
+        // It listens once it tells of something.
+        let look = || {
+            sh("ip nexthop add id 6 blackhole proto static; ip nexthop del id 6");
+            monitor.text()
+        };
+        wait_for("the monitor", LIMIT, look, |seen| seen.contains("id 6 ")).await;
+        monitor
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.file).unwrap()
+    }
+
+    /// All that it has seen until now, without what was done to try it.
+    async fn seen(&self) -> String {
+        sh("ip nexthop add id 7 blackhole proto static; ip nexthop del id 7");
+        let last = |seen: &str| seen.contains("Deleted id 7 ");
+        wait_for("the end", LIMIT, || self.text(), last).await;
+        let text = self.text();
+        let tried = |l: &&str| l.contains("id ") && l.contains(" blackhole ");
+        let lines = text.lines().filter(|l| !tried(l));
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
 
 async fn up() -> Node {
     lab();
@@ -139,10 +195,12 @@ fn a_node_that_moves_is_one_message() {
         }
         let node = up().await;
         let (before, made) = (node.settled().await.applied, ids());
+        let monitor = Monitor::start().await;
         node.learn(&[
             ("10.244.1.0/26", "10.0.0.9"),
             ("10.244.2.0/26", "10.0.0.9"),
-            ("10.244.3.0/26", "10.0.0.3"),
+            LEARNED[2],
+            LEARNED[3],
         ]);
         let moved = WANTED.replace("10.0.0.2", "10.0.0.9");
         wait_for("both routes", LIMIT, routes, |seen| seen == moved).await;
@@ -150,19 +208,58 @@ fn a_node_that_moves_is_one_message() {
         let status = node.settled().await;
         assert_eq!(status.applied - before, 1, "one change for both routes");
         assert_eq!(ids(), made);
+        let seen = monitor.seen().await;
+        assert!(!seen.contains("Deleted"), "{seen}");
+        let objects = seen
+            .lines()
+            .filter(|l| l.contains("proto 80") && l.starts_with("id "));
+        assert_eq!(objects.count(), 1, "{seen}");
         // Only one of two goes elsewhere: the other one keeps its object.
         node.learn(&[
             ("10.244.1.0/26", "10.0.0.3"),
             ("10.244.2.0/26", "10.0.0.9"),
-            ("10.244.3.0/26", "10.0.0.3"),
+            LEARNED[2],
+            LEARNED[3],
         ]);
         let parted = moved.replacen("10.0.0.9", "10.0.0.3", 1);
         wait_for("one route", LIMIT, routes, |seen| seen == parted).await;
+        assert_eq!(ids(), made);
         // And when nothing leads there any more, the object goes.
-        node.learn(&[LEARNED[2], ("10.244.1.0/26", "10.0.0.3")]);
+        node.learn(&[LEARNED[2], LEARNED[3], ("10.244.1.0/26", "10.0.0.3")]);
         let count = || ids().len().to_string();
         wait_for("one object", LIMIT, count, |seen| seen == "1").await;
     });
+}
+
+/// A way of a single route has no object, as long as it has none already.
+#[test]
+fn an_object_is_made_for_the_second_route() {
+    in_namespace(
+        "objects::an_object_is_made_for_the_second_route",
+        || async {
+            if !possible() {
+                return;
+            }
+            lab();
+            let node = Node::start_with(&entries(), true);
+            let lines: Vec<&str> = WANTED.lines().collect();
+            let black = lines[4];
+            let plain = |line: &str| line.replace("nhid N ", "");
+            let of = |lines: &[&str]| format!("{}\n{black}\n", lines.join("\n"));
+            let first = plain(lines[0]);
+            for (learned, wanted, objects) in [
+                (&LEARNED[..1], of(&[&first]), 0),
+                (&LEARNED[..2], of(&lines[..2]), 1),
+                (&LEARNED[..1], of(&lines[..1]), 1),
+            ] {
+                node.learn(learned);
+                wait_for("routes", LIMIT, routes, |seen| seen == wanted).await;
+                assert_eq!(node.settled().await.problems, []);
+                node.assert_quiet().await;
+                assert_eq!(ids().len(), objects);
+            }
+        },
+    );
 }
 
 #[test]
@@ -179,11 +276,7 @@ fn from_plain_routes_to_objects_and_back_nothing_is_deleted() {
             let plain = WANTED.replace("nhid N ", "");
             wait_for("plain", LIMIT, routes, |seen| seen == plain).await;
             node.settled().await;
-            let mut monitor = Command::new("ip")
-                .args(["-o", "monitor", "route", "nexthop"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let monitor = Monitor::start().await;
             for (objects, wanted) in [(true, WANTED), (false, plain.as_str())] {
                 node = node.restarted(objects).await;
                 wait_for("the other form", LIMIT, routes, |seen| seen == wanted).await;
@@ -194,12 +287,9 @@ fn from_plain_routes_to_objects_and_back_nothing_is_deleted() {
                 assert_eq!(status.problems, []);
                 node.assert_quiet().await;
             }
-            monitor.kill().unwrap();
-            let seen = monitor.wait_with_output().unwrap().stdout;
-            let seen = String::from_utf8(seen).unwrap();
-            // Without the one that is made to see whether that can be done.
-            let deleted = |l: &&str| l.contains("Deleted") && !l.contains("blackhole");
-            let deleted: Vec<&str> = seen.lines().filter(deleted).collect();
+            let seen = monitor.seen().await;
+            let deleted = seen.lines().filter(|l| l.contains("Deleted"));
+            let deleted: Vec<&str> = deleted.collect();
             // Two objects, once nothing led through them.
             assert_eq!(deleted.len(), 2, "{seen}");
             assert!(deleted.iter().all(|l| l.contains("Deleted id ")), "{seen}");
@@ -250,12 +340,12 @@ fn agent_5_objects_of_others_are_untouched() {
             wait_for("the other object", LIMIT, left, |seen| seen == one).await;
             assert_eq!(foreign(), before);
             node.end().await;
-            let uninstall = Uninstall::look(&Ownership::default()).await.unwrap();
+            let uninstall = Uninstall::look(&Ownership::default(), None).await.unwrap();
             uninstall.remove().await.unwrap();
             assert_eq!(left(), one, "a route of somebody else's would go with it");
             assert!(sh("ip route show 198.51.100.0/24").contains("via 10.0.0."));
             sh("ip route del 198.51.100.0/24");
-            let uninstall = Uninstall::look(&Ownership::default()).await.unwrap();
+            let uninstall = Uninstall::look(&Ownership::default(), None).await.unwrap();
             for (removal, result) in uninstall.remove().await.unwrap() {
                 assert_eq!(result, Ok(()), "{removal}");
             }
@@ -289,25 +379,47 @@ fn a_mode_change_replaces_objects_in_both_families() {
                 pool("p6", "fd00:10:244::/48", ""),
                 block("10.244.1.0/26", "a"),
                 block("10.244.2.0/26", "b"),
+                block("10.244.3.0/26", "b"),
                 block("fd00:10:244:2::/122", "b"),
+                block("fd00:10:244:3::/122", "b"),
             ];
             let mut node = Node::start_with(&entries, true);
             node.learn(&[
                 ("10.244.2.0/26", "10.0.0.2"),
+                ("10.244.3.0/26", "10.0.0.2"),
                 ("fd00:10:244:2::/122", "fd00:a::2"),
+                ("fd00:10:244:3::/122", "fd00:a::2"),
             ]);
             let ways = || {
-                sh(
-                    "(ip route show 10.244.2.0/26; ip -6 route show fd00:10:244:2::/122) | sed 's/nhid [0-9]*/nhid N/; s/ onlink.*//; s/ proto 80//; s/ metric [0-9]*//; s/ *$//'",
-                )
+                let shown = sh(
+                    "for p in 10.244.2.0/26 10.244.3.0/26; do ip route show $p; done
+                    for p in fd00:10:244:2::/122 fd00:10:244:3::/122; do ip -6 route show $p; done",
+                );
+                let way = |line: &str| {
+                    let words: Vec<&str> = line.split(' ').collect();
+                    let through = if words[1] == "nhid" {
+                        words[3..7].join(" ")
+                    } else {
+                        line.to_owned()
+                    };
+                    format!("{} {through}\n", words[0])
+                };
+                shown.lines().map(way).collect::<String>()
             };
-            let direct = "10.244.2.0/26 nhid N via 10.0.0.2 dev eth0
-fd00:10:244:2::/122 nhid N via fd00:a::2 dev eth0
+            let direct = "10.244.2.0/26 via 10.0.0.2 dev eth0
+10.244.3.0/26 via 10.0.0.2 dev eth0
+fd00:10:244:2::/122 via fd00:a::2 dev eth0
+fd00:10:244:3::/122 via fd00:a::2 dev eth0
 ";
-            let vxlan = "10.244.2.0/26 nhid N via 10.244.2.1 dev vxlan.calico
-fd00:10:244:2::/122 nhid N via fd00:10:244:2::1 dev vxlan-v6.calico
+            let vxlan = "10.244.2.0/26 via 10.244.2.1 dev vxlan.calico
+10.244.3.0/26 via 10.244.2.1 dev vxlan.calico
+fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
+fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
 ";
             wait_for("direct", LIMIT, ways, |seen| seen == direct).await;
+            node.settled().await;
+            let made = ids();
+            assert_eq!(made.len(), 2);
             for (mode, wanted) in [(r#","vxlanMode":"Always""#, vxlan), ("", direct)] {
                 for (name, cidr) in [("p4", "10.244.0.0/16"), ("p6", "fd00:10:244::/48")] {
                     let (kind, name, value) = pool(name, cidr, mode);
@@ -321,6 +433,8 @@ fd00:10:244:2::/122 nhid N via fd00:10:244:2::1 dev vxlan-v6.calico
                 wait_for("objects and devices", LIMIT, rest, |seen| seen == expected).await;
                 let status = node.settled().await;
                 assert_eq!(status.problems, []);
+                // Changed, not made anew: one message for all routes of a node.
+                assert_eq!(ids(), made);
             }
         },
     );
