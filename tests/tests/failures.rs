@@ -8,7 +8,7 @@ use caracal_lab::state::PodState;
 use caracal_lab::{Lab, wait_for, wait_until};
 use caracal_model::snapshot::Problem;
 use caracal_model::{Family, Prefix};
-use caracal_tests::kernel::{agents_state, nft, run, try_run};
+use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::stack::{either, late_pool, on_each_stack, on_each_stack_of, speaks};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, caracals, example};
@@ -146,8 +146,10 @@ fn damage_of(lab: &Lab, family: Family, before: &str) {
         // And with it every interface's own switch.
         Family::Ipv6 => "sysctl -q net.ipv6.conf.all.forwarding=0",
     };
+    let what = format!("ip {flag} route flush proto 80");
+    flush_routes(lab, "node1", flag, "proto 80");
+    await_repair(lab, "node1", &what, before);
     for damage in [
-        &format!("ip {flag} route flush proto 80"),
         &format!("ip link del {device}"),
         &format!("ip link set {device} down"),
         &format!("ip {flag} addr flush dev {device} scope global"),
@@ -166,7 +168,7 @@ fn damage_of(lab: &Lab, family: Family, before: &str) {
         &format!("ip {flag} route show table main proto kernel"),
     );
     let flush = format!("ip {flag} route flush table main");
-    run(lab, "node1", &flush);
+    flush_routes(lab, "node1", flag, "table main");
     let connected = connected.lines();
     let connected = connected.map(|l| format!("ip {flag} route replace {l} proto kernel"));
     put_back(lab, "node1", &connected.collect::<Vec<_>>());

@@ -1,8 +1,8 @@
 //! Next-hop objects: one for each way to another machine, shared by all routes that go that way. What leads where is
 //! the plan's; here it is only decided which object stands for which way, from what the kernel holds now.
 //!
-//! Objects of ours that are there keep their numbers, whatever process made them. New ones are made for ways that several
-//! routes go: for a single route an object would be one message more and save none. When everything that goes through an
+//! Objects of ours that are there keep their numbers, whatever process made them. They stand for ways that several routes
+//! go: for a single route an object would be one message more and save none. When everything that goes through an
 //! object is to go another way, the object is changed, in one message, instead of the routes. An object goes once no
 //! route leads through it, because the kernel deletes an object's routes with it; and never while a route of somebody
 //! else's does.
@@ -21,10 +21,11 @@ use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 /// The direction of a next hop; `onlink` is no part of it.
 type Way<'a> = (IpAddr, &'a IfName);
 
-/// Routes that a way has at least when an object is made for it.
+/// Routes that a way has at least when an object stands for it. It depends on the plan alone, so that after any damage the
+/// kernel is as it was.
 pub(super) const SHARED: usize = 2;
 
-/// A way that has no object yet.
+/// A way that wants an object.
 struct Wanted<'a> {
     /// One of the routes that go it.
     route: &'a Route,
@@ -92,6 +93,7 @@ impl<'a> Objects<'a> {
                 wanted.routes += 1;
             }
         }
+        wanted.retain(|_, wanted| wanted.routes >= SHARED);
         for id in objects.idle.clone() {
             let hop = ours(id).and_then(|object| object.hop.as_ref());
             if let Some(way) = hop.and_then(way_of)
@@ -104,7 +106,6 @@ impl<'a> Objects<'a> {
         if !wanted.is_empty() && !objects.idle.is_empty() {
             objects.change(desired, actual, kept, &mut wanted);
         }
-        wanted.retain(|_, wanted| wanted.routes >= SHARED);
         let new: BTreeMap<Way<'_>, Wanted<'_>> = wanted.into_iter().collect();
         for (way, wanted) in new {
             let id = objects.free(way);

@@ -536,18 +536,14 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
         if planned.route.target.links().any(blocked) {
             continue;
         }
-        // By an object where that is wanted, and not by one where it is not; for a single route one that is there stays.
+        // By an object where that is wanted, and not by one where it is not.
         let target = &planned.route.target;
-        let possible = desired.objects && matches!(target.hops(), [hop] if hop.gateway.is_some());
         let same_way = |p: &&PlannedRoute| p.route.target.same_way(target);
-        let shared = desired.routes.values().filter(same_way).count() >= objects::SHARED;
-        let right = |r: &ActualRoute| {
-            let form = match r.object() {
-                Some(_) => possible,
-                None => !(possible && shared),
-            };
-            r.satisfies(&planned.route) && form
-        };
+        let by_object = desired.objects
+            && matches!(target.hops(), [hop] if hop.gateway.is_some())
+            && desired.routes.values().filter(same_way).count() >= objects::SHARED;
+        let right =
+            |r: &ActualRoute| r.satisfies(&planned.route) && r.object().is_some() == by_object;
         let there = actual.routes.get(&planned.route.key());
         match route_state(desired, there.map_or(&[][..], Vec::as_slice), right) {
             RouteState::Right | RouteState::Foreign(_) => {}
