@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
-use crate::actual::ActualRoute;
-use crate::desired::NextHop;
+use crate::actual::{ActualRoute, ActualTarget};
+use crate::desired::{NextHop, Target};
 use crate::links::Links;
 
 /// How a range of addresses is reached.
@@ -80,9 +80,8 @@ impl Ways {
             .collect();
         routes.sort_by_key(|route| (route.prefix, route.metric));
         for route in routes {
-            match route.next_hops() {
-                // By next-hop objects or not.
-                hops @ [_, ..] => {
+            match &route.target {
+                ActualTarget::Known(Target::Via(hops)) => {
                     if let Some(way) = best(links, hops, route.metric) {
                         ways.offer(route.prefix, Some(way));
                     }
@@ -150,9 +149,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::actual::ActualTarget;
     use crate::desired::Route;
-    use crate::desired::Target;
     use crate::links::Link;
 
     fn links() -> Links {
@@ -180,6 +177,7 @@ mod tests {
             protocol: 4,
             target: Target::via(Some(via.parse().unwrap()), &link.into(), false),
             mtu: None,
+            source: None,
         })
     }
 

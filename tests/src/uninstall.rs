@@ -90,8 +90,7 @@ pub fn live(life: &Life<'_>) {
         lab.await_node(&node)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     }
-    let nodes = caracals(&lab);
-    let pods: Vec<PodState> = nodes.iter().flat_map(|node| pods(&lab, node)).collect();
+    let pods = pods(&lab, "node1");
     for pod in &pods {
         lab.cni("ADD", pod)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));

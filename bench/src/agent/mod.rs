@@ -4,4 +4,3 @@ pub mod cluster;
 pub mod install;
 pub mod minimal;
 pub mod plan;
-mod ratios;
