@@ -46,6 +46,7 @@ E2E := \
   paths \
   wire \
   settings \
+  next_hops \
 
 .PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
 

@@ -20,7 +20,8 @@ pub struct Runs {
     pub failures: Vec<String>,
 }
 
-fn median<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
+/// The middle one of values, or the upper one of two.
+pub fn median<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }

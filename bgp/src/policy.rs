@@ -10,7 +10,7 @@ use std::fmt;
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
-use crate::attrs::PathAttrs;
+use crate::attrs::{AsPath, PathAttrs, SegmentKind};
 use crate::types::{AnyCommunity, Asn};
 
 /// A named filter. Filters of a peer run in order; the first verdict wins.
@@ -54,6 +54,13 @@ pub enum Condition {
     Community(AnyCommunity),
     /// The AS path starts with these numbers.
     AsPathPrefix(Vec<Asn>),
+    /// These numbers stand in the AS path, side by side; a set counts as each of its members.
+    AsPath {
+        /// The numbers; never empty but for a whole path.
+        asns: Vec<Asn>,
+        /// Where they stand.
+        place: PathPlace,
+    },
     /// The BGP next hop lies inside the prefix.
     NextHop(Prefix),
     /// The other side is of this kind.
@@ -65,6 +72,42 @@ pub enum Condition {
     Interface(String),
     /// LOCAL_PREF is present and equals this.
     LocalPref(u32),
+}
+
+/// Where in an AS path numbers stand; for its start there is [`Condition::AsPathPrefix`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PathPlace {
+    /// Somewhere.
+    Anywhere,
+    /// At its end: the last number is the origin.
+    End,
+    /// They are all of it.
+    Whole,
+}
+
+impl PathPlace {
+    /// True when the numbers stand there.
+    fn holds(self, path: &AsPath, asns: &[Asn]) -> bool {
+        let elements: Vec<&[Asn]> = path
+            .segments()
+            .flat_map(|(kind, asns)| match kind {
+                SegmentKind::Sequence => asns.chunks(1),
+                SegmentKind::Set => asns.chunks(asns.len().max(1)),
+            })
+            .collect();
+        let at = |start: usize| {
+            let run = elements.get(start..start + asns.len());
+            run.is_some_and(|run| run.iter().zip(asns).all(|(one, asn)| one.contains(asn)))
+        };
+        let Some(last) = elements.len().checked_sub(asns.len()) else {
+            return false;
+        };
+        match self {
+            Self::Anywhere => (0..=last).any(at),
+            Self::End => at(last),
+            Self::Whole => last == 0 && at(0),
+        }
+    }
 }
 
 /// A destination with a range of lengths: matches every prefix inside `prefix` whose length lies in
@@ -225,6 +268,7 @@ impl Condition {
             }
             Self::Community(community) => attrs.has_community(*community),
             Self::AsPathPrefix(asns) => attrs.as_path.starts_with(asns),
+            Self::AsPath { asns, place } => place.holds(&attrs.as_path, asns),
             Self::NextHop(prefix) => attrs.next_hop.is_some_and(|hop| prefix.contains(hop)),
             Self::PeerKind(kind) => route.peer == *kind,
             Self::Source(source) => route.source == *source,

@@ -36,8 +36,6 @@ pub struct ActualRoute {
     pub target: ActualTarget,
     /// MTU metric.
     pub mtu: Option<u32>,
-    /// Source of this machine's own packets (`src`).
-    pub source: Option<IpAddr>,
 }
 
 impl ActualRoute {
@@ -60,7 +58,6 @@ impl ActualRoute {
                 protocol: self.protocol,
                 target: target.clone(),
                 mtu: self.mtu,
-                source: self.source,
             }),
             _ => None,
         }
@@ -76,15 +73,23 @@ impl ActualRoute {
             && self.key() == wanted.key()
             && self.protocol == wanted.protocol
             && self.mtu == wanted.mtu
-            && self.source == wanted.source
     }
 
     /// The next hops; empty for blackholes and foreign kinds.
     #[must_use]
     pub fn next_hops(&self) -> &[NextHop] {
         match &self.target {
-            ActualTarget::Known(Target::Via(hops)) => hops,
-            _ => &[],
+            ActualTarget::Known(target) => target.hops(),
+            ActualTarget::Other(_) => &[],
+        }
+    }
+
+    /// The next-hop object that it leads through.
+    #[must_use]
+    pub const fn object(&self) -> Option<u32> {
+        match self.target {
+            ActualTarget::Known(Target::Object(id, _)) => Some(id),
+            _ => None,
         }
     }
 
@@ -107,9 +112,17 @@ impl From<Route> for ActualRoute {
             protocol: route.protocol,
             target: ActualTarget::Known(route.target),
             mtu: route.mtu,
-            source: route.source,
         }
     }
+}
+
+/// A next-hop object of the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActualObject {
+    /// Kernel protocol.
+    pub protocol: u8,
+    /// The way; `None` for kinds that we never make (groups, blackholes, …).
+    pub hop: Option<NextHop>,
 }
 
 /// A neighbour of the kernel's.
@@ -128,6 +141,8 @@ pub struct Actual {
     pub links: Links,
     /// Routes of the main table by key, in the kernel's order.
     pub routes: BTreeMap<RouteKey, Vec<ActualRoute>>,
+    /// Next-hop objects by number.
+    pub objects: BTreeMap<u32, ActualObject>,
     /// Neighbours.
     pub neighbours: BTreeMap<NeighbourKey, ActualNeighbour>,
     /// FDB entries of VXLAN devices with a destination.
@@ -169,13 +184,24 @@ impl Actual {
         })
     }
 
-    /// What is left when a device goes: its routes, neighbours, FDB entries and addresses go with it.
+    /// What is left when an object goes: its routes go with it.
+    pub fn remove_object(&mut self, id: u32) {
+        self.objects.remove(&id);
+        self.routes.retain(|_, routes| {
+            routes.retain(|r| r.object() != Some(id));
+            !routes.is_empty()
+        });
+    }
+
+    /// What is left when a device goes: its next-hop objects, routes, neighbours, FDB entries and addresses go with it.
     pub fn remove_link(&mut self, name: &IfName) {
         self.links.remove(name.as_str());
         self.routes.retain(|_, routes| {
             routes.retain(|r| !r.next_hops().iter().any(|hop| hop.link == *name));
             !routes.is_empty()
         });
+        let on = |object: &ActualObject| object.hop.as_ref().is_some_and(|h| h.link == *name);
+        self.objects.retain(|_, object| !on(object));
         self.neighbours.retain(|key, _| key.link != *name);
         self.fdb.retain(|key, _| key.link != *name);
     }
@@ -200,7 +226,6 @@ mod tests {
                 protocol: 80,
                 target: Target::via(None, &link.into(), false),
                 mtu: None,
-                source: None,
             }));
         }
         let link = |text: &str| {

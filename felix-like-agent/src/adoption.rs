@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use caracal_model::names::IfName;
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
-use crate::desired::{Desired, RouteKey, vxlan_device};
+use crate::desired::{Desired, RouteKey, Target, vxlan_device};
 use crate::diff::{Phase, conflicts, diff};
 use crate::op::Op;
 use crate::ownership::{Owner, PROTOCOL_BIRD, is_tunnel_device};
@@ -248,7 +248,7 @@ fn fate_of(desired: &Desired, route: &ActualRoute, ops: &[Op]) -> (Fate, String)
                 "inside a pool, but not by a way that only Calico writes; remove it by hand if it is stale"
                     .to_owned(),
             ),
-            None if planned.is_some_and(|p| Some(&p.route) == route.known().as_ref()) => {
+            None if planned.is_some_and(|p| route.satisfies(&p.route)) => {
                 (Fate::Adopted, "as wanted".to_owned())
             }
             None => (Fate::Left, "it carries packets as it is".to_owned()),
@@ -300,16 +300,21 @@ pub fn hand_back(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
         let Some(mut new) = route.known() else {
             continue;
         };
+        // Neither BIRD nor Felix knows next-hop objects.
+        let object = route.object().is_some();
+        if object {
+            new.target = Target::Via(new.target.hops().to_vec());
+        }
         let is_birds = |link: &str| match is_tunnel_device(link) {
             true => ipip_is_birds && link != vxlan_device(new.prefix.family()),
             false => true,
         };
         let to_nodes = route.next_hops().iter().all(|hop| hop.gateway.is_some());
-        let links = new.target.links();
-        if route.protocol != ROUTE_PROTOCOL
-            || !to_nodes
-            || !links.into_iter().all(|l| is_birds(l.as_str()))
-        {
+        let all_birds = new.target.links().all(|l| is_birds(l.as_str()));
+        if route.protocol != ROUTE_PROTOCOL || !to_nodes || !all_birds {
+            if object && route.protocol == ROUTE_PROTOCOL {
+                puts.push(Op::ReplaceRoute(new));
+            }
             continue;
         }
         new.protocol = PROTOCOL_BIRD;

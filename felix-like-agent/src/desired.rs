@@ -65,6 +65,36 @@ impl NextHop {
     }
 }
 
+impl fmt::Display for NextHop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(gateway) = self.gateway {
+            write!(f, "via {gateway} ")?;
+        }
+        write!(f, "dev {}", self.link)?;
+        if self.onlink {
+            f.write_str(" onlink")?;
+        }
+        Ok(())
+    }
+}
+
+/// A next-hop object: a way that many routes share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHopObject {
+    /// The kernel's key.
+    pub id: u32,
+    /// Kernel protocol: who made it.
+    pub protocol: u8,
+    /// The way.
+    pub hop: NextHop,
+}
+
+impl fmt::Display for NextHopObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} proto {}", self.id, self.hop, self.protocol)
+    }
+}
+
 /// Where a route leads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
@@ -72,6 +102,8 @@ pub enum Target {
     Blackhole,
     /// At least one next hop, sorted; more = equal-cost multipath.
     Via(Vec<NextHop>),
+    /// One next hop, by the next-hop object with this number. Plans have no such targets: the diff decides.
+    Object(u32, NextHop),
 }
 
 impl Target {
@@ -85,49 +117,43 @@ impl Target {
         }])
     }
 
-    /// True when both lead the same way.
+    /// The next hops; none for a blackhole.
+    #[must_use]
+    pub fn hops(&self) -> &[NextHop] {
+        match self {
+            Self::Blackhole => &[],
+            Self::Via(hops) => hops,
+            Self::Object(_, hop) => std::slice::from_ref(hop),
+        }
+    }
+
+    /// True when both lead the same way, by an object or not.
     #[must_use]
     pub fn same_way(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Blackhole, Self::Blackhole) => true,
-            (Self::Via(a), Self::Via(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_way(b))
-            }
-            _ => false,
-        }
+        let (a, b) = (self.hops(), other.hops());
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.same_way(b))
     }
 
     /// The devices, in order.
     pub fn links(&self) -> impl Iterator<Item = &IfName> {
-        match self {
-            Self::Blackhole => &[],
-            Self::Via(hops) => hops.as_slice(),
-        }
-        .iter()
-        .map(|hop| &hop.link)
+        self.hops().iter().map(|hop| &hop.link)
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Blackhole => f.write_str("blackhole"),
-            Self::Via(hops) => {
-                for (i, hop) in hops.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(" nexthop ")?;
-                    }
-                    if let Some(gateway) = hop.gateway {
-                        write!(f, "via {gateway} ")?;
-                    }
-                    write!(f, "dev {}", hop.link)?;
-                    if hop.onlink {
-                        f.write_str(" onlink")?;
-                    }
-                }
-                Ok(())
-            }
+            Self::Blackhole => return f.write_str("blackhole"),
+            Self::Via(_) => {}
+            Self::Object(id, _) => write!(f, "nhid {id} ")?,
         }
+        for (i, hop) in self.hops().iter().enumerate() {
+            if i > 0 {
+                f.write_str(" nexthop ")?;
+            }
+            hop.fmt(f)?;
+        }
+        Ok(())
     }
 }
 
@@ -144,8 +170,6 @@ pub struct Route {
     pub target: Target,
     /// MTU of the path, when it differs from the device's.
     pub mtu: Option<u32>,
-    /// Source of this machine's own packets that nobody bound to an address; `None` = the kernel chooses.
-    pub source: Option<IpAddr>,
 }
 
 impl Route {
@@ -166,11 +190,7 @@ impl fmt::Display for Route {
             "{} {} proto {} metric {}",
             self.prefix, self.target, self.protocol, self.metric
         )?;
-        if let Some(mtu) = self.mtu {
-            write!(f, " mtu {mtu}")?;
-        }
-        self.source
-            .map_or(Ok(()), |source| write!(f, " src {source}"))
+        self.mtu.map_or(Ok(()), |mtu| write!(f, " mtu {mtu}"))
     }
 }
 
@@ -326,6 +346,8 @@ pub struct Desired {
     /// sends: a route of ours that leads there already stays as it is; the planned one, if any, is written only
     /// where there is none.
     pub held: BTreeMap<Prefix, IpAddr>,
+    /// Routes with one gateway lead through next-hop objects.
+    pub objects: bool,
     /// Tunnel devices by name.
     pub tunnels: BTreeMap<IfName, Tunnel>,
     /// Permanent neighbours.

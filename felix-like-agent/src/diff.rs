@@ -2,9 +2,10 @@
 //! neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
 mod held;
+mod objects;
 mod side_by_side;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,12 +14,11 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{
-    Desired, PlannedRoute, Route, RouteKey, RouteKind, Tunnel, TunnelKind, problem,
-};
+use crate::desired::{Desired, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
+use objects::Objects;
 use side_by_side::side_by_side;
 
 /// How sure we are that what is not desired is unwanted.
@@ -101,6 +101,40 @@ pub fn removal(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<
     ops
 }
 
+/// Next-hop objects of ours that no route leads through: what is left of them once routes are handed back.
+#[must_use]
+pub fn unused_objects(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<Op> {
+    let nothing = Desired {
+        ownership: ownership.clone(),
+        ..Desired::default()
+    };
+    Objects::of(&nothing, actual, &BTreeSet::new(), &BTreeSet::new()).unused(actual, &[])
+}
+
+/// Those that will be left so by these changes of routes, which lead none through an object.
+#[must_use]
+pub fn unused_objects_after(
+    ops: &[Op],
+    actual: &Actual,
+    ownership: &crate::ownership::Ownership,
+) -> Vec<Op> {
+    let mut actual = actual.clone();
+    for op in ops {
+        let key = match op {
+            Op::ReplaceRoute(route) => route.key(),
+            Op::DeleteRoute(route) => route.key(),
+            _ => continue,
+        };
+        if let Some(there) = actual.routes.get_mut(&key) {
+            there.retain(|there| match op {
+                Op::DeleteRoute(route) => there != route,
+                _ => there.tos != 0,
+            });
+        }
+    }
+    unused_objects(&actual, ownership)
+}
+
 /// Foreign objects in the place of wanted ones; they win (see [`crate::ownership`]).
 #[must_use]
 pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
@@ -121,8 +155,13 @@ pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
             ));
         }
     }
-    for planned in desired.routes.values() {
-        if let RouteState::Foreign(other) = route_state(desired, &planned.route, actual) {
+    for (_, planned, there) in routes_by_key(desired, actual) {
+        let (Some(planned), Some(there)) = (planned, there) else {
+            continue;
+        };
+        // However it leads there.
+        let right = |r: &ActualRoute| r.satisfies(&planned.route);
+        if let RouteState::Foreign(other) = route_state(desired, there, right) {
             let reason = format!(
                 "a route of another program (protocol {}) has this prefix and metric {}; it stays and ours ({}) is not written; remove it if ours is the right one",
                 other.protocol, other.metric, planned.route.target,
@@ -150,10 +189,11 @@ pub(crate) fn is_on_device(op: &Op, mut wanted: impl FnMut(&IfName) -> bool) -> 
 const fn deletion_rank(op: &Op) -> u8 {
     match op {
         Op::DeleteRoute(_) => 0,
-        Op::DeleteFdb(..) => 1,
-        Op::DeleteNeighbour(_) => 2,
-        Op::DeleteAddress(..) => 3,
-        _ => 4,
+        Op::DeleteObject(_) => 1,
+        Op::DeleteFdb(..) => 2,
+        Op::DeleteNeighbour(_) => 3,
+        Op::DeleteAddress(..) => 4,
+        _ => 5,
     }
 }
 
@@ -221,27 +261,42 @@ enum RouteState<'a> {
     Foreign(&'a ActualRoute),
 }
 
-fn route_state<'a>(desired: &Desired, route: &Route, actual: &'a Actual) -> RouteState<'a> {
+/// Planned routes and those of the kernel, by their keys.
+fn routes_by_key<'a>(
+    desired: &'a Desired,
+    actual: &'a Actual,
+) -> impl Iterator<
+    Item = (
+        RouteKey,
+        Option<&'a PlannedRoute>,
+        Option<&'a [ActualRoute]>,
+    ),
+> {
+    let planned = desired.routes.values().map(|p| (p.route.key(), p));
     let there = actual
         .routes
-        .get(&route.key())
-        .map_or(&[][..], Vec::as_slice);
+        .iter()
+        .map(|(key, all)| (*key, all.as_slice()));
+    side_by_side(planned, there)
+}
+
+/// How a wanted route stands, given those with its key.
+fn route_state<'a>(
+    desired: &Desired,
+    there: &'a [ActualRoute],
+    right: impl Fn(&ActualRoute) -> bool,
+) -> RouteState<'a> {
     let mut same_key = there.iter().filter(|r| r.tos == 0).peekable();
     if same_key.peek().is_none() {
         return RouteState::Missing;
     }
-    if there.iter().any(|r| r.satisfies(route)) {
+    if there.iter().any(right) {
         return RouteState::Right;
     }
     // A replacement hits the first one, so all of them must be ours.
     same_key
         .find(|r| desired.ownership.route(r) == Owner::Foreign)
         .map_or(RouteState::Wrong, RouteState::Foreign)
-}
-
-fn is_there(route: &Route, actual: &Actual) -> bool {
-    let there = actual.routes.get(&route.key());
-    there.is_some_and(|there| there.iter().any(|r| r.satisfies(route)))
 }
 
 struct Ops<'a> {
@@ -346,26 +401,33 @@ impl Ops<'_> {
     }
 
     fn routes(&mut self, actual: &Actual) {
+        let mut objects = Objects::of(self.desired, actual, &self.kept, &self.blocked);
         // Nearly all routes are as they should be, nearly always: what follows looks at the rest.
         let mut wanted: Vec<&PlannedRoute> = Vec::new();
         let mut there: Vec<&[ActualRoute]> = Vec::new();
-        let planned = self.desired.routes.values().map(|p| (p.route.key(), p));
-        let held = actual
-            .routes
-            .iter()
-            .map(|(key, all)| (*key, all.as_slice()));
-        for (_, planned, routes) in side_by_side(planned, held) {
+        for (_, planned, routes) in routes_by_key(self.desired, actual) {
             if let (Some(planned), Some([only])) = (planned, routes)
-                && only.satisfies(&planned.route)
+                && objects.is_right(&planned.route, only)
             {
                 continue;
             }
             wanted.extend(planned);
             there.extend(routes);
         }
-        // IPv6 takes a route through a VTEP only once the VTEP itself is on the tunnel's link.
+        // IPv6 takes a way through a VTEP only once the VTEP itself is on the tunnel's link.
         let (vteps, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|p| p.is_vtep());
-        for planned in vteps.into_iter().chain(others) {
+        self.put_routes(vteps, &objects, actual);
+        self.puts.append(&mut objects.puts);
+        self.put_routes(others, &objects, actual);
+        for routes in there {
+            self.sweep(routes, &objects, actual);
+        }
+        let unused = objects.unused(actual, &self.deletes);
+        self.deletes.extend(unused);
+    }
+
+    fn put_routes(&mut self, planned: Vec<&PlannedRoute>, objects: &Objects<'_>, actual: &Actual) {
+        for planned in planned {
             let route = &planned.route;
             if route.target.links().any(|link| self.blocked.contains(link)) {
                 continue;
@@ -375,26 +437,26 @@ impl Ops<'_> {
             {
                 continue;
             }
-            match route_state(self.desired, route, actual) {
-                RouteState::Missing => self.puts.push(Op::AddRoute(route.clone())),
-                RouteState::Wrong => self.puts.push(Op::ReplaceRoute(route.clone())),
+            let right = |there: &ActualRoute| objects.is_right(route, there);
+            let there = actual.routes.get(&route.key());
+            let there = there.map_or(&[][..], Vec::as_slice);
+            match route_state(self.desired, there, right) {
+                RouteState::Missing => self.puts.push(Op::AddRoute(objects.lower(route))),
+                RouteState::Wrong => self.puts.push(Op::ReplaceRoute(objects.lower(route))),
                 RouteState::Right | RouteState::Foreign(_) => {}
             }
-        }
-        for routes in there {
-            self.sweep(routes, actual);
         }
     }
 
     /// Routes of one key, in the kernel's order.
-    fn sweep(&mut self, routes: &[ActualRoute], actual: &Actual) {
+    fn sweep(&mut self, routes: &[ActualRoute], objects: &Objects<'_>, actual: &Actual) {
         let Some(first) = routes.first() else { return };
         if self.kept.contains(&first.key()) {
             return;
         }
         let planned = self.desired.routes.get(&first.prefix);
         let wanted = planned.filter(|p| p.route.metric == first.metric);
-        let exact = wanted.and_then(|p| routes.iter().position(|r| r.satisfies(&p.route)));
+        let exact = wanted.and_then(|p| routes.iter().position(|r| objects.is_right(&p.route, r)));
         let foreign =
             |r: &ActualRoute| r.tos == 0 && self.desired.ownership.route(r) == Owner::Foreign;
         // The one that stays, because it is right or is being replaced.
@@ -413,7 +475,11 @@ impl Ops<'_> {
                 }),
                 // It carries packets until ours is seen in the kernel.
                 Owner::Leftover => match planned {
-                    Some(planned) => is_there(&planned.route, actual),
+                    Some(planned) => {
+                        let there = actual.routes.get(&planned.route.key());
+                        let right = |r: &ActualRoute| objects.is_right(&planned.route, r);
+                        there.is_some_and(|there| there.iter().any(right))
+                    }
                     None => self.desired.ownership.is_certain(route),
                 },
                 Owner::Foreign => false,

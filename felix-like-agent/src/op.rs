@@ -1,18 +1,19 @@
 //! One change of the kernel's state.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
-use caracal_model::net::Cidr;
+use caracal_model::net::{Cidr, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 
 use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, Route, Tunnel};
+use crate::desired::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};
 use crate::nat::Nat;
 
 /// One change of the kernel's state.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Create a tunnel device, up.
     AddTunnel(Tunnel),
@@ -24,6 +25,10 @@ pub enum Op {
     PutNeighbour(NeighbourKey, Mac),
     /// Add or replace a permanent FDB entry.
     PutFdb(FdbKey, IpAddr),
+    /// Make a next-hop object with a number that nobody has. Fails when somebody has it meanwhile.
+    AddObject(NextHopObject),
+    /// Change a next-hop object of ours: every route through it leads there at once.
+    ReplaceObject(NextHopObject),
     /// Add a route where none with its key was seen. Fails when one has come meanwhile, whoever wrote it.
     AddRoute(Route),
     /// Replace the route of ours with the same key.
@@ -34,6 +39,8 @@ pub enum Op {
     PutNat(Box<Nat>),
     /// Delete a route.
     DeleteRoute(ActualRoute),
+    /// Delete a next-hop object that no route leads through.
+    DeleteObject(u32),
     /// Delete an FDB entry.
     DeleteFdb(FdbKey, IpAddr),
     /// Delete a neighbour.
@@ -53,6 +60,7 @@ impl Op {
         matches!(
             self,
             Self::DeleteRoute(_)
+                | Self::DeleteObject(_)
                 | Self::DeleteFdb(..)
                 | Self::DeleteNeighbour(_)
                 | Self::DeleteAddress(..)
@@ -63,13 +71,48 @@ impl Op {
 }
 
 impl Op {
-    /// True for changes of routes.
+    /// True for what is told the kernel by rtnetlink.
+    #[must_use]
+    pub const fn is_netlink(&self) -> bool {
+        !matches!(
+            self,
+            Self::WriteSysctl(..) | Self::PutNat(_) | Self::DeleteNat
+        )
+    }
+
+    /// The destination, of changes of routes.
+    #[must_use]
+    pub const fn prefix(&self) -> Option<Prefix> {
+        match self {
+            Self::AddRoute(route) | Self::ReplaceRoute(route) => Some(route.prefix),
+            Self::DeleteRoute(route) => Some(route.prefix),
+            _ => None,
+        }
+    }
+
+    /// True for changes of routes and of what they lead through.
     #[must_use]
     pub const fn is_route(&self) -> bool {
         matches!(
             self,
-            Self::AddRoute(_) | Self::ReplaceRoute(_) | Self::DeleteRoute(_)
+            Self::AddRoute(_)
+                | Self::ReplaceRoute(_)
+                | Self::DeleteRoute(_)
+                | Self::AddObject(_)
+                | Self::ReplaceObject(_)
+                | Self::DeleteObject(_)
         )
+    }
+}
+
+impl Hash for Op {
+    /// By what is changed: there may be a great many changes of routes, and what they change them to tells few apart.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+        match self.prefix() {
+            Some(prefix) => prefix.hash(state),
+            None => self.to_string().hash(state),
+        }
     }
 }
 
@@ -91,6 +134,9 @@ impl fmt::Display for Op {
                 write!(f, "put neighbour {key} lladdr {}", format_mac(mac))
             }
             Self::PutFdb(key, remote) => write!(f, "put fdb {key} dst {remote}"),
+            Self::AddObject(object) => write!(f, "add nexthop {object}"),
+            Self::ReplaceObject(object) => write!(f, "replace nexthop {object}"),
+            Self::DeleteObject(id) => write!(f, "delete nexthop {id}"),
             Self::AddRoute(route) => write!(f, "add route {route}"),
             Self::ReplaceRoute(route) => write!(f, "replace route {route}"),
             Self::WriteSysctl(path, value) => write!(f, "write sysctl {path} = {value}"),

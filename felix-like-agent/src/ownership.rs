@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use caracal_model::Snapshot;
 use caracal_model::net::{Cidr, Family, Prefix};
 
-use crate::actual::{ActualNeighbour, ActualRoute, ActualTarget};
+use crate::actual::{ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
 use crate::links::Link;
 use crate::settings::{ROUTE_PROTOCOL, Settings};
@@ -22,6 +22,12 @@ use crate::settings::{ROUTE_PROTOCOL, Settings};
 pub const PROTOCOL_BOOT: u8 = 3;
 /// The BIRD daemon.
 pub const PROTOCOL_BIRD: u8 = 12;
+
+/// Numbers of our next-hop objects: far above those that the kernel gives by itself (from 1 on), and above those that
+/// routing daemons count up from.
+pub const FIRST_OBJECT: u32 = 0x4300_0000;
+/// The last of them.
+pub const LAST_OBJECT: u32 = 0x43ff_ffff;
 
 /// Whose an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +147,10 @@ impl Ownership {
         if route.protocol == self.route_protocol || route.protocol == ROUTE_PROTOCOL {
             return Owner::Ours;
         }
+        // Nobody but us and daemons of other kinds leads routes through next-hop objects.
+        if route.object().is_some() {
+            return Owner::Foreign;
+        }
         let Some(link) = route.link().map(caracal_model::names::IfName::as_str) else {
             return self.leftover(route);
         };
@@ -167,7 +177,7 @@ impl Ownership {
         let shape = match &route.target {
             ActualTarget::Known(Target::Blackhole) => !route.prefix.is_host(),
             ActualTarget::Known(Target::Via(hops)) => hops.iter().all(outward),
-            ActualTarget::Other(_) => false,
+            ActualTarget::Known(Target::Object(..)) | ActualTarget::Other(_) => false,
         };
         if in_pool && shape {
             Owner::Leftover
@@ -189,6 +199,14 @@ impl Ownership {
                     .is_some_and(|gateway| self.cluster.nodes.contains(&gateway))
             }),
         }
+    }
+
+    /// True for a next-hop object of ours: protocol, number, and a kind that we make.
+    #[must_use]
+    pub fn object(&self, id: u32, object: &ActualObject) -> bool {
+        object.hop.is_some()
+            && [self.route_protocol, ROUTE_PROTOCOL].contains(&object.protocol)
+            && (FIRST_OBJECT..=LAST_OBJECT).contains(&id)
     }
 
     /// True for one of our tunnel devices: the name and the kind.
@@ -236,7 +254,6 @@ mod tests {
             protocol,
             target: ActualTarget::Known(Target::via(None, &link.into(), false)),
             mtu: None,
-            source: None,
         }
     }
 

@@ -111,7 +111,6 @@ impl TableSettings {
                 false => Target::Via(hops),
             },
             mtu: None,
-            source: None,
         })
     }
 }

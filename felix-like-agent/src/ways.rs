@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
-use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{NextHop, Target};
+use crate::actual::ActualRoute;
+use crate::desired::NextHop;
 use crate::links::Links;
 
 /// How a range of addresses is reached.
@@ -80,8 +80,9 @@ impl Ways {
             .collect();
         routes.sort_by_key(|route| (route.prefix, route.metric));
         for route in routes {
-            match &route.target {
-                ActualTarget::Known(Target::Via(hops)) => {
+            match route.next_hops() {
+                // By next-hop objects or not.
+                hops @ [_, ..] => {
                     if let Some(way) = best(links, hops, route.metric) {
                         ways.offer(route.prefix, Some(way));
                     }
@@ -149,7 +150,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::actual::ActualTarget;
     use crate::desired::Route;
+    use crate::desired::Target;
     use crate::links::Link;
 
     fn links() -> Links {
@@ -177,7 +180,6 @@ mod tests {
             protocol: 4,
             target: Target::via(Some(via.parse().unwrap()), &link.into(), false),
             mtu: None,
-            source: None,
         })
     }
 

@@ -141,6 +141,8 @@ pub struct KernelStatus {
     pub routes: std::collections::BTreeMap<String, usize>,
     /// Tunnel devices that are up.
     pub tunnels: Vec<String>,
+    /// `objects` when routes lead through next-hop objects, else `plain` with the reason.
+    pub next_hops: String,
     /// Backend of NAT rules: `nft`, `iptables-legacy` or `none`.
     pub nat: String,
     /// The paths to other nodes that were measured, sorted by node.

@@ -52,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) pool_v6: Option<PoolDefaults>,
     /// `CLUSTER_TYPE`.
     pub(crate) cluster_type: Option<String>,
+    /// `CARACAL_NEXTHOP_OBJECTS`: where the kernel has them, unless it is `off`.
+    pub(crate) next_hop_objects: bool,
     /// `FELIX_*` by the FelixConfiguration key in lower case; wins over the datastore.
     pub(crate) felix: BTreeMap<String, String>,
     /// Things to tell the operator once.
@@ -228,6 +230,11 @@ impl Config {
                 .map(RouterIdSetting::Literal)
                 .map_err(|_| "expected hash or a dotted quad".to_owned()),
         })?;
+        let objects = env.parse("CARACAL_NEXTHOP_OBJECTS", |text| match text {
+            "auto" => Ok(true),
+            "off" => Ok(false),
+            _ => Err("expected auto or off".to_owned()),
+        })?;
         let v6_pools = env.flag("FELIX_IPV6SUPPORT", true)?;
         let no_pools = env.flag("NO_DEFAULT_POOLS", false)?;
         let ip6 = address_choice(&env, Family::Ipv6)?;
@@ -257,6 +264,7 @@ impl Config {
             },
             cluster_type: env.text("CLUSTER_TYPE").map(str::to_owned),
             felix: felix(vars),
+            next_hop_objects: objects.unwrap_or(true),
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,

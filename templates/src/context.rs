@@ -99,6 +99,12 @@ pub enum ConditionView {
     ExtCommunity { value: String },
     /// Leading AS numbers.
     AsPathPrefix { asns: Vec<u32> },
+    /// AS numbers side by side; `open_start` and `open_end`: others may stand before and behind them.
+    AsPath {
+        asns: Vec<u32>,
+        open_start: bool,
+        open_end: bool,
+    },
     /// Range of the next hop.
     NextHop { prefix: String },
     /// The peer is internal.

@@ -28,6 +28,34 @@ pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
     program::call(Some(&netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
 }
 
+/// `ip route flush`, in so far as it can: it fails at routes through next-hop objects, which are deleted one by one then.
+///
+/// # Panics
+/// When routes cannot be listed.
+pub fn flush_routes(lab: &Lab, node: &str, flag: &str, which: &str) {
+    if try_run(lab, node, &format!("ip {flag} route flush {which}")).is_ok() {
+        return;
+    }
+    let listed = run(lab, node, &format!("ip {flag} route show {which}"));
+    // Next hops of the line before stand further in.
+    for line in listed
+        .lines()
+        .filter(|l| !l.starts_with(char::is_whitespace))
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let kind = ["blackhole", "unreachable", "prohibit"].contains(&words[0]);
+        let metric = words.iter().position(|w| *w == "metric");
+        let mut delete = words[..if kind { 2 } else { 1 }].to_vec();
+        delete.extend(metric.into_iter().flat_map(|at| &words[at..at + 2]));
+        // It may have gone with another one.
+        let _ = try_run(
+            lab,
+            node,
+            &format!("ip {flag} route del {}", delete.join(" ")),
+        );
+    }
+}
+
 /// Feeds a script to `nft -f -` in the namespace of a node.
 ///
 /// # Panics

@@ -90,7 +90,8 @@ pub fn live(life: &Life<'_>) {
         lab.await_node(&node)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     }
-    let pods = pods(&lab, "node1");
+    let nodes = caracals(&lab);
+    let pods: Vec<PodState> = nodes.iter().flat_map(|node| pods(&lab, node)).collect();
     for pod in &pods {
         lab.cni("ADD", pod)
             .unwrap_or_else(|e| panic!("{}", error_chain(&e)));

@@ -68,6 +68,7 @@ fn crates_import_only_what_the_design_allows() {
                 "caracal-model",
                 "caracal-agent",
                 "caracal-bgp",
+                "caracal-datastore",
                 "caracal-lab",
                 "caracal-topologies",
             ],

@@ -6,10 +6,11 @@ use caracal_lab::{Lab, wait, wait_for};
 use caracal_model::Family;
 use caracal_tests::kernel::nft;
 use caracal_tests::loss::{Probes, count};
+use caracal_tests::next_hops::two_blocks;
 use caracal_tests::stack::{Stack, families, on_each_stack, speaks};
 use caracal_tests::uninstall::{Life, caracal, live};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, possible, settled,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, possible, settled,
 };
 
 /// The pool whose mode is changed: in a dual-stack cluster that of IPv6, and IPv4's stays as it is.
@@ -196,10 +197,10 @@ fn uninstall_leaves_the_kernel_as_it_was() {
     if !possible("uninstall_leaves_the_kernel_as_it_was", &["nft", "bridge"]) {
         return;
     }
-    let text = std::fs::read_to_string(example("full-mesh")).unwrap();
-    let text = text.replace(
-        "blockSize: 26",
-        "blockSize: 26\n  vxlanMode: Always\n  natOutgoing: true",
+    // Routes to one node share next-hop objects.
+    let text = two_blocks("full-mesh").replace(
+        "  blockSize: 31",
+        "  blockSize: 31\n  vxlanMode: Always\n  natOutgoing: true",
     );
     std::thread::scope(|scope| {
         for stack in Stack::ALL {
@@ -229,7 +230,7 @@ fn uninstall(stack: Stack, topology: &str) {
         Stack::Ipv6 => (ipv6.to_vec(), of_ipv6.to_vec()),
         Stack::Dual => ([&ipv4[..], &ipv6].concat(), [of_ipv4, of_ipv6].concat()),
     };
-    during.extend(["table inet caracal", "dev cali"]);
+    during.extend(["table inet caracal", "dev cali", " nhid "]);
     live(&Life {
         lab: &stack.lab("mode-uninst"),
         topology,

@@ -1,5 +1,6 @@
 //! `caracal-bench install`: filling an empty table with routes to one next hop, by the agent's writer, by the whole
-//! agent, by BIRD 2's kernel protocol, by a minimal program that batches netlink messages, and by `ip -batch`.
+//! agent, by BIRD 2's kernel protocol, by a minimal program that batches netlink messages, and by `ip -batch`; the first
+//! two and the minimal program with a next-hop object, too.
 //!
 //! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before the clock runs.
 
@@ -13,14 +14,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerOptions, carry_out};
-use caracal_agent::desired::{Route, Target};
+use caracal_agent::desired::{NextHop, NextHopObject, Route, Target};
+use caracal_agent::ownership::FIRST_OBJECT;
+use caracal_agent::settings::Settings;
 use caracal_agent::{Learned, Op};
 use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
 use clap::ValueEnum;
 use tokio::sync::watch;
 
-use super::minimal;
+use super::minimal::{self, Work};
+use super::ratios;
 use crate::dut::cpu_of;
 use crate::lab::{DUT, LINK, Lab};
 use crate::report;
@@ -42,8 +46,11 @@ pub struct InstallArgs {
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Methods.
-    #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects"])]
+    #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects", "caracal-objects", "agent-objects"])]
     methods: Vec<Method>,
+    /// So many routes have a gateway in common, and then an object; 0 = all. For the minimal program and the agent's writer.
+    #[arg(long, default_value_t = 0)]
+    share: u32,
     /// Writes the tables into this Markdown file, too.
     #[arg(long)]
     write: Option<PathBuf>,
@@ -54,6 +61,7 @@ pub struct InstallArgs {
 pub struct InstallOneArgs {
     method: Method,
     routes: u32,
+    share: u32,
     /// For files and sockets.
     dir: PathBuf,
 }
@@ -67,8 +75,12 @@ pub enum Method {
     MinimalObjects,
     /// The agent's writer.
     Caracal,
+    /// The same with next-hop objects.
+    CaracalObjects,
     /// The whole agent: reading the kernel, planning, comparing, writing.
     Agent,
+    /// The same with next-hop objects.
+    AgentObjects,
     /// BIRD 2: a static protocol with all routes, and the kernel protocol.
     Bird2,
     /// `ip -batch`.
@@ -76,48 +88,77 @@ pub enum Method {
 }
 
 impl Method {
-    fn name(self) -> String {
+    /// As on the command line.
+    pub(super) fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |v| v.get_name().to_owned())
     }
 }
 
-#[derive(Clone, Copy)]
-struct Cost {
-    wall: Duration,
-    cpu: Duration,
+/// What an installation takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    /// From the start to the last route.
+    pub(super) wall: Duration,
+    /// Of the process, user and system.
+    pub(super) cpu: Duration,
 }
+
+/// The runs of one method.
+pub(super) type Runs = (Method, Vec<Cost>);
 
 /// Measures all methods by turns and prints.
 pub fn run(args: &InstallArgs) -> Result<()> {
     let dir = std::env::temp_dir().join(format!("caracal-install-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    let result = args.routes.iter().try_for_each(|n| compare(args, *n, &dir));
+    let before = load()?;
+    let sizes = args.routes.iter();
+    let all: Result<Vec<(u32, Vec<Runs>)>> =
+        sizes.map(|n| Ok((*n, compare(args, *n, &dir)?))).collect();
     std::fs::remove_dir_all(&dir)?;
-    result
+    let mut text = ratios::table(&all?);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "\nLoad of the machine (`/proc/loadavg`): {before} before, {} after.",
+        load()?
+    );
+    publish(args, "install-ratios", &text)
 }
 
-fn compare(args: &InstallArgs, routes: u32, dir: &Path) -> Result<()> {
-    let mut all: Vec<(Method, Vec<Cost>)> = args.methods.iter().map(|m| (*m, Vec::new())).collect();
+/// The load averages of one and of five minutes.
+fn load() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/loadavg")?;
+    let words: Vec<&str> = text.split_whitespace().take(2).collect();
+    Ok(words.join(" and "))
+}
+
+fn compare(args: &InstallArgs, routes: u32, dir: &Path) -> Result<Vec<Runs>> {
+    let mut all: Vec<Runs> = args.methods.iter().map(|m| (*m, Vec::new())).collect();
     for _ in 0..args.runs {
         for (method, costs) in &mut all {
-            costs.push(one_in_a_namespace(*method, routes, dir)?);
+            costs.push(one_in_a_namespace(*method, routes, args.share, dir)?);
         }
     }
-    let table = table(&all);
-    println!("\n### install-{routes}\n\n{table}");
+    publish(args, &format!("install-{routes}"), &table(&all))?;
+    Ok(all)
+}
+
+fn publish(args: &InstallArgs, name: &str, table: &str) -> Result<()> {
+    println!("\n### {name}\n\n{table}");
     match &args.write {
-        Some(file) => report::write(file, &format!("install-{routes}"), &table),
+        Some(file) => report::write(file, name, table),
         None => Ok(()),
     }
 }
 
-fn one_in_a_namespace(method: Method, routes: u32, dir: &Path) -> Result<Cost> {
+fn one_in_a_namespace(method: Method, routes: u32, share: u32, dir: &Path) -> Result<Cost> {
     let lab = Lab::new()?;
     let output = Command::new("ip")
         .args(["netns", "exec", &lab.dut()])
         .arg(std::env::current_exe()?)
-        .args(["install-one", &method.name(), &routes.to_string()])
+        .args(["install-one", &method.name()])
+        .args([routes.to_string(), share.to_string()])
         .arg(dir)
         .stderr(Stdio::inherit())
         .output()?;
@@ -133,7 +174,7 @@ fn one_in_a_namespace(method: Method, routes: u32, dir: &Path) -> Result<Cost> {
     }
 }
 
-fn table(all: &[(Method, Vec<Cost>)]) -> String {
+fn table(all: &[Runs]) -> String {
     let mut text = "| method | runs | wall s | CPU s |\n|---|---|---|---|\n".to_owned();
     for (method, costs) in all {
         let times: Vec<_> = costs.iter().map(|c| (c.wall, c.cpu)).collect();
@@ -151,15 +192,20 @@ fn table(all: &[(Method, Vec<Cost>)]) -> String {
 
 /// Measures one method here and prints nanoseconds: wall, CPU.
 pub fn run_one(args: &InstallOneArgs) -> Result<()> {
+    let (routes, share) = (args.routes, args.share);
+    let whole = |cost: Result<Cost>| match share {
+        0 => cost,
+        _ => bail!("{} has one gateway for all routes", args.method.name()),
+    };
     let cost = match args.method {
-        Method::Minimal => own(|| minimal::install(&prefixes(args.routes), index()?, LINK, false)),
-        Method::MinimalObjects => {
-            own(|| minimal::install(&prefixes(args.routes), index()?, LINK, true))
-        }
-        Method::Caracal => caracal(args.routes),
-        Method::Agent => agent(args.routes),
-        Method::Bird2 => bird(args.routes, &args.dir),
-        Method::IpBatch => ip_batch(args.routes, &args.dir),
+        Method::Minimal => minimal(routes, share, false),
+        Method::MinimalObjects => minimal(routes, share, true),
+        Method::Caracal => caracal(routes, share, false),
+        Method::CaracalObjects => caracal(routes, share, true),
+        Method::Agent => whole(agent(routes, false)),
+        Method::AgentObjects => whole(agent(routes, true)),
+        Method::Bird2 => whole(bird(routes, &args.dir)),
+        Method::IpBatch => whole(ip_batch(routes, &args.dir)),
     }?;
     let there = count()?;
     ensure!(
@@ -210,19 +256,52 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
-fn caracal(routes: u32) -> Result<Cost> {
-    let hop = Target::via(Some(LINK.into()), &DEVICE.into(), true);
-    let ops = prefixes(routes).into_iter().map(|prefix| {
-        Op::AddRoute(Route {
+/// The gateway of a route: the first ones of all have the same one, and so on.
+fn gateway(number: u32, share: u32) -> Ipv4Addr {
+    let first = u32::from(LINK);
+    number
+        .checked_div(share)
+        .map_or(LINK, |node| (first + node).into())
+}
+
+fn minimal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
+    let gateways = (0..routes).map(|n| gateway(n, share));
+    let work = Work {
+        routes: prefixes(routes).into_iter().zip(gateways).collect(),
+        device: index()?,
+        objects,
+    };
+    own(|| minimal::install(&work))
+}
+
+fn caracal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
+    let mut ops = Vec::new();
+    let mut id = FIRST_OBJECT;
+    for (number, prefix) in (0..).zip(prefixes(routes)) {
+        let hop = NextHop {
+            gateway: Some(gateway(number, share).into()),
+            link: DEVICE.into(),
+            onlink: true,
+        };
+        if objects && (number == 0 || number.checked_rem(share) == Some(0)) {
+            id += 1;
+            ops.push(Op::AddObject(NextHopObject {
+                id,
+                protocol: PROTOCOL,
+                hop: hop.clone(),
+            }));
+        }
+        ops.push(Op::AddRoute(Route {
             prefix,
             metric: 0,
             protocol: PROTOCOL,
-            target: hop.clone(),
+            target: match objects {
+                true => Target::Object(id, hop),
+                false => Target::Via(vec![hop]),
+            },
             mtu: None,
-            source: None,
-        })
-    });
-    let ops: Vec<Op> = ops.collect();
+        }));
+    }
     let runtime = runtime()?;
     own(|| {
         let done = runtime.block_on(carry_out(ops))?;
@@ -236,7 +315,7 @@ fn caracal(routes: u32) -> Result<Cost> {
     })
 }
 
-fn agent(routes: u32) -> Result<Cost> {
+fn agent(routes: u32, objects: bool) -> Result<Cost> {
     let mut data = Snapshot::default();
     for (name, address) in [("a", DUT), ("b", LINK)] {
         let path = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
@@ -253,9 +332,15 @@ fn agent(routes: u32) -> Result<Cost> {
     let (_gate, gate) = watch::channel(Gate::open());
     let (feed, receiver) = watch::channel(Arc::new(BTreeMap::new()));
     let runtime = runtime()?;
-    let handle = runtime.block_on(async {
-        Reconciler::spawn(ReconcilerOptions::new("a".into()), snapshot, gate, receiver)
-    })?;
+    let options = ReconcilerOptions {
+        settings: Settings {
+            objects,
+            ..Settings::default()
+        },
+        ..ReconcilerOptions::new("a".into())
+    };
+    let handle =
+        runtime.block_on(async { Reconciler::spawn(options, snapshot, gate, receiver) })?;
     let mut status = handle.status();
     let settled = runtime.block_on(async {
         let first = status.wait_for(|s| s.passes > 0 && s.kernel.phase == "synced");

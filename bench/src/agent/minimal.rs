@@ -15,41 +15,46 @@ const NEW_NEXTHOP: u16 = 104;
 /// `NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL`, and `NLM_F_ACK`.
 const FLAGS: u16 = 0x601;
 const ACK: u16 = 4;
-/// The object.
+/// The first of the objects.
 const OBJECT: u32 = 1;
 
-/// Writes a route to each prefix; `object` = through one next-hop object.
-pub fn install(prefixes: &[Prefix], device: u32, gateway: Ipv4Addr, object: bool) -> Result<()> {
+/// What is to be done.
+pub struct Work {
+    /// Destinations with their gateways; routes to one gateway stand together.
+    pub routes: Vec<(Prefix, Ipv4Addr)>,
+    /// Index of the device.
+    pub device: u32,
+    /// Through a next-hop object for each gateway.
+    pub objects: bool,
+}
+
+/// Writes the routes.
+pub fn install(work: &Work) -> Result<()> {
     let socket = open()?;
-    let gateway = gateway.octets();
     let mut buffer = Vec::new();
-    if object {
-        // family, scope, protocol, reserved, RTNH_F_ONLINK
-        let header = [2, 0, 80, 0, 4, 0, 0, 0];
-        let start = begin(&mut buffer, NEW_NEXTHOP, ACK, &header);
-        attribute(&mut buffer, 1, OBJECT.to_ne_bytes());
-        attribute(&mut buffer, 5, device.to_ne_bytes());
-        attribute(&mut buffer, 6, gateway);
-        end(&mut buffer, start);
-        exchange(&socket, &buffer)?;
-    }
-    for batch in prefixes.chunks(BATCH) {
+    let mut object = OBJECT;
+    let mut previous = None;
+    for batch in work.routes.chunks(BATCH) {
         buffer.clear();
-        for (n, prefix) in batch.iter().enumerate() {
+        for (n, (prefix, gateway)) in batch.iter().enumerate() {
             let std::net::IpAddr::V4(address) = prefix.address() else {
                 continue;
             };
+            if work.objects && previous.replace(*gateway) != Some(*gateway) {
+                object += 1;
+                nexthop(&mut buffer, object, work.device, *gateway);
+            }
             let ack = if n + 1 == batch.len() { ACK } else { 0 };
             // family, lengths, tos, table main, protocol, scope, unicast, flags (RTNH_F_ONLINK of the one hop)
-            let onlink = if object { 0 } else { 4 };
+            let onlink = if work.objects { 0 } else { 4 };
             let header = [2, prefix.len(), 0, 0, 254, 80, 0, 1, onlink, 0, 0, 0];
             let start = begin(&mut buffer, NEW_ROUTE, ack, &header);
             attribute(&mut buffer, 1, address.octets());
-            if object {
-                attribute(&mut buffer, 30, OBJECT.to_ne_bytes());
+            if work.objects {
+                attribute(&mut buffer, 30, object.to_ne_bytes());
             } else {
-                attribute(&mut buffer, 4, device.to_ne_bytes());
-                attribute(&mut buffer, 5, gateway);
+                attribute(&mut buffer, 4, work.device.to_ne_bytes());
+                attribute(&mut buffer, 5, gateway.octets());
             }
             end(&mut buffer, start);
         }
@@ -76,6 +81,16 @@ pub fn blackhole(socket: &Socket, prefix: &Prefix) -> Result<()> {
     attribute(&mut buffer, 1, address.octets());
     end(&mut buffer, start);
     exchange(socket, &buffer)
+}
+
+fn nexthop(buffer: &mut Vec<u8>, object: u32, device: u32, gateway: Ipv4Addr) {
+    // family, scope, protocol, reserved, RTNH_F_ONLINK
+    let header = [2, 0, 80, 0, 4, 0, 0, 0];
+    let start = begin(buffer, NEW_NEXTHOP, 0, &header);
+    attribute(buffer, 1, object.to_ne_bytes());
+    attribute(buffer, 5, device.to_ne_bytes());
+    attribute(buffer, 6, gateway.octets());
+    end(buffer, start);
 }
 
 fn begin(buffer: &mut Vec<u8>, kind: u16, ack: u16, header: &[u8]) -> usize {

@@ -4,3 +4,4 @@ pub mod cluster;
 pub mod install;
 pub mod minimal;
 pub mod plan;
+mod ratios;

@@ -109,6 +109,41 @@ fn every_condition_has_a_yes_and_a_no() {
 }
 
 #[test]
+fn numbers_in_an_as_path() {
+    let path = |text: &str| -> Vec<Asn> {
+        let numbers = text.split_whitespace();
+        numbers.map(|number| Asn(number.parse().unwrap())).collect()
+    };
+    let plain = AsPath::sequence(path("1 2 3 2"));
+    let with_set = AsPath::new([
+        crate::attrs::Segment::Sequence(path("1 2")),
+        crate::attrs::Segment::Set(path("7 8")),
+    ]);
+    use PathPlace::{Anywhere, End, Whole};
+    for (aspath, place, asns, expected) in [
+        (&plain, Anywhere, "2 3", true),
+        (&plain, Anywhere, "1 3", false),
+        (&plain, Anywhere, "2", true),
+        (&plain, Anywhere, "9", false),
+        (&plain, Anywhere, "1 2 3 2 1", false),
+        (&plain, End, "2", true),
+        (&plain, End, "3", false),
+        (&plain, End, "3 2", true),
+        (&plain, Whole, "1 2 3 2", true),
+        (&plain, Whole, "1 2 3", false),
+        (&with_set, End, "2 8", true),
+        (&with_set, End, "7", true),
+        (&with_set, Anywhere, "7 8", false),
+        (&with_set, Whole, "1 2 7", true),
+        (&AsPath::default(), Whole, "", true),
+        (&AsPath::default(), Anywhere, "1", false),
+    ] {
+        let seen = place.holds(aspath, &path(asns));
+        assert_eq!(seen, expected, "{asns} {place:?} {aspath}");
+    }
+}
+
+#[test]
 fn what_a_route_does_not_have_does_not_match() {
     let attrs = PathAttrs::default();
     let route = RouteView {

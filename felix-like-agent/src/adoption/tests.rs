@@ -18,7 +18,6 @@ fn route(prefix: &str, protocol: u8, metric: u32, target: Target) -> Route {
         protocol,
         target,
         mtu: None,
-        source: None,
     }
 }
 

@@ -106,6 +106,10 @@ codes! {
         "if the agent does not delete it by itself, look for CRL-K001 and at the log",
     PathNotPlanned "CRL-R005" Error 10 "BGP has a best path that the agent has not planned for"
         "restart the node, and report this",
+    NextHopMissing "CRL-H001" Error 10 "a next-hop object is missing or leads elsewhere than planned"
+        "if the agent does not put it by itself, look for CRL-K001 and at the log",
+    NextHopLeftover "CRL-H002" Warning 60 "no route leads through a next-hop object of ours"
+        "if the agent does not delete it by itself, look for CRL-K001 and at the log",
     DeviceMissing "CRL-T001" Error 10 "a tunnel device is missing"
         "if the agent does not make it by itself, look for CRL-K001 and at the log",
     DeviceWrong "CRL-T002" Error 10 "a tunnel device is not made as planned, or is down"

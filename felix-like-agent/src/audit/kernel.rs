@@ -120,6 +120,16 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
             let seen = format!("the FDB is to send {key} to {remote}, and {there}");
             (Code::FdbMissing, key.to_string(), seen)
         }
+        Op::AddObject(object) | Op::ReplaceObject(object) => (
+            Code::NextHopMissing,
+            object.id.to_string(),
+            format!("the kernel has no next-hop object {object}"),
+        ),
+        Op::DeleteObject(id) => (
+            Code::NextHopLeftover,
+            id.to_string(),
+            format!("the kernel has next-hop object {id}, which no route leads through"),
+        ),
         Op::AddRoute(route) => (
             Code::RouteMissing,
             route.prefix.to_string(),

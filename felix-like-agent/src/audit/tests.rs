@@ -10,11 +10,13 @@ use caracal_model::net::Prefix;
 
 use super::*;
 use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, RouteKey, Target, problem};
+use crate::desired::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target, problem};
+use crate::diff::tests::apply;
 use crate::diff::{Phase, diff};
 use crate::links::Link;
+use crate::op::Op;
+use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
-use crate::testing::apply;
 
 const VXLAN: &str = "vxlan.calico";
 
@@ -145,7 +147,6 @@ impl Case {
             protocol: 4,
             target: ActualTarget::Known(Target::Blackhole),
             mtu: None,
-            source: None,
         };
         self.actual.routes.insert(key, vec![route]);
     }
@@ -158,6 +159,22 @@ impl Case {
             .find(on_vxlan)
             .unwrap()
             .clone()
+    }
+
+    /// Routes lead through next-hop objects, and the kernel is in step. Node `b` has a second block, for which it gets one.
+    fn through_objects(&mut self) {
+        self.world.block("10.244.1.64/26", "b", &[]);
+        affinity(
+            &mut self.world,
+            "10.244.1.64/26",
+            "b",
+            AffinityState::Confirmed,
+        );
+        self.settle();
+        self.desired.objects = true;
+        for op in diff(&self.desired, &self.actual, Phase::Synced) {
+            apply(&mut self.actual, &op).unwrap();
+        }
     }
 
     fn vtep_fdb(&self) -> FdbKey {
@@ -329,6 +346,41 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
         Code::TunnelAddressMissing,
         VXLAN,
         "10.244.0.1/32",
+    ),
+    (
+        |c| {
+            c.through_objects();
+            let (id, object) = c.actual.objects.iter().next().unwrap();
+            let (id, mut hop) = (*id, object.hop.clone().unwrap());
+            hop.gateway = Some([10, 0, 0, 77].into());
+            let turned = NextHopObject {
+                id,
+                protocol: 80,
+                hop,
+            };
+            apply(&mut c.actual, &Op::ReplaceObject(turned)).unwrap();
+        },
+        Code::NextHopMissing,
+        "1",
+        "no next-hop object",
+    ),
+    (
+        |c| {
+            let hop = NextHop {
+                gateway: Some([10, 0, 0, 77].into()),
+                link: "eth0".into(),
+                onlink: true,
+            };
+            let object = NextHopObject {
+                id: FIRST_OBJECT,
+                protocol: 80,
+                hop,
+            };
+            apply(&mut c.actual, &Op::AddObject(object)).unwrap();
+        },
+        Code::NextHopLeftover,
+        "1124073472",
+        "no route leads through",
     ),
     (
         |c| {

@@ -5,14 +5,12 @@
 //! A datagram never holds more messages than the receive buffer holds answers, so that no answer is ever lost.
 
 use std::future::poll_fn;
-use std::time::Duration;
 
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
 use super::framing::{self, HEADER};
-use super::netlink::{NetlinkError, RECEIVE_BUFFER, Refusal, Request};
-use crate::settings::KERNEL_TIMEOUT;
+use super::netlink::{ANSWER, NetlinkError, RECEIVE_BUFFER, Refusal, Request};
 
 /// Most messages in one send: more do not make it faster.
 const MESSAGES: usize = 256;
@@ -23,6 +21,8 @@ const OCTETS: usize = 48 << 10;
 const ANSWER_OCTETS: usize = 2048;
 /// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
 const ERROR: u16 = 2;
+/// `NLMSG_DONE`: the end of a dump.
+const DONE: u16 = 3;
 /// `NLM_F_CAPPED`: only the header of the request is in the answer.
 const CAPPED: u16 = 0x100;
 /// `NLM_F_ACK_TLVS`: attributes follow.
@@ -35,8 +35,6 @@ pub(super) struct Writer {
     socket: TokioSocket,
     /// Our address on the netlink bus.
     pub(super) port: u32,
-    /// How long the kernel may take for the answers to one send.
-    pub(super) patience: Duration,
     /// Most messages in one send.
     most: usize,
     /// Sequence number of the last message.
@@ -75,7 +73,6 @@ impl Writer {
         Ok(Self {
             socket,
             port,
-            patience: KERNEL_TIMEOUT,
             most: (room / ANSWER_OCTETS).clamp(1, MESSAGES),
             sequence: 0,
             buffer: Vec::new(),
@@ -87,9 +84,30 @@ impl Writer {
     /// Puts a message behind those that wait; true = now they have to be sent.
     pub(super) fn push(&mut self, request: Request) -> bool {
         self.sequence = self.sequence.wrapping_add(1);
-        self.waiting += 1;
         self.last = self.buffer.len();
         request.emit(&mut self.buffer, self.sequence);
+        self.counted()
+    }
+
+    /// The same with a message whose body is written in its place. One that cannot be written does not wait.
+    pub(super) fn compose<E>(
+        &mut self,
+        (kind, flags): (u16, u16),
+        body: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let sequence = self.sequence.wrapping_add(1);
+        let start = framing::begin(&mut self.buffer, kind, NLM_F_REQUEST | flags, sequence);
+        if let Err(error) = body(&mut self.buffer) {
+            self.buffer.truncate(start);
+            return Err(error);
+        }
+        framing::finish(&mut self.buffer, start);
+        (self.sequence, self.last) = (sequence, start);
+        Ok(self.counted())
+    }
+
+    fn counted(&mut self) -> bool {
+        self.waiting += 1;
         self.waiting == self.most || self.buffer.len() >= OCTETS
     }
 
@@ -106,12 +124,63 @@ impl Writer {
             }
             let mut datagram = std::mem::take(&mut self.buffer);
             let exchange = self.exchange(&datagram, &mut results);
-            let answered = tokio::time::timeout(self.patience, exchange).await;
+            let answered = tokio::time::timeout(ANSWER, exchange).await;
             datagram.clear();
             self.buffer = datagram;
-            answered.map_err(|_| NetlinkError::Timeout(self.patience))??;
+            answered.map_err(|_| NetlinkError::Timeout)??;
         }
         Ok(results)
+    }
+
+    /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be sent.
+    pub(super) async fn dump(
+        &mut self,
+        request: Request,
+    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut datagram = Vec::new();
+        let flags = request.flags | NLM_F_DUMP;
+        Request { flags, ..request }.emit(&mut datagram, self.sequence);
+        let listing = self.listing(&datagram);
+        tokio::time::timeout(ANSWER, listing)
+            .await
+            .map_err(|_| NetlinkError::Timeout)?
+    }
+
+    async fn listing(
+        &self,
+        datagram: &[u8],
+    ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {
+        let kernel = SocketAddr::new(0, 0);
+        poll_fn(|cx| self.socket.poll_send_to(cx, datagram, &kernel))
+            .await
+            .map_err(NetlinkError::Io)?;
+        let (mut found, mut steady) = (Vec::new(), true);
+        loop {
+            let answer = self.receive().await?;
+            let ours = |message: &&[u8]| framing::word(message, 8) == Some(self.sequence);
+            for message in framing::messages(&answer).filter(ours) {
+                steady &= framing::half(message, 6).unwrap_or(0) & NLM_F_DUMP_INTR == 0;
+                match framing::half(message, 4) {
+                    Some(DONE) => return Ok(Ok(steady.then_some(found))),
+                    Some(ERROR) => {
+                        if let Some((_, Err(refusal))) = answers(message).next() {
+                            return Ok(Err(refusal));
+                        }
+                    }
+                    _ => found.push(message.to_vec()),
+                }
+            }
+        }
+    }
+
+    async fn receive(&self) -> Result<Vec<u8>, NetlinkError> {
+        let received = poll_fn(|cx| self.socket.poll_recv_from_full(cx)).await;
+        let (datagram, _) = received.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOBUFS) => NetlinkError::Overrun,
+            _ => NetlinkError::Io(error),
+        })?;
+        Ok(datagram)
     }
 
     /// Sends a datagram whose last message bears the present sequence number, and gathers the answers.
@@ -125,11 +194,7 @@ impl Writer {
             .await
             .map_err(NetlinkError::Io)?;
         loop {
-            let received = poll_fn(|cx| self.socket.poll_recv_from_full(cx)).await;
-            let (answer, _) = received.map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOBUFS) => NetlinkError::Overrun,
-                _ => NetlinkError::Io(error),
-            })?;
+            let answer = self.receive().await?;
             for (number, result) in answers(&answer) {
                 // Answers to a batch that was given up are older.
                 let back =

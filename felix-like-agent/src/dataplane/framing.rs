@@ -26,6 +26,49 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
+/// Begins a message; [`finish`] ends it.
+pub(super) fn begin(datagram: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32) -> usize {
+    let start = datagram.len();
+    let mut header = [0; HEADER];
+    header[4..6].copy_from_slice(&kind.to_ne_bytes());
+    header[6..8].copy_from_slice(&flags.to_ne_bytes());
+    header[8..12].copy_from_slice(&sequence.to_ne_bytes());
+    datagram.extend_from_slice(&header);
+    start
+}
+
+/// Ends the message that begins at `start`: says how long it is.
+pub(super) fn finish(datagram: &mut [u8], start: usize) {
+    // Messages are made here, of a few attributes each; attributes end at a multiple of four.
+    let length = u32::try_from(datagram.len() - start).unwrap_or(u32::MAX);
+    datagram[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// Appends an attribute, with the octets that fill it up to a multiple of four.
+pub(super) fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let start = open(message, kind);
+    message.extend_from_slice(value);
+    close(message, start);
+}
+
+/// Begins an attribute with attributes in it; [`close`] ends it.
+pub(super) fn open(message: &mut Vec<u8>, kind: u16) -> usize {
+    let start = message.len();
+    message.extend_from_slice(&[0; 2]);
+    message.extend_from_slice(&kind.to_ne_bytes());
+    start
+}
+
+/// Ends what begins at `start` with its length.
+pub(super) fn close(message: &mut Vec<u8>, start: usize) {
+    // A list of next hops at most.
+    let length = u16::try_from(message.len() - start).unwrap_or(u16::MAX);
+    message[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    while !message.len().is_multiple_of(4) {
+        message.push(0);
+    }
+}
+
 /// The 32-bit number at an offset.
 pub(super) fn word(octets: &[u8], at: usize) -> Option<u32> {
     let octets = octets.get(at..at + 4)?;

@@ -1,11 +1,13 @@
-//! Notifications of the kernel's that are not about routes and links: changes of nftables, and of the sysctls that
-//! rtnetlink calls "netconf" (forwarding, `rp_filter`, `proxy_arp`). As in [`super::monitor`] they are hints: "look
-//! again". Only headers are read.
+//! Listening to the kernel's notifications, and those that are not about routes and links: changes of next-hop objects, of
+//! nftables, and of the sysctls that rtnetlink calls "netconf" (forwarding, `rp_filter`, `proxy_arp`). They are hints: "look
+//! again". What changed is read from the kernel, never from a notification, so a lost one costs time and not truth. Only
+//! headers are read.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
+use socket2::{SockFilter, SockRef};
 use tokio::sync::Notify;
 
 use super::framing::{attributes, messages};
@@ -14,10 +16,12 @@ use crate::nat::nft::TABLE;
 
 /// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
 const NETCONF: u32 = 1 << 23 | 1 << 24;
+/// `RTNLGRP_NEXTHOP` (32).
+const NEXTHOP: u32 = 1 << 31;
 /// `NFNLGRP_NFTABLES` (7).
 const NFTABLES: u32 = 1 << 6;
-/// Octets asked for the receive buffer.
-const RECEIVE_BUFFER: u32 = 1 << 20;
+/// Octets asked for the receive buffer: a table of routes may change at once.
+const RECEIVE_BUFFER: u32 = 4 << 20;
 /// Octets of `struct nlmsghdr` and of `struct nfgenmsg` behind it.
 const NFT_HEADERS: usize = 20;
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN`.
@@ -37,32 +41,43 @@ impl Drop for Listener {
     }
 }
 
+/// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`. The kernel does not
+/// tell of the routes that go with an object.
+pub(super) fn objects(bell: Arc<Notify>, own_port: u32) -> Result<Listener, NetlinkError> {
+    let is_hint = move |message: &[u8]| super::objects::is_hint(message, own_port);
+    let route = netlink_sys::protocols::NETLINK_ROUTE;
+    listen(route, NEXTHOP, bell, Some(own_port), is_hint)
+}
+
 /// Rings for each change of such a sysctl.
 pub(super) fn sysctls(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
-    listen(netlink_sys::protocols::NETLINK_ROUTE, NETCONF, bell, |_| {
-        true
-    })
+    let route = netlink_sys::protocols::NETLINK_ROUTE;
+    listen(route, NETCONF, bell, None, |_| true)
 }
 
 /// Rings for each change of our own nftables table, and of foreign chains that the kernel calls. `Err` where the kernel
 /// has no nftables.
 pub(super) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
-    listen(
-        netlink_sys::protocols::NETLINK_NETFILTER,
-        NFTABLES,
-        bell,
-        concerns_us,
-    )
+    let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
+    listen(netfilter, NFTABLES, bell, None, concerns_us)
 }
 
-fn listen(
+/// Listens in the calling thread's namespace and rings for each message of these groups that is a hint. What came from the
+/// socket with the port `own` is not even handed over by the kernel.
+pub(super) fn listen(
     protocol: isize,
     groups: u32,
     bell: Arc<Notify>,
-    is_hint: fn(&[u8]) -> bool,
+    own: Option<u32>,
+    is_hint: impl Fn(&[u8]) -> bool + Send + 'static,
 ) -> Result<Listener, NetlinkError> {
     let mut socket = TokioSocket::new(protocol).map_err(NetlinkError::Open)?;
     let inner = socket.socket_mut();
+    if let Some(own) = own {
+        SockRef::from(&*inner)
+            .attach_filter(&all_but(own))
+            .map_err(NetlinkError::Open)?;
+    }
     inner
         .set_rx_buf_sz(RECEIVE_BUFFER)
         .map_err(NetlinkError::Open)?;
@@ -72,10 +87,14 @@ fn listen(
     let task = async move {
         loop {
             match poll_fn(|cx| socket.poll_recv_from_full(cx)).await {
-                Ok((datagram, _)) if !messages(&datagram).any(is_hint) => {}
-                // An error is an overrun: something was said and lost.
+                Ok((datagram, _)) if !messages(&datagram).any(&is_hint) => {}
                 Ok(_) => bell.notify_one(),
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => bell.notify_one(),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    tracing::warn!(
+                        "the kernel's notifications came faster than they were read, and some are lost; everything is read again"
+                    );
+                    bell.notify_one();
+                }
                 Err(error) => {
                     tracing::error!(%error, "a netlink listener ended; such changes are seen at the next resync only");
                     return;
@@ -84,6 +103,22 @@ fn listen(
         }
     };
     Ok(Listener(tokio::spawn(task)))
+}
+
+/// A filter (classic BPF) that drops the messages of the socket with this port: of each route that the agent writes the
+/// kernel tells everybody who listens, the agent too.
+fn all_but(port: u32) -> [SockFilter; 4] {
+    // BPF loads numbers in network order, the port is in the machine's.
+    let port = u32::from_be_bytes(port.to_ne_bytes());
+    [
+        // BPF_LD | BPF_W | BPF_ABS: `nlmsg_pid`.
+        SockFilter::new(0x20, 0, 0, 12),
+        // BPF_JMP | BPF_JEQ | BPF_K: one further where it is another's.
+        SockFilter::new(0x15, 0, 1, port),
+        // BPF_RET | BPF_K: nothing of it; all of it.
+        SockFilter::new(0x06, 0, 0, 0),
+        SockFilter::new(0x06, 0, 0, u32::MAX),
+    ]
 }
 
 fn concerns_us(message: &[u8]) -> bool {

@@ -4,7 +4,6 @@
 //! the same one. It keeps nothing between passes but failures to retry: what it does depends on the
 //! present alone.
 
-mod advertise;
 mod batch;
 pub mod echo;
 mod framing;
@@ -12,6 +11,7 @@ mod hints;
 mod monitor;
 mod nat;
 mod netlink;
+mod objects;
 mod observe;
 mod originals;
 mod probe;
@@ -19,6 +19,7 @@ mod prober;
 mod read;
 mod reconciler;
 mod retry;
+mod routes;
 mod sysctl;
 pub mod table;
 mod uninstall;
@@ -56,7 +57,7 @@ pub async fn links() -> Result<Links, NetlinkError> {
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
-    read::actual(&Netlink::open()?).await
+    read::actual(&mut Netlink::open()?).await
 }
 
 /// Carries out ops on routes, devices and entries in order; each with the kernel's reason when it refuses. For commands;
@@ -88,7 +89,7 @@ pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
 pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
-    let actual = read::actual(&Netlink::open()?).await?;
+    let actual = read::actual(&mut Netlink::open()?).await?;
     let ours = |route: &crate::actual::ActualRoute| route.protocol == ROUTE_PROTOCOL;
     Ok(actual.routes.values().flatten().any(ours))
 }

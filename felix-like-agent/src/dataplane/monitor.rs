@@ -1,133 +1,102 @@
-//! The kernel's notifications, as hints: "look again". What changed is read from the kernel, never from a
-//! notification, so a lost one costs time and not truth.
+//! Changes of links, addresses, neighbours and routes by others, as hints: "look again" ([`super::hints`]).
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::neighbour::NeighbourState;
-use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
-use netlink_sys::{AsyncSocket, SocketAddr};
 use tokio::sync::Notify;
 
+use super::framing::{HEADER, attributes, half, word};
+use super::hints::{Listener, listen};
 use super::netlink::NetlinkError;
 use super::read::MAIN_TABLE;
 
-/// Octets asked for the receive buffer: a table of routes may change at once.
-const RECEIVE_BUFFER: u32 = 4 << 20;
-
 /// `RTNLGRP_*` of links, neighbours, IPv4 and IPv6 addresses and routes, as bits of the bind address.
 const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10;
+/// `RTM_*`.
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
+const NEW_ADDRESS: u16 = 20;
+const DELETE_ADDRESS: u16 = 21;
+const NEW_ROUTE: u16 = 24;
+const DELETE_ROUTE: u16 = 25;
+const NEW_NEIGHBOUR: u16 = 28;
+const DELETE_NEIGHBOUR: u16 = 29;
+/// `NUD_PERMANENT`.
+const PERMANENT: u16 = 0x80;
+/// `RTM_F_CLONED`: an entry of the routing cache.
+const CLONED: u32 = 0x200;
+/// `RTA_TABLE`.
+const TABLE: u16 = 15;
+/// Octets of `struct rtmsg`.
+const RTMSG: usize = 12;
 
-/// A running monitor. Ends when dropped.
-#[derive(Debug)]
-pub(super) struct Monitor {
-    tasks: [tokio::task::JoinHandle<()>; 2],
+/// Listens in the calling thread's namespace and rings `bell` for each change that did not come from the netlink socket
+/// `own_port`. One ring may stand for many changes.
+pub(super) fn start(bell: Arc<Notify>, own_port: u32) -> Result<Listener, NetlinkError> {
+    start_for(bell, own_port, vec![MAIN_TABLE])
 }
 
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
-    }
+/// The same with routes of these tables.
+pub(super) fn start_for(
+    bell: Arc<Notify>,
+    own_port: u32,
+    tables: Vec<u32>,
+) -> Result<Listener, NetlinkError> {
+    let route = netlink_sys::protocols::NETLINK_ROUTE;
+    let is_hint = move |message: &[u8]| is_hint(message, own_port, &tables).unwrap_or(false);
+    listen(route, GROUPS, bell, Some(own_port), is_hint)
 }
 
-impl Monitor {
-    /// Listens in the calling thread's namespace and rings `bell` for each change that did not come from the netlink socket
-    /// `own_port`. One ring may stand for many changes.
-    pub(super) fn start(bell: Arc<Notify>, own_port: u32) -> Result<Self, NetlinkError> {
-        Self::start_for(bell, own_port, vec![MAIN_TABLE])
+/// `None` for what is too short to be a message.
+fn is_hint(message: &[u8], own_port: u32, tables: &[u32]) -> Option<bool> {
+    let port = word(message, 12)?;
+    if port == own_port {
+        return Some(false);
     }
-
-    /// The same with routes of these tables.
-    pub(super) fn start_for(
-        bell: Arc<Notify>,
-        own_port: u32,
-        tables: Vec<u32>,
-    ) -> Result<Self, NetlinkError> {
-        let (mut connection, handle, mut messages) =
-            netlink_proto::new_connection::<RouteNetlinkMessage>(
-                netlink_sys::protocols::NETLINK_ROUTE,
-            )
-            .map_err(NetlinkError::Open)?;
-        let socket = connection.socket_mut().socket_mut();
-        socket
-            .set_rx_buf_sz(RECEIVE_BUFFER)
-            .map_err(NetlinkError::Open)?;
-        socket
-            .bind(&SocketAddr::new(0, GROUPS))
-            .map_err(NetlinkError::Open)?;
-        let listener = async move {
-            // Held, for the connection ends when nobody can send requests.
-            let _requests = handle;
-            while let Some((message, _)) = messages.next().await {
-                if matches!(message.payload, NetlinkPayload::Overrun(_)) {
-                    tracing::warn!(
-                        "the kernel's notifications came faster than they were read, and some are lost; everything is read again"
-                    );
-                }
-                if is_hint(&message, own_port, &tables) {
-                    bell.notify_one();
-                }
-            }
-            // The socket is gone: the resync timer is what is left.
-            tracing::error!(
-                "the netlink monitor ended; changes by others are seen at the next resync only"
-            );
-        };
-        Ok(Self {
-            tasks: [tokio::spawn(connection), tokio::spawn(listener)],
-        })
-    }
-}
-
-fn is_hint(message: &NetlinkMessage<RouteNetlinkMessage>, own_port: u32, tables: &[u32]) -> bool {
-    let inner = match &message.payload {
-        // Notifications were lost.
-        NetlinkPayload::Overrun(_) => return true,
-        NetlinkPayload::InnerMessage(inner) => inner,
-        _ => return false,
-    };
-    if message.header.port_number == own_port {
-        return false;
-    }
-    match inner {
-        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-            is_in(route, tables)
+    Some(match half(message, 4)? {
+        NEW_LINK | DELETE_LINK | NEW_ADDRESS | DELETE_ADDRESS => true,
+        NEW_ROUTE | DELETE_ROUTE => {
+            word(message, HEADER + 8)? & CLONED == 0 && tables.contains(&table(message)?)
         }
         // Dynamic neighbours come and go all the time and are not ours. A permanent one that somebody deletes is told as a
         // failed one; but then it was somebody, and not the kernel itself, whose port is zero.
-        RouteNetlinkMessage::NewNeighbour(n) | RouteNetlinkMessage::DelNeighbour(n) => {
-            n.header.state == NeighbourState::Permanent || message.header.port_number != 0
-        }
-        RouteNetlinkMessage::NewLink(_)
-        | RouteNetlinkMessage::DelLink(_)
-        | RouteNetlinkMessage::NewAddress(_)
-        | RouteNetlinkMessage::DelAddress(_) => true,
+        NEW_NEIGHBOUR | DELETE_NEIGHBOUR => half(message, HEADER + 8)? == PERMANENT || port != 0,
         _ => false,
-    }
+    })
 }
 
-fn is_in(route: &RouteMessage, tables: &[u32]) -> bool {
-    let number = route.attributes.iter().find_map(|a| match a {
-        RouteAttribute::Table(number) => Some(*number),
-        _ => None,
-    });
-    let table = number.unwrap_or_else(|| route.header.table.into());
-    tables.contains(&table) && !route.header.flags.contains(RouteFlags::Cloned)
+/// The table of a route.
+fn table(message: &[u8]) -> Option<u32> {
+    let mut attributes = attributes(message.get(HEADER + RTMSG..)?);
+    let number = attributes.find(|(kind, _)| *kind == TABLE);
+    match number {
+        Some((_, number)) => word(number, 0),
+        None => message.get(HEADER + 4).map(|table| u32::from(*table)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use netlink_packet_route::neighbour::NeighbourMessage;
+    #![allow(clippy::unwrap_used)]
 
-    fn message(inner: RouteNetlinkMessage, port: u32) -> NetlinkMessage<RouteNetlinkMessage> {
+    use netlink_packet_core::NetlinkMessage;
+    use netlink_packet_route::RouteNetlinkMessage;
+    use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
+    use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteMessage};
+
+    use super::*;
+
+    fn hint(inner: RouteNetlinkMessage, port: u32) -> bool {
         let mut message = NetlinkMessage::from(inner);
         message.header.port_number = port;
-        message
+        message.finalize();
+        let mut octets = vec![0; message.buffer_len()];
+        message.serialize(&mut octets);
+        let found = is_hint(&octets, 7, &[MAIN_TABLE]).unwrap();
+        // Cut off anywhere it is something or nothing, and never a panic.
+        for cut in 0..octets.len() {
+            let _cut = is_hint(&octets[..cut], 7, &[MAIN_TABLE]);
+        }
+        found
     }
 
     #[test]
@@ -135,28 +104,24 @@ mod tests {
         let mut route = RouteMessage::default();
         route.header.table = 254;
         let deleted = RouteNetlinkMessage::DelRoute(route.clone());
-        assert!(is_hint(&message(deleted.clone(), 0), 7, &[MAIN_TABLE]));
-        assert!(
-            !is_hint(&message(deleted, 7), 7, &[MAIN_TABLE]),
-            "our own change"
-        );
+        assert!(hint(deleted.clone(), 0));
+        assert!(!hint(deleted, 7), "our own change");
+        route.header.flags = RouteFlags::Cloned;
+        let cached = RouteNetlinkMessage::NewRoute(route.clone());
+        assert!(!hint(cached, 0), "the routing cache");
+        route.header.flags = RouteFlags::empty();
         route.header.table = 255;
-        let local = RouteNetlinkMessage::NewRoute(route);
-        assert!(
-            !is_hint(&message(local, 0), 7, &[MAIN_TABLE]),
-            "the local table"
-        );
+        let local = RouteNetlinkMessage::NewRoute(route.clone());
+        assert!(!hint(local, 0), "the local table");
+        route.attributes = vec![RouteAttribute::Table(MAIN_TABLE)];
+        assert!(hint(RouteNetlinkMessage::NewRoute(route), 0));
         let mut neighbour = NeighbourMessage::default();
         neighbour.header.state = NeighbourState::Stale;
         let stale = RouteNetlinkMessage::NewNeighbour(neighbour.clone());
-        assert!(!is_hint(&message(stale.clone(), 0), 7, &[MAIN_TABLE]));
-        assert!(
-            is_hint(&message(stale.clone(), 9), 7, &[MAIN_TABLE]),
-            "by a program's request"
-        );
-        assert!(!is_hint(&message(stale, 7), 7, &[MAIN_TABLE]), "by our own");
+        assert!(!hint(stale.clone(), 0));
+        assert!(hint(stale.clone(), 9), "by a program's request");
+        assert!(!hint(stale, 7), "by our own");
         neighbour.header.state = NeighbourState::Permanent;
-        let gone = RouteNetlinkMessage::DelNeighbour(neighbour);
-        assert!(is_hint(&message(gone, 0), 7, &[MAIN_TABLE]));
+        assert!(hint(RouteNetlinkMessage::DelNeighbour(neighbour), 0));
     }
 }

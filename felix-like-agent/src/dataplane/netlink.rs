@@ -13,10 +13,12 @@ use netlink_proto::ConnectionHandle;
 use netlink_sys::{AsyncSocket, SocketAddr};
 
 use super::batch::Writer;
-use crate::settings::KERNEL_TIMEOUT;
+use super::framing;
 
 /// Octets asked for the receive buffer.
 pub(super) const RECEIVE_BUFFER: u32 = 1 << 20;
+/// A kernel that does not answer for this long has lost the answer (Felix's `netlinkTimeout`).
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// A dump that the kernel marks as interrupted by a change is read again this often.
 const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
@@ -38,8 +40,8 @@ pub enum NetlinkError {
     #[error("the kernel lost answers on the netlink socket")]
     Overrun,
     /// No answer in time.
-    #[error("no answer from the kernel within {0:?}")]
-    Timeout(Duration),
+    #[error("no answer from the kernel within {} s", ANSWER.as_secs())]
+    Timeout,
     /// A dump was refused.
     #[error("the kernel refuses to list {what}")]
     Dump {
@@ -83,24 +85,43 @@ impl Refusal {
     }
 }
 
+/// What is said to the kernel.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    /// A message of a kind that the crates know.
+    Rtnetlink(RouteNetlinkMessage),
+    /// Another one: its type, and what follows the header.
+    Raw { kind: u16, body: Vec<u8> },
+}
+
 /// One message to the kernel with its flags besides REQUEST and ACK.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    pub(super) message: RouteNetlinkMessage,
+    pub(super) message: Message,
     pub(super) flags: u16,
 }
 
 impl Request {
     /// Appends the message to a datagram.
     pub(super) fn emit(self, datagram: &mut Vec<u8>, sequence: u32) {
-        let mut message = NetlinkMessage::from(self.message);
-        message.header.flags = NLM_F_REQUEST | self.flags;
-        message.header.sequence_number = sequence;
-        message.finalize();
-        let start = datagram.len();
-        let length = message.buffer_len();
-        datagram.resize(start + length.next_multiple_of(4), 0);
-        message.serialize(&mut datagram[start..start + length]);
+        let flags = NLM_F_REQUEST | self.flags;
+        match self.message {
+            Message::Rtnetlink(message) => {
+                let mut message = NetlinkMessage::from(message);
+                message.header.flags = flags;
+                message.header.sequence_number = sequence;
+                message.finalize();
+                let start = datagram.len();
+                let length = message.buffer_len();
+                datagram.resize(start + length.next_multiple_of(4), 0);
+                message.serialize(&mut datagram[start..start + length]);
+            }
+            Message::Raw { kind, body } => {
+                let start = framing::begin(datagram, kind, flags, sequence);
+                datagram.extend_from_slice(&body);
+                framing::finish(datagram, start);
+            }
+        }
     }
 }
 
@@ -110,8 +131,6 @@ pub(super) struct Netlink {
     handle: ConnectionHandle<RouteNetlinkMessage>,
     writer: Writer,
     driver: tokio::task::JoinHandle<()>,
-    /// A kernel that does not answer for this long has lost the answer.
-    patience: Duration,
 }
 
 impl Drop for Netlink {
@@ -141,14 +160,7 @@ impl Netlink {
             handle,
             writer: Writer::open()?,
             driver: tokio::spawn(connection),
-            patience: KERNEL_TIMEOUT,
         })
-    }
-
-    /// Waits for answers so long and no longer.
-    pub(super) const fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
-        self.writer.patience = patience;
     }
 
     /// Everything of a kind.
@@ -179,7 +191,7 @@ impl Netlink {
             .map_err(|_| NetlinkError::Closed)?;
         let mut found = Vec::new();
         let mut steady = true;
-        while let Some(answer) = next(&mut answers, self.patience).await? {
+        while let Some(answer) = next(&mut answers).await? {
             steady &= answer.header.flags & NLM_F_DUMP_INTR == 0;
             match answer.payload {
                 NetlinkPayload::InnerMessage(message) => found.push(message),
@@ -205,19 +217,19 @@ impl Netlink {
         &mut self.writer
     }
 
-    /// Sends messages in order; the answers are in the same order. A refused message does not stop those behind it.
-    pub(super) async fn batch(
+    /// Everything of a kind that the crates do not know, as messages with their headers.
+    pub(super) async fn dump_raw(
         &mut self,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
-        let mut results = Vec::with_capacity(requests.len());
-        for request in requests {
-            if self.writer.push(request) {
-                results.append(&mut self.writer.flush().await?);
+        what: &'static str,
+        request: Request,
+    ) -> Result<Vec<Vec<u8>>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let found = self.writer.dump(request.clone()).await?;
+            if let Some(found) = found.map_err(|source| NetlinkError::Dump { what, source })? {
+                return Ok(found);
             }
         }
-        results.append(&mut self.writer.flush().await?);
-        Ok(results)
+        Err(NetlinkError::Unsteady { what })
     }
 
     /// Sends one message.
@@ -237,43 +249,8 @@ fn address() -> SocketAddr {
 
 async fn next<S: futures_util::Stream + Unpin>(
     answers: &mut S,
-    patience: Duration,
 ) -> Result<Option<S::Item>, NetlinkError> {
-    tokio::time::timeout(patience, answers.next())
+    tokio::time::timeout(ANSWER, answers.next())
         .await
-        .map_err(|_| NetlinkError::Timeout(patience))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_that_takes_too_long_is_given_up() {
-        let patience = Duration::from_secs(17);
-        let start = tokio::time::Instant::now();
-        let mut silence = futures_util::stream::pending::<()>();
-        let error = next(&mut silence, patience).await;
-        let told = error.err().map(|error| error.to_string());
-        assert_eq!(
-            told.as_deref(),
-            Some("no answer from the kernel within 17s")
-        );
-        assert_eq!(start.elapsed(), patience);
-    }
-
-    #[tokio::test]
-    async fn both_sockets_are_as_patient_as_they_are_told() {
-        let Ok(mut netlink) = Netlink::open() else {
-            println!("skipped: no netlink sockets here");
-            return;
-        };
-        assert_eq!(netlink.patience, KERNEL_TIMEOUT);
-        let patience = Duration::from_secs(3);
-        netlink.set_patience(patience);
-        assert_eq!(
-            (netlink.patience, netlink.writer.patience),
-            (patience, patience)
-        );
-    }
+        .map_err(|_| NetlinkError::Timeout)
 }

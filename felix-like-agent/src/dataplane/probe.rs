@@ -8,12 +8,13 @@ use netlink_packet_route::link::{
 
 use caracal_model::names::IfName;
 
-use super::netlink::{Netlink, NetlinkError, Request};
+use super::netlink::{Message, Netlink, NetlinkError, Request};
 use super::sysctl;
 use crate::desired::IPIP_DEVICE;
 use crate::links::Links;
-use crate::ownership::is_vxlan_device;
+use crate::ownership::{LAST_OBJECT, is_vxlan_device};
 use crate::plan::{KernelSupport, WantedTunnels};
+use crate::settings::ROUTE_PROTOCOL;
 
 /// Name of the device that is made and removed.
 const DEVICE: &str = "caracal-probe";
@@ -38,6 +39,10 @@ pub(super) async fn support(
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
     known.strict_rp_filter = strict_rp_filter(links);
+    // A kernel that has them will not lose them.
+    if wanted.objects && known.objects.is_err() {
+        known.objects = objects(netlink).await?;
+    }
     if wanted.ipip {
         known.ipip = if links.by_name(IPIP_DEVICE).is_some_and(|l| l.kind == "ipip") {
             Ok(())
@@ -58,6 +63,22 @@ pub(super) async fn support(
         };
     }
     Ok(())
+}
+
+/// An object without a way, made and deleted.
+async fn objects(netlink: &mut Netlink) -> Result<Result<(), String>, NetlinkError> {
+    let made = netlink
+        .send(super::objects::blackhole(LAST_OBJECT, ROUTE_PROTOCOL))
+        .await?;
+    match made {
+        Err(refusal) if refusal.code == libc::EEXIST => return Ok(Ok(())),
+        Err(refusal) => return Ok(Err(refusal.to_string())),
+        Ok(()) => {}
+    }
+    if let Err(refusal) = netlink.send(super::objects::delete(LAST_OBJECT)).await? {
+        tracing::warn!(id = LAST_OBJECT, %refusal, "cannot remove the next-hop object made for probing");
+    }
+    Ok(Ok(()))
 }
 
 /// The kernel takes the larger of the interface's value and that for all.
@@ -88,7 +109,7 @@ async fn attempt(
         LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]),
     ]);
     let create = Request {
-        message: RouteNetlinkMessage::NewLink(message),
+        message: Message::Rtnetlink(RouteNetlinkMessage::NewLink(message)),
         flags: NLM_F_CREATE | NLM_F_EXCL,
     };
     match netlink.send(create).await? {
@@ -102,7 +123,7 @@ async fn attempt(
         .attributes
         .push(LinkAttribute::IfName(DEVICE.to_owned()));
     let remove = Request {
-        message: RouteNetlinkMessage::DelLink(message),
+        message: Message::Rtnetlink(RouteNetlinkMessage::DelLink(message)),
         flags: 0,
     };
     if let Err(refusal) = netlink.send(remove).await? {

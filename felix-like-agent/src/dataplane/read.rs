@@ -20,7 +20,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{Netlink, NetlinkError};
-use crate::actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
+use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Target};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
@@ -58,13 +58,16 @@ pub(super) async fn links(netlink: &Netlink) -> Result<Links, NetlinkError> {
 }
 
 /// Reads everything but sysctls and NAT.
-pub(super) async fn actual(netlink: &Netlink) -> Result<Actual, NetlinkError> {
+pub(super) async fn actual(netlink: &mut Netlink) -> Result<Actual, NetlinkError> {
     let mut actual = Actual {
         links: links(netlink).await?,
         ..Actual::default()
     };
+    // Before the routes: an object of ours is always older than the routes through it.
+    actual.objects = super::objects::read(netlink, &actual.links).await?;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        for route in routes(netlink, family, MAIN_TABLE, &actual.links).await? {
+        let found = routes(netlink, family, MAIN_TABLE, &actual.links, &actual.objects).await?;
+        for route in found {
             actual.push_route(route);
         }
     }
@@ -108,6 +111,7 @@ pub(super) async fn routes(
     family: AddressFamily,
     table: u32,
     links: &Links,
+    objects: &BTreeMap<u32, ActualObject>,
 ) -> Result<Vec<ActualRoute>, NetlinkError> {
     let dump = netlink.dump("routes", routes_request(family, table)).await;
     let messages = match dump {
@@ -116,7 +120,7 @@ pub(super) async fn routes(
         dump => dump?,
     };
     let found = messages.iter().filter_map(|message| match message {
-        RouteNetlinkMessage::NewRoute(message) => route(message, table, links),
+        RouteNetlinkMessage::NewRoute(message) => route(message, table, links, objects),
         _ => None,
     });
     Ok(found.collect())
@@ -238,7 +242,12 @@ fn via(address: &RouteVia) -> Option<IpAddr> {
 }
 
 /// `None` for routes of other tables and clones of the routing cache.
-fn route(message: &RouteMessage, table: u32, links: &Links) -> Option<ActualRoute> {
+fn route(
+    message: &RouteMessage,
+    table: u32,
+    links: &Links,
+    objects: &BTreeMap<u32, ActualObject>,
+) -> Option<ActualRoute> {
     let header = &message.header;
     if header.flags.contains(RouteFlags::Cloned) {
         return None;
@@ -265,9 +274,8 @@ fn route(message: &RouteMessage, table: u32, links: &Links) -> Option<ActualRout
         metric: parts.metric,
         tos: header.tos,
         protocol: header.protocol.into(),
-        target: parts.target(header.kind, onlink, links),
+        target: parts.target(header.kind, onlink, links, objects),
         mtu: parts.mtu,
-        source: parts.source,
     })
 }
 
@@ -276,10 +284,10 @@ struct RouteParts<'a> {
     table: u32,
     metric: u32,
     mtu: Option<u32>,
-    source: Option<IpAddr>,
     gateway: Option<IpAddr>,
     link: Option<u32>,
     multipath: &'a [RouteNextHop],
+    object: Option<u32>,
     /// Something that we never write.
     strange: bool,
 }
@@ -291,10 +299,10 @@ impl<'a> RouteParts<'a> {
             table: 0,
             metric: 0,
             mtu: None,
-            source: None,
             gateway: None,
             link: None,
             multipath: &[],
+            object: None,
             strange: false,
         }
     }
@@ -303,7 +311,6 @@ impl<'a> RouteParts<'a> {
         match attribute {
             RouteAttribute::Destination(a) => self.destination = ip(a).unwrap_or(self.destination),
             RouteAttribute::Gateway(a) => self.gateway = ip(a),
-            RouteAttribute::PrefSource(a) => self.source = ip(a),
             RouteAttribute::Oif(index) => self.link = Some(*index),
             RouteAttribute::Priority(metric) => self.metric = *metric,
             RouteAttribute::Table(table) => self.table = *table,
@@ -318,16 +325,28 @@ impl<'a> RouteParts<'a> {
                 Some(address) => self.gateway = Some(address),
                 None => self.strange = true,
             },
-            // Beside the number of a next-hop object the kernel gives where it leads.
+            RouteAttribute::NhId(id) => self.object = Some(*id),
             RouteAttribute::Encap(_) => self.strange = true,
             _ => {}
         }
     }
 
-    fn target(&self, kind: RouteType, onlink: bool, links: &Links) -> ActualTarget {
+    fn target(
+        &self,
+        kind: RouteType,
+        onlink: bool,
+        links: &Links,
+        objects: &BTreeMap<u32, ActualObject>,
+    ) -> ActualTarget {
         let other = ActualTarget::Other(kind.into());
         if self.strange {
             return other;
+        }
+        // Of other objects (groups of other daemons) the route itself says where it leads, unless `nexthop_compat_mode` is 0.
+        if let Some(id) = self.object
+            && let Some(hop) = objects.get(&id).and_then(|object| object.hop.clone())
+        {
+            return ActualTarget::Known(Target::Object(id, hop));
         }
         match kind {
             RouteType::BlackHole => ActualTarget::Known(Target::Blackhole),

@@ -13,21 +13,18 @@ use caracal_model::{NodeName, Snapshot};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::advertise::{self, Advertiser};
 use super::hints::{self, Listener};
-use super::monitor::Monitor;
-use super::nat::{Backend, CHANGED, NatWriter};
+use super::nat::NatWriter;
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
-use super::{chain, probe, read, sysctl, write};
+use super::{chain, monitor, probe, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::{Desired, IPIP_DEVICE, problem};
 use crate::diff::{Phase, conflicts, diff, is_on_device};
 use crate::learned::Learned;
 use crate::links::Links;
-use crate::nat::{Nat, iptables};
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
@@ -58,9 +55,6 @@ pub struct ReconcilerOptions {
     /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
     /// `None` = they are not measured.
     pub measure_paths: Option<PathMtus>,
-    /// Nobody tells of changes that others make.
-    #[cfg(test)]
-    pub(super) deaf: bool,
     /// Folder of the file that says what sysctls were before; `None` = it is not kept.
     pub lib_dir: Option<PathBuf>,
 }
@@ -75,31 +69,8 @@ impl ReconcilerOptions {
             overrides: Overrides::new(),
             tunnel_linger: Duration::from_secs(30),
             measure_paths: None,
-            #[cfg(test)]
-            deaf: false,
             lib_dir: None,
         }
-    }
-
-    /// Those who hear of changes that others make.
-    fn ears(
-        &self,
-        bell: &Arc<Notify>,
-        nat_bell: &Arc<Notify>,
-        own_port: u32,
-    ) -> Result<Option<(Monitor, Vec<Listener>)>, NetlinkError> {
-        #[cfg(test)]
-        if self.deaf {
-            return Ok(None);
-        }
-        let monitor = Monitor::start(Arc::clone(bell), own_port)?;
-        let listeners = [
-            hints::sysctls(Arc::clone(bell)),
-            hints::nftables(Arc::clone(nat_bell)),
-        ];
-        // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
-        let listeners = listeners.into_iter().flatten().collect();
-        Ok(Some((monitor, listeners)))
     }
 }
 
@@ -178,20 +149,17 @@ pub struct Reconciler {
     /// Rings when our NAT rules, or chains that may stand in their way, have changed.
     nat_bell: Arc<Notify>,
     /// Held for their tasks.
-    _ears: Option<(Monitor, Vec<Listener>)>,
+    _listeners: Vec<Listener>,
     /// `routeRefreshInterval` as of the last pass; zero = never.
     refresh: Duration,
     kernel: KernelSupport,
     probed: bool,
     nat: NatWriter,
     nat_seen: Option<Option<String>>,
-    /// The last rules that were planned in this run.
-    nat_planned: Option<Nat>,
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
     originals: Option<Originals>,
-    advertiser: Advertiser,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     frozen: bool,
@@ -271,7 +239,12 @@ impl Reconciler {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
-        let ears = options.ears(&bell, &nat_bell, netlink.port())?;
+        let monitor = monitor::start(Arc::clone(&bell), netlink.port())?;
+        let listeners = [
+            hints::objects(Arc::clone(&bell), netlink.port()),
+            hints::sysctls(Arc::clone(&bell)),
+            hints::nftables(Arc::clone(&nat_bell)),
+        ];
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
         let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&bell));
@@ -287,17 +260,16 @@ impl Reconciler {
             netlink,
             bell,
             nat_bell,
-            _ears: ears,
+            // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
+            _listeners: listeners.into_iter().flatten().chain([monitor]).collect(),
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
             nat: NatWriter::default(),
             nat_seen: None,
-            nat_planned: None,
             retries: Retries::default(),
             prober,
             originals,
-            advertiser: Advertiser::start(),
             unwanted: HashMap::new(),
             frozen: false,
             passes: 0,
@@ -415,8 +387,7 @@ impl Reconciler {
             &self.options.overrides,
         );
         self.refresh = settings.route_refresh;
-        self.netlink.set_patience(settings.kernel_timeout);
-        let mut actual = read::actual(&self.netlink).await?;
+        let mut actual = read::actual(&mut self.netlink).await?;
         self.probe(&snapshot, &settings, &actual).await?;
         let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
         let paths = self.measure(&snapshot, &actual.links, &underlay);
@@ -430,7 +401,6 @@ impl Reconciler {
             kernel: &self.kernel,
         });
         desired.problems.extend(settings_problems);
-        self.judge_tunnels(&mut desired, &gate);
         actual.sysctls = sysctl::read(desired.sysctls.keys());
         if !self.frozen && self.nat.choose(settings.nat_backend).await {
             self.nat_seen = None;
@@ -454,11 +424,11 @@ impl Reconciler {
             ));
         }
         let changed = !ops.is_empty();
-        self.advertise(&snapshot, &actual.links);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
-        if changed && has_leftovers(&desired, &actual) {
-            // What replaces a leftover has to be seen before the leftover goes.
+        if changed && (has_leftovers(&desired, &actual) || !actual.objects.is_empty()) {
+            // What replaces a leftover has to be seen before the leftover goes, and so have the routes that do not lead
+            // through an object any more.
             self.bell.notify_one();
         }
         let report = Report {
@@ -496,43 +466,9 @@ impl Reconciler {
         prober.results()
     }
 
-    /// Has the neighbours told where this node's addresses are.
-    fn advertise(&self, snapshot: &Snapshot, links: &Links) {
-        let Some(node) = snapshot.nodes.get(&self.options.me) else {
-            return;
-        };
-        let forwarding = sysctl::read_one("net/ipv6/conf/all/forwarding");
-        let forwards = forwarding.is_some_and(|value| value != "0");
-        let places = advertise::places(node, links, forwards);
-        self.advertiser.follow(places);
-    }
-
-    /// Tunnel packets are refused only while it is known who is a node.
-    fn judge_tunnels(&mut self, desired: &mut Desired, gate: &Gate) {
-        match &mut desired.nat {
-            Some(nat) => {
-                if gate.datastore.is_err() {
-                    nat.open_tunnels();
-                }
-                self.nat_planned = Some(nat.clone());
-            }
-            // A value that cannot be read: the rules stay, but one who is refused may be the node that it is about.
-            None => {
-                desired.nat = self.nat_planned.clone();
-                if let Some(nat) = &mut desired.nat {
-                    nat.open_tunnels();
-                }
-            }
-        }
-    }
-
     async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
         if self.nat_seen.is_none() {
-            let seen = self.nat.read(desired.nat.as_ref()).await;
-            if seen.as_deref() == Some(CHANGED) && !self.frozen {
-                tracing::warn!("somebody changed our nftables table; it is written anew");
-            }
-            self.nat_seen = Some(seen);
+            self.nat_seen = Some(self.nat.read(desired.nat.as_ref()).await);
         }
         self.nat_seen.clone().flatten()
     }
@@ -588,18 +524,19 @@ impl Reconciler {
             failures += self.note(&[op], &results, total, revision);
             links = read::links(&self.netlink).await?;
         }
-        let mut batch = Vec::new();
-        for op in rest {
-            match op {
-                Op::WriteSysctl(..) | Op::PutNat(_) | Op::DeleteNat => {
-                    failures += self.flush(&mut batch, &links, total, revision).await?;
-                    let result = self.outside_netlink(&op).await;
-                    failures += self.note(&[op], &[result], total, revision);
-                }
-                op => batch.push(op),
-            }
+        // Runs of what is netlink's, each change of something else between them.
+        let mut rest = rest.as_slice();
+        while !rest.is_empty() {
+            let run = rest.iter().take_while(|op| op.is_netlink()).count();
+            let (ops, behind) = rest.split_at(run.max(1));
+            let results = if run > 0 {
+                write::send(&mut self.netlink, ops, &links).await?
+            } else {
+                vec![self.outside_netlink(&ops[0]).await]
+            };
+            failures += self.note(ops, &results, total, revision);
+            rest = behind;
         }
-        failures += self.flush(&mut batch, &links, total, revision).await?;
         if total > LOGGED {
             tracing::info!(
                 rev = revision,
@@ -614,21 +551,6 @@ impl Reconciler {
     /// A device that is unwanted goes last; one that is made anew goes first.
     fn is_recreated(&self, name: &IfName) -> bool {
         !self.unwanted.contains_key(name)
-    }
-
-    async fn flush(
-        &mut self,
-        batch: &mut Vec<Op>,
-        links: &Links,
-        total: usize,
-        revision: i64,
-    ) -> Result<usize, NetlinkError> {
-        if batch.is_empty() {
-            return Ok(0);
-        }
-        let ops = std::mem::take(batch);
-        let results = write::send(&mut self.netlink, &ops, links).await?;
-        Ok(self.note(&ops, &results, total, revision))
     }
 
     async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
@@ -685,6 +607,17 @@ impl Reconciler {
         failures
     }
 
+    /// Whether routes lead through next-hop objects, and why not.
+    fn next_hops(&self, desired: &Desired) -> String {
+        match &self.kernel.objects {
+            _ if desired.objects => "objects".to_owned(),
+            Err(reason) if self.options.settings.objects => {
+                format!("plain, for this kernel has no next-hop objects ({reason})")
+            }
+            _ => "plain".to_owned(),
+        }
+    }
+
     fn publish(
         &self,
         desired: Desired,
@@ -697,8 +630,6 @@ impl Reconciler {
         problems.extend(conflicts(&desired, actual));
         problems.extend(self.retries.problems());
         problems.extend(self.nat.blockers.iter().map(forward_dropped));
-        let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
-        problems.extend(too_many_senders(&desired).filter(|_| judged_singly));
         let previous = Arc::clone(&self.status.borrow());
         let clean = report.failures == 0 && self.retries.problems().is_empty();
         let frozen = report.phase == Phase::Frozen;
@@ -716,7 +647,12 @@ impl Reconciler {
                 .map(|(kind, count)| (kind.to_owned(), count))
                 .collect(),
             tunnels: tunnels_up(&desired, links),
-            nat: self.nat.backend.map_or("none", Backend::as_str).to_owned(),
+            next_hops: self.next_hops(&desired),
+            nat: self
+                .nat
+                .backend
+                .map_or("none", super::nat::Backend::as_str)
+                .to_owned(),
             // Named by who knows the nodes' names.
             paths: Vec::new(),
         };
@@ -740,20 +676,6 @@ fn forward_dropped(blocker: &crate::nat::nft::Blocker) -> Problem {
         blocker.chain, blocker.family, blocker.table,
     );
     problem("agent.forward_dropped", &place, reason)
-}
-
-/// Senders of tunnel packets that iptables does not judge.
-fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
-    let families = desired.nat.iter().flat_map(|nat| [&nat.ipv4, &nat.ipv6]);
-    let counts = families.filter_map(|rules| Some(rules.senders.as_ref()?.from.len()));
-    let many = counts.filter(|count| *count > iptables::MOST_SENDERS).max();
-    many.into_iter().map(|count| {
-        let reason = format!(
-            "tunnel packets are taken from anybody: iptables compares each packet with one address after the other, and {count} are more than {}; with nftables they would be judged",
-            iptables::MOST_SENDERS
-        );
-        problem("agent.tunnel_senders", "iptables", reason)
-    })
 }
 
 /// True when routes of Calico's BIRD are there.

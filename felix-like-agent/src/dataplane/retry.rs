@@ -1,7 +1,7 @@
 //! Memory of ops that failed, or that succeed and have to be done again and again, so that neither is tried
 //! in a tight loop and both are told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use caracal_model::snapshot::Problem;
@@ -39,8 +39,8 @@ struct Done {
 /// The memory, by op.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
-    failed: HashMap<String, Failed>,
-    done: HashMap<String, Done>,
+    failed: HashMap<Op, Failed>,
+    done: HashMap<Op, Done>,
 }
 
 impl Retries {
@@ -50,23 +50,23 @@ impl Retries {
         if self.failed.is_empty() && self.done.is_empty() {
             return ops;
         }
-        let wanted: HashMap<String, Op> =
-            ops.iter().map(|op| (op.to_string(), op.clone())).collect();
-        self.failed.retain(|key, _| wanted.contains_key(key));
-        ops.into_iter()
-            .filter(|op| {
-                let key = op.to_string();
-                let failed = self.failed.get(&key).is_some_and(|f| now < f.retry_at);
-                let undone = self.done.get(&key).is_some_and(|d| {
-                    d.count >= REPEATS && now < d.last + backoff(d.count - REPEATS)
-                });
-                !failed && !undone
-            })
-            .collect()
+        if !self.failed.is_empty() {
+            let wanted: HashSet<&Op> = ops.iter().collect();
+            self.failed.retain(|op, _| wanted.contains(op));
+        }
+        let waits = |op: &Op| {
+            let failed = self.failed.get(op).is_some_and(|f| now < f.retry_at);
+            let undone = self
+                .done
+                .get(op)
+                .is_some_and(|d| d.count >= REPEATS && now < d.last + backoff(d.count - REPEATS));
+            failed || undone
+        };
+        ops.into_iter().filter(|op| !waits(op)).collect()
     }
 
     pub(super) fn failed(&mut self, op: &Op, reason: String, now: Instant) {
-        let failed = self.failed.entry(op.to_string()).or_insert(Failed {
+        let failed = self.failed.entry(op.clone()).or_insert(Failed {
             count: 0,
             retry_at: now,
             reason: String::new(),
@@ -80,9 +80,8 @@ impl Retries {
         if self.failed.is_empty() && of > COUNTED {
             return;
         }
-        let key = op.to_string();
-        self.failed.remove(&key);
-        let done = self.done.entry(key).or_insert(Done {
+        self.failed.remove(op);
+        let done = self.done.entry(op.clone()).or_insert(Done {
             count: 0,
             last: now,
         });
@@ -103,9 +102,10 @@ impl Retries {
 
     /// What to tell. Failures with the same reason are told together.
     pub(super) fn problems(&self) -> Vec<Problem> {
-        let mut by_reason: HashMap<&str, Vec<&str>> = HashMap::new();
-        for (key, failed) in &self.failed {
-            by_reason.entry(&failed.reason).or_default().push(key);
+        let mut by_reason: HashMap<&str, Vec<String>> = HashMap::new();
+        for (op, failed) in &self.failed {
+            let ops = by_reason.entry(&failed.reason).or_default();
+            ops.push(op.to_string());
         }
         let mut problems = Vec::new();
         for (reason, mut keys) in by_reason {
@@ -116,16 +116,16 @@ impl Retries {
             }
             if let Some(more) = keys.len().checked_sub(NAMED).filter(|n| *n > 0) {
                 let reason = format!("the kernel refuses {more} more such changes: {reason}");
-                problems.push(problem("agent.kernel_refused", keys[NAMED], reason));
+                problems.push(problem("agent.kernel_refused", &keys[NAMED], reason));
             }
         }
-        for (key, done) in self.done.iter().filter(|(_, d)| d.count >= REPEATS) {
+        for (op, done) in self.done.iter().filter(|(_, d)| d.count >= REPEATS) {
             let reason = format!(
                 "done {} times within {} s and undone by somebody each time; is another agent running on this node?",
                 done.count,
                 MEMORY.as_secs()
             );
-            problems.push(problem("agent.undone", key, reason));
+            problems.push(problem("agent.undone", &op.to_string(), reason));
         }
         problems.sort();
         problems

@@ -14,9 +14,9 @@ use netlink_packet_route::AddressFamily;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::monitor::Monitor;
+use super::hints::Listener;
 use super::netlink::{Netlink, NetlinkError};
-use super::{chain, read, write};
+use super::{chain, monitor, read, write};
 use crate::actual::Actual;
 use crate::desired::problem;
 use crate::diff::Phase;
@@ -161,7 +161,7 @@ pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
 struct Sockets {
     netlink: Netlink,
     /// Held for its task.
-    _monitor: Monitor,
+    _monitor: Listener,
 }
 
 impl Sockets {
@@ -169,7 +169,7 @@ impl Sockets {
         let netlink = Netlink::open()?;
         let mut numbers: Vec<u32> = tables.values().map(|t| t.table).collect();
         numbers.push(MAIN_TABLE);
-        let monitor = Monitor::start_for(Arc::clone(bell), netlink.port(), numbers)?;
+        let monitor = monitor::start_for(Arc::clone(bell), netlink.port(), numbers)?;
         Ok(Self {
             netlink,
             _monitor: monitor,
@@ -196,10 +196,12 @@ async fn read_tables(
         let number = address_family(family);
         let settings = tables.get(&family);
         let ownership = settings.map(crate::table::TableSettings::ownership);
-        let main = read::routes(netlink, number, MAIN_TABLE, &links).await?;
+        // None is written here: of others' the routes themselves say where they lead.
+        let objects = BTreeMap::new();
+        let main = read::routes(netlink, number, MAIN_TABLE, &links, &objects).await?;
         let own = match settings.map(|s| s.table) {
             Some(MAIN_TABLE) => main.clone(),
-            Some(table) => read::routes(netlink, number, table, &links).await?,
+            Some(table) => read::routes(netlink, number, table, &links, &objects).await?,
             None => Vec::new(),
         };
         for route in &own {
@@ -392,44 +394,27 @@ impl Keeper {
         self.carry_out(ops).await
     }
 
-    async fn carry_out(&mut self, ops: Vec<Op>) -> bool {
-        let mut requests = Vec::with_capacity(ops.len());
-        let mut sent = Vec::with_capacity(ops.len());
-        let mut clean = true;
-        for op in ops {
-            let family = match &op {
-                Op::AddRoute(route) | Op::ReplaceRoute(route) => route.prefix.family(),
-                Op::DeleteRoute(route) => route.prefix.family(),
-                _ => continue,
-            };
-            let Some(settings) = self.tables.get(&family) else {
-                continue;
-            };
-            match write::request_in(&op, &self.links, settings.table) {
-                Some(Ok(request)) => {
-                    requests.push(request);
-                    sent.push(op);
-                }
-                Some(Err(error)) => {
-                    self.refused.insert(op.to_string(), error.to_string());
-                    clean = false;
-                }
-                None => {}
-            }
+    async fn carry_out(&mut self, mut ops: Vec<Op>) -> bool {
+        let tables = &self.tables;
+        ops.retain(|op| {
+            op.prefix()
+                .is_some_and(|p| tables.contains_key(&p.family()))
+        });
+        if ops.is_empty() {
+            return true;
         }
-        if sent.is_empty() {
-            return clean;
-        }
-        let answers = match self.sockets.netlink.batch(requests).await {
-            Ok(answers) => answers,
+        let number = |family| tables.get(&family).map_or(MAIN_TABLE, |table| table.table);
+        let netlink = &mut self.sockets.netlink;
+        let results = match write::send_into(netlink, &ops, &self.links, number).await {
+            Ok(results) => results,
             Err(error) => {
                 self.unreadable(&error);
                 return false;
             }
         };
-        let mut answers = answers.into_iter();
-        for op in sent {
-            match write::judge(&op, answers.next()) {
+        let mut clean = true;
+        for (op, result) in ops.into_iter().zip(results) {
+            match result {
                 Ok(()) => {
                     tracing::debug!(%op, "done");
                     match &op {

@@ -7,9 +7,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
 use super::nat::NatWriter;
-use super::netlink::{Netlink, NetlinkError, Request};
+use super::netlink::{Message, Netlink, NetlinkError, Request};
 use super::originals::Originals;
-use super::write::judge;
 use super::{chain, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::IPIP_DEVICE;
@@ -53,9 +52,9 @@ impl Uninstall {
     /// # Errors
     /// [`NetlinkError`] when the kernel cannot be asked.
     pub async fn look(ownership: &Ownership, lib_dir: Option<&Path>) -> Result<Self, NetlinkError> {
-        let netlink = Netlink::open()?;
+        let mut netlink = Netlink::open()?;
         let mut nat = NatWriter::default();
-        let mut actual = read::actual(&netlink).await?;
+        let mut actual = read::actual(&mut netlink).await?;
         actual.nat = nat.read(None).await;
         let mut removals = removals(&actual, ownership);
         let originals = lib_dir.map(Originals::open);
@@ -115,11 +114,9 @@ impl Uninstall {
             }
             Removal::Op(op) => op,
         };
-        match write::request(op, &self.actual.links) {
-            Some(Ok(request)) => Ok(judge(op, Some(self.netlink.send(request).await?))),
-            Some(Err(error)) => Ok(Err(error.to_string())),
-            None => Ok(Ok(())),
-        }
+        let links = &self.actual.links;
+        let results = write::send(&mut self.netlink, std::slice::from_ref(op), links).await?;
+        Ok(results.into_iter().next().unwrap_or(Ok(())))
     }
 }
 
@@ -136,7 +133,7 @@ fn lower(index: u32) -> Request {
     message.header.index = index;
     message.header.change_mask = LinkFlags::Up;
     Request {
-        message: RouteNetlinkMessage::SetLink(message),
+        message: Message::Rtnetlink(RouteNetlinkMessage::SetLink(message)),
         flags: 0,
     }
 }

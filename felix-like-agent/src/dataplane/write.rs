@@ -1,10 +1,10 @@
-//! [`Op`]s → netlink messages, and what the kernel's answers to them mean.
+//! [`Op`]s → netlink messages (those of routes: [`super::routes`]), and what the kernel's answers to them mean.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Prefix};
+use caracal_model::net::{Cidr, Family};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -13,16 +13,13 @@ use netlink_packet_route::link::{
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop,
-    RouteNextHopFlags, RouteScope, RouteType, RouteVia,
-};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::netlink::{Netlink, NetlinkError, Refusal, Request};
+use super::batch::Writer;
+use super::netlink::{Message, Netlink, NetlinkError, Refusal, Request};
 use super::read::MAIN_TABLE;
-use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, Target, Tunnel, TunnelKind};
+use super::routes::{self, Devices};
+use crate::desired::{FdbKey, NeighbourKey, Tunnel, TunnelKind};
 use crate::links::Links;
 use crate::op::Op;
 
@@ -40,13 +37,24 @@ pub(super) async fn send(
     ops: &[Op],
     links: &Links,
 ) -> Result<Vec<Result<(), String>>, NetlinkError> {
+    send_into(netlink, ops, links, |_| MAIN_TABLE).await
+}
+
+/// The same with routes in the table of their family.
+pub(super) async fn send_into(
+    netlink: &mut Netlink,
+    ops: &[Op],
+    links: &Links,
+    table: impl Fn(Family) -> u32,
+) -> Result<Vec<Result<(), String>>, NetlinkError> {
     let mut results = Vec::with_capacity(ops.len());
+    let mut devices = Devices::of(links);
     // The last batch is judged behind the loop.
     let mut judged = 0;
     let mut unsent = HashMap::new();
     for (index, op) in ops.iter().enumerate() {
-        let full = match request(op, links) {
-            Some(Ok(request)) => netlink.writer().push(request),
+        let full = match push(netlink.writer(), op, &mut devices, &table) {
+            Some(Ok(full)) => full,
             Some(Err(error)) => {
                 unsent.insert(index, Err(error.to_string()));
                 false
@@ -69,8 +77,24 @@ pub(super) async fn send(
     Ok(results)
 }
 
+/// Puts the message of an op behind those that wait; true = they have to be sent. `None` for ops that are not netlink's
+/// (sysctls, NAT).
+fn push(
+    writer: &mut Writer,
+    op: &Op,
+    devices: &mut Devices<'_>,
+    table: impl Fn(Family) -> u32,
+) -> Option<Result<bool, EncodeError>> {
+    if let (Some(kind), Some(prefix)) = (routes::kind(op), op.prefix()) {
+        let table = table(prefix.family());
+        return Some(writer.compose(kind, |message| routes::body(message, op, table, devices)));
+    }
+    let request = request(op, devices.links())?;
+    Some(request.map(|request| writer.push(request)))
+}
+
 /// An object that is gone needs no deletion, and a device that has come needs no creation.
-pub(super) fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
+fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), String> {
     match answer {
         Some(Ok(())) => Ok(()),
         Some(Err(refusal)) => {
@@ -84,39 +108,8 @@ pub(super) fn judge(op: &Op, answer: Option<Result<(), Refusal>>) -> Result<(), 
     }
 }
 
-/// The message of an op; `None` for ops that are not netlink's (sysctls, NAT).
-pub(super) fn request(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
-    request_in(op, links, MAIN_TABLE)
-}
-
-/// The same with routes in this table.
-pub(super) fn request_in(
-    op: &Op,
-    links: &Links,
-    table: u32,
-) -> Option<Result<Request, EncodeError>> {
-    let request = message(op, links)?;
-    Some(request.map(|mut request| {
-        if let RouteNetlinkMessage::NewRoute(m) | RouteNetlinkMessage::DelRoute(m) =
-            &mut request.message
-        {
-            put_into(m, table);
-        }
-        request
-    }))
-}
-
-fn put_into(message: &mut RouteMessage, table: u32) {
-    match u8::try_from(table) {
-        Ok(number) => message.header.table = number,
-        Err(_) => {
-            message.header.table = RouteHeader::RT_TABLE_UNSPEC;
-            message.attributes.push(RouteAttribute::Table(table));
-        }
-    }
-}
-
-fn message(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
+/// The message of an op that is not about a route; `None` for ops that are not netlink's.
+fn request(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
     Some(match op {
         Op::AddTunnel(tunnel) => add_tunnel(tunnel, links),
         Op::SetTunnel(tunnel) => set_tunnel(tunnel, links),
@@ -142,29 +135,30 @@ fn message(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
         Op::DeleteFdb(key, remote) => {
             fdb(key, *remote, links).map(|m| plain(RouteNetlinkMessage::DelNeighbour(m)))
         }
-        Op::AddRoute(route) => self::route(route, links).map(|m| Request {
-            message: RouteNetlinkMessage::NewRoute(m),
-            flags: NLM_F_CREATE | NLM_F_EXCL,
-        }),
-        Op::ReplaceRoute(route) => {
-            self::route(route, links).map(|m| put(RouteNetlinkMessage::NewRoute(m)))
-        }
-        Op::DeleteRoute(route) => {
-            delete_route(route, links).map(|m| plain(RouteNetlinkMessage::DelRoute(m)))
-        }
-        Op::WriteSysctl(..) | Op::PutNat(_) | Op::DeleteNat => return None,
+        Op::AddObject(object) => super::objects::put(object, false, links),
+        Op::ReplaceObject(object) => super::objects::put(object, true, links),
+        Op::DeleteObject(id) => Ok(super::objects::delete(*id)),
+        Op::AddRoute(_)
+        | Op::ReplaceRoute(_)
+        | Op::DeleteRoute(_)
+        | Op::WriteSysctl(..)
+        | Op::PutNat(_)
+        | Op::DeleteNat => return None,
     })
 }
 
 const fn put(message: RouteNetlinkMessage) -> Request {
     Request {
-        message,
+        message: Message::Rtnetlink(message),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
     }
 }
 
 const fn plain(message: RouteNetlinkMessage) -> Request {
-    Request { message, flags: 0 }
+    Request {
+        message: Message::Rtnetlink(message),
+        flags: 0,
+    }
 }
 
 fn index(link: &IfName, links: &Links) -> Result<u32, EncodeError> {
@@ -223,7 +217,7 @@ fn add_tunnel(tunnel: &Tunnel, links: &Links) -> Result<Request, EncodeError> {
     };
     message.attributes.push(LinkAttribute::LinkInfo(info));
     Ok(Request {
-        message: RouteNetlinkMessage::NewLink(message),
+        message: Message::Rtnetlink(RouteNetlinkMessage::NewLink(message)),
         flags: NLM_F_CREATE | NLM_F_EXCL,
     })
 }
@@ -296,107 +290,5 @@ fn fdb(key: &FdbKey, remote: IpAddr, links: &Links) -> Result<NeighbourMessage, 
         NeighbourAttribute::LinkLayerAddress(key.mac.to_vec()),
         NeighbourAttribute::Destination(neighbour_address(remote)),
     ]);
-    Ok(message)
-}
-
-const fn route_address(address: IpAddr) -> RouteAddress {
-    match address {
-        IpAddr::V4(a) => RouteAddress::Inet(a),
-        IpAddr::V6(a) => RouteAddress::Inet6(a),
-    }
-}
-
-fn route_header(prefix: Prefix, metric: u32, protocol: u8) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    message.header.address_family = family(prefix.address());
-    message.header.destination_prefix_length = prefix.len();
-    message.header.protocol = protocol.into();
-    if prefix.len() > 0 {
-        message
-            .attributes
-            .push(RouteAttribute::Destination(route_address(prefix.address())));
-    }
-    if metric > 0 {
-        message.attributes.push(RouteAttribute::Priority(metric));
-    }
-    message
-}
-
-fn route(route: &Route, links: &Links) -> Result<RouteMessage, EncodeError> {
-    let mut message = route_header(route.prefix, route.metric, route.protocol);
-    target(&mut message, &route.target, links)?;
-    if let Some(mtu) = route.mtu {
-        message
-            .attributes
-            .push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]));
-    }
-    if let Some(source) = route.source {
-        message
-            .attributes
-            .push(RouteAttribute::PrefSource(route_address(source)));
-    }
-    Ok(message)
-}
-
-fn target(message: &mut RouteMessage, target: &Target, links: &Links) -> Result<(), EncodeError> {
-    match target {
-        Target::Blackhole => message.header.kind = RouteType::BlackHole,
-        Target::Via(hops) => {
-            message.header.kind = RouteType::Unicast;
-            // Directly reachable destinations have link scope, the others are behind a gateway.
-            if hops.iter().all(|h| h.gateway.is_none()) {
-                message.header.scope = RouteScope::Link;
-            }
-            if let [hop] = hops.as_slice() {
-                if hop.onlink {
-                    message.header.flags |= RouteFlags::Onlink;
-                }
-                message
-                    .attributes
-                    .extend(gateway(hop, message.header.address_family));
-                let index = index(&hop.link, links)?;
-                message.attributes.push(RouteAttribute::Oif(index));
-            } else {
-                let of = message.header.address_family;
-                let hops: Result<Vec<_>, _> = hops.iter().map(|h| next_hop(h, of, links)).collect();
-                message.attributes.push(RouteAttribute::MultiPath(hops?));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The gateway; one of another family than the route's has an attribute of its own (`via inet6`, RFC 8950).
-fn gateway(hop: &NextHop, of: AddressFamily) -> Option<RouteAttribute> {
-    hop.gateway.map(|address| {
-        if family(address) == of {
-            RouteAttribute::Gateway(route_address(address))
-        } else {
-            RouteAttribute::Via(RouteVia::from(address))
-        }
-    })
-}
-
-fn next_hop(hop: &NextHop, of: AddressFamily, links: &Links) -> Result<RouteNextHop, EncodeError> {
-    let mut message = RouteNextHop::default();
-    message.interface_index = index(&hop.link, links)?;
-    if hop.onlink {
-        message.flags |= RouteNextHopFlags::Onlink;
-    }
-    message.attributes.extend(gateway(hop, of));
-    Ok(message)
-}
-
-/// Names a route as exactly as the kernel lets us, so that a foreign one in its place is not hit.
-fn delete_route(route: &ActualRoute, links: &Links) -> Result<RouteMessage, EncodeError> {
-    let mut message = route_header(route.prefix, route.metric, route.protocol);
-    match &route.target {
-        ActualTarget::Known(known) => target(&mut message, known, links)?,
-        ActualTarget::Other(kind) => message.header.kind = (*kind).into(),
-    }
-    message.header.tos = route.tos;
-    // "Any scope".
-    message.header.scope = RouteScope::NoWhere;
-    message.header.flags = RouteFlags::empty();
     Ok(message)
 }

@@ -46,6 +46,8 @@ pub struct KernelSupport {
     pub vxlan: Result<(), String>,
     /// IPv6.
     pub ipv6: Result<(), String>,
+    /// Next-hop objects.
+    pub objects: Result<(), String>,
     /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
     pub default_rp_filter: u8,
     /// Interfaces on which a packet is dropped when its source is not reached by the interface it came in
@@ -59,6 +61,7 @@ impl Default for KernelSupport {
             ipip: Ok(()),
             vxlan: Ok(()),
             ipv6: Ok(()),
+            objects: Err("not tried".to_owned()),
             default_rp_filter: 0,
             strict_rp_filter: BTreeSet::new(),
         }
@@ -104,6 +107,7 @@ pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels
     WantedTunnels {
         ipip: pools.any_ipip(),
         vxlan: pools.any_vxlan(Family::Ipv4) || pools.any_vxlan(Family::Ipv6),
+        objects: settings.objects,
     }
 }
 
@@ -114,6 +118,8 @@ pub struct WantedTunnels {
     pub ipip: bool,
     /// VXLAN.
     pub vxlan: bool,
+    /// Next-hop objects, which are no tunnels but have to be tried, too.
+    pub objects: bool,
 }
 
 /// The plan while it is made.
@@ -125,8 +131,6 @@ struct Planner<'a> {
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
     own_blocks: Vec<Prefix>,
-    /// Sources that routes name.
-    hints: BTreeMap<Family, IpAddr>,
     /// Subnets of our interfaces.
     subnets: Vec<Prefix>,
     /// Next hops are few and routes are many.
@@ -152,6 +156,7 @@ impl<'a> Planner<'a> {
             desired: Desired {
                 revision: inputs.snapshot.revision,
                 ownership: Ownership::of(inputs.settings, inputs.snapshot),
+                objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
                 ..Desired::default()
             },
             complaints: Complaints::default(),
@@ -159,7 +164,6 @@ impl<'a> Planner<'a> {
             sources,
             own: BTreeMap::new(),
             own_blocks: Vec::new(),
-            hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             resolved: RefCell::default(),
             remotes: HashMap::new(),
@@ -174,7 +178,6 @@ impl<'a> Planner<'a> {
             );
         }
         planner.find_own();
-        planner.find_hints();
         planner
     }
 
@@ -230,34 +233,12 @@ impl<'a> Planner<'a> {
     }
 
     fn route(&self, prefix: Prefix, metric: u32, target: Target, mtu: Option<u32>) -> Route {
-        let leads_on = target != Target::Blackhole;
-        let source = self.hints.get(&prefix.family()).copied();
         Route {
             prefix,
             metric,
             protocol: self.inputs.settings.route_protocol,
             target,
             mtu,
-            source: source.filter(|_| leads_on),
-        }
-    }
-
-    /// The source addresses that routes name. The kernel takes none that no interface has.
-    fn find_hints(&mut self) {
-        let settings = self.inputs.settings;
-        let asked = [
-            settings.route_source.map(IpAddr::from),
-            settings.route_source_v6.map(IpAddr::from),
-        ];
-        for address in asked.into_iter().flatten() {
-            if self.inputs.links.holding(address).is_some() {
-                self.hints.insert(Family::of(address), address);
-            } else {
-                let reason = format!(
-                    "no interface has {address}: routes name no source until one does, and the kernel chooses"
-                );
-                self.problem("agent.source_address", "deviceRouteSourceAddress", reason);
-            }
         }
     }
 

@@ -89,11 +89,12 @@ fn print(status: &Status) {
         .map(|(k, n)| format!("{n} {k}"))
         .collect();
     println!(
-        "Kernel: {} at revision {}{}; routes: {}; tunnels: {}; NAT: {}",
+        "Kernel: {} at revision {}{}; routes: {}; next hops: {}; tunnels: {}; NAT: {}",
         kernel.phase,
         kernel.revision,
         because(kernel.reason.as_ref()),
         list(&routes),
+        kernel.next_hops,
         list(&kernel.tunnels),
         kernel.nat
     );

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use caracal_agent::Settings;
 use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
@@ -191,6 +192,10 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
             overrides: config.felix.clone(),
             lib_dir: Some(config.lib_dir.clone()),
             measure_paths: config.path_mtu.then(|| mtu::recall(&config.lib_dir)),
+            settings: Settings {
+                objects: config.next_hop_objects,
+                ..Settings::default()
+            },
             ..ReconcilerOptions::new(config.node.clone())
         },
         snapshots_rx,

@@ -1,6 +1,6 @@
 //! Filters as templates see them.
 
-use caracal_bgp::policy::{Action, Condition, Filter, PeerKind, Source, Term, Verdict};
+use caracal_bgp::policy::{Action, Condition, Filter, PathPlace, PeerKind, Source, Term, Verdict};
 use caracal_bgp::types::AnyCommunity;
 
 use super::{ActionView, ConditionView, FilterView, TermView, quoted};
@@ -79,6 +79,11 @@ fn condition_view(condition: &Condition, what: &str) -> Result<ConditionView, Re
                 AnyCommunity::Extended(_) => ConditionView::ExtCommunity { value },
             }
         }
+        Condition::AsPath { asns, place } => ConditionView::AsPath {
+            asns: asns.iter().map(|asn| asn.0).collect(),
+            open_start: *place != PathPlace::Whole,
+            open_end: *place == PathPlace::Anywhere,
+        },
         Condition::AsPathPrefix(asns) => ConditionView::AsPathPrefix {
             asns: asns.iter().map(|asn| asn.0).collect(),
         },

@@ -1,7 +1,7 @@
 //! Functions and filters: terms of the form `if CONDITIONS then { ACTIONS VERDICT }`.
 
 use caracal_bgp::policy::{
-    Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
+    Action, Condition, Filter, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
 use caracal_bgp::types::Asn;
 use caracal_model::net::Prefix;
@@ -347,15 +347,24 @@ fn community(s: &str) -> Res<'_, Condition> {
     community::carried.map(Condition::Community).parse(s)
 }
 
-/// `bgp_path ~ [= 65001 65002 * =]`.
+/// `bgp_path ~ [= 65001 65002 * =]`, with or without a `*` at either end.
 fn as_path(s: &str) -> Res<'_, Condition> {
-    delimited(
+    let open = || opt(token("*")).map(|star| star.is_some());
+    let (rest, (start, asns, end)) = delimited(
         (token("bgp_path"), token("~"), token("[=")),
-        many0(u32_number.map(Asn)),
-        (token("*"), token("=]")),
+        (open(), many0(u32_number.map(Asn)), open()),
+        token("=]"),
     )
-    .map(Condition::AsPathPrefix)
-    .parse(s)
+    .parse(s)?;
+    let place = match (start, end) {
+        (false, true) => return Ok((rest, Condition::AsPathPrefix(asns))),
+        // Any path.
+        (true, _) if asns.is_empty() => return Ok((rest, Condition::AsPathPrefix(asns))),
+        (true, true) => PathPlace::Anywhere,
+        (true, false) => PathPlace::End,
+        (false, false) => PathPlace::Whole,
+    };
+    Ok((rest, Condition::AsPath { asns, place }))
 }
 
 /// `defined(ATTRIBUTE) && ATTRIBUTE`: an absent attribute must not be compared.

@@ -114,6 +114,11 @@ fn condition() -> impl Strategy<Value = Condition> {
             .prop_map(|(patterns, negated)| Condition::Prefix { patterns, negated }),
         community().prop_map(Condition::Community),
         vec(asn(), 0..4).prop_map(Condition::AsPathPrefix),
+        (
+            vec(asn(), 1..4),
+            select(vec![PathPlace::Anywhere, PathPlace::End, PathPlace::Whole])
+        )
+            .prop_map(|(asns, place)| Condition::AsPath { asns, place }),
         prefix().prop_map(Condition::NextHop),
         select(vec![PeerKind::Internal, PeerKind::External]).prop_map(Condition::PeerKind),
         select(vec![Source::Bgp, Source::Static]).prop_map(Condition::Source),

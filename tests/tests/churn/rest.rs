@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_agent::actual::{ActualRoute, ActualTarget};
-use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop, Target};
+use caracal_agent::actual::ActualRoute;
+use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop};
 use caracal_agent::ownership::Owner;
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
@@ -188,10 +188,9 @@ fn walk(world: &World, start: usize, to: IpAddr, way: &mut Vec<String>) -> Optio
             way.push("intruder".to_owned());
             return Some(String::new());
         }
-        let ActualTarget::Known(Target::Via(hops)) = &route.target else {
+        let [hop] = route.next_hops() else {
             return None;
         };
-        let [hop] = hops.as_slice() else { return None };
         if hop.link.as_str().starts_with("cali") {
             return Some(hop.link.to_string());
         }

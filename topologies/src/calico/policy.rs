@@ -1,6 +1,8 @@
 //! BGPFilters and communities as BIRD 1.6 writes them.
 
-use caracal_bgp::policy::{Action, Condition, PeerKind, PrefixPattern, Source, Term, Verdict};
+use caracal_bgp::policy::{
+    Action, Condition, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
+};
 use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::Family;
 
@@ -109,6 +111,15 @@ fn condition(condition: &Condition) -> Option<String> {
                 community.bird_value(),
                 community.bird_attribute()
             )
+        }
+        Condition::AsPath { asns, place } => {
+            let numbers: Vec<String> = asns.iter().map(|asn| asn.0.to_string()).collect();
+            let numbers = numbers.join(" ");
+            match place {
+                PathPlace::Anywhere => format!("(bgp_path ~ [= * {numbers} * =])"),
+                PathPlace::End => format!("(bgp_path ~ [= * {numbers} =])"),
+                PathPlace::Whole => format!("(bgp_path ~ [= {numbers} =])"),
+            }
         }
         Condition::AsPathPrefix(asns) => {
             let asns: Vec<_> = asns.iter().map(|asn| asn.0.to_string()).collect();

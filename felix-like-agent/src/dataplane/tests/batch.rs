@@ -11,7 +11,6 @@ fn route(n: u32, gateway: &str) -> Route {
         protocol: 80,
         target: Target::via(Some(gateway.parse().unwrap()), &"eth0".into(), false),
         mtu: None,
-        source: None,
     }
 }
 

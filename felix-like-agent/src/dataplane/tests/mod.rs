@@ -6,7 +6,7 @@ mod batch;
 mod ipip;
 mod ipv6;
 mod nat;
-mod resync;
+mod objects;
 mod routes;
 mod vxlan;
 
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::{AgentStatus, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
 use crate::learned::Learned;
+use crate::settings::Settings;
 
 const INSIDE: &str = "CARACAL_AGENT_TEST_INSIDE";
 
@@ -96,6 +97,7 @@ struct Node {
     gate: watch::Sender<Gate>,
     learned: watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
     agent: ReconcilerHandle,
+    objects: bool,
 }
 
 fn lab() {
@@ -107,21 +109,25 @@ fn lab() {
         ip -6 addr add fd00:a::1/64 dev eth0 nodad");
 }
 
-fn options() -> ReconcilerOptions {
+fn options(objects: bool) -> ReconcilerOptions {
     ReconcilerOptions {
         tunnel_linger: Duration::from_millis(300),
+        settings: Settings {
+            objects,
+            ..Settings::default()
+        },
         ..ReconcilerOptions::new("a".into())
     }
 }
 
 fn start_agent(
-    options: ReconcilerOptions,
     snapshot: &watch::Sender<Arc<Snapshot>>,
     gate: &watch::Sender<Gate>,
     learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
+    objects: bool,
 ) -> ReconcilerHandle {
     Reconciler::spawn(
-        options,
+        options(objects),
         snapshot.subscribe(),
         gate.subscribe(),
         learned.subscribe(),
@@ -132,10 +138,11 @@ fn start_agent(
 impl Node {
     /// `entries` are (kind plural or `ipam/...`, name, JSON).
     fn start(entries: &[(&str, &str, String)]) -> Self {
-        Self::start_with(options(), entries)
+        Self::start_with(entries, false)
     }
 
-    fn start_with(options: ReconcilerOptions, entries: &[(&str, &str, String)]) -> Self {
+    /// `objects` = routes lead through next-hop objects.
+    fn start_with(entries: &[(&str, &str, String)], objects: bool) -> Self {
         let mut data = Snapshot::default();
         for entry in entries {
             put(&mut data, entry);
@@ -143,13 +150,14 @@ impl Node {
         let snapshot = watch::Sender::new(Arc::new(data.clone()));
         let gate = watch::Sender::new(Gate::open());
         let learned = watch::Sender::default();
-        let agent = start_agent(options, &snapshot, &gate, &learned);
+        let agent = start_agent(&snapshot, &gate, &learned, objects);
         Self {
             data,
             snapshot,
             gate,
             learned,
             agent,
+            objects,
         }
     }
 
@@ -179,7 +187,38 @@ impl Node {
 
     /// Ends the agent without a word, as kill -9 does, and starts another one.
     fn restart(&mut self) {
-        self.agent = start_agent(options(), &self.snapshot, &self.gate, &self.learned);
+        self.agent = start_agent(&self.snapshot, &self.gate, &self.learned, self.objects);
+    }
+
+    /// Ends the agent, and starts another one that leads routes through objects or does not.
+    async fn restarted(self, objects: bool) -> Self {
+        let Self {
+            data,
+            snapshot,
+            gate,
+            learned,
+            agent,
+            ..
+        } = self;
+        let mut status = agent.status();
+        drop(agent);
+        while status.changed().await.is_ok() {}
+        let agent = start_agent(&snapshot, &gate, &learned, objects);
+        Self {
+            data,
+            snapshot,
+            gate,
+            learned,
+            agent,
+            objects,
+        }
+    }
+
+    /// Ends the agent and waits until it does nothing any more.
+    async fn end(self) {
+        let mut status = self.agent.status();
+        drop(self);
+        while status.changed().await.is_ok() {}
     }
 
     /// The status after the snapshot's revision was applied.

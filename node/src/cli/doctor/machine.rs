@@ -31,6 +31,7 @@ pub(super) async fn look(
     let both = WantedTunnels {
         ipip: true,
         vxlan: true,
+        objects: false,
     };
     match caracal_agent::dataplane::support(both).await {
         Ok(support) => kernel(findings, &support, wanted),

@@ -6,6 +6,8 @@ mod plan;
 use std::process::ExitCode;
 
 use caracal_agent::adoption;
+use caracal_agent::diff::{unused_objects, unused_objects_after};
+use caracal_agent::ownership::Ownership;
 use clap::Subcommand;
 
 use super::{in_this_namespace, run_dir};
@@ -56,7 +58,8 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
             eprintln!("no route of ours is there that Calico's BIRD would write");
         }
         if dry_run {
-            for op in ops {
+            let unused = unused_objects_after(&ops, &actual, &Ownership::default());
+            for op in ops.iter().chain(&unused) {
                 println!("would {op}");
             }
             return Ok(ExitCode::SUCCESS);
@@ -71,9 +74,18 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
                 }
             }
         }
-        Ok(match failures {
-            0 => ExitCode::SUCCESS,
-            _ => ExitCode::FAILURE,
-        })
+        if failures > 0 {
+            return Ok(ExitCode::FAILURE);
+        }
+        // Seen to be without routes: the kernel deletes an object's routes with it.
+        let actual = caracal_agent::dataplane::look().await?;
+        let unused = unused_objects(&actual, &Ownership::default());
+        for (op, result) in caracal_agent::dataplane::carry_out(unused).await? {
+            match result {
+                Ok(()) => println!("{op}"),
+                Err(reason) => eprintln!("cannot {op}: {reason}"),
+            }
+        }
+        Ok(ExitCode::SUCCESS)
     })
 }

@@ -67,8 +67,11 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
 }
 
 async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyhow::Result<Desired> {
-    let (settings, _) =
-        Settings::resolve(&Settings::default(), snapshot, &config.node, &config.felix);
+    let built_in = Settings {
+        objects: config.next_hop_objects,
+        ..Settings::default()
+    };
+    let (settings, _) = Settings::resolve(&built_in, snapshot, &config.node, &config.felix);
     let wanted = wanted_tunnels(snapshot, &settings);
     let kernel = caracal_agent::dataplane::support(wanted)
         .await

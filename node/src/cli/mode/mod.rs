@@ -97,6 +97,7 @@ async fn planned(snapshot: &Snapshot, args: &ModeArgs) -> Result<ModePlan, ModeE
     let wanted = WantedTunnels {
         ipip: wants(modes.ipip),
         vxlan: wants(modes.vxlan),
+        objects: false,
     };
     let kernel = dataplane::support(wanted).await.unwrap_or_else(|error| {
         eprintln!(

@@ -1,0 +1,236 @@
+//! Next-hop objects: one for each way to another machine, shared by all routes that go that way. What leads where is
+//! the plan's; here it is only decided which object stands for which way, from what the kernel holds now.
+//!
+//! Objects of ours that are there keep their numbers, whatever process made them. They stand for ways that several routes
+//! go: for a single route an object would be one message more and save none. When everything that goes through an
+//! object is to go another way, the object is changed, in one message, instead of the routes. An object goes once no
+//! route leads through it, because the kernel deletes an object's routes with it; and never while a route of somebody
+//! else's does.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use caracal_model::names::IfName;
+
+use crate::actual::{Actual, ActualRoute};
+use crate::desired::{Desired, NextHop, NextHopObject, Route, RouteKey, Target};
+use crate::op::Op;
+use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
+
+/// The direction of a next hop; `onlink` is no part of it.
+type Way<'a> = (IpAddr, &'a IfName);
+
+/// Routes that a way has at least when an object stands for it. It depends on the plan alone, so that after any damage the
+/// kernel is as it was.
+pub(super) const SHARED: usize = 2;
+
+/// A way that wants an object.
+struct Wanted<'a> {
+    /// One of the routes that go it.
+    route: &'a Route,
+    /// How many they are.
+    routes: usize,
+}
+
+/// Which object stands for which way.
+pub(super) struct Objects<'a> {
+    ids: HashMap<Way<'a>, u32>,
+    /// Objects to make and to change, in this order, before the routes.
+    pub(super) puts: Vec<Op>,
+    /// Objects of ours that stand for no way that is wanted.
+    idle: BTreeSet<u32>,
+    /// Numbers in use, whoever uses them.
+    taken: HashSet<u32>,
+}
+
+/// The way of a route that can go through an object.
+fn way(target: &Target) -> Option<Way<'_>> {
+    match target.hops() {
+        [hop] => way_of(hop),
+        _ => None,
+    }
+}
+
+fn way_of(hop: &NextHop) -> Option<Way<'_>> {
+    Some((hop.gateway?, &hop.link))
+}
+
+impl<'a> Objects<'a> {
+    /// Decides. `kept` = routes that stay as they are although another way is planned.
+    pub(super) fn of(
+        desired: &'a Desired,
+        actual: &'a Actual,
+        kept: &BTreeSet<RouteKey>,
+        blocked: &BTreeSet<&IfName>,
+    ) -> Self {
+        let ours = |id: u32| {
+            let object = actual.objects.get(&id);
+            object.filter(|object| desired.ownership.object(id, object))
+        };
+        let mut objects = Self {
+            ids: HashMap::new(),
+            puts: Vec::new(),
+            idle: actual
+                .objects
+                .keys()
+                .copied()
+                .filter(|id| ours(*id).is_some())
+                .collect(),
+            taken: actual.objects.keys().copied().collect(),
+        };
+        if !desired.objects {
+            return objects;
+        }
+        let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::new();
+        for planned in desired.routes.values() {
+            let Some(way) = way(&planned.route.target) else {
+                continue;
+            };
+            if !blocked.contains(way.1) {
+                let route = &planned.route;
+                let wanted = wanted.entry(way).or_insert(Wanted { route, routes: 0 });
+                wanted.routes += 1;
+            }
+        }
+        wanted.retain(|_, wanted| wanted.routes >= SHARED);
+        for id in objects.idle.clone() {
+            let hop = ours(id).and_then(|object| object.hop.as_ref());
+            if let Some(way) = hop.and_then(way_of)
+                && wanted.remove(&way).is_some()
+            {
+                objects.ids.insert(way, id);
+                objects.idle.remove(&id);
+            }
+        }
+        if !wanted.is_empty() && !objects.idle.is_empty() {
+            objects.change(desired, actual, kept, &mut wanted);
+        }
+        let new: BTreeMap<Way<'_>, Wanted<'_>> = wanted.into_iter().collect();
+        for (way, wanted) in new {
+            let id = objects.free(way);
+            objects.ids.insert(way, id);
+            let object = object(id, wanted.route);
+            objects.puts.extend(object.map(Op::AddObject));
+        }
+        objects
+    }
+
+    /// Gives idle objects to ways that have none yet, where all routes through them want that.
+    fn change(
+        &mut self,
+        desired: &'a Desired,
+        actual: &'a Actual,
+        kept: &BTreeSet<RouteKey>,
+        wanted: &mut HashMap<Way<'a>, Wanted<'a>>,
+    ) {
+        let mut next: BTreeMap<u32, Option<Way<'a>>> = BTreeMap::new();
+        for route in actual.all_routes() {
+            let Some(id) = route.object().filter(|id| self.idle.contains(id)) else {
+                continue;
+            };
+            let planned = desired.routes.get(&route.prefix).map(|p| &p.route);
+            let wants = planned
+                .filter(|p| p.key() == route.key() && route.tos == 0)
+                .filter(|_| !kept.contains(&route.key()))
+                .filter(|_| desired.ownership.route(route) == Owner::Ours)
+                .and_then(|p| way(&p.target));
+            next.entry(id)
+                .and_modify(|all| *all = all.filter(|way| Some(*way) == wants))
+                .or_insert(wants);
+        }
+        for (id, way) in next {
+            let Some(way) = way else { continue };
+            let hop = actual.objects.get(&id).and_then(|o| o.hop.as_ref());
+            let same_family = hop
+                .and_then(way_of)
+                .is_some_and(|(gateway, _)| gateway.is_ipv4() == way.0.is_ipv4());
+            if same_family && let Some(wanted) = wanted.remove(&way) {
+                self.ids.insert(way, id);
+                self.idle.remove(&id);
+                let object = object(id, wanted.route);
+                self.puts.extend(object.map(Op::ReplaceObject));
+            }
+        }
+    }
+
+    /// A number that nobody uses, in our range. The first choice follows from the way, so that it tends to stay the same.
+    fn free(&mut self, way: Way<'_>) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        way.hash(&mut hasher);
+        let range = LAST_OBJECT - FIRST_OBJECT + 1;
+        let first = u32::try_from(hasher.finish() % u64::from(range)).unwrap_or(0);
+        let id = (0..range)
+            .map(|n| FIRST_OBJECT + (first + n) % range)
+            .find(|id| !self.taken.contains(id))
+            .unwrap_or(FIRST_OBJECT);
+        self.taken.insert(id);
+        id
+    }
+
+    /// True when a kernel route with a wanted one's key needs no change. What an object leads to is the object's matter.
+    pub(super) fn is_right(&self, wanted: &Route, there: &ActualRoute) -> bool {
+        let id = self.id(wanted);
+        if id != there.object() {
+            return false;
+        }
+        match (id, there.known()) {
+            (None, _) => there.satisfies(wanted),
+            (Some(_), Some(known)) => {
+                wanted.key() == known.key()
+                    && wanted.protocol == known.protocol
+                    && wanted.mtu == known.mtu
+            }
+            (Some(_), None) => false,
+        }
+    }
+
+    /// The number that a route to be written shall name.
+    pub(super) fn id(&self, route: &Route) -> Option<u32> {
+        way(&route.target).and_then(|way| self.ids.get(&way).copied())
+    }
+
+    /// The route as it is written.
+    pub(super) fn lower(&self, route: &Route) -> Route {
+        let mut route = route.clone();
+        if let (Some(id), [hop]) = (self.id(&route), route.target.hops()) {
+            route.target = Target::Object(id, hop.clone());
+        }
+        route
+    }
+
+    /// Objects that can go together with these routes.
+    pub(super) fn unused(&self, actual: &Actual, deletes: &[Op]) -> Vec<Op> {
+        if self.idle.is_empty() {
+            return Vec::new();
+        }
+        let mut gone: HashMap<RouteKey, Vec<&ActualRoute>> = HashMap::new();
+        for op in deletes {
+            if let Op::DeleteRoute(route) = op {
+                gone.entry(route.key()).or_default().push(route);
+            }
+        }
+        let leaves = |route: &ActualRoute| {
+            let gone = gone.get(&route.key());
+            gone.is_some_and(|gone| gone.contains(&route))
+        };
+        let through = actual.all_routes().filter_map(|r| Some((r.object()?, r)));
+        let used: BTreeSet<u32> = through
+            .filter(|(id, route)| self.idle.contains(id) && !leaves(route))
+            .map(|(id, _)| id)
+            .collect();
+        let unused = self.idle.difference(&used);
+        unused.map(|id| Op::DeleteObject(*id)).collect()
+    }
+}
+
+fn object(id: u32, route: &Route) -> Option<NextHopObject> {
+    let [hop] = route.target.hops() else {
+        return None;
+    };
+    Some(NextHopObject {
+        id,
+        protocol: route.protocol,
+        hop: hop.clone(),
+    })
+}

@@ -1,0 +1,85 @@
+//! Labs whose nodes have several blocks each, so that routes to one node share a next-hop object, and what of it `ip`
+//! shows.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use caracal_lab::{Lab, wait_until};
+
+use crate::kernel::try_run;
+use crate::{SECOND, binary, caracals, example};
+
+/// Blocks of each node in [`two_blocks`].
+pub const BLOCKS: usize = 2;
+
+/// An example with blocks of two addresses and three pods on each node: two blocks, and an address for a tunnel.
+///
+/// # Panics
+/// When the example is not what it was.
+#[must_use]
+pub fn two_blocks(topology: &str) -> String {
+    let text = fs::read_to_string(example(topology)).expect("an example");
+    assert!(text.contains("blockSize: 26") && text.contains("pods: "));
+    let text = text.replace("blockSize: 26", "blockSize: 31");
+    text.replace("pods: 1", "pods: 3")
+        .replace("pods: 2", "pods: 3")
+}
+
+/// What the lab starts as `caracal` from now on has this value of `CARACAL_NEXTHOP_OBJECTS`.
+///
+/// # Panics
+/// When the lab's folder cannot be written.
+pub fn set(lab: &Lab, setting: &str) {
+    let place = lab.folder().bin().join("caracal");
+    let program = format!(
+        "#!/bin/sh\nexport CARACAL_NEXTHOP_OBJECTS={setting}\nexec {} \"$@\"\n",
+        binary().display()
+    );
+    let draft = lab.folder().bin().join(".caracal.new");
+    fs::write(&draft, program).expect("the lab's folder is ours");
+    let executable = PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&draft, executable).expect("the file is ours");
+    fs::rename(&draft, &place).expect("the lab's folder is ours");
+}
+
+/// True, with a word when not, where the kernel has such objects.
+///
+/// # Panics
+/// When the lab has no node.
+#[must_use]
+pub fn kernel_has_them(lab: &Lab) -> bool {
+    let node = caracals(lab).into_iter().next().expect("a node");
+    let has = try_run(lab, &node, "ip nexthop list").is_ok();
+    if !has {
+        println!("skipped: this kernel has no next-hop objects");
+    }
+    has
+}
+
+/// Objects of ours on a node, and routes of ours that lead through one.
+#[must_use]
+pub fn seen(lab: &Lab, node: &str) -> (usize, usize) {
+    let lines = |words: &str| -> Vec<String> {
+        let text = try_run(lab, node, words).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    };
+    let objects = lines("ip nexthop list protocol 80").len();
+    let routes = lines("ip route show proto 80");
+    let through = routes.iter().filter(|r| r.contains(" nhid ")).count();
+    (objects, through)
+}
+
+/// Waits until each node has so many objects, and so many routes through them.
+///
+/// # Panics
+/// When that does not come.
+pub fn await_seen(lab: &Lab, wanted: (usize, usize)) {
+    for node in caracals(lab) {
+        let what = "objects and routes through them";
+        wait_until(60 * SECOND, what, || match seen(lab, &node) {
+            seen if seen == wanted => Ok(()),
+            seen => Err(format!("{node}: {seen:?}, not {wanted:?}")),
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(&node, 60)));
+    }
+}

@@ -1,0 +1,122 @@
+//! Next-hop objects end to end: as a node starts, to plain routes and back to objects, changes of mode and a killed node
+//! meanwhile, and to plain routes again, under a thousand datagrams a second between each pair of pods, of which none may be lost.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use caracal_lab::ip::RouteKind;
+use caracal_lab::{Lab, wait_until};
+use caracal_tests::kernel::try_run;
+use caracal_tests::loss::{Probes, RouteMonitor, count};
+use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, set, two_blocks};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, possible,
+    set_pool_modes, up_text,
+};
+
+const RING: [(&str, &str); 3] = [
+    ("node1/p1", "node2/p1"),
+    ("node2/p1", "node3/p1"),
+    ("node3/p1", "node1/p1"),
+];
+
+fn restart_all(lab: &mut Lab, probes: &Probes, next_hops: &str) {
+    for node in caracals(lab) {
+        lab.stop_node(&node).unwrap();
+        probes.after(300);
+        lab.restart_node(&node).unwrap();
+        await_status(
+            lab,
+            &node,
+            60 * SECOND,
+            "the other form",
+            |status| match &status.kernel {
+                k if k.next_hops == next_hops && k.phase == "synced" => Ok(()),
+                other => Err(format!("{other:?}")),
+            },
+        );
+    }
+    await_settled(lab);
+}
+
+fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
+    for node in caracals(lab) {
+        wait_until(60 * SECOND, "the other mode", || {
+            match count(lab, &node, kind) {
+                n if n == wanted => Ok(()),
+                n => Err(format!("{node}: {n} routes of {kind:?}")),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail(&node, 60)));
+    }
+}
+
+#[test]
+fn from_objects_to_plain_routes_and_back_under_traffic() {
+    if !possible("from_objects_to_plain_routes_and_back_under_traffic", &[]) {
+        return;
+    }
+    let mut lab = up_text(&two_blocks("full-mesh"), "full-mesh", "nexthops");
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    if !kernel_has_them(&lab) {
+        return;
+    }
+    // Two other nodes, each with its blocks.
+    let (objects, plain) = ((2, 2 * BLOCKS), (0, 0));
+    await_seen(&lab, objects);
+    let monitors: Vec<_> = caracals(&lab)
+        .iter()
+        .map(|n| RouteMonitor::start(&lab, n))
+        .collect();
+    let probes = Probes::start(&lab, &RING);
+    probes.after(500);
+    set(&lab, "off");
+    restart_all(&mut lab, &probes, "plain");
+    await_seen(&lab, plain);
+    set(&lab, "auto");
+    restart_all(&mut lab, &probes, "objects");
+    await_seen(&lab, objects);
+    told(&lab);
+
+    set_pool_modes(&lab, "Never", "Always");
+    await_count(&lab, RouteKind::Vxlan, 2 * BLOCKS);
+    await_seen(&lab, objects);
+    told(&lab);
+    lab.kill9_node("node1").unwrap();
+    probes.after(500);
+    lab.restart_node("node1").unwrap();
+    await_settled(&lab);
+    await_seen(&lab, objects);
+    set_pool_modes(&lab, "Never", "Never");
+    await_count(&lab, RouteKind::Direct, 2 * BLOCKS);
+    await_seen(&lab, objects);
+
+    set(&lab, "off");
+    restart_all(&mut lab, &probes, "plain");
+    await_seen(&lab, plain);
+    probes.after(500);
+    probes.assert_none_lost("objects → plain → objects → VXLAN → kill -9 → host-gw → plain");
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("objects → plain → objects → plain");
+    }
+    assert_full_matrix(&lab);
+}
+
+/// What answers questions understands such routes.
+fn told(lab: &Lab) {
+    let (code, audit) = wait_until(
+        90 * SECOND,
+        "an audit without findings",
+        || match exit_code(lab, "node1", &["audit"]) {
+            (0, text) => Ok((0, text)),
+            (code, text) => Err(format!("exit code {code}:\n{text}")),
+        },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(code, 0, "{audit}");
+    let routes = try_run(lab, "node1", "ip route show proto 80").unwrap();
+    let through = routes.lines().find(|line| line.contains(" nhid "));
+    let prefix = through.and_then(|line| line.split(' ').next()).unwrap();
+    let (code, explained) = exit_code(lab, "node1", &["explain", prefix]);
+    assert_eq!(code, 0, "{explained}");
+    assert!(explained.contains("nhid "), "{explained}");
+}
