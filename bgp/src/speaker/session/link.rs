@@ -1,11 +1,13 @@
 //! One TCP connection of a session: its stream, what was read and not yet understood, what is to be
 //! written.
 
-use std::io;
+use std::cell::RefCell;
+use std::io::{self, Read as _};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
@@ -17,13 +19,17 @@ use crate::wire::header::frame_len;
 use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
 
-/// How much is read at once: large reads cost few system calls, and a table of 64 KiB per session does not
-/// hurt with a thousand of them, because an idle session gives its buffer back.
+/// How much is read at once: large reads cost few system calls.
 const READ_CHUNK: usize = 64 * 1024;
 /// Above this many octets to write, no more routes are packed.
 const WRITE_HIGH: usize = 128 * 1024;
 /// How long a closed connection may take for its last octets.
 const LINGER: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// Where each thread reads into: a session keeps what it has not understood, and no room for more.
+    static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_CHUNK].into());
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -50,6 +56,11 @@ pub(super) enum Read {
     End(Option<String>),
 }
 
+/// It may go well the next time.
+const fn is_passing(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 impl Link {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
@@ -71,14 +82,32 @@ impl Link {
 
     /// Reads one chunk without waiting.
     pub(super) fn read(&mut self) -> Read {
-        self.read.reserve(READ_CHUNK);
-        match self.stream.try_read_buf(&mut self.read) {
-            Ok(0) => Read::End(None),
-            Ok(_) => Read::Octets,
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Nothing,
+        CHUNK.with_borrow_mut(|chunk| self.read_into(chunk))
+    }
+
+    fn read_into(&mut self, chunk: &mut [u8]) -> Read {
+        let mut count = None;
+        let stream = &self.stream;
+        let tried = stream.try_io(Interest::READABLE, || {
+            let read = (&*SockRef::from(stream)).read(chunk)?;
+            count = Some(read);
+            // Less than there was room for is all there is: to ask once more, only to hear that, can be spared.
+            if read > 0 && read < chunk.len() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Ok(())
+        });
+        match (count, tried) {
+            (Some(0), _) => Read::End(None),
+            (Some(count), _) => {
+                self.read.extend_from_slice(&chunk[..count]);
+                Read::Octets
+            }
+            (None, Err(error)) => match error.kind() {
+                kind if is_passing(kind) => Read::Nothing,
                 _ => Read::End(Some(error.to_string())),
             },
+            (None, Ok(())) => Read::Nothing,
         }
     }
 
@@ -177,4 +206,90 @@ pub(in crate::speaker) async fn turn_away(stream: TcpStream, notification: &Noti
     let mut link = Link::new(stream);
     wire::encode_notification(notification, link.outbox());
     link.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// A connection and its other end.
+    async fn connection() -> (Link, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (stream, _) = listener.accept().await.unwrap();
+        (Link::new(stream), other.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_with_octets_to_write_wants_to_be_read() {
+        let (mut link, other) = connection().await;
+        // More than both ends of the connection buffer.
+        link.outbox().resize(64 << 20, 0);
+        link.flush(Instant::now());
+        assert!(link.wants_write() && link.stalled().is_some());
+        // What is unread makes the kernel reset the connection.
+        drop(other);
+        let end = async {
+            while link.wants_write() {
+                link.stream.writable().await.unwrap();
+                link.flush(Instant::now());
+            }
+            loop {
+                link.stream.readable().await.unwrap();
+                if let Read::End(_) = link.read() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, end).await.unwrap();
+        assert_eq!(link.stalled(), None, "nothing waits");
+    }
+
+    #[tokio::test]
+    async fn octets_and_the_end_are_read_whether_they_come_together_or_not() {
+        for together in [true, false] {
+            let (mut link, mut other) = connection().await;
+            other.write_all(&[7; 19]).await.unwrap();
+            let mut other = Some(other);
+            if together {
+                other = None;
+            }
+            let end = async {
+                loop {
+                    link.stream.readable().await.unwrap();
+                    match link.read() {
+                        Read::End(_) => return,
+                        Read::Octets => other = None,
+                        Read::Nothing => {}
+                    }
+                }
+            };
+            tokio::time::timeout(LIMIT, end).await.unwrap();
+            assert_eq!(&link.read[..], [7; 19]);
+        }
+    }
+
+    #[tokio::test]
+    async fn more_than_a_chunk_is_read_to_the_last_octet() {
+        let (mut link, mut other) = connection().await;
+        let count = 3 * READ_CHUNK + 5;
+        let writer = tokio::spawn(async move {
+            other.write_all(&vec![1; count]).await.unwrap();
+            other
+        });
+        let all = async {
+            while link.read.len() < count {
+                link.stream.readable().await.unwrap();
+                assert!(!matches!(link.read(), Read::End(_)));
+            }
+        };
+        tokio::time::timeout(LIMIT, all).await.unwrap();
+        assert_eq!(link.read.len(), count);
+        drop(writer.await.unwrap());
+    }
 }
