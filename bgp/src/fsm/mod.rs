@@ -91,6 +91,9 @@ pub struct Settings {
     /// and our OPEN says so: without the Forwarding State bit a peer that has kept our routes would have to
     /// drop them until we announce them again (RFC 4724 §4.2).
     pub had_session: bool,
+    /// The same for all peers: KEEPALIVEs are due at whole parts of their interval after it, so that those of many
+    /// sessions go out together instead of waking the process one by one.
+    pub epoch: Instant,
 }
 
 impl Settings {

@@ -23,6 +23,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const STABLE: Duration = Duration::from_secs(30);
 /// Connections that were opened at the same time have found each other by then.
 pub(super) const COLLISION_WINDOW: Duration = Duration::from_secs(5);
+/// KEEPALIVEs are due at whole such parts of their interval.
+const KEEPALIVE_STEPS: u32 = 20;
 /// How long unread octets keep a session alive, from each report of them on.
 const BUSY_GRACE: Duration = Duration::from_secs(10);
 
@@ -344,11 +346,21 @@ impl Peer {
                 .negotiated()
                 .map_or(Duration::ZERO, Negotiated::keepalive_time)
         });
-        // RFC 4271 §10: jittered.
-        let next = (!interval.is_zero()).then(|| now + self.backoff.jitter(interval, 0.75));
+        let next = (!interval.is_zero()).then(|| self.keepalive_due(now, interval));
         if let Some(connection) = self.slot(conn) {
             connection.keepalive = next;
         }
+    }
+
+    /// RFC 4271 §10: after three quarters of the interval at the earliest, by chance, and after all of it at the latest;
+    /// within that at a whole part of the interval since the epoch.
+    fn keepalive_due(&mut self, now: Instant, interval: Duration) -> Instant {
+        let step = interval / KEEPALIVE_STEPS;
+        let earliest = now + self.backoff.jitter(interval - step, 0.75 / 0.95);
+        let since = earliest.saturating_duration_since(self.settings.epoch);
+        let into = since.as_nanos() % step.as_nanos().max(1);
+        let rest = step.as_nanos().saturating_sub(into);
+        earliest + Duration::from_nanos(u64::try_from(rest).unwrap_or_default())
     }
 
     fn stop(&mut self, now: Instant, stop: &Stop) {

@@ -7,6 +7,7 @@ mod rules;
 mod table;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -39,6 +40,9 @@ fn ends(conn: Conn) -> Ends {
     }
 }
 
+/// All peers of all tests count from here.
+static EPOCH: OnceLock<Instant> = OnceLock::new();
+
 /// Node `node`'s settings for its peer `other`: both in AS 64512.
 fn settings(node: u8, other: u8) -> Settings {
     Settings {
@@ -47,6 +51,7 @@ fn settings(node: u8, other: u8) -> Settings {
         peer: PeerConfig::new(address(other), Asn(64512)),
         restarting_until: None,
         had_session: false,
+        epoch: *EPOCH.get_or_init(Instant::now),
     }
 }
 
@@ -71,8 +76,12 @@ struct Bench {
 
 impl Bench {
     fn new(settings: Settings) -> Self {
+        Self::with_seed(settings, 42)
+    }
+
+    fn with_seed(settings: Settings, seed: u64) -> Self {
         Self {
-            peer: Peer::new(settings, 42),
+            peer: Peer::new(settings, seed),
             now: Instant::now(),
         }
     }

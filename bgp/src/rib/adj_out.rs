@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
 use super::next_hops::Tracked;
+use super::sent::{Sent, SentRoutes};
 use super::several::SentPaths;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
@@ -105,14 +106,6 @@ impl fmt::Display for Withheld {
     }
 }
 
-/// What a group is told about a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
-    attrs: Arc<PathAttrs>,
-    /// The peer that sent us the route; it gets nothing.
-    source: PeerId,
-}
-
 /// A member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -125,37 +118,6 @@ pub struct Member {
 impl Member {
     pub(super) const fn address(&self) -> IpAddr {
         self.address
-    }
-}
-
-impl Sent {
-    pub(super) const fn new(attrs: Arc<PathAttrs>, source: PeerId) -> Self {
-        Self { attrs, source }
-    }
-
-    pub(super) const fn attrs(&self) -> &Arc<PathAttrs> {
-        &self.attrs
-    }
-
-    pub(super) const fn source(&self) -> PeerId {
-        self.source
-    }
-
-    /// The same attributes, from the same peer.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
-    }
-
-    /// The attributes, when this member is told.
-    pub(super) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
-        if self.source == member.peer {
-            Err(Withheld::SplitHorizon)
-        } else if self.attrs.next_hop == Some(member.address) {
-            // RFC 4271 §5.1.3: never with an address of the peer as NEXT_HOP.
-            Err(Withheld::PeerIsNextHop)
-        } else {
-            Ok(&self.attrs)
-        }
     }
 }
 
@@ -492,8 +454,7 @@ fn depreference(route: &PathAttrs, attrs: &mut PathAttrs) {
 pub(super) struct Group {
     pub(super) key: GroupKey,
     pub(super) members: Vec<Member>,
-    /// By destination handle.
-    out: Vec<Option<Sent>>,
+    out: SentRoutes,
     /// The same for families of which the members take several paths.
     pub(super) paths: SentPaths,
 }
@@ -503,7 +464,7 @@ impl Group {
         Self {
             key,
             members: Vec::new(),
-            out: Vec::new(),
+            out: SentRoutes::default(),
             paths: SentPaths::default(),
         }
     }
@@ -534,25 +495,9 @@ impl Group {
         let one = self.key.add_path.is_none() || self.key.paths_of(prefix.family()).is_none();
         let after = route.filter(|_| one).and_then(|route| {
             let attrs = self.key.export(route, cache, interner).ok()?;
-            Some(Sent {
-                attrs,
-                source: route.peer,
-            })
+            Some(Sent::new(attrs, route.peer))
         });
-        if self.out.len() <= id.index() {
-            after.as_ref()?;
-            self.out.resize(id.index() + 1, None);
-        }
-        let slot = &mut self.out[id.index()];
-        let same = match (&*slot, &after) {
-            (None, None) => true,
-            (Some(a), Some(b)) => a.is(b),
-            _ => false,
-        };
-        if same {
-            return None;
-        }
-        let before = std::mem::replace(slot, after.clone());
+        let before = self.out.put(id.index(), after.as_ref())?;
         Some(GroupRoute {
             prefix,
             before,
@@ -562,21 +507,17 @@ impl Group {
 
     /// True when the group is told something about a destination.
     pub(super) fn has_sent(&self, id: DestId) -> bool {
-        self.out.get(id.index()).is_some_and(Option::is_some)
+        self.out.has(id.index())
     }
 
     /// What a member is told about a destination.
     pub(super) fn sent(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
-        visible(self.out.get(id.index()).and_then(Option::as_ref), member)
+        visible(self.out.get(id.index()), member)
     }
 
     /// Why a member is not told about a destination although the group is.
     pub(super) fn withheld(&self, id: DestId, member: &Member) -> Option<Withheld> {
-        self.out
-            .get(id.index())
-            .and_then(Option::as_ref)?
-            .visible_to(member)
-            .err()
+        self.out.get(id.index())?.visible_to(member).err()
     }
 
     /// The difference between what a peer was told as a member of `self` and what it is told as a member of
@@ -590,7 +531,7 @@ impl Group {
     ) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
         let size = self.out.len().max(other.out.len());
         let at = |group: &'_ Self, index: usize, member: &Member| {
-            visible(group.out.get(index).and_then(Option::as_ref), member).cloned()
+            visible(group.out.get(index), member).cloned()
         };
         (0..size)
             .filter_map(|index| {
@@ -604,7 +545,7 @@ impl Group {
     pub(super) fn count(&self, member: &Member) -> usize {
         self.out
             .iter()
-            .filter(|sent| visible(sent.as_ref(), member).is_some())
+            .filter(|sent| visible(*sent, member).is_some())
             .count()
             + self.sent_paths(member).count()
     }

@@ -12,7 +12,8 @@ use caracal_model::net::Prefix;
 use foldhash::{HashMap, HashSet};
 
 use super::PeerId;
-use super::adj_out::{GroupRoute, GroupUpdate, Member, Sent};
+use super::adj_out::{GroupRoute, GroupUpdate, Member};
+use super::sent::Sent;
 use crate::attrs::PathAttrs;
 
 /// What a member is told about the prefixes of a bundle.

@@ -110,7 +110,7 @@ impl Rib {
         let Some(best) = dest.and_then(|dest| dest.best()) else {
             return true;
         };
-        let (Some(attrs), Some(peer)) = (&best.accepted, self.peers.get(best.peer)) else {
+        let (Some(attrs), Some(peer)) = (best.accepted(), self.peers.get(best.peer)) else {
             return true;
         };
         let next_hop = attrs.next_hop.as_ref();

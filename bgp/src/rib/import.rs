@@ -49,6 +49,9 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// What import makes of a received route: its attributes when policy has changed them, or why it is refused.
+pub(super) type Imported = Result<Option<Arc<PathAttrs>>, Refusal>;
+
 /// A filter with its name. Compared by content: a renamed peer of the same rules is no change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedFilter {
@@ -156,24 +159,37 @@ impl ImportRules<'_> {
         }
     }
 
-    /// The accepted form of a received route, shared with it when policy changes nothing.
+    /// What becomes of every route with these attributes, whatever its prefix; `None`: policy has to look at each.
+    pub(super) fn import_any(&self, received: &PathAttrs) -> Option<Imported> {
+        match self.forbids(received) {
+            Some(refusal) => Some(Err(refusal)),
+            None => self.filters.is_empty().then_some(Ok(None)),
+        }
+    }
+
+    /// What becomes of a received route.
     pub(super) fn import(
         &self,
         prefix: Prefix,
-        received: &Arc<PathAttrs>,
+        received: &PathAttrs,
         interner: &mut Interner,
-    ) -> Result<Arc<PathAttrs>, Refusal> {
-        if let Some(refusal) = self.forbids(received) {
-            return Err(refusal);
-        }
-        if self.filters.is_empty() {
-            return Ok(received.clone());
-        }
+    ) -> Imported {
+        self.import_any(received)
+            .unwrap_or_else(|| self.filter(prefix, received, interner))
+    }
+
+    /// What policy makes of a route that the protocol does not forbid.
+    pub(super) fn filter(
+        &self,
+        prefix: Prefix,
+        received: &PathAttrs,
+        interner: &mut Interner,
+    ) -> Imported {
         let mut route = self.view(prefix, received);
         match (run_filters(self.filters, &mut route).0, route.attrs) {
             (Verdict::Reject, _) => Err(Refusal::Policy),
-            (Verdict::Accept, Cow::Borrowed(_)) => Ok(received.clone()),
-            (Verdict::Accept, Cow::Owned(attrs)) => Ok(interner.intern(attrs)),
+            (Verdict::Accept, Cow::Borrowed(_)) => Ok(None),
+            (Verdict::Accept, Cow::Owned(attrs)) => Ok(Some(interner.intern(attrs))),
         }
     }
 
@@ -216,9 +232,7 @@ mod tests {
         let mut attrs = attrs();
         change(&mut attrs);
         let prefix = Prefix::v4([10, 9, 0, 0].into(), 24);
-        rules
-            .import(prefix, &Arc::new(attrs), &mut Interner::default())
-            .err()
+        rules.import(prefix, &attrs, &mut Interner::default()).err()
     }
 
     #[test]

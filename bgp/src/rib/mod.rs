@@ -16,6 +16,7 @@ mod adj_out;
 mod bundle;
 pub mod decision;
 mod forward;
+mod free;
 mod import;
 mod index;
 mod intern;
@@ -31,6 +32,7 @@ mod reconfigure;
 mod refresh;
 mod restart;
 mod select;
+mod sent;
 mod session;
 mod settle;
 mod several;
@@ -259,11 +261,17 @@ impl Rib {
 
     /// A session has ended. `graceful`: the peer's routes are kept as RFC 4724 §4.2 says.
     pub fn peer_down(&mut self, now: Instant, name: &PeerName, graceful: bool) -> Changes {
+        self.lose(now, name, graceful);
+        self.decide(now)
+    }
+
+    /// The first half of [`Rib::peer_down`], as [`Rib::receive`] is of [`Rib::apply`]: peers that go together are withdrawn
+    /// together.
+    pub fn lose(&mut self, now: Instant, name: &PeerName, graceful: bool) {
         if let Some(id) = self.peers.id(name) {
             self.end_session(now, id, graceful);
             self.startup.down(now, id);
         }
-        self.finish(now, Changes::default())
     }
 
     /// An UPDATE of an established session.

@@ -73,7 +73,7 @@ impl Rib {
         MonitoredPath {
             name,
             received: path.map(|path| &path.received),
-            accepted: path.and_then(|path| path.accepted.as_ref()),
+            accepted: path.and_then(Path::accepted),
         }
     }
 
@@ -123,7 +123,7 @@ impl Rib {
         MonitoredPath {
             name: self.name_of_path(dest.prefix, path.peer),
             received: Some(&path.received),
-            accepted: path.accepted.as_ref(),
+            accepted: path.accepted(),
         }
     }
 

@@ -64,7 +64,7 @@ impl Rib {
         dests.sort_unstable_by_key(|dest| dest.prefix);
         let mut sequence = 0;
         for dest in dests {
-            let usable = |path: &&Path| path.accepted.is_some();
+            let usable = |path: &&Path| path.accepted().is_some();
             let paths: Vec<&Path> = dest.paths().iter().filter(usable).collect();
             if paths.is_empty() {
                 continue;
@@ -118,7 +118,7 @@ impl Rib {
         }
         let at = out.len();
         out.put_u16(0);
-        if let Some(attrs) = &path.accepted {
+        if let Some(attrs) = path.accepted() {
             encode_table_attributes(attrs, out);
         }
         let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX);

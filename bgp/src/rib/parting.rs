@@ -36,7 +36,7 @@ impl Rib {
             .collect();
         let mut uncovered: Vec<Prefix> = Vec::new();
         for (_, dest) in self.table.iter() {
-            let accepted = || dest.paths().iter().filter(|path| path.accepted.is_some());
+            let accepted = || dest.paths().iter().filter(|path| path.accepted().is_some());
             let lost = accepted().any(|path| leaves.contains(&self.peers.paths.owner(path.peer)));
             let covered = || {
                 accepted().any(|path| {

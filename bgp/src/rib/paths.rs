@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 
+use super::import::{self, Imported, Refusal};
 use super::table::{Dest, DestId, Path, Rank, Staleness};
-use super::{PeerId, Refusal, Rib, forward, import};
+use super::{PeerId, Rib, forward};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
 
@@ -26,6 +27,7 @@ impl Rib {
         prefixes: &[Prefix],
         path_ids: &[u32],
     ) {
+        let peer_id = id;
         let Some(peer) = self.peers.get(id) else {
             return;
         };
@@ -34,13 +36,15 @@ impl Rib {
             .map(|family| session.families.contains(&family).then_some(family));
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
+        let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+        // As a rule the prefixes make no difference.
+        let for_all = rules.import_any(&received);
         self.table.warm(prefixes);
         for (n, prefix) in prefixes
             .iter()
             .enumerate()
             .filter(|(_, prefix)| families.contains(&Some(prefix.family())))
         {
-            let peer_id = id;
             let id = match path_ids.get(n) {
                 Some(path_id) => self.peers.paths.get_or_insert(peer_id, *path_id),
                 None => peer_id,
@@ -57,13 +61,21 @@ impl Rib {
                 }
                 continue;
             }
-            let Some(peer) = self.peers.get(id) else {
-                return;
+            let outcome = match &for_all {
+                Some(outcome) => outcome.clone(),
+                None => self.filter(peer_id, *prefix, &received),
             };
-            let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
-            let outcome = rules.import(*prefix, &received, &mut self.interner);
             self.put_path(dest, id, received.clone(), outcome);
         }
+    }
+
+    /// Runs import policy over a route.
+    fn filter(&mut self, peer: PeerId, prefix: Prefix, received: &PathAttrs) -> Imported {
+        let Some(peer) = self.peers.get(peer) else {
+            return Err(Refusal::Policy);
+        };
+        let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+        rules.filter(prefix, received, &mut self.interner)
     }
 
     /// Stores or replaces the path of a peer.
@@ -72,11 +84,11 @@ impl Rib {
         id: DestId,
         peer: PeerId,
         received: Arc<PathAttrs>,
-        outcome: Result<Arc<PathAttrs>, Refusal>,
+        outcome: Imported,
     ) {
         let dest = self.table.get_mut(id);
         let old = dest.remove(peer);
-        let was_accepted = old.as_ref().is_some_and(|old| old.accepted.is_some());
+        let was_accepted = old.as_ref().is_some_and(|old| old.accepted().is_some());
         let is_accepted = outcome.is_ok();
         if let Some(state) = self.peers.get_mut(peer) {
             state.received += usize::from(old.is_none());
@@ -87,16 +99,8 @@ impl Rib {
         if old.is_none() {
             self.peers.paths.take(peer);
         }
-        let refusal = outcome.as_ref().err().copied();
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
-        dest.push(Path {
-            received,
-            accepted: outcome.ok(),
-            peer,
-            refusal,
-            stale: Staleness::Fresh,
-            rank: Rank::None,
-        });
+        dest.push(Path::new(received, peer, outcome));
         self.note_path(id, peer);
         if was_accepted || is_accepted {
             self.mark(id);
@@ -112,7 +116,7 @@ impl Rib {
         if let Some(state) = self.peers.get_mut(peer) {
             state.received -= 1;
             state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
-            state.accepted -= usize::from(old.accepted.is_some());
+            state.accepted -= usize::from(old.accepted().is_some());
         }
         self.peers.paths.drop(peer);
         // Also when it was not in use: the destination may be empty now and must be released.
@@ -136,10 +140,20 @@ impl Rib {
         which: impl Fn(&Dest, &Path) -> bool,
     ) -> Vec<(DestId, PeerId)> {
         let mut found = Vec::new();
+        let mut left = self
+            .peers
+            .get(peer)
+            .map_or(usize::MAX, |peer| peer.received);
         for (id, dest) in self.table.iter() {
+            if left == 0 {
+                break;
+            }
             for path in dest.paths() {
-                if self.peers.owns(peer, path.peer) && which(dest, path) {
-                    found.push((id, path.peer));
+                if self.peers.owns(peer, path.peer) {
+                    left -= 1;
+                    if which(dest, path) {
+                        found.push((id, path.peer));
+                    }
                 }
             }
         }
@@ -157,7 +171,7 @@ impl Rib {
     pub(super) fn put_local(&mut self, prefix: Prefix, route: &Origination) {
         let attrs = self.interner.intern(forward::attributes(route));
         let id = self.table.find_or_insert(prefix);
-        self.put_path(id, PeerId::LOCAL, attrs.clone(), Ok(attrs));
+        self.put_path(id, PeerId::LOCAL, attrs, Ok(None));
     }
 
     pub(super) fn remove_local(&mut self, prefix: Prefix) {

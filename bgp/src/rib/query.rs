@@ -33,11 +33,11 @@ impl Rib {
 
     fn learned_of(&self, dest: &Dest) -> Option<LearnedRoute> {
         let best = dest.best()?;
-        let attrs = best.accepted.as_ref()?;
+        let attrs = best.accepted()?;
         let peer = self.peers.get(best.peer)?;
         let mut next_hops = vec![attrs.next_hop?];
         for path in dest.paths().iter().filter(|path| path.rank == Rank::Equal) {
-            if let Some(next_hop) = path.accepted.as_ref().and_then(|attrs| attrs.next_hop)
+            if let Some(next_hop) = path.accepted().and_then(|attrs| attrs.next_hop)
                 && !next_hops.contains(&next_hop)
             {
                 next_hops.push(next_hop);
@@ -247,7 +247,7 @@ impl Rib {
         place: Option<usize>,
         decision: &Decision,
     ) -> PathStatus {
-        if let Some(refusal) = path.refusal {
+        if let Some(refusal) = path.refusal() {
             let peer = self.peers.get(path.peer);
             let by = peer
                 .filter(|_| refusal == super::Refusal::Policy)
@@ -279,7 +279,7 @@ impl Rib {
         if path.peer == PeerId::LOCAL || !self.next_hops.is_tracking() {
             return None;
         }
-        let attrs = path.accepted.as_ref().unwrap_or(&path.received);
+        let attrs = path.accepted().unwrap_or(&path.received);
         self.next_hops.get().way(&attrs.next_hop?).cloned()
     }
 
@@ -288,7 +288,7 @@ impl Rib {
             prefix,
             peer: self.peers.get(path.peer).map(|peer| peer.name.clone()),
             path_id: self.peers.paths.path_id(path.peer),
-            attrs: AttrsInfo::from(&**path.accepted.as_ref().unwrap_or(&path.received)),
+            attrs: AttrsInfo::from(&**path.accepted().unwrap_or(&path.received)),
             stale: path.stale.is_kept(),
             way: self.way(path),
             status,

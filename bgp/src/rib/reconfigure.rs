@@ -8,11 +8,12 @@ use std::time::Instant;
 use caracal_model::net::Prefix;
 use foldhash::HashMap;
 
+use super::import::Imported;
 use super::next_hops::Tracked;
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::{DestId, Staleness};
-use super::{Changes, Outbound, PeerId, Refusal, Rib, ToldPath};
+use super::{Changes, Outbound, PeerId, Rib, ToldPath};
 use crate::attrs::PathAttrs;
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
@@ -143,10 +144,7 @@ impl Rib {
         let mut known: HashMap<IpAddr, Moved> = HashMap::default();
         for id in self.table.ids() {
             let next_hops = self.table.get(id).paths().iter().filter_map(|path| {
-                let attrs = path
-                    .accepted
-                    .as_ref()
-                    .filter(|_| path.peer != PeerId::LOCAL)?;
+                let attrs = path.accepted().filter(|_| path.peer != PeerId::LOCAL)?;
                 attrs.next_hop
             });
             let new = &self.next_hops;
@@ -200,26 +198,20 @@ impl Rib {
     }
 
     /// Stores the outcome of a second import, keeping the path's staleness.
-    fn replace_outcome(
-        &mut self,
-        id: DestId,
-        from: PeerId,
-        outcome: Result<Arc<PathAttrs>, Refusal>,
-    ) {
+    fn replace_outcome(&mut self, id: DestId, from: PeerId, outcome: Imported) {
         let Some(path) = self.table.get_mut(id).path_of(from) else {
             return;
         };
-        let kept_long = path.stale == Staleness::LongLived;
-        let (accepted, refusal) = match outcome {
-            Ok(attrs) if kept_long => (restart::long_lived(&attrs, &mut self.interner), None),
-            Ok(attrs) => (Some(attrs), None),
-            Err(refusal) => (None, Some(refusal)),
-        };
-        let (was, is) = (path.accepted.is_some(), accepted.is_some());
+        let before = (path.accepted().cloned(), path.refusal());
+        path.set_outcome(outcome);
+        if path.stale == Staleness::LongLived
+            && let Some(attrs) = path.accepted().cloned()
+        {
+            path.replace_accepted(restart::long_lived(&attrs, &mut self.interner));
+        }
+        let (was, is) = (before.0.is_some(), path.accepted().is_some());
         // RIB-2: equal sets are the same set.
-        let same = path.accepted == accepted && path.refusal == refusal;
-        path.accepted = accepted;
-        path.refusal = refusal;
+        let same = before == (path.accepted().cloned(), path.refusal());
         if let Some(peer) = self.peers.get_mut(from) {
             peer.accepted = peer.accepted + usize::from(is) - usize::from(was);
         }

@@ -245,12 +245,12 @@ impl Rib {
             return;
         };
         path.stale = Staleness::LongLived;
-        let Some(accepted) = path.accepted.clone() else {
+        let Some(accepted) = path.accepted().cloned() else {
             return;
         };
         match long_lived(&accepted, &mut self.interner) {
             Some(marked) => {
-                path.accepted = Some(marked);
+                path.replace_accepted(Some(marked));
                 self.touch(dest, id);
             }
             None => self.remove_path(dest, id),

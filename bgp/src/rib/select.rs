@@ -20,7 +20,7 @@ pub(super) struct Selector {
 
 /// A path as the decision process sees it; `None` when it is not eligible.
 pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &Tracked) -> Option<Candidate> {
-    let attrs = path.accepted.as_deref()?;
+    let attrs = path.accepted()?;
     // Sorted, and LLGR_STALE is nearly the highest there is: a look at the last answers for most.
     let last = attrs.communities.last();
     let may_be_stale = last.is_some_and(|last| *last >= Community::LLGR_STALE);

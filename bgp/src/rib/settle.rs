@@ -198,7 +198,7 @@ pub(super) fn export_path<'a>(
     };
     Some(ExportRoute {
         prefix,
-        attrs: path.accepted.as_ref()?,
+        attrs: path.accepted()?,
         peer: peers.paths.owner(path.peer),
         handle: path.peer,
         source,

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
-use super::adj_out::{ExportCache, ExportRoute, Group, Member, Sent};
+use super::adj_out::{ExportCache, ExportRoute, Group, Member};
 use super::decision::Decision;
 use super::intern::Interner;
 use super::select::candidate;
+use super::sent::Sent;
 use super::settle::export_path;
 use super::table::{Dest, DestId};
 use super::{PeerId, Rib};

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use caracal_model::net::Prefix;
 
 use super::PeerId;
-use super::import::Refusal;
+use super::free::Free;
+use super::import::{Imported, Refusal};
 use super::index::Index;
 use crate::attrs::PathAttrs;
 
@@ -38,16 +39,59 @@ impl DestId {
 pub(super) struct Path {
     /// As received, after the corrections that the kind of session demands, before policy.
     pub(super) received: Arc<PathAttrs>,
-    /// After import policy; `None` when refused.
-    pub(super) accepted: Option<Arc<PathAttrs>>,
+    /// After import policy, when that has changed something.
+    changed: Option<Arc<PathAttrs>>,
     /// Who sent it.
     pub(super) peer: PeerId,
     /// Why it was refused.
-    pub(super) refusal: Option<Refusal>,
+    refusal: Option<Refusal>,
+    /// It was accepted.
+    is_accepted: bool,
     /// Not confirmed since something happened.
     pub(super) stale: Staleness,
     /// What the last decision made of it.
     pub(super) rank: Rank,
+}
+
+impl Path {
+    /// A path that has just been announced.
+    pub(super) fn new(received: Arc<PathAttrs>, peer: PeerId, outcome: Imported) -> Self {
+        let mut path = Self {
+            received,
+            changed: None,
+            peer,
+            refusal: None,
+            is_accepted: false,
+            stale: Staleness::Fresh,
+            rank: Rank::None,
+        };
+        path.set_outcome(outcome);
+        path
+    }
+
+    /// The attributes after import policy; `None` when refused, or of no use any more.
+    pub(super) fn accepted(&self) -> Option<&Arc<PathAttrs>> {
+        let accepted = self.changed.as_ref().unwrap_or(&self.received);
+        self.is_accepted.then_some(accepted)
+    }
+
+    /// Why it was refused.
+    pub(super) const fn refusal(&self) -> Option<Refusal> {
+        self.refusal
+    }
+
+    /// Notes what import made of it.
+    pub(super) fn set_outcome(&mut self, outcome: Imported) {
+        self.refusal = outcome.as_ref().err().copied();
+        self.is_accepted = outcome.is_ok();
+        self.changed = outcome.ok().flatten();
+    }
+
+    /// Puts other attributes in the place of the accepted ones; `None`: it is of no use any more.
+    pub(super) fn replace_accepted(&mut self, accepted: Option<Arc<PathAttrs>>) {
+        self.is_accepted = accepted.is_some();
+        self.changed = accepted;
+    }
 }
 
 /// Why a path awaits to be announced again.
@@ -172,7 +216,7 @@ pub(super) struct Table {
     index: Index,
     hasher: foldhash::fast::RandomState,
     chunks: Vec<Vec<Dest>>,
-    free: Vec<DestId>,
+    free: Free,
 }
 
 impl Table {
@@ -235,23 +279,27 @@ impl Table {
     }
 
     fn place(&mut self, dest: Dest) -> DestId {
-        if let Some(id) = self.free.pop() {
-            *self.get_mut(id) = dest;
-            return id;
+        if let Some(place) = self.free.take() {
+            self.chunks[place / CHUNK][place % CHUNK] = dest;
+            return Self::id(place);
         }
         let next = self.index.len();
         if next.is_multiple_of(CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
         self.chunks[next / CHUNK].push(dest);
-        DestId::new(u32::try_from(next).expect("fewer than 2^32 prefixes fit into memory"))
+        Self::id(next)
+    }
+
+    fn id(place: usize) -> DestId {
+        DestId::new(u32::try_from(place).expect("fewer than 2^32 prefixes fit into memory"))
     }
 
     /// Gives a destination without paths back.
     pub(super) fn release(&mut self, id: DestId) {
         let prefix = self.get(id).prefix;
         if self.index.remove(self.hash(&prefix), id) {
-            self.free.push(id);
+            self.free.put(id.index());
         }
     }
 
@@ -279,14 +327,7 @@ mod tests {
     use super::*;
 
     fn path(peer: u32) -> Path {
-        Path {
-            received: Arc::default(),
-            accepted: None,
-            peer: PeerId(peer),
-            refusal: None,
-            stale: Staleness::Fresh,
-            rank: Rank::None,
-        }
+        Path::new(Arc::default(), PeerId(peer), Ok(None))
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub(super) struct Core {
     renamed: BTreeMap<PeerName, PeerName>,
     /// Some session has not yet got the latest configuration.
     outdated: bool,
-    /// The table has taken UPDATEs that are not yet decided.
+    /// The table has taken UPDATEs, or ends of sessions, that are not yet decided.
     undecided: bool,
     /// Some: no session is to run, and this text was given to the peers' operators.
     disabled: Option<String>,
@@ -300,7 +300,9 @@ impl Core {
                 peer.reason = Some(reason);
                 self.set_feed(id, None);
                 self.note_session(&name, false);
-                self.rib.peer_down(now, &name, graceful)
+                self.rib.lose(now, &name, graceful);
+                self.undecided = true;
+                return;
             }
             ToCore::Update { update, .. } => {
                 let end_of_rib = update.end_of_rib;

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
@@ -33,7 +34,7 @@ use crate::wire::refresh::RefreshKind;
 pub(super) use link::turn_away;
 use link::{Link, Read};
 use outgoing::Outgoing;
-use waits::{readable, ready, until, writable};
+use waits::{Alarm, readable, ready, writable};
 
 /// Messages that may wait for a place in the core's channel before we stop reading.
 const QUEUE: usize = 64;
@@ -42,6 +43,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time if that is
 /// more.
 const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
+
+/// When the first session of this process was made.
+static EPOCH: OnceLock<Instant> = OnceLock::new();
 
 type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
 
@@ -87,6 +91,7 @@ struct Session {
     closing: JoinSet<()>,
     /// Ends the session when the feed is empty, and at this time anyway.
     stopping: Option<(Stop, Instant)>,
+    alarm: Alarm,
 }
 
 impl Session {
@@ -107,6 +112,7 @@ impl Session {
             peer: config,
             restarting_until,
             had_session,
+            epoch: *EPOCH.get_or_init(now),
         };
         // Keys of a RandomState differ from process to process: peers that start together spread out.
         let seed = RandomState::new().hash_one(name.as_str());
@@ -124,6 +130,7 @@ impl Session {
             queue: VecDeque::new(),
             closing: JoinSet::new(),
             stopping: None,
+            alarm: Alarm::new(),
         }
     }
 
@@ -157,7 +164,7 @@ impl Session {
 
     /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay keepalives.
     async fn wait(&mut self) -> Event {
-        let due = self.next_timeout();
+        self.alarm.set(self.next_timeout());
         let reading = self.queue.len() < QUEUE;
         let Self {
             core,
@@ -168,6 +175,7 @@ impl Session {
             outgoing,
             queue,
             stopping,
+            alarm,
             ..
         } = self;
         let outgoing = outgoing
@@ -176,7 +184,7 @@ impl Session {
         let (out, inc) = (out.as_ref(), inc.as_ref());
         tokio::select! {
             biased;
-            () = until(due) => Event::Timeout,
+            () = alarm.ring() => Event::Timeout,
             message = control.recv(), if stopping.is_none() => Event::Control(message),
             result = async { dial.as_mut().expect("checked").await }, if dial.is_some() => {
                 Event::Dialled(result)
@@ -190,7 +198,8 @@ impl Session {
                 }
                 Err(_) => Event::Core(false),
             },
-            () = core.closed(), if queue.is_empty() => Event::Core(false),
+            // Until then the end of the control channel says the same.
+            () = core.closed(), if stopping.is_some() && queue.is_empty() => Event::Core(false),
             () = writable(out) => Event::Writable(Conn::Out),
             () = writable(inc) => Event::Writable(Conn::In),
             () = readable(out), if reading => Event::Readable(Conn::Out),

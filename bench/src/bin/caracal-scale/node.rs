@@ -119,6 +119,7 @@ impl Node {
                 peer: peer.clone(),
                 restarting_until: None,
                 had_session: false,
+                epoch: now,
             };
             End {
                 name: name.clone(),

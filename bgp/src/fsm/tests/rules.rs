@@ -58,6 +58,35 @@ fn rfc4271_4_4_keepalives_come_thrice_per_hold_time_and_keep_the_peer_alive() {
 }
 
 #[test]
+fn rfc4271_10_keepalives_are_jittered_and_those_of_many_sessions_come_together() {
+    let interval = 30 * SECOND;
+    let step = interval / 20;
+    let mut waits = Vec::new();
+    for seed in 0..20 {
+        let mut bench = Bench::with_seed(settings(US, THEM), seed);
+        bench.feed(Input::Start);
+        // Sessions come up at any time.
+        bench.now += Duration::from_millis(137 * seed);
+        bench.establish(Conn::Out, their_open());
+        for _ in 0..10 {
+            let due = bench.peer.next_timeout().expect("a keepalive is due");
+            let wait = due - bench.now;
+            assert!(wait <= interval, "{wait:?}");
+            let since = due - bench.peer.settings.epoch;
+            assert_eq!(since.as_nanos() % step.as_nanos(), 0, "{since:?}");
+            assert_eq!(bench.pass(wait), ["out KEEPALIVE"]);
+            bench.receive(Conn::Out, Message::Keepalive);
+            let next = bench.peer.next_timeout().expect("the next one") - bench.now;
+            assert!((interval * 3 / 4..=interval).contains(&next), "{next:?}");
+            waits.push(next);
+        }
+    }
+    waits.sort_unstable();
+    waits.dedup();
+    assert!(waits.len() > 2, "{waits:?}");
+}
+
+#[test]
 fn rfc4271_4_2_hold_time_zero_turns_both_timers_off() {
     let mut open = their_open();
     open.hold_time = 0;

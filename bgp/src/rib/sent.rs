@@ -1,0 +1,240 @@
+//! What a group has been told: four octets for each destination, and each thing that is told once.
+//!
+//! Routes by the dozen carry the same attributes from the same peer. What a destination has been told is a handle
+//! of that pair; pairs are counted, and go with the last destination that had them.
+
+use std::hash::BuildHasher;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::PeerId;
+use super::adj_out::{Member, Withheld};
+use crate::attrs::PathAttrs;
+
+/// What a group is told about a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    attrs: Arc<PathAttrs>,
+    /// The peer that sent us the route; it gets nothing.
+    source: PeerId,
+}
+
+impl Sent {
+    pub(super) const fn new(attrs: Arc<PathAttrs>, source: PeerId) -> Self {
+        Self { attrs, source }
+    }
+
+    pub(super) const fn attrs(&self) -> &Arc<PathAttrs> {
+        &self.attrs
+    }
+
+    pub(super) const fn source(&self) -> PeerId {
+        self.source
+    }
+
+    /// The same attributes, from the same peer.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
+    }
+
+    /// The attributes, when this member is told.
+    pub(super) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
+        if self.source == member.peer {
+            Err(Withheld::SplitHorizon)
+        } else if self.attrs.next_hop == Some(member.address()) {
+            // RFC 4271 §5.1.3: never with an address of the peer as NEXT_HOP.
+            Err(Withheld::PeerIsNextHop)
+        } else {
+            Ok(&self.attrs)
+        }
+    }
+
+    fn hash(&self, hasher: &foldhash::fast::RandomState) -> u64 {
+        hasher.hash_one((Arc::as_ptr(&self.attrs).addr(), self.source))
+    }
+}
+
+/// A pair in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Handle(NonZeroU32);
+
+impl Handle {
+    fn new(index: usize) -> Self {
+        let index = u32::try_from(index).expect("fewer than 2^32 attribute sets fit into memory");
+        // One more, so that a destination without has a value in four octets.
+        Self(NonZeroU32::MIN.saturating_add(index))
+    }
+
+    const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// What has been told of each destination.
+#[derive(Debug, Default)]
+pub(super) struct SentRoutes {
+    /// By the destination's handle.
+    routes: Vec<Option<Handle>>,
+    /// By the pair's handle; `None`: the place is free.
+    pairs: Vec<Option<Sent>>,
+    /// How many routes have the pair; beside them, so that a pair takes 20 octets.
+    uses: Vec<u32>,
+    free: Vec<Handle>,
+    known: HashTable<Handle>,
+    hasher: foldhash::fast::RandomState,
+    /// The pair that was put last: routes with the same one come in runs.
+    last: Option<Handle>,
+}
+
+impl SentRoutes {
+    /// Destinations from this one on have never been told anything.
+    pub(super) const fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// True when something has been told of a destination. Reads one word.
+    pub(super) fn has(&self, dest: usize) -> bool {
+        self.routes.get(dest).is_some_and(Option::is_some)
+    }
+
+    /// What has been told of a destination.
+    pub(super) fn get(&self, dest: usize) -> Option<&Sent> {
+        let handle = self.routes.get(dest).copied().flatten()?;
+        self.pairs[handle.index()].as_ref()
+    }
+
+    /// What has been told, of each destination.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Sent>> {
+        (0..self.routes.len()).map(|dest| self.get(dest))
+    }
+
+    /// Notes what is told of a destination from now on. The result: what has been told until now, when that is
+    /// something else.
+    pub(super) fn put(&mut self, dest: usize, sent: Option<&Sent>) -> Option<Option<Sent>> {
+        let same = match (self.get(dest), sent) {
+            (None, None) => true,
+            (Some(before), Some(after)) => before.is(after),
+            _ => false,
+        };
+        if same {
+            return None;
+        }
+        if self.routes.len() <= dest {
+            self.routes.resize(dest + 1, None);
+        }
+        let handle = sent.map(|sent| self.take(sent));
+        let before = std::mem::replace(&mut self.routes[dest], handle);
+        Some(before.and_then(|before| self.give_back(before)))
+    }
+
+    /// The handle of a pair for one more route.
+    fn take(&mut self, sent: &Sent) -> Handle {
+        let is = |pairs: &[Option<Sent>], handle: Handle| {
+            let known = pairs[handle.index()].as_ref();
+            known.is_some_and(|known| known.is(sent))
+        };
+        if let Some(last) = self.last.filter(|last| is(&self.pairs, *last)) {
+            self.uses[last.index()] += 1;
+            return last;
+        }
+        let hash = sent.hash(&self.hasher);
+        let known = self.known.find(hash, |handle| is(&self.pairs, *handle));
+        let handle = match known {
+            Some(known) => *known,
+            None => self.insert(hash, sent.clone()),
+        };
+        self.uses[handle.index()] += 1;
+        self.last = Some(handle);
+        handle
+    }
+
+    fn insert(&mut self, hash: u64, sent: Sent) -> Handle {
+        let handle = self.free.pop().unwrap_or_else(|| {
+            self.pairs.push(None);
+            self.uses.push(0);
+            Handle::new(self.pairs.len() - 1)
+        });
+        self.pairs[handle.index()] = Some(sent);
+        let (pairs, hasher) = (&self.pairs, &self.hasher);
+        self.known.insert_unique(hash, handle, |handle| {
+            let pair = pairs[handle.index()].as_ref();
+            pair.map_or(0, |pair| pair.hash(hasher))
+        });
+        handle
+    }
+
+    /// A route has the pair no longer.
+    fn give_back(&mut self, handle: Handle) -> Option<Sent> {
+        let index = handle.index();
+        self.uses[index] -= 1;
+        if self.uses[index] > 0 {
+            return self.pairs[index].clone();
+        }
+        let gone = self.pairs[index].take()?;
+        let hash = gone.hash(&self.hasher);
+        if let Ok(entry) = self.known.find_entry(hash, |seen| *seen == handle) {
+            entry.remove();
+        }
+        self.free.push(handle);
+        Some(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_destination_takes_four_octets() {
+        assert_eq!(size_of::<Option<Handle>>(), 4);
+        assert_eq!(size_of::<Option<Sent>>(), 16);
+    }
+
+    proptest! {
+        /// The same as a list of pairs; and nothing is kept of what is no longer told.
+        #[test]
+        fn it_does_what_a_list_does(
+            steps in proptest::collection::vec((0usize..20, proptest::option::of((0usize..4, 0u32..3))), 1..300),
+        ) {
+            let sets: Vec<Arc<PathAttrs>> = (0..4).map(|_| Arc::default()).collect();
+            let (mut routes, mut list) = (SentRoutes::default(), vec![None; 20]);
+            for (dest, told) in steps {
+                let sent = told.map(|(set, peer)| Sent::new(sets[set].clone(), PeerId(peer)));
+                let was: Option<Sent> = std::mem::replace(&mut list[dest], sent.clone());
+                let same = match (&was, &sent) {
+                    (None, None) => true,
+                    (Some(was), Some(sent)) => was.is(sent),
+                    _ => false,
+                };
+                match routes.put(dest, sent.as_ref()) {
+                    None => prop_assert!(same),
+                    Some(before) => {
+                        prop_assert!(!same);
+                        prop_assert_eq!(before.is_some(), was.is_some());
+                        if let (Some(before), Some(was)) = (before, was) {
+                            prop_assert!(before.is(&was));
+                        }
+                    }
+                }
+                for (dest, told) in list.iter().enumerate() {
+                    prop_assert_eq!(routes.has(dest), told.is_some());
+                    let both = routes.get(dest).zip(told.as_ref());
+                    prop_assert!(both.is_none_or(|(seen, told)| seen.is(told)));
+                }
+            }
+            let told = list.iter().flatten().count();
+            prop_assert_eq!(routes.iter().flatten().count(), told);
+            for (dest, told) in list.iter_mut().enumerate() {
+                routes.put(dest, None);
+                *told = None;
+            }
+            prop_assert!(routes.known.is_empty());
+            prop_assert_eq!(routes.free.len(), routes.pairs.len());
+            prop_assert!(sets.iter().all(|set| Arc::strong_count(set) == 1));
+        }
+    }
+}
