@@ -52,6 +52,17 @@ impl Speaker {
         }
     }
 
+    /// The name in sentences.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Caracal => "Caracal",
+            Self::Bird2 => "BIRD 2",
+            Self::Bird1 => "BIRD 1.6",
+            Self::Frr => "FRR",
+            Self::Gobgp => "GoBGP",
+        }
+    }
+
     /// What the program says of its version; `None` when it is not installed.
     pub fn version(self) -> Option<String> {
         let program: PathBuf = match self {

@@ -12,8 +12,10 @@
 #![allow(unreachable_pub, reason = "a program has no public interface")]
 
 mod agent;
+mod aims;
 mod cni;
 mod dut;
+mod facts;
 mod generator;
 mod hot;
 mod idle;
@@ -30,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum as _};
 
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::SpeakerOptions;
@@ -99,10 +101,11 @@ enum Action {
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
     /// A-N, B-N, C, D, E-N, L-N; N as in 100k or 1M.
-    #[arg(default_values = ["A-100k", "A-1M", "B-100", "B-300", "B-1000", "C", "D", "E-300", "L-300"])]
+    #[arg(default_values = ["A-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100"])]
     scenarios: Vec<String>,
-    /// Speakers; those that are not installed are left out.
-    #[arg(long, value_delimiter = ',', default_values = ["caracal", "bird2", "bird1", "frr", "gobgp"])]
+    /// Speakers; those that are not installed are left out. Without it: all that are bearable, GoBGP only with few routes, and
+    /// the idle scenario, which takes a minute for each run, once for those that it is not judged by.
+    #[arg(long, value_delimiter = ',')]
     speakers: Vec<Speaker>,
     /// Runs of each speaker; speakers take turns.
     #[arg(long, default_value_t = 3)]
@@ -140,8 +143,10 @@ fn outside(args: &RunArgs) -> Result<()> {
         .arg("ulimit -n 16384; exec \"$0\" \"$@\"")
         .arg(std::env::current_exe()?)
         .args(["inside", "--dut", &lab.dut()]);
-    let speakers: Vec<&str> = args.speakers.iter().map(|s| s.name()).collect();
-    command.args(["--speakers", &speakers.join(",")]);
+    if !args.speakers.is_empty() {
+        let speakers: Vec<&str> = args.speakers.iter().map(|s| s.name()).collect();
+        command.args(["--speakers", &speakers.join(",")]);
+    }
     command.args(["--runs", &args.runs.to_string()]);
     if let Some(file) = &args.write {
         command.arg("--write").arg(file);
@@ -153,10 +158,16 @@ fn outside(args: &RunArgs) -> Result<()> {
 
 fn inside(dut: &str, args: &RunArgs) -> Result<()> {
     let mut speakers = Vec::new();
-    for speaker in &args.speakers {
+    let wanted = match &args.speakers[..] {
+        [] => Speaker::value_variants(),
+        some => some,
+    };
+    let mut versions = Vec::new();
+    for speaker in wanted {
         match speaker.version() {
             Some(version) => {
                 println!("{}: {version}", speaker.name());
+                versions.push(version);
                 speakers.push(*speaker);
             }
             None => println!("{}: not installed", speaker.name()),
@@ -164,37 +175,53 @@ fn inside(dut: &str, args: &RunArgs) -> Result<()> {
     }
     let dir = std::env::temp_dir().join(dut);
     std::fs::create_dir_all(&dir)?;
+    let begun = facts::Begun::now()?;
     let result = compare(dut, args, &speakers, &dir);
     std::fs::remove_dir_all(&dir)?;
-    result
+    let measured = result?;
+    let Some(file) = &args.write else {
+        println!("\n{}", aims::table(&measured, ""));
+        return Ok(());
+    };
+    let aims = aims::table(&measured, &report::block(file, "aims")?);
+    println!("\n{aims}");
+    report::write(file, "aims", &aims)?;
+    report::write(file, "facts", &begun.tell(&args.scenarios, &versions)?)
 }
 
-fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Result<()> {
+/// The runs of each speaker, by scenario.
+type Measured = Vec<(String, Vec<Runs>)>;
+
+fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Result<Measured> {
+    let mut measured = Vec::new();
     for name in &args.scenarios {
         let mut scenario = Scenario::new(name)?;
-        let mut all: Vec<Runs> = speakers
+        let runs = |speaker: Speaker| match &args.speakers[..] {
+            [] => scenario.bearable(speaker).min(args.runs),
+            _ => args.runs,
+        };
+        let mut all: Vec<(usize, Runs)> = speakers
             .iter()
-            .map(|speaker| Runs {
-                speaker: *speaker,
-                outcomes: Vec::new(),
-                failures: Vec::new(),
-            })
+            .map(|speaker| (runs(*speaker), Runs::of(*speaker)))
+            .filter(|(wanted, _)| *wanted > 0)
             .collect();
-        for _ in 0..args.runs {
-            for runs in &mut all {
+        for round in 0..args.runs {
+            for (_, runs) in all.iter_mut().filter(|(wanted, _)| *wanted > round) {
                 match run::run(runs.speaker, &mut scenario, dut, dir) {
                     Ok(outcome) => runs.outcomes.push(outcome),
                     Err(error) => runs.failures.push(format!("{error:#}")),
                 }
             }
         }
+        let all: Vec<Runs> = all.into_iter().map(|(_, runs)| runs).collect();
         let table = report::table(&all);
         println!("\n### {}\n\n{table}", scenario.name);
         if let Some(file) = &args.write {
             report::write(file, &scenario.name, &table)?;
         }
+        measured.push((scenario.name.clone(), all));
     }
-    Ok(())
+    Ok(measured)
 }
 
 /// Runs until it is killed.

@@ -20,13 +20,25 @@ pub struct Runs {
     pub failures: Vec<String>,
 }
 
+impl Runs {
+    /// None yet.
+    pub const fn of(speaker: Speaker) -> Self {
+        Self {
+            speaker,
+            outcomes: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+}
+
 /// The middle one of values, or the upper one of two.
 pub fn median<T: Ord + Copy>(mut values: Vec<T>) -> Option<T> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }
 
-fn seconds(time: Duration) -> String {
+/// A time in seconds with three digits.
+pub fn seconds(time: Duration) -> String {
     let s = time.as_secs_f64();
     if s < 0.1 {
         format!("{s:.4}")
@@ -105,22 +117,41 @@ fn row(runs: &Runs, phases: usize, text: &mut String) {
     );
 }
 
+fn read(file: &Path) -> Result<String> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error).context(format!("cannot read {}", file.display())),
+    }
+}
+
+/// What a file has between the marks of this name.
+pub fn block(file: &Path, name: &str) -> Result<String> {
+    let text = read(file)?;
+    let (begin, end) = marks(name);
+    let found = text
+        .split_once(&begin)
+        .and_then(|(_, rest)| rest.split_once(&end));
+    Ok(found.map_or("", |(block, _)| block).to_owned())
+}
+
 /// Replaces the table of a scenario in a file, between its two marks; appends it when there are none.
 pub fn write(file: &Path, scenario: &str, table: &str) -> Result<()> {
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).context(format!("cannot read {}", file.display())),
-    };
+    let text = read(file)?;
     let text = replaced(&text, scenario, table);
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// What stands before and after a table.
+fn marks(name: &str) -> (String, String) {
+    (
+        format!("<!-- begin {name} -->\n"),
+        format!("<!-- end {name} -->\n"),
+    )
+}
+
 fn replaced(text: &str, scenario: &str, table: &str) -> String {
-    let (begin, end) = (
-        format!("<!-- begin {scenario} -->\n"),
-        format!("<!-- end {scenario} -->\n"),
-    );
+    let (begin, end) = marks(scenario);
     let block = format!("{begin}{table}{end}");
     match (text.find(&begin), text.find(&end)) {
         (Some(from), Some(to)) if from < to => {

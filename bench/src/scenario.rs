@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
 
+use crate::dut::Speaker;
 use crate::generator::{Expectation, Role};
 use crate::lab::{CLIENTS, DUT, NEIGHBOURS};
 use crate::routes::{Random, Universe, external};
@@ -15,6 +16,8 @@ pub const DUT_AS: u32 = 64512;
 const SENDER_AS: u32 = 65001;
 /// AS of the first external receiver.
 const RECEIVER_AS: u32 = 65101;
+/// What GoBGP is spared, in prefixes times sessions.
+const GOBGP: usize = 100_000;
 /// Blocks that a client announces at first.
 const BLOCKS: usize = 4;
 
@@ -135,6 +138,18 @@ impl Scenario {
             roles,
             universe,
         })
+    }
+
+    /// How often a speaker runs it at most when nobody asks for it by name: GoBGP needs minutes for what takes others seconds,
+    /// and of the idle minutes only those are repeated that the aim is about.
+    pub fn bearable(&self, speaker: Speaker) -> usize {
+        let small = self.roles.len() * self.universe.len() <= GOBGP;
+        match (self.kind, speaker) {
+            (Kind::Idle, Speaker::Caracal | Speaker::Bird2) => usize::MAX,
+            (Kind::Idle, _) => 1,
+            (_, Speaker::Gobgp) => usize::from(small && self.kind != Kind::Latency),
+            _ => usize::MAX,
+        }
     }
 
     /// Nothing is announced.
@@ -309,6 +324,18 @@ mod tests {
         assert_eq!(Scenario::new("L-7").unwrap().kind, Kind::Latency);
         assert!(Scenario::new("F").is_err());
         assert!(Scenario::new("A-many").is_err());
+    }
+
+    #[test]
+    fn nobody_waits_for_gobgp_unasked() {
+        let bearable = |name: &str, speaker| Scenario::new(name).unwrap().bearable(speaker);
+        assert_eq!(bearable("B-100", Speaker::Gobgp), 1);
+        for scenario in ["A-1M", "B-1000", "C", "D", "L-100"] {
+            assert_eq!(bearable(scenario, Speaker::Gobgp), 0, "{scenario}");
+            assert_eq!(bearable(scenario, Speaker::Frr), usize::MAX);
+        }
+        assert_eq!(bearable("E-300", Speaker::Bird2), usize::MAX);
+        assert_eq!(bearable("E-300", Speaker::Frr), 1);
     }
 
     #[test]
