@@ -37,7 +37,7 @@ pub struct PeerChange {
     pub reset: bool,
     /// It is another peer, or we are another one to it: with the session, all routes go. Implies `reset`.
     pub replaced: bool,
-    /// Something that the session takes over while it runs: password, TTL, passive, description.
+    /// Something that the session takes over while it runs: password, TTL, passive, what its next OPEN says of times.
     pub session: bool,
     /// The rules for received routes differ: they are run again over the stored routes.
     pub import: bool,
@@ -185,11 +185,14 @@ fn peer_change(
             || *source != old.source
             || *hold_time != old.hold_time
             || *families != old.families
-            || *graceful_restart != old.graceful_restart
+            || graceful_restart.is_some() != old.graceful_restart.is_some()
             || *extended_next_hop != old.extended_next_hop
             || *add_path != old.add_path
-            || *long_lived != old.long_lived,
-        session: *passive != old.passive
+            || long_lived.is_some() != old.long_lived.is_some(),
+        // How long the peer is to keep our routes binds nobody before we go: the next OPEN is soon enough.
+        session: differ(graceful_restart, &old.graceful_restart)
+            || differ(long_lived, &old.long_lived)
+            || *passive != old.passive
             || *ttl != old.ttl
             || *ttl_security != old.ttl_security
             || *password != old.password
@@ -207,6 +210,11 @@ fn peer_change(
             || *require_policy != old.require_policy
             || uses_changed(export),
     }
+}
+
+/// Both are there, and they are not the same.
+fn differ<T: PartialEq>(new: &Option<T>, old: &Option<T>) -> bool {
+    new.is_some() && old.is_some() && new != old
 }
 
 #[cfg(test)]
@@ -299,7 +307,7 @@ mod tests {
                     let restart_time = Duration::from_secs(1);
                     p.graceful_restart = Some(GracefulRestart { restart_time });
                 },
-                RESET,
+                SESSION,
             ),
             (|p| p.passive = true, SESSION),
             (|p| p.ttl = Some(1), SESSION),
@@ -345,6 +353,18 @@ mod tests {
             .expect("configured")
             .client_of = cluster;
         assert_eq!(diff(&config(), &new).peers[&PeerName::from("p3")], EXPORT);
+    }
+
+    #[test]
+    fn how_long_routes_are_kept_is_for_the_next_open() {
+        let with = |seconds| {
+            let mut config = config();
+            let peer = config.peers.get_mut(&PeerName::from("p2"));
+            peer.expect("configured").long_lived = Some(Duration::from_secs(seconds));
+            config
+        };
+        let change = diff(&with(60), &with(3600));
+        assert_eq!(change.peers, BTreeMap::from([("p2".into(), SESSION)]));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
 use super::next_hops::Tracked;
-use super::sent::{Sent, SentRoutes};
+use super::sent::{Before, Sent, SentRoutes};
 use super::several::SentPaths;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
@@ -130,7 +130,7 @@ fn visible<'a>(sent: Option<&'a Sent>, member: &Member) -> Option<&'a Arc<PathAt
 pub struct GroupRoute {
     /// The destination.
     pub prefix: Prefix,
-    before: Option<Sent>,
+    before: Option<Before>,
     after: Option<Sent>,
 }
 
@@ -156,7 +156,7 @@ impl GroupUpdate {
 }
 
 impl GroupRoute {
-    pub(super) const fn before(&self) -> Option<&Sent> {
+    pub(super) const fn before(&self) -> Option<&Before> {
         self.before.as_ref()
     }
 
@@ -166,19 +166,24 @@ impl GroupRoute {
 
     /// True when another change says the same of another prefix.
     pub(super) fn means(&self, other: &Self) -> bool {
-        let same = |a: &Option<Sent>, b: &Option<Sent>| match (a, b) {
+        let same = match (&self.after, &other.after) {
             (None, None) => true,
             (Some(a), Some(b)) => a.is(b),
             _ => false,
         };
-        same(&self.before, &other.before) && same(&self.after, &other.after)
+        same && self.before == other.before
     }
 
     /// What one member must be told.
     pub(super) fn for_member(&self, member: &Member) -> Option<(Prefix, Option<Arc<PathAttrs>>)> {
-        let before = visible(self.before.as_ref(), member);
+        let before = self.before.filter(|before| before.visible_to(member));
         let after = visible(self.after.as_ref(), member);
-        changed(before, after).then(|| (self.prefix, after.cloned()))
+        let changed = match (before, after) {
+            (None, None) => false,
+            (Some(before), Some(_)) => !before.same,
+            _ => true,
+        };
+        changed.then(|| (self.prefix, after.cloned()))
     }
 }
 
@@ -505,9 +510,9 @@ impl Group {
         })
     }
 
-    /// True when the group is told something about a destination.
-    pub(super) fn has_sent(&self, id: DestId) -> bool {
-        self.out.has(id.index())
+    /// Has the processor load what [`Group::update`] will read of a destination. The result means nothing.
+    pub(super) fn warm(&self, id: DestId) -> usize {
+        self.out.warm(id.index())
     }
 
     /// What a member is told about a destination.

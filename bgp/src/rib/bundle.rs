@@ -13,7 +13,6 @@ use foldhash::{HashMap, HashSet};
 
 use super::PeerId;
 use super::adj_out::{GroupRoute, GroupUpdate, Member};
-use super::sent::Sent;
 use crate::attrs::PathAttrs;
 
 /// What a member is told about the prefixes of a bundle.
@@ -132,6 +131,8 @@ impl GroupUpdate {
 pub(crate) struct Who {
     peers: HashSet<PeerId>,
     addresses: HashSet<IpAddr>,
+    /// The last answer: most routes of a change come from one peer, over one next hop.
+    last: Option<((PeerId, Option<IpAddr>), Side)>,
 }
 
 impl Who {
@@ -139,6 +140,7 @@ impl Who {
         Self {
             peers: members.iter().map(|member| member.peer).collect(),
             addresses: members.iter().map(Member::address).collect(),
+            last: None,
         }
     }
 
@@ -164,25 +166,32 @@ impl Who {
         bundles
     }
 
-    fn key(&self, route: &GroupRoute) -> Key {
-        let attrs = |sent: Option<&Sent>| sent.map_or(0, |sent| Arc::as_ptr(sent.attrs()).addr());
-        let (before, after) = (attrs(route.before()), attrs(route.after()));
+    fn key(&mut self, route: &GroupRoute) -> Key {
+        let before = route.before();
+        let after = route.after();
         Key {
-            before: self.side(route.before()),
-            after: self.side(route.after()),
-            same: before == after,
-            attrs: after,
+            before: self.side(before.map(|before| (before.source, before.next_hop))),
+            after: self.side(after.map(|after| (after.source(), after.attrs().next_hop))),
+            same: before.is_some_and(|before| before.same),
+            attrs: after.map_or(0, |after| Arc::as_ptr(after.attrs()).addr()),
         }
     }
 
-    fn side(&self, sent: Option<&Sent>) -> Side {
-        let Some(sent) = sent else {
+    fn side(&mut self, from: Option<(PeerId, Option<IpAddr>)>) -> Side {
+        let Some((source, hop)) = from else {
             return Side::Absent;
         };
-        let source = Some(sent.source()).filter(|peer| self.peers.contains(peer));
-        let hop = sent.attrs().next_hop;
-        let address = hop.filter(|hop| self.addresses.contains(hop));
-        Side::Hidden { source, address }
+        if let Some((of, side)) = self.last
+            && of == (source, hop)
+        {
+            return side;
+        }
+        let side = Side::Hidden {
+            source: Some(source).filter(|peer| self.peers.contains(peer)),
+            address: hop.filter(|hop| self.addresses.contains(hop)),
+        };
+        self.last = Some(((source, hop), side));
+        side
     }
 }
 

@@ -73,6 +73,7 @@ use adj_out::Group;
 use intern::Interner;
 use peers::{Filters, PeerState, Peers};
 use select::Selector;
+use settle::AHEAD;
 use startup::Startup;
 use table::{DestId, Table};
 
@@ -291,8 +292,11 @@ impl Rib {
             return;
         };
         self.startup.activity(now, id);
-        self.table.warm(&update.withdrawn);
         for (n, prefix) in update.withdrawn.iter().enumerate() {
+            if n.is_multiple_of(AHEAD) {
+                let end = update.withdrawn.len().min(n + AHEAD);
+                self.table.warm(&update.withdrawn[n..end]);
+            }
             let handle = match update.withdrawn_ids.get(n) {
                 Some(path_id) => self.peers.paths.find(id, *path_id),
                 None => Some(id),

@@ -62,14 +62,25 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &Tracked) -> Opti
     })
 }
 
+/// True when there is a [`candidate`]; which one does not matter to a path that has no rival.
+fn is_eligible(path: &Path, peers: &Peers, next_hops: &Tracked) -> bool {
+    let Some(attrs) = path.accepted() else {
+        return false;
+    };
+    let reached = |next_hop| next_hops.cost(&next_hop).is_some();
+    let has_session = |peer: PeerId| peers.get(peer).is_some_and(|peer| peer.session.is_some());
+    path.peer == PeerId::LOCAL || (has_session(path.peer) && attrs.next_hop.is_some_and(reached))
+}
+
 impl Selector {
     /// Ranks the paths of a destination. True when something that the last decision used is gone or
     /// another path is in use now.
     pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &Tracked) -> bool {
         if let [path] = dest.paths_mut() {
-            let rank = match candidate(path, peers, next_hops) {
-                Some(_) => Rank::Best,
-                None => Rank::None,
+            let rank = if is_eligible(path, peers, next_hops) {
+                Rank::Best
+            } else {
+                Rank::None
             };
             let other = std::mem::replace(&mut path.rank, rank) != rank;
             return std::mem::take(&mut dest.touched) || other;

@@ -256,9 +256,14 @@ impl Table {
     /// wait for memory together instead of one after the other.
     pub(super) fn warm(&self, prefixes: &[Prefix]) {
         let hashes = prefixes.iter().map(|prefix| self.hash(prefix));
-        let seen = self.index.warm(hashes).map(|id| self.get(id).prefix.len());
+        let paths = self
+            .index
+            .warm(hashes)
+            .map(|id| self.get(id).paths().first());
+        // The counter of a set that is let go is read with the others, for to change it waits for all reads before.
+        let seen = paths.map(|path| path.map_or(0, |path| Arc::strong_count(&path.received)));
         // Read, and not known to be of no use.
-        std::hint::black_box(seen.fold(0, u8::wrapping_add));
+        std::hint::black_box(seen.fold(0, usize::wrapping_add));
     }
 
     /// The handle of a prefix, made if necessary.

@@ -87,6 +87,43 @@ fn rfc4271_10_keepalives_are_jittered_and_those_of_many_sessions_come_together()
 }
 
 #[test]
+fn rfc4724_3_a_new_restart_time_moves_nothing_and_is_in_the_next_open() {
+    let said = |bench: &mut Bench| {
+        bench
+            .peer
+            .handle(bench.now, Input::Connected(ends(Conn::Out)));
+        let sent = std::iter::from_fn(|| bench.peer.poll()).find_map(|output| match output {
+            Output::Send(Conn::Out, octets) => Some(octets),
+            _ => None,
+        });
+        let Ok(Message::Open(open)) = decode(&sent.unwrap(), &Format::default()) else {
+            panic!("no OPEN")
+        };
+        let restart = open
+            .capabilities
+            .iter()
+            .find_map(|capability| match capability {
+                Capability::GracefulRestart(restart) => Some(restart.restart_time),
+                _ => None,
+            });
+        (restart, open.hold_time)
+    };
+    let mut bench = Bench::started(settings(US, THEM));
+    assert_eq!(said(&mut bench), (Some(120), 90));
+    bench.receive(Conn::Out, Message::Open(their_open()));
+    bench.receive(Conn::Out, Message::Keepalive);
+    let mut new = settings(US, THEM);
+    let restart_time = Duration::from_secs(7);
+    new.peer.graceful_restart = Some(GracefulRestart { restart_time });
+    assert_eq!(bench.feed(Input::Settings(Box::new(new))), [""; 0]);
+    assert_eq!(bench.peer.state(), SessionState::Established);
+    bench.feed(Input::Closed(Conn::Out, None));
+    let (_, again) = bench.next();
+    assert!(again.contains(&"connect".to_owned()), "{again:?}");
+    assert_eq!(said(&mut bench), (Some(7), 90));
+}
+
+#[test]
 fn rfc4271_4_2_hold_time_zero_turns_both_timers_off() {
     let mut open = their_open();
     open.hold_time = 0;

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::attrs::PathAttrs;
 use crate::bmp::{MonitoredSession, Opens, PeerDown};
-use crate::config::{Origination, PeerConfig};
+use crate::config::{GracefulRestart, Origination, PeerConfig};
 use crate::rib::{LearnedRoute, RemoteRestart, SessionInfo, SessionOptions};
 use crate::speaker::feed::{Marker, OutBatch};
 use crate::speaker::message::{ListenerStart, SessionStart};
@@ -352,6 +352,18 @@ async fn a_soft_change_reaches_the_running_session() {
         panic!()
     };
     assert_eq!(new.ttl, Some(7));
+    let graceful_restart = Some(GracefulRestart {
+        restart_time: Duration::from_secs(7),
+    });
+    stage
+        .reconfigure(&mut config, |config| {
+            config.peers.get_mut(&name(2)).unwrap().graceful_restart = graceful_restart
+        })
+        .await;
+    let Some(ToSession::Config(new)) = sessions[0].start.control.recv().await else {
+        panic!("the restart time is for the next OPEN")
+    };
+    assert_eq!(new.graceful_restart, graceful_restart);
     stage.established_peer(2).await;
 }
 
