@@ -34,7 +34,7 @@ fn topology(count: usize) -> String {
     for n in 1..=count {
         let _ = writeln!(
             text,
-            "  - {{name: n{n}, segment: lan, address: 10.0.0.{}, pods: 1, labels: {{topology.kubernetes.io/zone: z{}, topology.kubernetes.io/rack: r{}}}, env: {{WAIT_FOR_DATASTORE: \"true\"}}}}",
+            "  - {{name: n{n}, segment: lan, address: 10.0.0.{}, pods: 1, labels: {{topology.kubernetes.io/zone: z{}, topology.kubernetes.io/rack: r{}}}}}",
             10 + n,
             n % ZONES,
             n / ZONES % 2,

@@ -18,6 +18,8 @@ pub(super) fn environment(
         ("NODENAME", node.name.value.clone()),
         ("ETCD_ENDPOINTS", endpoint.to_owned()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
+        // As in Calico's manifests: nobody starts a node again that ended because etcd was slow for a moment.
+        ("WAIT_FOR_DATASTORE", "true".to_owned()),
         (
             "CALICO_NETWORKING_BACKEND",
             topology.backend.as_str().to_owned(),
