@@ -54,6 +54,7 @@ fn a_node_of_cross_subnet_is_told_everything() {
             "ETCD_ENDPOINTS=http://10.0.2.252:2379",
             "IP=10.0.2.11/24",
             "NODENAME=node3",
+            "WAIT_FOR_DATASTORE=true",
         ]
     );
     let default = Prefix::v4(Ipv4Addr::UNSPECIFIED, 0);
