@@ -5,6 +5,7 @@ pub mod keys;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use caracal_model::net::Family;
@@ -148,7 +149,12 @@ impl InterfacePattern {
 
 impl Default for InterfacePattern {
     fn default() -> Self {
-        Self::new(Self::HARDWARE).expect("invariant: a constant that a test compiles")
+        // Compiled once: each pass of the agent begins with the defaults.
+        static HARDWARE: LazyLock<InterfacePattern> = LazyLock::new(|| {
+            InterfacePattern::new(InterfacePattern::HARDWARE)
+                .expect("invariant: a constant that a test compiles")
+        });
+        HARDWARE.clone()
     }
 }
 
