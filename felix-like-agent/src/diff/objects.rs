@@ -18,8 +18,10 @@ use crate::desired::{Desired, NextHop, NextHopObject, Route, RouteKey, Target};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
-/// The direction of a next hop; `onlink` is no part of it.
-type Way<'a> = (IpAddr, &'a IfName);
+/// The direction of a next hop, and the MTU of the routes that go there; `onlink` is no part of it. The MTU is, although
+/// objects have none: Linux takes IPv4 routes through one object for the same in everything but the prefix, and gives
+/// the later ones the first one's MTU.
+type Way<'a> = (IpAddr, &'a IfName, Option<u32>);
 
 /// Routes that a way has at least when an object stands for it. It depends on the plan alone, so that after any damage the
 /// kernel is as it was.
@@ -45,15 +47,32 @@ pub(super) struct Objects<'a> {
 }
 
 /// The way of a route that can go through an object.
-fn way(target: &Target) -> Option<Way<'_>> {
-    match target.hops() {
-        [hop] => way_of(hop),
+fn way(route: &Route) -> Option<Way<'_>> {
+    match route.target.hops() {
+        [hop] => way_of(hop, route.mtu),
         _ => None,
     }
 }
 
-fn way_of(hop: &NextHop) -> Option<Way<'_>> {
-    Some((hop.gateway?, &hop.link))
+fn way_of(hop: &NextHop, mtu: Option<u32>) -> Option<Way<'_>> {
+    Some((hop.gateway?, &hop.link, mtu))
+}
+
+/// The MTU of the routes through each object; `Err` when they have several.
+fn mtus(actual: &Actual) -> HashMap<u32, Result<Option<u32>, ()>> {
+    let mut mtus = HashMap::new();
+    for route in actual.all_routes() {
+        if let Some(id) = route.object() {
+            mtus.entry(id)
+                .and_modify(|all| {
+                    if *all != Ok(route.mtu) {
+                        *all = Err(());
+                    }
+                })
+                .or_insert(Ok(route.mtu));
+        }
+    }
+    mtus
 }
 
 impl<'a> Objects<'a> {
@@ -84,7 +103,7 @@ impl<'a> Objects<'a> {
         }
         let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::new();
         for planned in desired.routes.values() {
-            let Some(way) = way(&planned.route.target) else {
+            let Some(way) = way(&planned.route) else {
                 continue;
             };
             if !blocked.contains(way.1) {
@@ -94,9 +113,16 @@ impl<'a> Objects<'a> {
             }
         }
         wanted.retain(|_, wanted| wanted.routes >= SHARED);
+        let mtus = match objects.idle.is_empty() {
+            true => HashMap::new(),
+            false => mtus(actual),
+        };
         for id in objects.idle.clone() {
             let hop = ours(id).and_then(|object| object.hop.as_ref());
-            if let Some(way) = hop.and_then(way_of)
+            // Nothing leads through it: an object is made in the moment before its routes.
+            let mtu = mtus.get(&id).copied().unwrap_or(Ok(None));
+            if let (Some(hop), Ok(mtu)) = (hop, mtu)
+                && let Some(way) = way_of(hop, mtu)
                 && wanted.remove(&way).is_some()
             {
                 objects.ids.insert(way, id);
@@ -134,7 +160,8 @@ impl<'a> Objects<'a> {
                 .filter(|p| p.key() == route.key() && route.tos == 0)
                 .filter(|_| !kept.contains(&route.key()))
                 .filter(|_| desired.ownership.route(route) == Owner::Ours)
-                .and_then(|p| way(&p.target));
+                .filter(|p| p.mtu == route.mtu)
+                .and_then(way);
             next.entry(id)
                 .and_modify(|all| *all = all.filter(|way| Some(*way) == wants))
                 .or_insert(wants);
@@ -143,8 +170,8 @@ impl<'a> Objects<'a> {
             let Some(way) = way else { continue };
             let hop = actual.objects.get(&id).and_then(|o| o.hop.as_ref());
             let same_family = hop
-                .and_then(way_of)
-                .is_some_and(|(gateway, _)| gateway.is_ipv4() == way.0.is_ipv4());
+                .and_then(|hop| hop.gateway)
+                .is_some_and(|gateway| gateway.is_ipv4() == way.0.is_ipv4());
             if same_family && let Some(wanted) = wanted.remove(&way) {
                 self.ids.insert(way, id);
                 self.idle.remove(&id);
@@ -187,7 +214,7 @@ impl<'a> Objects<'a> {
 
     /// The number that a route to be written shall name.
     pub(super) fn id(&self, route: &Route) -> Option<u32> {
-        way(&route.target).and_then(|way| self.ids.get(&way).copied())
+        way(route).and_then(|way| self.ids.get(&way).copied())
     }
 
     /// The route as it is written.

@@ -538,7 +538,8 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
         }
         // By an object where that is wanted, and not by one where it is not.
         let target = &planned.route.target;
-        let same_way = |p: &&PlannedRoute| p.route.target.same_way(target);
+        let same_way =
+            |p: &&PlannedRoute| p.route.target.same_way(target) && p.route.mtu == planned.route.mtu;
         let by_object = desired.objects
             && matches!(target.hops(), [hop] if hop.gateway.is_some())
             && desired.routes.values().filter(same_way).count() >= objects::SHARED;

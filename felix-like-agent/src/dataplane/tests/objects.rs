@@ -416,6 +416,12 @@ fd00:10:244:3::/122 via fd00:a::2 dev eth0
 fd00:10:244:2::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
 fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
 ";
+            // By VXLAN and with its MTU, or neither.
+            let mtus = || {
+                let shown = sh("ip route show proto 80; ip -6 route show proto 80");
+                let mut through_objects = shown.lines().filter(|line| line.contains("nhid"));
+                through_objects.all(|line| line.contains("vxlan") == line.contains("mtu"))
+            };
             wait_for("direct", LIMIT, ways, |seen| seen == direct).await;
             node.settled().await;
             let made = ids();
@@ -433,8 +439,9 @@ fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
                 wait_for("objects and devices", LIMIT, rest, |seen| seen == expected).await;
                 let status = node.settled().await;
                 assert_eq!(status.problems, []);
-                // Changed, not made anew: one message for all routes of a node.
-                assert_eq!(ids(), made);
+                // The tunnel has another MTU, and so another object; the first one's number follows from its way.
+                assert_eq!(ids() == made, wanted == direct);
+                assert!(mtus(), "a route has not the MTU of its mode");
             }
         },
     );
