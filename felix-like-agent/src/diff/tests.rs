@@ -98,6 +98,7 @@ pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
             object_is_there(actual, route)?;
             route.target.links().try_for_each(|l| exists(actual, l))?;
             gateway_is_on_link(actual, route)?;
+            let route = &shared(actual, route);
             let there = actual.routes.entry(route.key()).or_default();
             if there.iter().any(|r| r.tos == 0) {
                 return Err("file exists".into());
@@ -108,6 +109,7 @@ pub(crate) fn apply(actual: &mut Actual, op: &Op) -> Result<(), String> {
             object_is_there(actual, route)?;
             route.target.links().try_for_each(|l| exists(actual, l))?;
             gateway_is_on_link(actual, route)?;
+            let route = &shared(actual, route);
             let there = actual.routes.entry(route.key()).or_default();
             match there.iter_mut().find(|r| r.tos == 0) {
                 Some(first) => *first = route.clone().into(),
@@ -146,6 +148,23 @@ fn put_object(actual: &mut Actual, object: &NextHopObject) {
             *hop = object.hop.clone();
         }
     }
+}
+
+/// Linux compares no metrics when it looks for what IPv4 routes through an object share.
+fn shared(actual: &Actual, route: &Route) -> Route {
+    let mut route = route.clone();
+    if let Target::Object(id, _) = route.target
+        && route.prefix.family() == Family::Ipv4
+    {
+        let shares = |r: &&ActualRoute| {
+            r.object() == Some(id) && r.protocol == route.protocol && r.metric == route.metric
+        };
+        route.mtu = actual
+            .all_routes()
+            .find(shares)
+            .map_or(route.mtu, |r| r.mtu);
+    }
+    route
 }
 
 fn object_is_there(actual: &Actual, route: &Route) -> Result<(), String> {
