@@ -258,7 +258,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// The gateway of a route: the first ones of all have the same one, and so on.
 fn gateway(number: u32, share: u32) -> Ipv4Addr {
-    let first = u32::from(LINK);
+    // Beyond the prefixes and the link itself; the routes say "onlink".
+    let first = u32::from(Ipv4Addr::new(100, 64, 0, 0));
     number
         .checked_div(share)
         .map_or(LINK, |node| (first + node).into())
