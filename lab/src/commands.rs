@@ -446,7 +446,6 @@ fn words(event: &Progress) -> String {
         Progress::Pod { pod, address, took } => {
             format!("pod {pod} has {address} (CNI ADD {} ms)", took.as_millis())
         }
-        Progress::Warning(words) => format!("warning: {words}"),
         Progress::Done { .. } => "everything has started".to_owned(),
     }
 }

@@ -23,7 +23,7 @@ mod tests;
 use addresses::Addresses;
 use environment::environment;
 pub use names::{LabName, LabNameError};
-pub use network::network;
+pub use network::{known_neighbours, network};
 pub use resources::Document;
 
 /// The port etcd serves clients on.

@@ -124,8 +124,6 @@ pub enum Progress {
         /// How long the plugin took.
         took: Duration,
     },
-    /// Something that may matter.
-    Warning(String),
     /// All is done.
     Done {
         /// How long it took.

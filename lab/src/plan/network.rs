@@ -1,5 +1,6 @@
 //! Namespaces, cables, addresses and the routes of the underlay, as `ip -batch` lines.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use caracal_model::{Family, Prefix};
@@ -84,6 +85,58 @@ pub fn network(layout: &Layout) -> Vec<Step> {
     steps
 }
 
+/// A hardware address for everything that stands in a segment, and a permanent entry for it in every neighbour table of
+/// that segment. Linux counts the learned entries of all namespaces against one limit, and permanent ones not at all.
+#[must_use]
+pub fn known_neighbours(layout: &Layout) -> Vec<Step> {
+    let hosts = hosts(layout);
+    let known: Vec<_> = (0_u32..)
+        .zip(&hosts)
+        .map(|(n, (_, i))| (mac(n), *i))
+        .collect();
+    let mut lines: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+    for ((netns, own), (own_mac, _)) in hosts.iter().zip(&known) {
+        let lines = lines.entry(netns).or_default();
+        let device = &own.device;
+        lines.push(format!("link set dev {device} address {own_mac}"));
+        let others = known
+            .iter()
+            .filter(|(mac, other)| other.segment == own.segment && mac != own_mac);
+        for (mac, other) in others {
+            for (address, _) in other.addresses() {
+                lines.push(format!(
+                    "neighbor replace {address} lladdr {mac} dev {device} nud permanent"
+                ));
+            }
+        }
+    }
+    lines
+        .into_iter()
+        .map(|(netns, lines)| Step::Ip {
+            netns: netns.clone(),
+            lines,
+        })
+        .collect()
+}
+
+/// Locally administered.
+fn mac(n: u32) -> String {
+    let [a, b, c, d] = n.to_be_bytes();
+    format!("02:ca:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+}
+
+/// Everything that stands in a segment, with its namespace.
+fn hosts(layout: &Layout) -> Vec<(String, &Interface)> {
+    let etcd_netns = layout.etcd_netns();
+    let etcd = layout.etcd.iter().map(|i| (etcd_netns.clone(), i));
+    let routers = layout
+        .routers
+        .iter()
+        .flat_map(|r| r.legs.iter().map(move |i| (r.netns.clone(), i)));
+    let nodes = layout.nodes.iter().map(|n| (n.netns.clone(), &n.uplink));
+    etcd.chain(routers).chain(nodes).collect()
+}
+
 /// Device names always follow a keyword: iproute2 takes a bare `p1` or `m` for a keyword's prefix.
 fn switch_lines(layout: &Layout) -> Vec<String> {
     let mut lines = Vec::new();
@@ -94,14 +147,7 @@ fn switch_lines(layout: &Layout) -> Vec<String> {
         ));
         lines.push(format!("link set dev {device} up"));
     }
-    let etcd_netns = layout.etcd_netns();
-    let etcd = layout.etcd.iter().map(|i| (&etcd_netns, i));
-    let routers = layout
-        .routers
-        .iter()
-        .flat_map(|r| r.legs.iter().map(move |i| (&r.netns, i)));
-    let nodes = layout.nodes.iter().map(|n| (&n.netns, &n.uplink));
-    for (netns, interface) in etcd.chain(routers).chain(nodes) {
+    for (netns, interface) in hosts(layout) {
         let Interface {
             device,
             port,

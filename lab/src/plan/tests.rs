@@ -213,6 +213,64 @@ nodes:
 }
 
 #[test]
+fn everybody_of_a_segment_can_be_told_to_everybody() {
+    let topology = Topology::parse(
+        "name: t
+pool6: {cidr: 'fd00:10:244::/112'}
+segments:
+  - {name: a, cidr: 10.0.1.0/24, cidr6: 'fd00:1::/64'}
+  - {name: b, cidr: 10.0.2.0/24, cidr6: 'fd00:2::/64'}
+routers:
+  - {name: r, legs: [{segment: a, address: 10.0.1.254, address6: 'fd00:1::fe'}, {segment: b, address: 10.0.2.254, address6: 'fd00:2::fe'}]}
+nodes:
+  - {name: n1, segment: a}
+  - {name: n2, segment: a}
+  - {name: n3, segment: b}
+",
+        "t",
+    )
+    .unwrap();
+    let layout = layout(&topology);
+    let lines = |netns: &str| {
+        let of = |step: &Step| match step {
+            Step::Ip { netns: n, lines } if n == netns => lines.clone(),
+            _ => Vec::new(),
+        };
+        known_neighbours(&layout)
+            .iter()
+            .flat_map(of)
+            .collect::<Vec<_>>()
+    };
+    let n1 = lines(&layout.nodes[0].netns);
+    let own = n1[0]
+        .strip_prefix("link set dev eth0 address ")
+        .expect("its own address first");
+    // etcd and the router have a leg here; n3 is behind the router.
+    let told: Vec<_> = n1[1..].iter().filter(|l| !l.contains("fd00")).collect();
+    assert_eq!(told.len(), 3, "{n1:#?}");
+    for host in [
+        layout.nodes[1].uplink.address,
+        layout.etcd[0].address,
+        "10.0.1.254".parse().unwrap(),
+    ] {
+        let start = format!("neighbor replace {host} lladdr 02:ca:");
+        assert!(told.iter().any(|l| l.starts_with(&start)), "{n1:#?}");
+    }
+    let n2 = lines(&layout.nodes[1].netns);
+    let back = format!(
+        "neighbor replace {} lladdr {own} dev eth0 nud permanent",
+        layout.nodes[0].uplink.address
+    );
+    assert!(n2.contains(&back), "{n2:#?}");
+    let (v6, _) = layout.nodes[0].uplink.address6.unwrap();
+    assert!(n2.contains(&format!(
+        "neighbor replace {v6} lladdr {own} dev eth0 nud permanent"
+    )));
+    // Two legs: four neighbours with two addresses, and n3 and etcd in the other segment.
+    assert_eq!(lines(&layout.routers[0].netns).len(), 2 + (3 + 2) * 2);
+}
+
+#[test]
 fn reflectors_and_foreign_members_get_node_documents() {
     let topology = example("rr-pair");
     let documents = resources::documents(&topology, &layout(&topology));

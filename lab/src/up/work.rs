@@ -7,7 +7,7 @@ use crate::cni;
 use crate::lab::Lab;
 use crate::netns;
 use crate::node::NodeError;
-use crate::plan::Step;
+use crate::plan::{self, Step};
 use crate::program::{self, ProgramError};
 use crate::state::{Phase, PodState, StateError};
 use crate::topology::NodeKind;
@@ -31,7 +31,6 @@ impl Work<'_> {
         self.prepare(text)
             .map_err(StepError::from)
             .map_err(failed("make the lab's folder".into()))?;
-        self.warn_about_neighbours();
         let mut network_done = false;
         for step in steps {
             let network = matches!(
@@ -40,6 +39,11 @@ impl Work<'_> {
             );
             if !network && !network_done {
                 network_done = true;
+                if self.crowded() {
+                    for step in plan::known_neighbours(&self.lab.layout) {
+                        self.one(&step).map_err(failed(describe(&step)))?;
+                    }
+                }
                 let layout = &self.lab.layout;
                 self.tell(Progress::Network {
                     segments: layout.bridges.len(),
@@ -75,22 +79,15 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The ARP table is one for all namespaces of the machine.
-    fn warn_about_neighbours(&self) {
+    /// The neighbour table has one limit for all namespaces of the machine: what a lab would learn beyond it, it is told.
+    fn crowded(&self) -> bool {
         const PATH: &str = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
         let nodes = self.lab.layout.nodes.len();
         let limit = std::fs::read_to_string(PATH)
             .ok()
             .and_then(|t| t.trim().parse::<usize>().ok());
-        if let Some(limit) = limit
-            && nodes * nodes > limit
-        {
-            self.tell(Progress::Warning(format!(
-                "{nodes} meshed nodes need up to {} ARP entries, the machine has room for {limit}: raise \
-                 net.ipv4.neigh.default.gc_thresh1, 2 and 3",
-                nodes * nodes
-            )));
-        }
+        // Everybody learns everybody; the half is for what else the machine has.
+        limit.is_some_and(|limit| nodes * nodes > limit / 2)
     }
 
     fn one(&mut self, step: &Step) -> Result<(), StepError> {
