@@ -36,6 +36,8 @@ pub struct ActualRoute {
     pub target: ActualTarget,
     /// MTU metric.
     pub mtu: Option<u32>,
+    /// Source of this machine's own packets (`src`).
+    pub source: Option<IpAddr>,
 }
 
 impl ActualRoute {
@@ -58,6 +60,7 @@ impl ActualRoute {
                 protocol: self.protocol,
                 target: target.clone(),
                 mtu: self.mtu,
+                source: self.source,
             }),
             _ => None,
         }
@@ -73,6 +76,7 @@ impl ActualRoute {
             && self.key() == wanted.key()
             && self.protocol == wanted.protocol
             && self.mtu == wanted.mtu
+            && self.source == wanted.source
     }
 
     /// The next hops; empty for blackholes and foreign kinds.
@@ -112,6 +116,7 @@ impl From<Route> for ActualRoute {
             protocol: route.protocol,
             target: ActualTarget::Known(route.target),
             mtu: route.mtu,
+            source: route.source,
         }
     }
 }
@@ -226,6 +231,7 @@ mod tests {
                 protocol: 80,
                 target: Target::via(None, &link.into(), false),
                 mtu: None,
+                source: None,
             }));
         }
         let link = |text: &str| {

@@ -170,6 +170,8 @@ pub struct Route {
     pub target: Target,
     /// MTU of the path, when it differs from the device's.
     pub mtu: Option<u32>,
+    /// Source of this machine's own packets that nobody bound to an address; `None` = the kernel chooses.
+    pub source: Option<IpAddr>,
 }
 
 impl Route {
@@ -190,7 +192,11 @@ impl fmt::Display for Route {
             "{} {} proto {} metric {}",
             self.prefix, self.target, self.protocol, self.metric
         )?;
-        self.mtu.map_or(Ok(()), |mtu| write!(f, " mtu {mtu}"))
+        if let Some(mtu) = self.mtu {
+            write!(f, " mtu {mtu}")?;
+        }
+        self.source
+            .map_or(Ok(()), |source| write!(f, " src {source}"))
     }
 }
 

@@ -5,7 +5,7 @@ mod held;
 mod objects;
 mod side_by_side;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -33,6 +33,8 @@ pub mod paths;
 pub mod plan;
 pub mod settings;
 pub mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod ways;
 
 pub use actual::Actual;

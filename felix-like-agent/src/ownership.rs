@@ -254,6 +254,7 @@ mod tests {
             protocol,
             target: ActualTarget::Known(Target::via(None, &link.into(), false)),
             mtu: None,
+            source: None,
         }
     }
 

@@ -111,6 +111,7 @@ impl TableSettings {
                 false => Target::Via(hops),
             },
             mtu: None,
+            source: None,
         })
     }
 }

@@ -180,6 +180,7 @@ mod tests {
             protocol: 4,
             target: Target::via(Some(via.parse().unwrap()), &link.into(), false),
             mtu: None,
+            source: None,
         })
     }
 

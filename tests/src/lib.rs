@@ -5,6 +5,7 @@
 //! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
 pub mod calico;
+pub mod foreign;
 pub mod kernel;
 pub mod loss;
 pub mod next_hops;

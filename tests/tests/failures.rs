@@ -22,9 +22,20 @@ fn far_resync(name: &str, more: &str) -> String {
 
 /// Waits until what the agent keeps is as it was; tells how long that took.
 fn await_repair(lab: &Lab, node: &str, what: &str, wanted: &str) {
+    await_state(lab, node, what, wanted, str::to_owned);
+}
+
+/// The same, of those facts that are of interest.
+fn await_state(
+    lab: &Lab,
+    node: &str,
+    what: &str,
+    wanted: &str,
+    of_interest: impl Fn(&str) -> String,
+) {
     let start = Instant::now();
     let look = || {
-        let seen = agents_state(lab, node);
+        let seen = of_interest(&agents_state(lab, node));
         if seen == wanted {
             return Ok(());
         }
@@ -179,8 +190,11 @@ fn damage_of(lab: &Lab, family: Family, before: &str) {
 /// The uplink flaps, is renamed, and is made anew under its old name.
 #[test]
 fn an_uplink_that_flaps_and_changes_is_followed() {
+    // Somebody on the link to whom node1 never speaks.
+    let bystander = "{name: bystander, kind: plain, segment: rack1, address: 10.0.1.31}";
     let text = far_resync("cross-subnet", "");
-    let programs = ["nft", "bridge"];
+    let text = text.replacen("nodes:\n", &format!("nodes:\n  - {bystander}\n"), 1);
+    let programs = ["nft", "bridge", "tcpdump"];
     let scenario = "an_uplink_that_flaps_and_changes_is_followed";
     on_each_stack_of(scenario, &programs, &text, "fail-link", flaps);
 }
@@ -233,10 +247,29 @@ fn flaps(lab: Lab) {
 
     let uplink = lab.layout().node("node1").unwrap().uplink.clone();
     let switch = lab.layout().switch_netns();
-    // The same card again: for another one's address IPv6 neighbours would look only after their 45 s.
-    let link = run(&lab, "node1", "ip -o link show dev eth0");
-    let (_, mac) = link.split_once("link/ether ").unwrap();
-    let mac = mac.split(' ').next().unwrap();
+    // Another card, in the place of one that the neighbours do not doubt for an hour.
+    let old = "02:00:00:00:00:01";
+    let mac = "02:00:00:00:00:02";
+    let neighbour = "bystander";
+    // Any ARP request tells a neighbour who sent it; only an announcement asks for the sender's own address.
+    let announced = lab
+        .capture(neighbour, "eth0", "arp[14:4] = arp[24:4]")
+        .unwrap();
+    for family in lab.topology().families() {
+        let version = either(family, "ipv4", "ipv6");
+        let key = format!("net.{version}.neigh.eth0.base_reachable_time_ms");
+        run(&lab, neighbour, &format!("sysctl -q -w {key}=3600000"));
+    }
+    let told = |mac: &str| {
+        for (address, _) in lab.layout().node("node1").unwrap().uplink.addresses() {
+            let show = format!("ip neigh show {address} dev eth0");
+            let seen = || run(&lab, neighbour, &show);
+            wait_for(60 * SECOND, "the new MAC, at a neighbour", seen, |seen| {
+                seen.contains(mac)
+            })
+            .unwrap_or_else(|e| panic!("{e}\n{}", lab.folder().log_tail("node1", 40)));
+        }
+    };
     run(&lab, "node1", "ip link del eth0");
     for line in [
         format!(
@@ -247,10 +280,19 @@ fn flaps(lab: Lab) {
     ] {
         run(&lab, "node1", &line);
     }
+    for (address, _) in uplink.addresses() {
+        let entry = format!("ip neigh replace {address} lladdr {old} dev eth0 nud reachable");
+        run(&lab, neighbour, &entry);
+    }
     lab.rejoin("node1").unwrap();
     lab.plug("node1").unwrap();
     put_back(&lab, "node1", &others);
     await_repair(&lab, "node1", "eth0 deleted and made anew", &before);
+    told(mac);
+    if speaks(&lab, Family::Ipv4) {
+        announced.wait_for(1, 60 * SECOND).unwrap();
+    }
+    let _seen = announced.stop();
     await_settled(&lab);
     assert_full_matrix(&lab);
 }
@@ -341,10 +383,16 @@ fn a_change_of_the_nodes_address_is_followed() {
     }
 }
 
+/// Facts but for the rules, which name the nodes from which tunnel packets are taken, in ranges.
+fn no_rules(state: &str) -> String {
+    let others = state.lines().filter(|l| !l.starts_with("rule "));
+    others.collect::<Vec<_>>().join("\n")
+}
+
 fn change_of_address(lab: &Lab, vxlan: &str) {
     await_settled(lab);
     assert_full_matrix(lab);
-    let before = agents_state(lab, "node2");
+    let before = no_rules(&agents_state(lab, "node2"));
     let start = Instant::now();
     let own = lab.layout().node("node1").unwrap().uplink.clone();
     let moves: Vec<_> = own
@@ -386,12 +434,20 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
     let mut after: Vec<String> = before.lines().map(moved).collect();
     after.sort();
     assert_ne!(after.join("\n"), before);
-    await_repair(
+    await_state(
         lab,
         "node2",
         &format!("vxlanMode {vxlan}: node1's new address in node2's kernel"),
         &after.join("\n"),
+        no_rules,
     );
+    for (_, new, _) in &moves {
+        let set = if new.contains(':') { "ip6" } else { "ip" };
+        let words = format!("nft get element inet caracal {set}_senders {{ {new} }}");
+        let taken = || try_run(lab, "node2", &words);
+        wait_until(60 * SECOND, "tunnel packets from the new address", taken)
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
     await_settled(lab);
     println!(
         "vxlanMode {vxlan}: all settled after {:.1} s",

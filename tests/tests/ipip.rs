@@ -8,6 +8,8 @@ use std::process::Command;
 use caracal_lab::{Lab, wait, wait_for};
 use caracal_model::Family;
 use caracal_tests::calico::{dress, forget, with_protocol};
+use caracal_tests::foreign::{Bird, Foreign, Tunnel, await_route, await_said, blocks, split};
+use caracal_tests::kernel::run;
 use caracal_tests::loss::{Probes, count};
 use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, two_blocks};
 use caracal_tests::stack::Stack;
@@ -345,6 +347,91 @@ fn calicos_ipip_nodes_are_taken_over_without_a_lost_packet() {
             }
             probes.after(300);
             probes.assert_none_lost("IPIP CrossSubnet: taken over and handed back");
+        },
+    );
+}
+
+const MIXED: &str = "
+name: ipip-mixed
+pool: {cidr: 10.244.0.0/16, blockSize: 26, ipipMode: Always, natOutgoing: false}
+segments: [{name: lan, cidr: 10.0.0.0/24}]
+nodes:
+  - {name: node-a, segment: lan, address: 10.0.0.11, pods: 1}
+  - {name: felix, kind: plain, segment: lan, address: 10.0.0.21}
+  - {name: legacy, kind: plain, segment: lan, address: 10.0.0.23}
+";
+
+/// A node of Calico from 3.33 on: Felix writes the routes of IPIP pools.
+const FELIX: Foreign = Foreign {
+    name: "felix",
+    address: "10.0.0.21",
+    tunnel: Tunnel::Ipip,
+    vtep: "10.244.77.1",
+    block: "10.244.77.0/26",
+    pod: "10.244.77.9",
+};
+
+/// A node of Calico up to 3.32: BIRD writes them.
+const LEGACY: Foreign = Foreign {
+    name: "legacy",
+    address: "10.0.0.23",
+    tunnel: Tunnel::Ipip,
+    vtep: "10.244.99.1",
+    block: "10.244.99.0/26",
+    pod: "10.244.99.9",
+};
+
+/// Nodes beside ours with a `tunl0` made by hand, in both of Calico's splits, and without encapsulation.
+#[test]
+fn calicos_nodes_with_tunl0_are_understood_and_understand() {
+    in_ipip_kernel(
+        "calicos_nodes_with_tunl0_are_understood_and_understand",
+        || {
+            if !possible("calicos_nodes_with_tunl0", &["bird"]) {
+                return;
+            }
+            let lab = up_text(MIXED, "ipip-mixed", "e2e-ipipw");
+            await_settled(&lab);
+            let capture = lab.capture_segment("lan", "ip proto 4").unwrap();
+            FELIX.register(&lab);
+            FELIX.dress(&lab);
+            await_route(&lab, FELIX.block, |seen| {
+                seen.contains("via 10.0.0.21 dev tunl0 proto 80 onlink")
+            });
+            FELIX.assert_reached(&lab, "IPIP, routes by Felix");
+            capture.wait_for(2, 60 * SECOND).unwrap();
+            let _seen = capture.stop();
+            let rules = "iptables-legacy -S caracal-senders";
+            await_said(&lab, "node-a", rules, |seen| {
+                seen.contains("-s 10.0.0.21/32 -j RETURN") && seen.contains("-j DROP")
+            });
+
+            split(&lab, "Disabled", "Enabled");
+            await_route(&lab, FELIX.block, str::is_empty);
+            LEGACY.register(&lab);
+            LEGACY.make_device(&lab, 1480);
+            let bird = Bird::start(&lab, &LEGACY, Some("tunl0"));
+            await_route(&lab, LEGACY.block, |seen| {
+                seen.contains("via 10.0.0.23 dev tunl0 proto 80 onlink")
+            });
+            let ours = blocks(&lab, "node-a", Family::Ipv4);
+            let ours = format!("ip route show {}", ours[0]);
+            await_said(&lab, "legacy", &ours, |seen| {
+                seen.contains("via 10.0.0.11 dev tunl0 proto bird metric 1024 onlink")
+            });
+            LEGACY.assert_reached(&lab, "IPIP, routes by BIRD");
+
+            set_pool_modes(&lab, "Never", "Never");
+            drop(bird);
+            run(&lab, "legacy", "ip route flush proto bird");
+            let _bird = Bird::start(&lab, &LEGACY, None);
+            await_route(&lab, LEGACY.block, |seen| {
+                seen.contains("via 10.0.0.23 dev eth0 proto 80")
+            });
+            await_said(&lab, "legacy", &ours, |seen| {
+                seen.contains("via 10.0.0.11 dev eth0") && seen.contains("proto bird")
+            });
+            LEGACY.assert_reached(&lab, "unencapsulated, routes by BIRD");
         },
     );
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use caracal_lab::wait::scaled;
 use caracal_lab::{Lab, netns, wait_until};
 use caracal_tests::kernel::{run, try_run};
-use caracal_tests::{SECOND, await_settled, possible, up_text};
+use caracal_tests::{SECOND, await_settled, possible, set_pool_modes, up_text};
 use serde_json::{Value, json};
 
 const TOPOLOGY: &str = "
@@ -71,10 +71,10 @@ fn await_said(lab: &Lab, words: &str, wanted: impl Fn(&str) -> bool) {
 #[test]
 fn keys_reach_the_kernel_and_the_wire() {
     let scenario = "keys_reach_the_kernel_and_the_wire";
-    if !possible(scenario, &["nft"]) {
+    if !possible(scenario, &["nft", "tcpdump", "bridge"]) {
         return;
     }
-    let lab = up_text(TOPOLOGY, scenario, "settings");
+    let mut lab = up_text(TOPOLOGY, scenario, "settings");
     await_settled(&lab);
     let node: IpAddr = [10, 0, 0, 11].into();
     let second: IpAddr = [10, 0, 0, 77].into();
@@ -163,4 +163,119 @@ fn keys_reach_the_kernel_and_the_wire() {
     felix(&lab, &json!({}));
     await_said(&lab, forwarding, |said| said.trim() == "1");
     await_seen(&lab, "as in the beginning", |from| from.ip() == node);
+    source_of_routes(&lab);
+    period_of_comparisons(&lab);
+    senders_of_tunnel_packets(&mut lab);
+}
+
+/// `deviceRouteSourceAddress`: what the node itself sends to a pod comes from there, as long as it has that address.
+fn source_of_routes(lab: &Lab) {
+    let pod = lab.state().pods[0].address.unwrap();
+    let chosen = format!("ip -4 route get {pod}");
+    run(lab, "node1", "ip addr replace 10.0.0.77/24 dev eth0");
+    felix(lab, &json!({"deviceRouteSourceAddress": "10.0.0.77"}));
+    await_said(lab, &chosen, |said| said.contains("src 10.0.0.77"));
+    // The kernel takes such routes away with the address.
+    run(lab, "node1", "ip addr del 10.0.0.77/24 dev eth0");
+    await_said(lab, &chosen, |said| {
+        said.contains("dev cali") && !said.contains("src 10.0.0.77")
+    });
+    let told = || {
+        let status = lab.node_status("node1").map_err(|e| e.to_string())?;
+        let mut told = status.problems.iter();
+        match told.any(|p| p.code == "agent.source_address" && p.reason.contains("10.0.0.77")) {
+            true => Ok(()),
+            false => Err(format!("{:?}", status.problems)),
+        }
+    };
+    wait_until(scaled(30 * SECOND), "agent.source_address", told).unwrap();
+    felix(lab, &json!({}));
+}
+
+/// `routeRefreshInterval`: no event tells of this value.
+fn period_of_comparisons(lab: &Lab) {
+    let pod = &lab.state().pods[0];
+    let interface = pod.host_interface.clone().unwrap();
+    felix(lab, &json!({"routeRefreshInterval": "1s"}));
+    let key = format!("net.ipv4.conf.{interface}.route_localnet");
+    run(lab, "node1", &format!("sysctl -q -w {key}=0"));
+    await_said(lab, &format!("sysctl -n {key}"), |said| said.trim() == "1");
+    felix(lab, &json!({}));
+}
+
+/// `externalNodesList`: VXLAN of a machine that is no node is taken only when it is named; from anybody while the datastore
+/// is out of reach.
+fn senders_of_tunnel_packets(lab: &mut Lab) {
+    let pod = lab.state().pods[0].address.unwrap();
+    set_pool_modes(lab, "Never", "Always");
+    let input = "nft list chain inet caracal input";
+    await_said(lab, input, |said| said.contains("@ip_senders drop"));
+    let link = run(lab, "node1", "ip -o link show dev vxlan.calico");
+    let (_, mac) = link.split_once("link/ether ").unwrap();
+    let mac = mac.split(' ').next().unwrap();
+    for command in [
+        "ip link add vx type vxlan id 4096 dstport 4789 local 10.0.0.31 dev eth0 nolearning",
+        "ip addr add 192.0.2.31/32 dev vx",
+        "ip link set vx up",
+        &format!("bridge fdb append {mac} dev vx dst 10.0.0.11 self permanent"),
+        &format!("ip route add {pod}/32 dev vx src 192.0.2.31"),
+        &format!("ip neigh replace {pod} lladdr {mac} dev vx nud permanent"),
+    ] {
+        run(lab, "outside", command);
+    }
+    let outer = lab
+        .capture("node1", "eth0", "udp dst port 4789 and src 10.0.0.31")
+        .unwrap();
+    let inner = lab
+        .capture("node1", "vxlan.calico", "icmp and src 192.0.2.31")
+        .unwrap();
+    // No answer is expected: the pod has no way back. The size says when a packet was sent.
+    let send = |lab: &Lab, size: u32| {
+        let ping = format!("ping -n -q -c 3 -i 0.2 -W 1 -s {size} {pod}");
+        let _unanswered = try_run(lab, "outside", &ping);
+    };
+    let taken = |lab: &Lab, what: &str, size: u32| {
+        let seen = || {
+            let before = inner.count();
+            send(lab, size);
+            match inner.count() > before {
+                true => Ok(()),
+                false => Err("nothing came out of the tunnel"),
+            }
+        };
+        wait_until(scaled(30 * SECOND), what, seen).unwrap();
+    };
+    send(lab, 111);
+    outer.wait_for(3, scaled(30 * SECOND)).unwrap();
+    felix(
+        lab,
+        &json!({"externalNodesList": ["10.9.9.9", "10.0.0.24/29"]}),
+    );
+    await_said(lab, "nft list set inet caracal ip_senders", |said| {
+        said.contains("10.0.0.24")
+    });
+    taken(lab, "a sender that is named", 222);
+    felix(lab, &json!({}));
+    await_said(lab, "nft list set inet caracal ip_senders", |said| {
+        !said.contains("10.0.0.24")
+    });
+    send(lab, 333);
+    lab.stop_etcd().unwrap();
+    let open = || match try_run(lab, "node1", input) {
+        Ok(closed) => Err(closed),
+        Err(_) => Ok(()),
+    };
+    wait_until(scaled(60 * SECOND), "open while etcd is away", open).unwrap();
+    taken(lab, "anybody while etcd is away", 444);
+    lab.start_etcd().unwrap();
+    await_said(lab, input, |said| said.contains("@ip_senders drop"));
+    let _outer = outer.stop();
+    let seen = inner.stop().packets;
+    let of_size = |size: u32| {
+        let length = format!("length {}", size + 8);
+        seen.iter().filter(|p| p.contains(&length)).count()
+    };
+    assert_eq!([111, 333].map(of_size), [0, 0], "{seen:?}");
+    assert!([222, 444].map(of_size).iter().all(|n| *n > 0), "{seen:?}");
+    println!("VXLAN packets are taken from nodes and from whom externalNodesList names");
 }

@@ -301,6 +301,7 @@ fn caracal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
                 false => Target::Via(vec![hop]),
             },
             mtu: None,
+            source: None,
         }));
     }
     let runtime = runtime()?;

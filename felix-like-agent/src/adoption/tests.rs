@@ -18,6 +18,7 @@ fn route(prefix: &str, protocol: u8, metric: u32, target: Target) -> Route {
         protocol,
         target,
         mtu: None,
+        source: None,
     }
 }
 

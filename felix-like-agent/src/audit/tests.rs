@@ -11,12 +11,12 @@ use caracal_model::net::Prefix;
 use super::*;
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target, problem};
-use crate::diff::tests::apply;
 use crate::diff::{Phase, diff};
 use crate::links::Link;
 use crate::op::Op;
 use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
+use crate::testing::apply;
 
 const VXLAN: &str = "vxlan.calico";
 
@@ -147,6 +147,7 @@ impl Case {
             protocol: 4,
             target: ActualTarget::Known(Target::Blackhole),
             mtu: None,
+            source: None,
         };
         self.actual.routes.insert(key, vec![route]);
     }

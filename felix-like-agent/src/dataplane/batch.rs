@@ -5,12 +5,14 @@
 //! A datagram never holds more messages than the receive buffer holds answers, so that no answer is ever lost.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
 use super::framing::{self, HEADER};
-use super::netlink::{ANSWER, NetlinkError, RECEIVE_BUFFER, Refusal, Request};
+use super::netlink::{NetlinkError, RECEIVE_BUFFER, Refusal, Request};
+use crate::settings::KERNEL_TIMEOUT;
 
 /// Most messages in one send: more do not make it faster.
 const MESSAGES: usize = 256;
@@ -35,6 +37,8 @@ pub(super) struct Writer {
     socket: TokioSocket,
     /// Our address on the netlink bus.
     pub(super) port: u32,
+    /// How long the kernel may take for the answers to one send.
+    pub(super) patience: Duration,
     /// Most messages in one send.
     most: usize,
     /// Sequence number of the last message.
@@ -73,6 +77,7 @@ impl Writer {
         Ok(Self {
             socket,
             port,
+            patience: KERNEL_TIMEOUT,
             most: (room / ANSWER_OCTETS).clamp(1, MESSAGES),
             sequence: 0,
             buffer: Vec::new(),
@@ -124,10 +129,10 @@ impl Writer {
             }
             let mut datagram = std::mem::take(&mut self.buffer);
             let exchange = self.exchange(&datagram, &mut results);
-            let answered = tokio::time::timeout(ANSWER, exchange).await;
+            let answered = tokio::time::timeout(self.patience, exchange).await;
             datagram.clear();
             self.buffer = datagram;
-            answered.map_err(|_| NetlinkError::Timeout)??;
+            answered.map_err(|_| NetlinkError::Timeout(self.patience))??;
         }
         Ok(results)
     }
@@ -142,9 +147,9 @@ impl Writer {
         let flags = request.flags | NLM_F_DUMP;
         Request { flags, ..request }.emit(&mut datagram, self.sequence);
         let listing = self.listing(&datagram);
-        tokio::time::timeout(ANSWER, listing)
+        tokio::time::timeout(self.patience, listing)
             .await
-            .map_err(|_| NetlinkError::Timeout)?
+            .map_err(|_| NetlinkError::Timeout(self.patience))?
     }
 
     async fn listing(

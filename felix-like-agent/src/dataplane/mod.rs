@@ -4,6 +4,7 @@
 //! the same one. It keeps nothing between passes but failures to retry: what it does depends on the
 //! present alone.
 
+mod advertise;
 mod batch;
 pub mod echo;
 mod framing;

@@ -11,6 +11,9 @@ use tokio::process::Command;
 use crate::nat::{FamilyRules, Nat, iptables, nft};
 use crate::settings::NatBackend;
 
+/// Stands in the place of a fingerprint when the rules are not as they were written.
+pub(super) const CHANGED: &str = "changed by others";
+
 /// A program that runs longer than this is killed.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
@@ -112,8 +115,6 @@ pub(super) struct NatWriter {
     pub(super) backend: Option<Backend>,
     /// Chains of others that drop forwarded packets by policy and that take no rules from us.
     pub(super) blockers: Vec<nft::Blocker>,
-    /// What nftables printed after our last transaction: rules that somebody changed print differently.
-    listing: Option<String>,
 }
 
 impl NatWriter {
@@ -147,7 +148,7 @@ impl NatWriter {
                 tracing::debug!(reason = super::chain(&error), "rules of the other backend");
             }
         }
-        (self.backend, self.listing) = (Some(asked), None);
+        self.backend = Some(asked);
         true
     }
 
@@ -169,14 +170,10 @@ impl NatWriter {
 
     async fn read_nft(&mut self) -> Option<String> {
         let listing = run("nft", &["-f", "-"], &nft::listing()).await.ok()?;
-        if let Some(ours) = &self.listing
-            && *ours != listing
-        {
-            return Some("changed by others".to_owned());
+        if !nft::is_untouched(&listing) {
+            return Some(CHANGED.to_owned());
         }
-        let fingerprint = nft::fingerprint(&listing).unwrap_or_default().to_owned();
-        self.listing = Some(listing);
-        Some(fingerprint)
+        Some(nft::fingerprint(&listing).unwrap_or_default().to_owned())
     }
 
     /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains that drop and
@@ -267,7 +264,8 @@ impl NatWriter {
 
     async fn write_nft(&mut self, nat: &Nat) -> Result<(), CommandError> {
         run("nft", &["-f", "-"], &nft::script(nat)).await?;
-        self.listing = run("nft", &["-f", "-"], &nft::listing()).await.ok();
+        let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
+        run("nft", &["-f", "-"], &nft::seal(&listing)).await?;
         self.open_forwards(nat).await
     }
 
@@ -285,7 +283,6 @@ impl NatWriter {
                     iptables.and(run(tool.restore, &["--noflush"], &removal).await.map(drop));
             }
         }
-        self.listing = None;
         match self.backend {
             Some(Backend::Nft) => nft.map(drop).map_err(NatError::Refused),
             _ => iptables.map_err(NatError::Refused),

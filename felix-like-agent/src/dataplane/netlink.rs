@@ -14,11 +14,10 @@ use netlink_sys::{AsyncSocket, SocketAddr};
 
 use super::batch::Writer;
 use super::framing;
+use crate::settings::KERNEL_TIMEOUT;
 
 /// Octets asked for the receive buffer.
 pub(super) const RECEIVE_BUFFER: u32 = 1 << 20;
-/// A kernel that does not answer for this long has lost the answer (Felix's `netlinkTimeout`).
-pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// A dump that the kernel marks as interrupted by a change is read again this often.
 const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
@@ -40,8 +39,8 @@ pub enum NetlinkError {
     #[error("the kernel lost answers on the netlink socket")]
     Overrun,
     /// No answer in time.
-    #[error("no answer from the kernel within {} s", ANSWER.as_secs())]
-    Timeout,
+    #[error("no answer from the kernel within {0:?}")]
+    Timeout(Duration),
     /// A dump was refused.
     #[error("the kernel refuses to list {what}")]
     Dump {
@@ -131,6 +130,8 @@ pub(super) struct Netlink {
     handle: ConnectionHandle<RouteNetlinkMessage>,
     writer: Writer,
     driver: tokio::task::JoinHandle<()>,
+    /// A kernel that does not answer for this long has lost the answer.
+    patience: Duration,
 }
 
 impl Drop for Netlink {
@@ -160,7 +161,14 @@ impl Netlink {
             handle,
             writer: Writer::open()?,
             driver: tokio::spawn(connection),
+            patience: KERNEL_TIMEOUT,
         })
+    }
+
+    /// Waits for answers so long and no longer.
+    pub(super) const fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+        self.writer.patience = patience;
     }
 
     /// Everything of a kind.
@@ -191,7 +199,7 @@ impl Netlink {
             .map_err(|_| NetlinkError::Closed)?;
         let mut found = Vec::new();
         let mut steady = true;
-        while let Some(answer) = next(&mut answers).await? {
+        while let Some(answer) = next(&mut answers, self.patience).await? {
             steady &= answer.header.flags & NLM_F_DUMP_INTR == 0;
             match answer.payload {
                 NetlinkPayload::InnerMessage(message) => found.push(message),
@@ -249,8 +257,43 @@ fn address() -> SocketAddr {
 
 async fn next<S: futures_util::Stream + Unpin>(
     answers: &mut S,
+    patience: Duration,
 ) -> Result<Option<S::Item>, NetlinkError> {
-    tokio::time::timeout(ANSWER, answers.next())
+    tokio::time::timeout(patience, answers.next())
         .await
-        .map_err(|_| NetlinkError::Timeout)
+        .map_err(|_| NetlinkError::Timeout(patience))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_takes_too_long_is_given_up() {
+        let patience = Duration::from_secs(17);
+        let start = tokio::time::Instant::now();
+        let mut silence = futures_util::stream::pending::<()>();
+        let error = next(&mut silence, patience).await;
+        let told = error.err().map(|error| error.to_string());
+        assert_eq!(
+            told.as_deref(),
+            Some("no answer from the kernel within 17s")
+        );
+        assert_eq!(start.elapsed(), patience);
+    }
+
+    #[tokio::test]
+    async fn both_sockets_are_as_patient_as_they_are_told() {
+        let Ok(mut netlink) = Netlink::open() else {
+            println!("skipped: no netlink sockets here");
+            return;
+        };
+        assert_eq!(netlink.patience, KERNEL_TIMEOUT);
+        let patience = Duration::from_secs(3);
+        netlink.set_patience(patience);
+        assert_eq!(
+            (netlink.patience, netlink.writer.patience),
+            (patience, patience)
+        );
+    }
 }

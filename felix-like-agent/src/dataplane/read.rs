@@ -276,6 +276,7 @@ fn route(
         protocol: header.protocol.into(),
         target: parts.target(header.kind, onlink, links, objects),
         mtu: parts.mtu,
+        source: parts.source,
     })
 }
 
@@ -284,6 +285,7 @@ struct RouteParts<'a> {
     table: u32,
     metric: u32,
     mtu: Option<u32>,
+    source: Option<IpAddr>,
     gateway: Option<IpAddr>,
     link: Option<u32>,
     multipath: &'a [RouteNextHop],
@@ -299,6 +301,7 @@ impl<'a> RouteParts<'a> {
             table: 0,
             metric: 0,
             mtu: None,
+            source: None,
             gateway: None,
             link: None,
             multipath: &[],
@@ -311,6 +314,7 @@ impl<'a> RouteParts<'a> {
         match attribute {
             RouteAttribute::Destination(a) => self.destination = ip(a).unwrap_or(self.destination),
             RouteAttribute::Gateway(a) => self.gateway = ip(a),
+            RouteAttribute::PrefSource(a) => self.source = ip(a),
             RouteAttribute::Oif(index) => self.link = Some(*index),
             RouteAttribute::Priority(metric) => self.metric = *metric,
             RouteAttribute::Table(table) => self.table = *table,

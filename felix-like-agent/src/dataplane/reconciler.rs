@@ -13,8 +13,9 @@ use caracal_model::{NodeName, Snapshot};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::advertise::{self, Advertiser};
 use super::hints::{self, Listener};
-use super::nat::NatWriter;
+use super::nat::{Backend, CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
 use super::prober::{Prober, Targets};
@@ -25,6 +26,7 @@ use crate::desired::{Desired, IPIP_DEVICE, problem};
 use crate::diff::{Phase, conflicts, diff, is_on_device};
 use crate::learned::Learned;
 use crate::links::Links;
+use crate::nat::{Nat, iptables};
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
@@ -55,6 +57,9 @@ pub struct ReconcilerOptions {
     /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
     /// `None` = they are not measured.
     pub measure_paths: Option<PathMtus>,
+    /// Nobody tells of changes that others make.
+    #[cfg(test)]
+    pub(super) deaf: bool,
     /// Folder of the file that says what sysctls were before; `None` = it is not kept.
     pub lib_dir: Option<PathBuf>,
 }
@@ -69,8 +74,32 @@ impl ReconcilerOptions {
             overrides: Overrides::new(),
             tunnel_linger: Duration::from_secs(30),
             measure_paths: None,
+            #[cfg(test)]
+            deaf: false,
             lib_dir: None,
         }
+    }
+
+    /// Those who hear of changes that others make.
+    fn ears(
+        &self,
+        bell: &Arc<Notify>,
+        nat_bell: &Arc<Notify>,
+        own_port: u32,
+    ) -> Result<Vec<Listener>, NetlinkError> {
+        #[cfg(test)]
+        if self.deaf {
+            return Ok(Vec::new());
+        }
+        let monitor = monitor::start(Arc::clone(bell), own_port)?;
+        let listeners = [
+            hints::objects(Arc::clone(bell), own_port),
+            hints::sysctls(Arc::clone(bell)),
+            hints::nftables(Arc::clone(nat_bell)),
+        ];
+        // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
+        let listeners = listeners.into_iter().flatten();
+        Ok(listeners.chain([monitor]).collect())
     }
 }
 
@@ -149,17 +178,20 @@ pub struct Reconciler {
     /// Rings when our NAT rules, or chains that may stand in their way, have changed.
     nat_bell: Arc<Notify>,
     /// Held for their tasks.
-    _listeners: Vec<Listener>,
+    _ears: Vec<Listener>,
     /// `routeRefreshInterval` as of the last pass; zero = never.
     refresh: Duration,
     kernel: KernelSupport,
     probed: bool,
     nat: NatWriter,
     nat_seen: Option<Option<String>>,
+    /// The last rules that were planned in this run.
+    nat_planned: Option<Nat>,
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
     originals: Option<Originals>,
+    advertiser: Advertiser,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     frozen: bool,
@@ -239,12 +271,7 @@ impl Reconciler {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
-        let monitor = monitor::start(Arc::clone(&bell), netlink.port())?;
-        let listeners = [
-            hints::objects(Arc::clone(&bell), netlink.port()),
-            hints::sysctls(Arc::clone(&bell)),
-            hints::nftables(Arc::clone(&nat_bell)),
-        ];
+        let ears = options.ears(&bell, &nat_bell, netlink.port())?;
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
         let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&bell));
@@ -260,16 +287,17 @@ impl Reconciler {
             netlink,
             bell,
             nat_bell,
-            // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
-            _listeners: listeners.into_iter().flatten().chain([monitor]).collect(),
+            _ears: ears,
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
             probed: false,
             nat: NatWriter::default(),
             nat_seen: None,
+            nat_planned: None,
             retries: Retries::default(),
             prober,
             originals,
+            advertiser: Advertiser::start(),
             unwanted: HashMap::new(),
             frozen: false,
             passes: 0,
@@ -387,6 +415,7 @@ impl Reconciler {
             &self.options.overrides,
         );
         self.refresh = settings.route_refresh;
+        self.netlink.set_patience(settings.kernel_timeout);
         let mut actual = read::actual(&mut self.netlink).await?;
         self.probe(&snapshot, &settings, &actual).await?;
         let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
@@ -401,6 +430,7 @@ impl Reconciler {
             kernel: &self.kernel,
         });
         desired.problems.extend(settings_problems);
+        self.judge_tunnels(&mut desired, &gate);
         actual.sysctls = sysctl::read(desired.sysctls.keys());
         if !self.frozen && self.nat.choose(settings.nat_backend).await {
             self.nat_seen = None;
@@ -424,6 +454,7 @@ impl Reconciler {
             ));
         }
         let changed = !ops.is_empty();
+        self.advertise(&snapshot, &actual.links);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
         if changed && (has_leftovers(&desired, &actual) || !actual.objects.is_empty()) {
@@ -466,9 +497,43 @@ impl Reconciler {
         prober.results()
     }
 
+    /// Has the neighbours told where this node's addresses are.
+    fn advertise(&self, snapshot: &Snapshot, links: &Links) {
+        let Some(node) = snapshot.nodes.get(&self.options.me) else {
+            return;
+        };
+        let forwarding = sysctl::read_one("net/ipv6/conf/all/forwarding");
+        let forwards = forwarding.is_some_and(|value| value != "0");
+        let places = advertise::places(node, links, forwards);
+        self.advertiser.follow(places);
+    }
+
+    /// Tunnel packets are refused only while it is known who is a node.
+    fn judge_tunnels(&mut self, desired: &mut Desired, gate: &Gate) {
+        match &mut desired.nat {
+            Some(nat) => {
+                if gate.datastore.is_err() {
+                    nat.open_tunnels();
+                }
+                self.nat_planned = Some(nat.clone());
+            }
+            // A value that cannot be read: the rules stay, but one who is refused may be the node that it is about.
+            None => {
+                desired.nat = self.nat_planned.clone();
+                if let Some(nat) = &mut desired.nat {
+                    nat.open_tunnels();
+                }
+            }
+        }
+    }
+
     async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
         if self.nat_seen.is_none() {
-            self.nat_seen = Some(self.nat.read(desired.nat.as_ref()).await);
+            let seen = self.nat.read(desired.nat.as_ref()).await;
+            if seen.as_deref() == Some(CHANGED) && !self.frozen {
+                tracing::warn!("somebody changed our nftables table; it is written anew");
+            }
+            self.nat_seen = Some(seen);
         }
         self.nat_seen.clone().flatten()
     }
@@ -630,6 +695,8 @@ impl Reconciler {
         problems.extend(conflicts(&desired, actual));
         problems.extend(self.retries.problems());
         problems.extend(self.nat.blockers.iter().map(forward_dropped));
+        let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
+        problems.extend(too_many_senders(&desired).filter(|_| judged_singly));
         let previous = Arc::clone(&self.status.borrow());
         let clean = report.failures == 0 && self.retries.problems().is_empty();
         let frozen = report.phase == Phase::Frozen;
@@ -648,11 +715,7 @@ impl Reconciler {
                 .collect(),
             tunnels: tunnels_up(&desired, links),
             next_hops: self.next_hops(&desired),
-            nat: self
-                .nat
-                .backend
-                .map_or("none", super::nat::Backend::as_str)
-                .to_owned(),
+            nat: self.nat.backend.map_or("none", Backend::as_str).to_owned(),
             // Named by who knows the nodes' names.
             paths: Vec::new(),
         };
@@ -676,6 +739,20 @@ fn forward_dropped(blocker: &crate::nat::nft::Blocker) -> Problem {
         blocker.chain, blocker.family, blocker.table,
     );
     problem("agent.forward_dropped", &place, reason)
+}
+
+/// Senders of tunnel packets that iptables does not judge.
+fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
+    let families = desired.nat.iter().flat_map(|nat| [&nat.ipv4, &nat.ipv6]);
+    let counts = families.filter_map(|rules| Some(rules.senders.as_ref()?.from.len()));
+    let many = counts.filter(|count| *count > iptables::MOST_SENDERS).max();
+    many.into_iter().map(|count| {
+        let reason = format!(
+            "tunnel packets are taken from anybody: iptables compares each packet with one address after the other, and {count} are more than {}; with nftables they would be judged",
+            iptables::MOST_SENDERS
+        );
+        problem("agent.tunnel_senders", "iptables", reason)
+    })
 }
 
 /// True when routes of Calico's BIRD are there.

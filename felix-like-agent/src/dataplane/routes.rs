@@ -22,6 +22,7 @@ const DESTINATION: u16 = 1;
 const DEVICE: u16 = 4;
 const GATEWAY: u16 = 5;
 const PRIORITY: u16 = 6;
+const SOURCE: u16 = 7;
 const METRICS: u16 = 8;
 const MULTIPATH: u16 = 9;
 const TABLE: u16 = 15;
@@ -159,6 +160,9 @@ fn put(
         let metrics = open(message, METRICS);
         attribute(message, MTU, &mtu.to_ne_bytes());
         close(message, metrics);
+    }
+    if let Some(source) = route.source {
+        address(message, SOURCE, source);
     }
     Ok(())
 }
@@ -321,6 +325,7 @@ mod tests {
             protocol: 80,
             target,
             mtu: None,
+            source: None,
         }
     }
 
@@ -337,6 +342,7 @@ mod tests {
         let mut route = route("10.244.1.0/26", Target::Via(vec![hop]));
         route.metric = 9;
         route.mtu = Some(1400);
+        route.source = Some("10.0.0.1".parse().unwrap());
         let message = read_back(&Op::AddRoute(route), 254);
         assert_eq!(message.header.destination_prefix_length, 26);
         assert_eq!(message.header.table, 254);
@@ -350,6 +356,7 @@ mod tests {
             RouteAttribute::Gateway(inet("10.0.0.2")),
             RouteAttribute::Oif(7),
             RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]),
+            RouteAttribute::PrefSource(inet("10.0.0.1")),
         ];
         assert_eq!(message.attributes, expected);
     }

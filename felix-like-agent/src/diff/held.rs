@@ -85,6 +85,7 @@ mod tests {
             protocol: 80,
             target: Target::via(Some(ip(gateway)), &link.into(), true),
             mtu: None,
+            source: None,
         }
     }
 

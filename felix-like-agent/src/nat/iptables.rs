@@ -12,23 +12,30 @@ use super::{FamilyRules, Nat};
 /// Chains of the `nat` table.
 const POSTROUTING: &str = "caracal-postrouting";
 const OUTGOING: &str = "caracal-outgoing";
-/// Chain of the `filter` table.
+/// Chains of the `filter` table.
 const FORWARD: &str = "caracal-forward";
+const INPUT: &str = "caracal-input";
+const SENDERS: &str = "caracal-senders";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
+
+/// Most senders of tunnel packets that are judged: each tunnel packet is compared with one after the other.
+pub const MOST_SENDERS: usize = 256;
 
 /// What one table should hold.
 struct Table {
     name: &'static str,
-    /// The built-in chain and our chain that it jumps to.
-    jump: (&'static str, &'static str),
+    /// Built-in chains and our chains that they jump to.
+    jumps: &'static [(&'static str, &'static str)],
     chains: &'static [&'static str],
     rules: Vec<String>,
 }
 
 impl Table {
-    fn jump(&self) -> String {
-        format!("-A {} -j {}", self.jump.0, self.jump.1)
+    /// As printed.
+    fn jumps(&self) -> impl Iterator<Item = String> {
+        let printed = |(from, to): &(&str, &str)| format!("-A {from} -j {to}");
+        self.jumps.iter().map(printed)
     }
 }
 
@@ -40,9 +47,35 @@ fn forward_table(nat: &Nat) -> Table {
     }
     Table {
         name: "filter",
-        jump: ("FORWARD", FORWARD),
+        jumps: &[("FORWARD", FORWARD)],
         chains: &[FORWARD],
         rules,
+    }
+}
+
+/// Forwarding, and who may send tunnel packets. The chains are there also when nobody is refused.
+fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
+    let mut lines = forward_table(nat).rules;
+    let few = |s: &&super::Senders| !s.from.is_empty() && s.from.len() <= MOST_SENDERS;
+    if let Some(senders) = rules.senders.as_ref().filter(few) {
+        if senders.ipip {
+            lines.push(format!("-A {INPUT} -p ipencap -j {SENDERS}"));
+        }
+        lines.extend(
+            senders
+                .vxlan
+                .map(|port| format!("-A {INPUT} -p udp -m udp --dport {port} -j {SENDERS}")),
+        );
+        for source in &senders.from {
+            lines.push(format!("-A {SENDERS} -s {source} -j RETURN"));
+        }
+        lines.push(format!("-A {SENDERS} -j DROP"));
+    }
+    Table {
+        name: "filter",
+        jumps: &[("FORWARD", FORWARD), ("INPUT", INPUT)],
+        chains: &[FORWARD, INPUT, SENDERS],
+        rules: lines,
     }
 }
 
@@ -71,7 +104,7 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
     }
     Table {
         name: "raw",
-        jump: ("PREROUTING", ANTISPOOF),
+        jumps: &[("PREROUTING", ANTISPOOF)],
         chains: &[ANTISPOOF],
         rules: lines,
     }
@@ -116,11 +149,11 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     [
         Table {
             name: "nat",
-            jump: ("POSTROUTING", POSTROUTING),
+            jumps: &[("POSTROUTING", POSTROUTING)],
             chains: &[OUTGOING, POSTROUTING],
             rules: lines,
         },
-        forward_table(nat),
+        filter_table(nat, rules),
         antispoof_table(nat, rules),
     ]
 }
@@ -157,9 +190,10 @@ fn restore_tables(tables: &[Table], saved: &str) -> String {
         for chain in table.chains {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
-        let jump = table.jump();
-        if !saved_lines(saved, table.name).any(|line| line == jump) {
-            let _ = writeln!(text, "-I {} 1 -j {}", table.jump.0, table.jump.1);
+        for ((from, to), jump) in table.jumps.iter().zip(table.jumps()) {
+            if !saved_lines(saved, table.name).any(|line| line == jump) {
+                let _ = writeln!(text, "-I {from} 1 -j {to}");
+            }
         }
         for rule in &table.rules {
             let _ = writeln!(text, "{rule}");
@@ -188,8 +222,10 @@ pub fn removal(saved: &str) -> String {
             continue;
         }
         let _ = writeln!(text, "*{}", table.name);
-        for _ in saved_lines(saved, table.name).filter(|line| *line == table.jump()) {
-            let _ = writeln!(text, "-D {} -j {}", table.jump.0, table.jump.1);
+        for ((from, to), jump) in table.jumps.iter().zip(table.jumps()) {
+            for _ in saved_lines(saved, table.name).filter(|line| *line == jump) {
+                let _ = writeln!(text, "-D {from} -j {to}");
+            }
         }
         for chain in &declared {
             let _ = writeln!(text, "-F {chain}");
@@ -227,7 +263,9 @@ fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Seen 
             .filter(|line| line.contains("caracal-"))
             .collect();
         any |= !ours.is_empty();
-        let jump = table.jump();
+        let jumps_once = table
+            .jumps()
+            .all(|jump| ours.iter().filter(|line| **line == jump).count() == 1);
         let declared: BTreeSet<&str> = ours
             .iter()
             .filter_map(|line| line.strip_prefix(':')?.split(' ').next())
@@ -247,7 +285,7 @@ fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Seen 
                 .collect()
         };
         let expected: Vec<&str> = table.rules.iter().map(String::as_str).collect();
-        wanted &= ours.iter().filter(|line| **line == jump).count() == 1
+        wanted &= jumps_once
             && declared == table.chains.iter().copied().collect()
             && in_chains.len() == expected.len()
             && table
@@ -276,6 +314,7 @@ fn saved_lines<'a>(saved: &'a str, table: &str) -> impl Iterator<Item = &'a str>
 mod tests {
     use super::super::example;
     use super::*;
+    use caracal_model::net::Prefix;
 
     const RESTORED: &str = "*nat
 :caracal-outgoing - [0:0]
@@ -289,9 +328,17 @@ mod tests {
 COMMIT
 *filter
 :caracal-forward - [0:0]
+:caracal-input - [0:0]
+:caracal-senders - [0:0]
 -I FORWARD 1 -j caracal-forward
+-I INPUT 1 -j caracal-input
 -A caracal-forward -i cali+ -j ACCEPT
 -A caracal-forward -o cali+ -j ACCEPT
+-A caracal-input -p ipencap -j caracal-senders
+-A caracal-input -p udp -m udp --dport 4789 -j caracal-senders
+-A caracal-senders -s 10.0.0.1/32 -j RETURN
+-A caracal-senders -s 192.0.2.0/24 -j RETURN
+-A caracal-senders -j DROP
 COMMIT
 *raw
 :caracal-antispoof - [0:0]
@@ -310,10 +357,18 @@ COMMIT
 :FORWARD DROP [0:0]
 :OUTPUT ACCEPT [0:0]
 :caracal-forward - [0:0]
+:caracal-input - [0:0]
+:caracal-senders - [0:0]
+-A INPUT -j caracal-input
 -A FORWARD -j caracal-forward
 -A FORWARD -i docker0 -j ACCEPT
 -A caracal-forward -i cali+ -j ACCEPT
 -A caracal-forward -o cali+ -j ACCEPT
+-A caracal-input -p ipencap -j caracal-senders
+-A caracal-input -p udp -m udp --dport 4789 -j caracal-senders
+-A caracal-senders -s 10.0.0.1/32 -j RETURN
+-A caracal-senders -s 192.0.2.0/24 -j RETURN
+-A caracal-senders -j DROP
 COMMIT
 *nat
 :PREROUTING ACCEPT [0:0]
@@ -348,7 +403,11 @@ COMMIT
         ));
         assert!(!drops_forward(""));
         let nat = example();
-        assert_eq!(compare_forward(&nat, SAVED), Seen::Wanted);
+        let beside_nftables = SAVED
+            .lines()
+            .filter(|line| !line.contains("caracal-input") && !line.contains("caracal-senders"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        assert_eq!(compare_forward(&nat, &beside_nftables), Seen::Wanted);
         let script = restore_forward(&nat, "");
         assert!(
             script.starts_with("*filter\n") && !script.contains("*nat"),
@@ -378,6 +437,9 @@ COMMIT
             "-A POSTROUTING -j caracal-postrouting\n",
             "-A caracal-outgoing -d 10.244.0.0/16 -j RETURN\n",
             "-A caracal-forward -i cali+ -j ACCEPT\n",
+            "-A INPUT -j caracal-input\n",
+            "-A caracal-senders -s 192.0.2.0/24 -j RETURN\n",
+            "-A caracal-antispoof -i cali123 -j DROP\n",
         ] {
             assert_eq!(compare(&SAVED.replace(gone, "")), Seen::Different, "{gone}");
         }
@@ -389,10 +451,25 @@ COMMIT
     }
 
     #[test]
+    fn too_many_senders_are_not_judged_one_by_one() {
+        let mut nat = example();
+        let senders = nat.ipv4.senders.as_mut().unwrap();
+        let hosts = (0..=255u8).map(|n| Prefix::v4([10, 0, 1, n].into(), 32));
+        senders.from = hosts.collect();
+        let of = |nat: &Nat| restore(nat, &nat.ipv4, "");
+        assert!(of(&nat).contains("-A caracal-senders -s 10.0.1.255/32 -j RETURN"));
+        let senders = nat.ipv4.senders.as_mut().unwrap();
+        senders.from.insert(Prefix::v4([10, 0, 2, 0].into(), 32));
+        let text = of(&nat);
+        assert!(!text.contains("-A caracal-input") && !text.contains("-A caracal-senders"));
+        assert!(text.contains(":caracal-input - [0:0]"));
+    }
+
+    #[test]
     fn removal_takes_ours_alone() {
         assert_eq!(
             removal(SAVED),
-            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-F caracal-forward\n-X caracal-forward\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
+            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-D INPUT -j caracal-input\n-F caracal-forward\n-F caracal-input\n-F caracal-senders\n-X caracal-forward\n-X caracal-input\n-X caracal-senders\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
         );
         assert_eq!(removal(""), "");
     }

@@ -8,7 +8,9 @@
 //!   back through the tunnel;
 //! * forwarded to or from a workload interface: accept;
 //! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter` is;
-//! * from a workload interface and encapsulated as tunnels between nodes are: drop.
+//! * from a workload interface and encapsulated as tunnels between nodes are: drop;
+//! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is in step
+//!   ([`Nat::open_tunnels`]).
 
 pub mod iptables;
 pub mod nft;
@@ -35,8 +37,21 @@ pub struct FamilyRules {
     pub outgoing: Option<IpAddr>,
     /// Ports that TCP and UDP get, the last one included; `None` = any.
     pub ports: Option<(u16, u16)>,
+    /// Who may send tunnel packets to this node; `None` = anybody.
+    pub senders: Option<Senders>,
     /// Only what leaves by this interface (`+` at the end stands for anything); `None` = by any.
     pub leaving_by: Option<String>,
+}
+
+/// From whom tunnel packets of a family are taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Senders {
+    /// Nodes, and those outside the cluster that are named. Never empty.
+    pub from: BTreeSet<Prefix>,
+    /// IPIP is judged.
+    pub ipip: bool,
+    /// UDP port of the VXLAN that is judged.
+    pub vxlan: Option<u16>,
 }
 
 /// All rules.
@@ -55,18 +70,29 @@ pub struct Nat {
 }
 
 impl Nat {
+    /// Takes tunnel packets from anybody: who is a node is not known well enough to refuse one.
+    pub fn open_tunnels(&mut self) {
+        self.ipv4.senders = None;
+        self.ipv6.senders = None;
+    }
+
     /// A short text that differs when the rules differ; it stands in the kernel beside them, so that a new
     /// process knows whether it has anything to do.
     #[must_use]
     pub fn fingerprint(&self) -> String {
-        // FNV-1a: the same in every build, which the standard library's hasher does not promise.
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        for octet in nft::rules(self).bytes() {
-            hash ^= u64::from(octet);
-            hash = hash.wrapping_mul(0x0100_0000_01b3);
-        }
-        format!("{hash:016x}")
+        digest([nft::rules(self).as_str()])
     }
+}
+
+/// A short text that differs when one of the texts does. FNV-1a: the same in every build, which the standard library's
+/// hasher does not promise.
+fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for octet in texts.into_iter().flat_map(str::bytes) {
+        hash ^= u64::from(octet);
+        hash = hash.wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
 }
 
 #[cfg(test)]
@@ -82,6 +108,13 @@ pub(crate) fn example() -> Nat {
                 .into(),
             tunnels: [("tunl0".into(), "10.244.3.64".parse().unwrap())].into(),
             sources: [("cali123".into(), ["10.244.3.66/32".parse().unwrap()].into())].into(),
+            senders: Some(Senders {
+                from: ["10.0.0.1/32", "192.0.2.0/24"]
+                    .map(|p| p.parse().unwrap())
+                    .into(),
+                ipip: true,
+                vxlan: Some(4789),
+            }),
             ..FamilyRules::default()
         },
         ipv6: FamilyRules::default(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use caracal_model::net::Prefix;
 
-use super::{FamilyRules, Nat};
+use super::{FamilyRules, Nat, digest};
 
 /// Our table, of family `inet`.
 pub const TABLE: &str = "caracal";
@@ -74,6 +74,37 @@ pub fn blockers(listing: &str) -> Vec<Blocker> {
         .collect()
 }
 
+/// Name, but for the digest, of the empty chain that says how nftables printed our table after it was written. Rules that
+/// somebody changed print differently; whoever reads the table sees that, without having written it.
+const PRINTED: &str = "printed_";
+
+/// The script that puts that chain beside the others, given what nftables printed.
+#[must_use]
+pub fn seal(listing: &str) -> String {
+    format!("add chain inet {TABLE} {PRINTED}{}\n", printed(listing))
+}
+
+/// True when the table is as it was when it was written.
+#[must_use]
+pub fn is_untouched(listing: &str) -> bool {
+    let mut seals = seals(listing);
+    seals.next() == Some(printed(listing).as_str()) && seals.next().is_none()
+}
+
+fn seals(listing: &str) -> impl Iterator<Item = &str> {
+    listing.lines().filter_map(|line| {
+        let name = line.trim().strip_prefix("chain ")?.strip_prefix(PRINTED)?;
+        name.split_whitespace().next()
+    })
+}
+
+/// Digest of a listing without such chains. Braces and empty lines say nothing.
+fn printed(listing: &str) -> String {
+    let start = format!("chain {PRINTED}");
+    let lines = listing.lines().map(str::trim);
+    digest(lines.filter(|line| !line.is_empty() && *line != "}" && !line.starts_with(&start)))
+}
+
 /// Name of the empty chain that holds the fingerprint.
 fn marker(fingerprint: &str) -> String {
     format!("fingerprint_{fingerprint}")
@@ -93,6 +124,7 @@ pub(super) fn rules(nat: &Nat) -> String {
     let mut text = String::new();
     let mut postrouting = String::new();
     let mut antispoof = String::new();
+    let mut input = String::new();
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
             put(
@@ -142,12 +174,19 @@ pub(super) fn rules(nat: &Nat) -> String {
         }
         tunnels(&mut postrouting, family, rules);
         sources(&mut text, &mut antispoof, family, address, rules);
+        senders(&mut text, &mut input, family, address, rules);
     }
     text.push_str(
         "\tchain antispoof {\n\t\ttype filter hook prerouting priority -300; policy accept;\n",
     );
     text.push_str(&antispoof);
     text.push_str("\t}\n");
+    if !input.is_empty() {
+        // Behind the reassembly of fragments, which have no ports.
+        text.push_str("\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n");
+        text.push_str(&input);
+        text.push_str("\t}\n");
+    }
     text.push_str(
         "\tchain postrouting {\n\t\ttype nat hook postrouting priority 100; policy accept;\n",
     );
@@ -250,6 +289,30 @@ fn sources(
     );
 }
 
+/// Tunnel packets to this node come from nodes.
+fn senders(
+    text: &mut String,
+    input: &mut String,
+    family: &str,
+    address: &str,
+    rules: &FamilyRules,
+) {
+    let Some(senders) = rules.senders.as_ref().filter(|s| !s.from.is_empty()) else {
+        return;
+    };
+    set(text, &format!("{family}_senders"), address, &senders.from);
+    let judged = [
+        senders.ipip.then(|| "meta l4proto 4".to_owned()),
+        senders.vxlan.map(|port| format!("udp dport {port}")),
+    ];
+    for packets in judged.into_iter().flatten() {
+        put(
+            input,
+            format_args!("{packets} {family} saddr != @{family}_senders drop"),
+        );
+    }
+}
+
 fn set<'a>(
     text: &mut String,
     name: &str,
@@ -310,11 +373,22 @@ table inet caracal {
 		type ifname . ipv4_addr
 		elements = { "cali123" . 10.244.3.66 }
 	}
+	set ip_senders {
+		type ipv4_addr
+		flags interval
+		auto-merge
+		elements = { 10.0.0.1/32, 192.0.2.0/24 }
+	}
 	chain antispoof {
 		type filter hook prerouting priority -300; policy accept;
 		iifname "cali*" udp dport 4789 drop
 		iifname "cali*" meta l4proto 4 drop
 		iifname @ip_workloads iifname . ip saddr != @ip_sources drop
+	}
+	chain input {
+		type filter hook input priority 0; policy accept;
+		meta l4proto 4 ip saddr != @ip_senders drop
+		udp dport 4789 ip saddr != @ip_senders drop
 	}
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
@@ -332,6 +406,43 @@ table inet caracal {
         assert_eq!(script, expected.replace("FP", &fingerprint));
         assert_eq!(super::fingerprint(&script), Some(fingerprint.as_str()));
         assert_eq!(super::fingerprint("table inet caracal {\n}\n"), None);
+    }
+
+    #[test]
+    fn a_seal_tells_what_somebody_changed() {
+        let written = script(&example());
+        let sealed = written.replacen(
+            "chain antispoof",
+            &format!(
+                "chain {PRINTED}{} {{\n\t}}\n\n\tchain antispoof",
+                printed(&written)
+            ),
+            1,
+        );
+        assert!(seal(&written).ends_with(&format!("{}\n", printed(&written))));
+        assert!(is_untouched(&sealed));
+        assert!(!is_untouched(&written), "nobody says how it was");
+        for gone in [
+            "\t\tiifname @ip_workloads iifname . ip saddr != @ip_sources drop\n",
+            "\t\tudp dport 4789 ip saddr != @ip_senders drop\n",
+            "192.0.2.0/24",
+        ] {
+            assert!(sealed.contains(gone));
+            assert!(!is_untouched(&sealed.replacen(gone, "", 1)), "{gone}");
+        }
+        let twice = sealed.replace("\tchain input", "\tchain printed_0 {\n\t}\n\tchain input");
+        assert!(!is_untouched(&twice));
+    }
+
+    #[test]
+    fn tunnels_that_are_open_have_no_rules() {
+        let mut nat = example();
+        nat.open_tunnels();
+        let text = rules(&nat);
+        assert!(
+            !text.contains("senders") && !text.contains("hook input"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -131,6 +131,8 @@ struct Planner<'a> {
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
     own_blocks: Vec<Prefix>,
+    /// Sources that routes name.
+    hints: BTreeMap<Family, IpAddr>,
     /// Subnets of our interfaces.
     subnets: Vec<Prefix>,
     /// Next hops are few and routes are many.
@@ -164,6 +166,7 @@ impl<'a> Planner<'a> {
             sources,
             own: BTreeMap::new(),
             own_blocks: Vec::new(),
+            hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             resolved: RefCell::default(),
             remotes: HashMap::new(),
@@ -178,6 +181,7 @@ impl<'a> Planner<'a> {
             );
         }
         planner.find_own();
+        planner.find_hints();
         planner
     }
 
@@ -233,12 +237,34 @@ impl<'a> Planner<'a> {
     }
 
     fn route(&self, prefix: Prefix, metric: u32, target: Target, mtu: Option<u32>) -> Route {
+        let leads_on = target != Target::Blackhole;
+        let source = self.hints.get(&prefix.family()).copied();
         Route {
             prefix,
             metric,
             protocol: self.inputs.settings.route_protocol,
             target,
             mtu,
+            source: source.filter(|_| leads_on),
+        }
+    }
+
+    /// The source addresses that routes name. The kernel takes none that no interface has.
+    fn find_hints(&mut self) {
+        let settings = self.inputs.settings;
+        let asked = [
+            settings.route_source.map(IpAddr::from),
+            settings.route_source_v6.map(IpAddr::from),
+        ];
+        for address in asked.into_iter().flatten() {
+            if self.inputs.links.holding(address).is_some() {
+                self.hints.insert(Family::of(address), address);
+            } else {
+                let reason = format!(
+                    "no interface has {address}: routes name no source until one does, and the kernel chooses"
+                );
+                self.problem("agent.source_address", "deviceRouteSourceAddress", reason);
+            }
         }
     }
 

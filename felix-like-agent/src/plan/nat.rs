@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Cidr, Family, Prefix};
 
 use super::Planner;
-use crate::nat::{FamilyRules, Nat};
+use crate::desired::TunnelKind;
+use crate::nat::{FamilyRules, Nat, Senders};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     // A pool that cannot be read may be one that is masqueraded: what is there stays.
@@ -59,9 +60,39 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     }
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
+    rules.senders = senders(planner, family);
     rules.ports = planner.inputs.settings.nat_ports;
     rules.leaving_by = planner.inputs.settings.nat_interface.clone();
     rules
+}
+
+/// Who may send tunnel packets: all nodes by all of their addresses, and whom FelixConfiguration names. Only for the kinds of
+/// tunnel that this node has; those of others on this machine are not ours to judge.
+fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
+    let inputs = planner.inputs;
+    let mut senders = Senders::default();
+    let tunnels = planner.desired.tunnels.values();
+    for tunnel in tunnels.filter(|t| t.family() == family) {
+        match tunnel.kind {
+            TunnelKind::Ipip => senders.ipip = true,
+            TunnelKind::Vxlan { port, .. } => senders.vxlan = Some(port),
+        }
+    }
+    if !senders.ipip && senders.vxlan.is_none() {
+        return None;
+    }
+    for node in inputs.snapshot.nodes.values() {
+        let listed = node.spec.addresses.iter();
+        let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
+        let listed = listed.map(|cidr| cidr.address);
+        let all = node.spec.address(family).into_iter().chain(listed);
+        let all = all.filter(|address| Family::of(*address) == family);
+        senders.from.extend(all.map(Prefix::host));
+    }
+    let named = inputs.settings.external_nodes.iter();
+    let named = named.filter(|prefix| prefix.family() == family);
+    senders.from.extend(named.copied());
+    (!senders.from.is_empty()).then_some(senders)
 }
 
 /// Interfaces of local workloads with what may come from them: their addresses, and the prefixes that their

@@ -1,9 +1,9 @@
 //! Routes to other nodes from the datastore: each block to its owner, and a host route for each address that
-//! another node than the owner uses.
+//! another node than the owner uses. With `routeSource: WorkloadIPs` a host route for each workload instead, and for each
+//! node's tunnel address: where IPAM is not Calico's there are no blocks.
 
 use std::net::IpAddr;
 
-use caracal_model::NodeName;
 use caracal_model::ipam::Owner;
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
@@ -15,6 +15,54 @@ use super::pools::Pool;
 use crate::desired::{IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vxlan_device};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
+    if planner.inputs.settings.workload_routes {
+        workloads(planner);
+        tunnel_addresses(planner);
+    } else {
+        blocks(planner);
+    }
+}
+
+fn workloads(planner: &mut Planner<'_>) {
+    let inputs = planner.inputs;
+    for workload in inputs.snapshot.workloads.values() {
+        let node = workload.spec.node.as_str();
+        if node == inputs.me.as_str() {
+            continue;
+        }
+        for address in &workload.spec.ip_networks {
+            address_of(planner, *address, node, "no pool covers this workload");
+        }
+    }
+}
+
+/// What a node sends to pods itself comes from its tunnel's address, and the answer has to find it.
+fn tunnel_addresses(planner: &mut Planner<'_>) {
+    let inputs = planner.inputs;
+    for (name, node) in &inputs.snapshot.nodes {
+        if name == inputs.me {
+            continue;
+        }
+        let vteps = [Family::Ipv4, Family::Ipv6].map(|f| node.spec.vxlan_address(f));
+        let ipip = node.spec.ipip_address().map(IpAddr::from);
+        for address in vteps.into_iter().chain([ipip]).flatten() {
+            let why = "no pool covers this tunnel's address";
+            address_of(planner, Prefix::host(address), name.as_str(), why);
+        }
+    }
+}
+
+fn address_of<'a>(planner: &mut Planner<'a>, prefix: Prefix, node: &'a str, unknown: &str) {
+    if !planner.family(prefix.family()) {
+        return;
+    }
+    match planner.pools.covering(&prefix).cloned() {
+        Some(pool) => to_node(planner, prefix, &pool, node),
+        None => planner.skip(prefix, unknown),
+    }
+}
+
+fn blocks(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
     for block in inputs.snapshot.blocks.values() {
         if !planner.family(block.cidr.family()) {
@@ -28,13 +76,13 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
             // Virtual owners are no place to send packets to.
             Some(Owner::Virtual(_)) => continue,
             Some(Owner::Host(owner)) if owner != inputs.me => {
-                to_node(planner, block.cidr, &pool, owner);
+                to_node(planner, block.cidr, &pool, owner.as_str());
             }
             Some(Owner::Host(_)) | None => {}
         }
         let elsewhere = block.used_elsewhere();
         for (address, node) in elsewhere.filter(|(_, node)| *node != inputs.me) {
-            to_node(planner, Prefix::host(address), &pool, node);
+            to_node(planner, Prefix::host(address), &pool, node.as_str());
         }
     }
 }
@@ -49,8 +97,8 @@ pub(super) struct Remote<'a> {
 }
 
 /// Looks a node up once for all of its blocks.
-fn remote<'a>(planner: &mut Planner<'a>, name: &'a NodeName, family: Family) -> Option<Remote<'a>> {
-    let key = (name.as_str(), family);
+fn remote<'a>(planner: &mut Planner<'a>, name: &'a str, family: Family) -> Option<Remote<'a>> {
+    let key = (name, family);
     if let Some(found) = planner.remotes.get(&key) {
         return *found;
     }
@@ -67,7 +115,7 @@ fn remote<'a>(planner: &mut Planner<'a>, name: &'a NodeName, family: Family) -> 
     found
 }
 
-fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a NodeName) {
+fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a str) {
     let family = prefix.family();
     let Some(Remote {
         node,
@@ -75,7 +123,6 @@ fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a
         same,
     }) = remote(planner, name, family)
     else {
-        let name = name.as_str();
         let sentence = format!(
             "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
             pool.name
@@ -85,7 +132,6 @@ fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a
             .add("agent.no_node_address", &subject(pool), sentence, name);
         return;
     };
-    let name = name.as_str();
     match decide(
         pool.ipip,
         pool.vxlan,

@@ -74,6 +74,7 @@ impl Underlay {
             protocol: 0,
             target: ActualTarget::Known(Target::Via(vec![hop.clone()])),
             mtu: None,
+            source: None,
         });
         Ways::of(&links, &routes.collect::<Vec<_>>())
     }

@@ -587,9 +587,132 @@ fn nat_is_left_alone_while_a_pool_cannot_be_read() {
     world.settings.nat_excludes_hosts = true;
     let nat = world.plan().nat.unwrap();
     assert!(nat.ipv4.exempt.contains(&"10.0.0.2/32".parse().unwrap()));
+    let senders = nat.ipv4.senders.unwrap();
+    assert!(senders.ipip && senders.vxlan.is_none());
     let path = "/calico/resources/v3/projectcalico.org/ippools/z";
     world.snapshot.apply(path, Some(b"{nonsense"), 99);
     assert_eq!(world.plan().nat, None);
+}
+
+#[test]
+fn tunnel_packets_come_from_nodes_and_who_is_named() {
+    let mut world = World::new("");
+    world.settings.external_nodes = ["192.0.2.0/24", "2001:db8::/64"]
+        .map(|p| p.parse().unwrap())
+        .into();
+    let nat = world.plan().nat.unwrap();
+    assert_eq!(nat.ipv4.senders, None, "no tunnel, nothing to judge");
+    // c has one more address, of another program's.
+    world.put(
+        "nodes",
+        "c",
+        r#""addresses":[{"address":"10.0.9.3","type":"InternalIP"},{"address":"fd00:9::3","type":"InternalIP"}],
+           "ipv4VXLANTunnelAddr":"10.244.2.1","bgp":{"ipv4Address":"10.0.1.3/24"}"#,
+    );
+    world.pool("v", "10.250.0.0/16", r#","vxlanMode":"CrossSubnet""#);
+    let nat = world.plan().nat.unwrap();
+    let senders = nat.ipv4.senders.unwrap();
+    let from: Vec<String> = senders.from.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        from,
+        [
+            "10.0.0.1/32",
+            "10.0.0.2/32",
+            "10.0.1.3/32",
+            "10.0.9.3/32",
+            "192.0.2.0/24"
+        ]
+    );
+    assert_eq!((senders.ipip, senders.vxlan), (false, Some(4789)));
+    assert_eq!(nat.ipv6.senders, None);
+    world.pool("v6", "fd00:10:244::/48", r#","vxlanMode":"Always""#);
+    let senders = world.plan().nat.unwrap().ipv6.senders.unwrap();
+    let from: Vec<String> = senders.from.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        from,
+        [
+            "2001:db8::/64",
+            "fd00:9::3/128",
+            "fd00:a::1/128",
+            "fd00:a::2/128"
+        ]
+    );
+}
+
+#[test]
+fn routes_name_a_source_that_an_interface_has() {
+    let mut world = World::new(r#","vxlanMode":"CrossSubnet""#);
+    world.workload("w", "cali123", r#"["10.244.0.5/32"]"#);
+    world.settings.route_source = Some([10, 0, 0, 1].into());
+    assert_eq!(
+        world.routes(),
+        [
+            OWN,
+            "local: 10.244.0.5/32 dev cali123 metric 1024 src 10.0.0.1",
+            "direct: 10.244.1.0/26 via 10.0.0.2 dev eth0 onlink metric 0 src 10.0.0.1",
+            "vxlan: 10.244.2.0/26 via 10.244.2.1 dev vxlan.calico onlink metric 0 mtu 1450 src 10.0.0.1",
+        ]
+    );
+    assert_eq!(world.reasons(), [] as [&str; 0]);
+    world.settings.route_source = Some([10, 0, 0, 9].into());
+    world.settings.route_source_v6 = Some("fd00:a::1".parse().unwrap());
+    let routes = world.routes();
+    assert!(!routes.iter().any(|r| r.contains(" src ")), "{routes:?}");
+    assert_eq!(
+        world.reasons(),
+        ["no interface has 10.0.0.9: routes name no source until one does, and the kernel chooses"]
+    );
+}
+
+#[test]
+fn with_workload_ips_each_workload_has_a_route() {
+    let mut world = World::new(r#","vxlanMode":"Always""#);
+    world.settings.workload_routes = true;
+    world.workload("here", "cali123", r#"["10.244.0.5/32"]"#);
+    let elsewhere = |world: &mut World, name: &str, node: &str, address: &str| {
+        let spec = format!(
+            r#""node":"{node}","interfaceName":"cali9","ipNetworks":["{address}/32"],"mac":"02:00:00:00:00:09""#
+        );
+        world.put("workloadendpoints", &format!("default/{name}"), &spec);
+    };
+    // Addresses of a host-local IPAM: the blocks of the datastore do not matter.
+    elsewhere(&mut world, "b1", "b", "10.244.77.9");
+    elsewhere(&mut world, "c1", "c", "10.244.1.9");
+    elsewhere(&mut world, "far", "c", "192.0.2.9");
+    elsewhere(&mut world, "lost", "nobody", "10.244.5.5");
+    let vxlan = [
+        "local: 10.244.0.5/32 dev cali123 metric 1024",
+        "vxlan: 10.244.1.1/32 dev vxlan.calico metric 0 mtu 1450",
+        "vxlan: 10.244.1.9/32 via 10.244.2.1 dev vxlan.calico onlink metric 0 mtu 1450",
+        "vxlan: 10.244.2.1/32 dev vxlan.calico metric 0 mtu 1450",
+        "vxlan: 10.244.77.9/32 via 10.244.1.1 dev vxlan.calico onlink metric 0 mtu 1450",
+    ];
+    let own = [OWN.to_owned()];
+    let wanted = own.iter().map(String::as_str).chain(vxlan);
+    assert_eq!(world.routes(), wanted.collect::<Vec<_>>());
+    assert_eq!(
+        world.reasons(),
+        ["no IPv4 address of nobody in the datastore: routes of p to it are not installed"]
+    );
+    let skipped = world.skipped("192.0.2.9/32");
+    assert_eq!(skipped.as_deref(), Some("no pool covers this workload"));
+    // Each in its own mode; the unencapsulated ones are still BGP's.
+    world.pool("p", "10.244.0.0/16", r#","ipipMode":"CrossSubnet""#);
+    assert_eq!(
+        world.route("10.244.77.9/32").as_deref(),
+        Some("via 10.0.0.2 dev eth0 onlink")
+    );
+    assert_eq!(
+        world.route("10.244.1.9/32").as_deref(),
+        Some("via 10.0.1.3 dev tunl0 onlink")
+    );
+    assert_eq!(
+        world.route("10.244.2.1/32").as_deref(),
+        Some("via 10.0.1.3 dev tunl0 onlink"),
+        "what that node's own programs send comes from here"
+    );
+    world.pool("p", "10.244.0.0/16", "");
+    assert_eq!(world.route("10.244.77.9/32"), None);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The FelixConfiguration keys that concern routing, what each does here, and how its value is read. A key that
 //! would change what Felix does and changes nothing here is told, not swallowed.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
 use std::time::Duration;
+
+use caracal_model::net::{Cidr, Prefix};
 
 use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
 use crate::ownership::PROTOCOL_BOOT;
@@ -34,6 +36,13 @@ pub const KEYS: &[(&str, Effect)] = &[
     ("ipv6NormalRoutePriority", Applied),
     ("programClusterRoutes", Applied),
     ("deviceRouteProtocol", Applied),
+    ("deviceRouteSourceAddress", Applied),
+    ("deviceRouteSourceAddressIPv6", Applied),
+    ("routeSource", Applied),
+    ("externalNodesList", Applied),
+    ("externalNodesCIDRList", Applied),
+    ("netlinkTimeout", Applied),
+    ("netlinkTimeoutSecs", Applied),
     ("routeRefreshInterval", Applied),
     ("routeSyncDisabled", Applied),
     ("natOutgoingExclusions", Applied),
@@ -57,14 +66,6 @@ pub const KEYS: &[(&str, Effect)] = &[
     ("logSeverityScreen", Elsewhere),
     ("reportingInterval", Elsewhere),
     (
-        "deviceRouteSourceAddress",
-        Without(&[], "the kernel chooses the source address"),
-    ),
-    (
-        "routeSource",
-        Without(&["CalicoIPAM"], "routes follow the blocks"),
-    ),
-    (
         "vxlanEnabled",
         Without(&[], "tunnels follow the modes of the pools"),
     ),
@@ -83,10 +84,6 @@ pub const KEYS: &[(&str, Effect)] = &[
     (
         "ipv6ElevatedRoutePriority",
         Without(&["512"], "there is no live migration"),
-    ),
-    (
-        "netlinkTimeout",
-        Without(&["10", "10s"], "the kernel is given 10 s"),
     ),
     (
         "floatingIPs",
@@ -108,10 +105,6 @@ pub const KEYS: &[(&str, Effect)] = &[
             &["Accept", "Return"],
             "there is no policy: workloads reach their host",
         ),
-    ),
-    (
-        "externalNodesList",
-        Without(&[], "tunnel packets are not filtered by their source"),
     ),
     (
         "endpointStatusPathPrefix",
@@ -141,6 +134,9 @@ pub fn effect(key: &str) -> Option<Effect> {
     let same = |(name, _): &&(&str, Effect)| name.eq_ignore_ascii_case(key);
     KEYS.iter().find(same).map(|(_, effect)| *effect)
 }
+
+/// A kernel that is well answers within milliseconds; less than this would only be a way to fail.
+const SHORTEST_ANSWER: Duration = Duration::from_millis(100);
 
 /// Protocol numbers of other routing programs (iproute2's `rt_protos`) and of the kernel: who took one of them would take
 /// their routes for its own.
@@ -196,7 +192,25 @@ pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(),
                 _ => return Err("Auto, Enabled or Disabled"),
             };
         }
-        "natoutgoingaddress" => settings.nat_address = nat_address(value)?,
+        "natoutgoingaddress" => settings.nat_address = address(value, "an IPv4 address")?,
+        "deviceroutesourceaddress" => {
+            settings.route_source = address(value, "an IPv4 address of this node")?;
+        }
+        "deviceroutesourceaddressipv6" => {
+            settings.route_source_v6 = address(value, "an IPv6 address of this node")?;
+        }
+        "routesource" => {
+            settings.workload_routes =
+                switch(value, "WorkloadIPs", "CalicoIPAM").ok_or("CalicoIPAM or WorkloadIPs")?;
+        }
+        "externalnodeslist" | "externalnodescidrlist" => {
+            settings.external_nodes = ranges(value)?;
+        }
+        "netlinktimeout" | "netlinktimeoutsecs" => {
+            settings.kernel_timeout = duration(value)
+                .filter(|time| *time >= SHORTEST_ANSWER)
+                .ok_or("a time of 100ms or more, such as 10s")?;
+        }
         "ipforwarding" => {
             settings.ip_forwarding =
                 switch(value, "Enabled", "Disabled").ok_or("Enabled or Disabled")?
@@ -264,11 +278,24 @@ fn interface(value: &str) -> Result<Option<String>, &'static str> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
 
-fn nat_address(value: &str) -> Result<Option<Ipv4Addr>, &'static str> {
+fn address<T: std::str::FromStr>(
+    value: &str,
+    expected: &'static str,
+) -> Result<Option<T>, &'static str> {
     if value.is_empty() {
         return Ok(None);
     }
-    value.parse().map(Some).map_err(|_| "an IPv4 address")
+    value.parse().map(Some).map_err(|_| expected)
+}
+
+/// Addresses and CIDRs; bits behind a CIDR's length do not matter.
+fn ranges(value: &str) -> Result<BTreeSet<Prefix>, &'static str> {
+    let entries = value.split(',').map(str::trim).filter(|e| !e.is_empty());
+    let range = |entry: &str| {
+        let cidr = entry.parse::<Cidr>();
+        cidr.map_err(|_| "a list of addresses and CIDRs")
+    };
+    entries.map(|entry| Ok(range(entry)?.prefix())).collect()
 }
 
 pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Option<T> {
@@ -345,6 +372,8 @@ mod tests {
             "IPPoolsAndHostIPs",
             "192.0.2.7",
             "40000:40999",
+            "2001:db8::7",
+            "WorkloadIPs",
         ];
         for (key, effect) in KEYS {
             let changes = |value: &&str| {
@@ -353,6 +382,74 @@ mod tests {
             };
             let any = values.iter().any(changes);
             assert_eq!(any, *effect == Applied, "{key}");
+        }
+    }
+
+    /// Felix's keys that concern routing: each is known here, and in the documentation.
+    #[test]
+    fn every_key_of_felix_that_concerns_routing_is_known_and_documented() {
+        let page = include_str!("../../../docs/kernel.md");
+        for key in [
+            "interfacePrefix",
+            "removeExternalRoutes",
+            "deviceRouteProtocol",
+            "deviceRouteSourceAddress",
+            "deviceRouteSourceAddressIPv6",
+            "programClusterRoutes",
+            "routeSource",
+            "vxlanVNI",
+            "vxlanPort",
+            "vxlanEnabled",
+            "ipipEnabled",
+            "ipipMTU",
+            "vxlanMTU",
+            "vxlanMTUV6",
+            "mtuIfacePattern",
+            "ipv4NormalRoutePriority",
+            "ipv6NormalRoutePriority",
+            "ipv4ElevatedRoutePriority",
+            "ipv6ElevatedRoutePriority",
+            "routeSyncDisabled",
+            "wireguardRoutingRulePriority",
+            "routeRefreshInterval",
+            "netlinkTimeout",
+            "natOutgoingAddress",
+            "natOutgoingExclusions",
+            "ipForwarding",
+            "floatingIPs",
+            "serviceLoopPrevention",
+            "defaultEndpointToHostAction",
+            "externalNodesList",
+            "allowVXLANPacketsFromWorkloads",
+            "allowIPIPPacketsFromWorkloads",
+            "healthEnabled",
+            "prometheusMetricsEnabled",
+            "nftablesMode",
+            "endpointStatusPathPrefix",
+        ] {
+            let effect = effect(key);
+            assert!(effect.is_some(), "{key} is not known");
+            if let Some(Without(_, reason)) = effect {
+                assert!(!reason.is_empty(), "{key}");
+            }
+            assert!(
+                page.contains(&format!("`{key}`")),
+                "{key} is not documented"
+            );
+        }
+    }
+
+    #[test]
+    fn lists_of_ranges_are_checked() {
+        let texts = |value| -> Result<Vec<String>, &str> {
+            Ok(ranges(value)?.iter().map(ToString::to_string).collect())
+        };
+        let three = texts(" 10.0.0.9, 192.0.2.7/24,2001:db8::/32,");
+        let expected = ["10.0.0.9/32", "192.0.2.0/24", "2001:db8::/32"];
+        assert_eq!(three, Ok(expected.map(str::to_owned).to_vec()));
+        assert_eq!(texts(""), Ok(vec![]));
+        for bad in ["host", "10.0.0.9/33", "10.0.0.9;10.0.0.8"] {
+            assert!(texts(bad).is_err(), "{bad}");
         }
     }
 

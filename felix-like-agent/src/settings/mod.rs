@@ -3,12 +3,12 @@
 
 pub mod keys;
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Snapshot};
 use serde_json::Value;
@@ -88,6 +88,16 @@ pub struct Settings {
     pub ipv6_route_metric: u32,
     /// Kernel protocol of all our routes.
     pub route_protocol: u8,
+    /// Source that IPv4 routes name (`deviceRouteSourceAddress`); `None` = the kernel chooses.
+    pub route_source: Option<Ipv4Addr>,
+    /// The same for IPv6 (`deviceRouteSourceAddressIPv6`).
+    pub route_source_v6: Option<Ipv6Addr>,
+    /// Routes of the datastore's classes follow WorkloadEndpoints and not blocks (`routeSource: WorkloadIPs`).
+    pub workload_routes: bool,
+    /// Who beside the cluster's nodes may send tunnel packets (`externalNodesList`).
+    pub external_nodes: BTreeSet<Prefix>,
+    /// How long the kernel may take for an answer (`netlinkTimeout`).
+    pub kernel_timeout: Duration,
     /// IPv4 is programmed.
     pub ipv4: bool,
     /// IPv6 is programmed.
@@ -170,6 +180,8 @@ impl Eq for InterfacePattern {}
 pub const ROUTE_PROTOCOL: u8 = 80;
 /// Felix's `routeRefreshInterval`.
 const ROUTE_REFRESH: Duration = Duration::from_secs(90);
+/// Felix's `netlinkTimeout`.
+pub(crate) const KERNEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Default for Settings {
     fn default() -> Self {
@@ -183,6 +195,11 @@ impl Default for Settings {
             ipv4_route_metric: 1024,
             ipv6_route_metric: 1024,
             route_protocol: ROUTE_PROTOCOL,
+            route_source: None,
+            route_source_v6: None,
+            workload_routes: false,
+            external_nodes: BTreeSet::new(),
+            kernel_timeout: KERNEL_TIMEOUT,
             ipv4: true,
             ipv6: true,
             felix_routes: ProgramClusterRoutes::EnabledIpipOnly,
@@ -307,9 +324,11 @@ impl Settings {
     }
 }
 
+/// A value as the environment would spell it: lists with commas.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(","),
         other => other.to_string(),
     }
 }
@@ -346,6 +365,32 @@ mod tests {
         assert_eq!(settings.vxlan_vni, 5000);
         assert_eq!(settings.ipip_mtu, None, "the environment wins");
         assert_eq!(problems, []);
+    }
+
+    #[test]
+    fn lists_are_read_as_the_environment_spells_them() {
+        let list = r#"{"externalNodesList":["10.0.0.9","192.0.2.0/24"],"netlinkTimeout":"2s","routeSource":"WorkloadIPs"}"#;
+        let s = snapshot(&[("default", list)]);
+        let none = Overrides::new();
+        let (settings, problems) = Settings::resolve(&Settings::default(), &s, &"a".into(), &none);
+        assert_eq!(problems, []);
+        let ranges: Vec<String> = settings
+            .external_nodes
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(ranges, ["10.0.0.9/32", "192.0.2.0/24"]);
+        assert_eq!(settings.kernel_timeout, Duration::from_secs(2));
+        assert!(settings.workload_routes);
+        let environment =
+            Overrides::from([("EXTERNALNODESCIDRLIST".to_owned(), "10.0.0.7".to_owned())]);
+        let (settings, _) = Settings::resolve(&Settings::default(), &s, &"a".into(), &environment);
+        let ranges: Vec<String> = settings
+            .external_nodes
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(ranges, ["10.0.0.7/32"], "the environment wins");
     }
 
     #[test]

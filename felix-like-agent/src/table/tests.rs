@@ -47,6 +47,7 @@ fn there(text: &str, protocol: u8, metric: u32, link: &str) -> ActualRoute {
         protocol,
         target: Target::via(Some("10.0.0.9".parse().unwrap()), &link.into(), false),
         mtu: None,
+        source: None,
     })
 }
 

@@ -431,5 +431,6 @@ fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRout
         protocol: [11, 16, 186, 42][usize::from(which) % 4],
         target: ActualTarget::Known(target),
         mtu: None,
+        source: None,
     }
 }

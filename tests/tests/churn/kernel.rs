@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_agent::Op;
-use caracal_agent::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
-use caracal_agent::desired::{NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind};
-use caracal_agent::links::{Link, Links, VxlanParameters};
+use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
+use caracal_agent::desired::{NextHop, Target};
+use caracal_agent::links::Link;
+use caracal_agent::testing::{Refused, apply, next_index};
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 
@@ -26,15 +27,11 @@ pub const UPLINK: &str = "eth0";
 pub struct Kernel {
     /// What it holds.
     pub actual: Actual,
-    next_index: u32,
     /// So many of the next requests are refused, each with one chance in two.
     pub moody: u32,
     /// Routes that were put there by others than the agent, in order.
     foreign: Vec<ActualRoute>,
 }
-
-/// A request that is refused.
-pub type Refused = &'static str;
 
 fn route(prefix: Prefix, metric: u32, protocol: u8, target: Target) -> ActualRoute {
     ActualRoute {
@@ -44,6 +41,7 @@ fn route(prefix: Prefix, metric: u32, protocol: u8, target: Target) -> ActualRou
         protocol,
         target: ActualTarget::Known(target),
         mtu: None,
+        source: None,
     }
 }
 
@@ -60,7 +58,6 @@ impl Kernel {
     pub fn boot(addresses: &[Cidr], gateways: [IpAddr; 2]) -> Self {
         let mut kernel = Self {
             actual: Actual::default(),
-            next_index: 10,
             moody: 0,
             foreign: Vec::new(),
         };
@@ -169,8 +166,7 @@ impl Kernel {
     /// A workload's interface.
     pub fn add_workload(&mut self, name: &str) {
         if self.actual.links.by_name(name).is_none() {
-            self.next_index += 1;
-            let mut link = Link::new(self.next_index, name);
+            let mut link = Link::new(next_index(&self.actual.links), name);
             link.kind = "veth".to_owned();
             self.actual.links.insert(link);
         }
@@ -228,187 +224,18 @@ impl Kernel {
             }
         }
         let gone = op.is_delete();
-        match self.request(op) {
+        match apply(&mut self.actual, op) {
             // As the shell judges: what is gone needs no deletion.
             Err("ESRCH" | "ENOENT" | "ENODEV" | "EADDRNOTAVAIL") if gone => Ok(()),
-            result => result,
-        }
-    }
-
-    fn request(&mut self, op: &Op) -> Result<(), Refused> {
-        match op {
-            Op::AddTunnel(tunnel) => self.add_tunnel(tunnel)?,
-            Op::SetTunnel(tunnel) => {
-                let link = self.link_mut(&tunnel.name)?;
-                (link.up, link.mtu) = (true, tunnel.mtu);
-                if let TunnelKind::Vxlan { mac, .. } = tunnel.kind {
-                    link.mac = Some(mac);
+            Ok(()) => {
+                if let Op::DeleteTunnel(name) = op {
+                    // What others had on it, too.
+                    self.remove_link(name.as_str());
                 }
+                Ok(())
             }
-            Op::DeleteTunnel(name) if name.as_str() == "tunl0" => return Err("EPERM"),
-            Op::DeleteTunnel(name) => {
-                self.link_mut(name)?;
-                self.remove_link(name.as_str());
-            }
-            Op::AddAddress(name, cidr) => {
-                let link = self.link_mut(name)?;
-                if !link.addresses.contains(cidr) {
-                    link.addresses.push(*cidr);
-                }
-            }
-            Op::DeleteAddress(name, cidr) => {
-                let link = self.link_mut(name)?;
-                let before = link.addresses.len();
-                link.addresses.retain(|a| a != cidr);
-                if link.addresses.len() == before {
-                    return Err("EADDRNOTAVAIL");
-                }
-            }
-            Op::PutNeighbour(key, mac) => {
-                if !self.link_mut(&key.link)?.up {
-                    return Err("ENETDOWN");
-                }
-                let entry = ActualNeighbour {
-                    mac: Some(*mac),
-                    permanent: true,
-                };
-                self.actual.neighbours.insert(key.clone(), entry);
-            }
-            Op::DeleteNeighbour(key) => {
-                self.actual.neighbours.remove(key).ok_or("ENOENT")?;
-            }
-            Op::PutFdb(key, remote) => {
-                self.link_mut(&key.link)?;
-                self.actual.fdb.insert(key.clone(), *remote);
-            }
-            Op::DeleteFdb(key, _) => {
-                self.actual.fdb.remove(key).ok_or("ENOENT")?;
-            }
-            Op::AddObject(object) => self.put_object(object, false)?,
-            Op::ReplaceObject(object) => self.put_object(object, true)?,
-            Op::DeleteObject(id) => {
-                self.actual.objects.get(id).ok_or("ENOENT")?;
-                // Whoever wrote the routes through it: they go, too.
-                self.actual.remove_object(*id);
-            }
-            Op::AddRoute(route) => self.put_route(route, false)?,
-            Op::ReplaceRoute(route) => self.put_route(route, true)?,
-            Op::DeleteRoute(route) => {
-                if !self.drop_route(route) {
-                    return Err("ESRCH");
-                }
-            }
-            Op::WriteSysctl(path, value) => {
-                self.writable(path)?;
-                self.actual.sysctls.insert(path.clone(), value.clone());
-            }
-            Op::PutNat(nat) => self.actual.nat = Some(nat.fingerprint()),
-            Op::DeleteNat => self.actual.nat = None,
+            refused => refused,
         }
-        Ok(())
-    }
-
-    fn link_mut(&mut self, name: &IfName) -> Result<&mut Link, Refused> {
-        self.actual.links.by_name_mut(name.as_str()).ok_or("ENODEV")
-    }
-
-    /// A path below an interface that is not there does not exist.
-    fn writable(&self, path: &str) -> Result<(), Refused> {
-        let parts: Vec<&str> = path.split('/').collect();
-        match parts[..] {
-            ["net", _, "conf" | "neigh", "all" | "default", _] => Ok(()),
-            ["net", _, "conf" | "neigh", link, _] if self.actual.links.by_name(link).is_none() => {
-                Err("ENOFILE")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn add_tunnel(&mut self, tunnel: &Tunnel) -> Result<(), Refused> {
-        if self.actual.links.by_name(tunnel.name.as_str()).is_some() {
-            return Err("EEXIST");
-        }
-        self.next_index += 1;
-        let mut link = Link::new(self.next_index, tunnel.name.as_str());
-        link.kind = tunnel.kind.as_str().to_owned();
-        link.mtu = tunnel.mtu;
-        if let TunnelKind::Vxlan {
-            vni,
-            port,
-            local,
-            parent,
-            mac,
-        } = &tunnel.kind
-        {
-            let links: &Links = &self.actual.links;
-            let parent = links.by_name(parent.as_str()).ok_or("ENODEV")?.index;
-            link.mac = Some(*mac);
-            link.vxlan = Some(VxlanParameters {
-                vni: *vni,
-                port: *port,
-                local: Some(*local),
-                parent: Some(parent),
-                learning: false,
-                external: false,
-            });
-        }
-        self.actual.links.insert(link);
-        Ok(())
-    }
-
-    fn put_object(&mut self, object: &NextHopObject, replace: bool) -> Result<(), Refused> {
-        if !self.link_mut(&object.hop.link)?.up {
-            return Err("ENETDOWN");
-        }
-        match (self.actual.objects.contains_key(&object.id), replace) {
-            (true, false) => return Err("EEXIST"),
-            (false, true) => return Err("ENOENT"),
-            _ => {}
-        }
-        let made = ActualObject {
-            protocol: object.protocol,
-            hop: Some(object.hop.clone()),
-        };
-        self.actual.objects.insert(object.id, made);
-        for route in self.actual.routes.values_mut().flatten() {
-            if let ActualTarget::Known(Target::Object(id, hop)) = &mut route.target
-                && *id == object.id
-            {
-                *hop = object.hop.clone();
-            }
-        }
-        Ok(())
-    }
-
-    fn put_route(&mut self, route: &Route, replace: bool) -> Result<(), Refused> {
-        // A route leads where its object leads, whatever the request's author believes.
-        let mut route = route.clone();
-        if let Target::Object(id, hop) = &mut route.target {
-            let object = self.actual.objects.get(id).ok_or("EINVAL")?;
-            *hop = object.hop.clone().ok_or("EINVAL")?;
-        }
-        for hop in route.target.hops() {
-            let link = self.actual.links.by_name(hop.link.as_str());
-            let link = link.ok_or("ENODEV")?;
-            if !link.up {
-                return Err("ENETDOWN");
-            }
-            let near = |gateway| {
-                let mut addresses = link.addresses.iter();
-                addresses.any(|a| a.prefix().contains(gateway))
-            };
-            if !hop.onlink && hop.gateway.is_some_and(|gateway| !near(gateway)) {
-                return Err("ENETUNREACH");
-            }
-        }
-        let there = self.actual.routes.entry(route.key()).or_default();
-        let first = there.iter_mut().find(|r| r.tos == 0);
-        match (first, replace) {
-            (Some(_), false) => return Err("EEXIST"),
-            (Some(first), true) => *first = route.into(),
-            (None, _) => there.push(route.into()),
-        }
-        Ok(())
     }
 
     /// The route that a packet takes: the longest prefix, then the lowest metric.

@@ -11,6 +11,7 @@ fn route(n: u32, gateway: &str) -> Route {
         protocol: 80,
         target: Target::via(Some(gateway.parse().unwrap()), &"eth0".into(), false),
         mtu: None,
+        source: None,
     }
 }
 

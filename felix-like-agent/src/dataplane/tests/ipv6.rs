@@ -104,5 +104,17 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
         sh("ip -6 route flush proto 80");
         wait_for("the repair", LIMIT, routes, |seen| seen == direct).await;
         node.assert_quiet().await;
+        // A source that the routes name, kept by a kernel that has no such thing for blackholes.
+        let source = r#"{"metadata":{"name":"default"},"spec":{"deviceRouteSourceAddressIPv6":"fd00:a::1"}}"#;
+        node.put("felixconfigurations", "default", source.to_owned());
+        wait_for("a source", LIMIT, routes, |seen| {
+            let mut lines = seen.lines();
+            seen != direct && lines.all(|l| l.contains("src fd00:a::1") != l.contains("blackhole"))
+        })
+        .await;
+        node.settled().await;
+        node.assert_quiet().await;
+        node.delete("felixconfigurations", "default");
+        wait_for("no source", LIMIT, routes, |seen| seen == direct).await;
     });
 }

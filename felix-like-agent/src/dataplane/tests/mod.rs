@@ -7,6 +7,7 @@ mod ipip;
 mod ipv6;
 mod nat;
 mod objects;
+mod resync;
 mod routes;
 mod vxlan;
 
@@ -121,13 +122,13 @@ fn options(objects: bool) -> ReconcilerOptions {
 }
 
 fn start_agent(
+    options: ReconcilerOptions,
     snapshot: &watch::Sender<Arc<Snapshot>>,
     gate: &watch::Sender<Gate>,
     learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
-    objects: bool,
 ) -> ReconcilerHandle {
     Reconciler::spawn(
-        options(objects),
+        options,
         snapshot.subscribe(),
         gate.subscribe(),
         learned.subscribe(),
@@ -138,11 +139,11 @@ fn start_agent(
 impl Node {
     /// `entries` are (kind plural or `ipam/...`, name, JSON).
     fn start(entries: &[(&str, &str, String)]) -> Self {
-        Self::start_with(entries, false)
+        Self::start_with(options(false), entries)
     }
 
-    /// `objects` = routes lead through next-hop objects.
-    fn start_with(entries: &[(&str, &str, String)], objects: bool) -> Self {
+    fn start_with(options: ReconcilerOptions, entries: &[(&str, &str, String)]) -> Self {
+        let objects = options.settings.objects;
         let mut data = Snapshot::default();
         for entry in entries {
             put(&mut data, entry);
@@ -150,7 +151,7 @@ impl Node {
         let snapshot = watch::Sender::new(Arc::new(data.clone()));
         let gate = watch::Sender::new(Gate::open());
         let learned = watch::Sender::default();
-        let agent = start_agent(&snapshot, &gate, &learned, objects);
+        let agent = start_agent(options, &snapshot, &gate, &learned);
         Self {
             data,
             snapshot,
@@ -187,7 +188,12 @@ impl Node {
 
     /// Ends the agent without a word, as kill -9 does, and starts another one.
     fn restart(&mut self) {
-        self.agent = start_agent(&self.snapshot, &self.gate, &self.learned, self.objects);
+        self.agent = start_agent(
+            options(self.objects),
+            &self.snapshot,
+            &self.gate,
+            &self.learned,
+        );
     }
 
     /// Ends the agent, and starts another one that leads routes through objects or does not.
@@ -203,7 +209,7 @@ impl Node {
         let mut status = agent.status();
         drop(agent);
         while status.changed().await.is_ok() {}
-        let agent = start_agent(&snapshot, &gate, &learned, objects);
+        let agent = start_agent(options(objects), &snapshot, &gate, &learned);
         Self {
             data,
             snapshot,

@@ -54,6 +54,40 @@ fn rules_are_written_once_and_restored() {
         assert_ne!(rules(), written);
         node.agent.resync().await;
         wait_for("the rules", LIMIT, rules, |seen| seen == written).await;
+        // Whatever is changed by hand is heard of.
+        if backend == "nft" {
+            for damage in [
+                "nft flush chain inet caracal antispoof",
+                "nft flush chain inet caracal input",
+                "nft delete element inet caracal ip_senders '{ 10.0.0.1 }'",
+                "nft insert rule inet caracal antispoof accept",
+                "nft delete table inet caracal",
+            ] {
+                sh(damage);
+                wait_for(damage, LIMIT, rules, |seen| seen == written).await;
+            }
+            // By whoever asks, too, and by one who was not there when it was done.
+            let status = node.settled().await;
+            node.agent.freeze().await;
+            let seen = crate::dataplane::observe_nat(&status.desired).await;
+            let planned = status.desired.nat.as_ref().unwrap().fingerprint();
+            assert_eq!(seen, Some(planned));
+            sh("nft flush chain inet caracal antispoof");
+            let seen = crate::dataplane::observe_nat(&status.desired).await;
+            assert_eq!(seen.as_deref(), Some("changed by others"));
+            assert_ne!(rules(), written);
+            node.restart();
+            wait_for("a new process", LIMIT, rules, |seen| seen == written).await;
+        }
+        // While it is not known who is a node, nobody is refused.
+        let judged = ["@ip_senders", "-j caracal-senders"];
+        let judges = |seen: &str| judged.iter().any(|rule| seen.contains(rule));
+        assert!(judges(&rules()), "{}", rules());
+        node.gate
+            .send_modify(|gate| gate.datastore = Err("away".to_owned()));
+        wait_for("open tunnels", LIMIT, rules, |seen| !judges(seen)).await;
+        node.gate.send_replace(Gate::open());
+        wait_for("judged again", LIMIT, rules, |seen| seen == written).await;
         // A pool that is no longer masqueraded.
         let (kind, name, value) = pool("p", "10.244.0.0/16", r#","vxlanMode":"Always""#);
         node.put(kind, name, value);

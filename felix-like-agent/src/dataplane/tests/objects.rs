@@ -113,7 +113,7 @@ impl Drop for Monitor {
 
 async fn up() -> Node {
     lab();
-    let node = Node::start_with(&entries(), true);
+    let node = Node::start_with(options(true), &entries());
     node.learn(&LEARNED);
     wait_for("routes", LIMIT, routes, |seen| seen == WANTED).await;
     node.settled().await;
@@ -241,7 +241,7 @@ fn an_object_is_made_for_the_second_route() {
                 return;
             }
             lab();
-            let node = Node::start_with(&entries(), true);
+            let node = Node::start_with(options(true), &entries());
             let lines: Vec<&str> = WANTED.lines().collect();
             let black = lines[4];
             let plain = |line: &str| line.replace("nhid N ", "");
@@ -319,7 +319,7 @@ fn agent_5_objects_of_others_are_untouched() {
             ));
             let foreign = || sh("ip nexthop list | grep -v 'proto 80'; ip route show 192.0.2.0/24");
             let before = foreign();
-            let mut node = Node::start_with(&entries(), true);
+            let mut node = Node::start_with(options(true), &entries());
             node.learn(&LEARNED);
             let ours =
                 || sh("ip route show proto 80 | sed 's/nhid [0-9]*/nhid N/; s/ *$//' | sort");
@@ -383,7 +383,7 @@ fn a_mode_change_replaces_objects_in_both_families() {
                 block("fd00:10:244:2::/122", "b"),
                 block("fd00:10:244:3::/122", "b"),
             ];
-            let mut node = Node::start_with(&entries, true);
+            let mut node = Node::start_with(options(true), &entries);
             node.learn(&[
                 ("10.244.2.0/26", "10.0.0.2"),
                 ("10.244.3.0/26", "10.0.0.2"),

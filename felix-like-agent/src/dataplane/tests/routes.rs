@@ -3,11 +3,11 @@
 use super::*;
 
 /// `ip route` without the kernel's own routes, sorted.
-fn routes() -> String {
+pub(super) fn routes() -> String {
     sh("ip route | grep -v 'proto kernel' | sed 's/ *$//' | sort")
 }
 
-fn entries() -> Vec<(&'static str, &'static str, String)> {
+pub(super) fn entries() -> Vec<(&'static str, &'static str, String)> {
     vec![
         node("a", "10.0.0.1/24", "10.244.0.1"),
         node("b", "10.0.0.2/24", "10.244.1.1"),
@@ -18,12 +18,12 @@ fn entries() -> Vec<(&'static str, &'static str, String)> {
     ]
 }
 
-const WANTED: &str = "10.244.0.5 dev cali123 proto 80 scope link metric 1024
+pub(super) const WANTED: &str = "10.244.0.5 dev cali123 proto 80 scope link metric 1024
 10.244.1.0/26 via 10.0.0.2 dev eth0 proto 80 onlink
 blackhole 10.244.0.0/26 proto 80 metric 1000000
 ";
 
-async fn up() -> Node {
+pub(super) async fn up() -> Node {
     lab();
     sh("ip link add cali123 type veth peer name pod; ip link set cali123 up; ip link set pod up");
     let node = Node::start(&entries());
@@ -320,33 +320,6 @@ fn ways_through_next_hop_objects_of_others_count() {
             // And they are nobody's but FRR's.
             drop(node);
             assert!(sh("ip route show proto bgp").contains("10.9.0.0/24 nhid 7"));
-        },
-    );
-}
-
-/// The kernel says nothing of this value: only the periodic comparison finds it changed.
-#[test]
-fn what_no_event_tells_is_repaired_at_the_resync() {
-    in_namespace(
-        "routes::what_no_event_tells_is_repaired_at_the_resync",
-        || async {
-            let mut node = up().await;
-            node.settled().await;
-            let path = "/proc/sys/net/ipv4/conf/cali123/route_localnet";
-            let read = || std::fs::read_to_string(path).unwrap();
-            wait_for("the value", LIMIT, read, |seen| seen.trim() == "1").await;
-            let spec = r#"{"metadata":{"name":"default"},"spec":{"routeRefreshInterval":"500ms"}}"#;
-            node.put("felixconfigurations", "default", spec.to_owned());
-            node.settled().await;
-            node.assert_quiet().await;
-            std::fs::write(path, "0").unwrap();
-            let took = wait_for("repaired at the resync", LIMIT, read, |seen| {
-                seen.trim() == "1"
-            })
-            .await;
-            println!(
-                "an unheard change was repaired within {took:?} with routeRefreshInterval 500ms"
-            );
         },
     );
 }
