@@ -213,17 +213,20 @@ fn usable(actual: &Actual, hop: &NextHop) -> Result<(), Refused> {
     if !hop.onlink && !near() {
         return Err("ENETUNREACH");
     }
-    if gateway.is_ipv6() && leads_elsewhere(actual, gateway, &hop.link) {
+    if leads_elsewhere(actual, hop).is_some() {
         return Err("EINVAL");
     }
     Ok(())
 }
 
-/// IPv6 refuses a gateway that a route over another device leads to, "onlink" or not.
-fn leads_elsewhere(actual: &Actual, gateway: IpAddr, link: &IfName) -> bool {
-    let way = actual
+/// The route because of which IPv6 refuses a gateway, "onlink" or not: the best one to it, when that leads over another
+/// device.
+#[must_use]
+pub fn leads_elsewhere<'a>(actual: &'a Actual, hop: &NextHop) -> Option<&'a ActualRoute> {
+    let gateway = hop.gateway.filter(IpAddr::is_ipv6)?;
+    actual
         .all_routes()
         .filter(|r| r.prefix.len() > 0 && r.prefix.contains(gateway))
-        .max_by_key(|r| (r.prefix.len(), std::cmp::Reverse(r.metric)));
-    way.is_some_and(|r| r.link() != Some(link))
+        .max_by_key(|r| (r.prefix.len(), std::cmp::Reverse(r.metric)))
+        .filter(|r| r.link() != Some(&hop.link))
 }

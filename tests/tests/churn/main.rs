@@ -132,6 +132,9 @@ fn play(seed: u64) -> Tally {
     match live(seed, &history) {
         Ok(tally) => tally,
         Err(why) => {
+            eprintln!(
+                "CARACAL_CHURN_SEED={seed}: {why}; looking for the shortest month that fails so"
+            );
             let (short, reason) = shrink(seed, &history);
             let events: Vec<String> = short
                 .iter()

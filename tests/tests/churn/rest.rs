@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use caracal_agent::actual::ActualRoute;
 use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop};
 use caracal_agent::ownership::Owner;
+use caracal_agent::testing::leads_elsewhere;
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
 
@@ -40,7 +41,8 @@ pub fn check(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that is planned is there, but for what somebody else's route is in the place of.
+/// Everything that is planned is there, but for what somebody else's route is in the place of, and what the kernel refuses
+/// because somebody else's route leads to the next hop.
 fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
     let actual = &kernel.actual;
     for planned in desired.routes.values() {
@@ -50,7 +52,11 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
         let right = |r: &ActualRoute| r.satisfies(route);
         let taken = there.iter().any(|r| kernel.foreign().contains(r));
         let held = desired.held.contains_key(&route.prefix);
-        if !there.iter().any(right) && !taken && !held {
+        let barred = route.target.hops().iter().any(|hop| {
+            let elsewhere = leads_elsewhere(actual, hop);
+            elsewhere.is_some_and(|r| kernel.foreign().contains(r))
+        });
+        if !there.iter().any(right) && !taken && !held && !barred {
             return Err(format!("no route {route}; there is {there:?}"));
         }
     }
