@@ -27,8 +27,8 @@ use crate::kernel::Kernel;
 const LINGER: Duration = Duration::from_secs(30);
 /// A full comparison without cause.
 pub const RESYNC: Duration = Duration::from_secs(90);
-/// The next try after a refusal; the reconciler's grows, which changes nothing at rest.
-const RETRY: Duration = Duration::from_secs(1);
+/// The next try after a refusal; each time twice as long, up to the last.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The speaker's table.
 pub struct Speaker {
@@ -55,6 +55,8 @@ pub struct Agent {
     pub due: Option<Instant>,
     /// Passes, for the summary.
     pub passes: usize,
+    /// Passes, one after the other, in which the kernel refused something.
+    refusals: u32,
     /// Changes of the kernel, for the summary.
     pub applied: usize,
 }
@@ -76,6 +78,7 @@ impl Agent {
             unwanted: BTreeMap::new(),
             due: None,
             passes: 0,
+            refusals: 0,
             applied: 0,
         }
     }
@@ -259,8 +262,10 @@ impl Agent {
             // An object goes once its routes are seen to be gone.
             self.wake(now);
         }
+        self.refusals = if refused > 0 { self.refusals + 1 } else { 0 };
         if refused > 0 {
-            self.wake(now + RETRY);
+            let wait = RETRY.0 * (1 << self.refusals.min(8));
+            self.wake(now + wait.min(RETRY.1));
         }
         if let Some(since) = self.unwanted.values().min() {
             self.wake((*since + LINGER).max(now));
