@@ -209,7 +209,8 @@ fn senders_of_tunnel_packets(lab: &mut Lab) {
     let pod = lab.state().pods[0].address.unwrap();
     set_pool_modes(lab, "Never", "Always");
     let input = "nft list chain inet caracal input";
-    await_said(lab, input, |said| said.contains("@ip_senders drop"));
+    let senders = "nft list chain inet caracal ip_tunnel_senders";
+    await_said(lab, input, |said| said.contains("jump ip_tunnel_senders"));
     let link = run(lab, "node1", "ip -o link show dev vxlan.calico");
     let (_, mac) = link.split_once("link/ether ").unwrap();
     let mac = mac.split(' ').next().unwrap();
@@ -251,14 +252,10 @@ fn senders_of_tunnel_packets(lab: &mut Lab) {
         lab,
         &json!({"externalNodesList": ["10.9.9.9", "10.0.0.24/29"]}),
     );
-    await_said(lab, "nft list set inet caracal ip_senders", |said| {
-        said.contains("10.0.0.24")
-    });
+    await_said(lab, senders, |said| said.contains("10.0.0.24"));
     taken(lab, "a sender that is named", 222);
     felix(lab, &json!({}));
-    await_said(lab, "nft list set inet caracal ip_senders", |said| {
-        !said.contains("10.0.0.24")
-    });
+    await_said(lab, senders, |said| !said.contains("10.0.0.24"));
     send(lab, 333);
     lab.stop_etcd().unwrap();
     let open = || match try_run(lab, "node1", input) {
@@ -268,7 +265,7 @@ fn senders_of_tunnel_packets(lab: &mut Lab) {
     wait_until(scaled(60 * SECOND), "open while etcd is away", open).unwrap();
     taken(lab, "anybody while etcd is away", 444);
     lab.start_etcd().unwrap();
-    await_said(lab, input, |said| said.contains("@ip_senders drop"));
+    await_said(lab, input, |said| said.contains("jump ip_tunnel_senders"));
     let _outer = outer.stop();
     let seen = inner.stop().packets;
     let of_size = |size: u32| {

@@ -143,37 +143,56 @@ pub(super) fn fdb(text: &str, mac: &str) -> Result<Option<IpAddr>, serde_json::E
     Ok(entries.iter().find_map(of_mac))
 }
 
-/// The elements of a set in a listing of `nft`.
-pub(super) fn set_elements(listing: &str, set: &str) -> Vec<String> {
-    let Some((_, rest)) = listing.split_once(&format!("set {set} {{")) else {
-        return Vec::new();
+/// True when our table changes the source of a packet, given its listing by `nft`: what leaves a masqueraded pool goes
+/// through a chain of its own, from which what is exempt returns.
+pub(super) fn masquerades(
+    listing: &str,
+    family: &str,
+    source: IpAddr,
+    destination: IpAddr,
+) -> bool {
+    let names = |line: &str, field: &str, address| {
+        let mut words = line.split_whitespace();
+        words.any(|word| word == field)
+            && words
+                .next()
+                .is_some_and(|what| match what.strip_prefix('@') {
+                    Some(set) => set_elements(listing, set).any(|element| holds(element, address)),
+                    None => holds(what, address),
+                })
     };
-    // Up to the end of this set, which stands on a line of its own.
-    let body = rest.split("\n\t}").next().unwrap_or_default();
-    let Some((_, elements)) = body.split_once("elements = {") else {
-        return Vec::new();
-    };
-    let elements = elements.split('}').next().unwrap_or_default();
-    elements
-        .split(',')
-        .map(|element| element.trim().to_owned())
-        .filter(|element| !element.is_empty())
-        .collect()
+    let chain = format!("{family}_outgoing");
+    let jump = format!("jump {chain}");
+    let leaves = listing
+        .lines()
+        .any(|line| line.ends_with(&jump) && names(line, "saddr", source));
+    let exempt = body(listing, &format!("chain {chain} {{"))
+        .lines()
+        .any(|line| line.ends_with(" return") && names(line, "daddr", destination));
+    leaves && !exempt
 }
 
-/// True when an element of an interval set (address, prefix or range) holds an address.
-pub(super) fn holds(element: &str, address: IpAddr) -> bool {
-    if let Some((first, last)) = element.split_once('-') {
-        let (first, last) = (
-            first.trim().parse::<IpAddr>(),
-            last.trim().parse::<IpAddr>(),
-        );
-        return matches!((first, last), (Ok(first), Ok(last)) if first <= address && address <= last);
+/// What stands in the first block that begins so.
+fn body<'a>(listing: &'a str, begin: &str) -> &'a str {
+    let rest = listing.split_once(begin).map_or("", |(_, rest)| rest);
+    // Up to its end, which stands on a line of its own.
+    rest.split("\n\t}").next().unwrap_or_default()
+}
+
+/// The elements of a set.
+fn set_elements<'a>(listing: &'a str, set: &str) -> impl Iterator<Item = &'a str> {
+    let body = body(listing, &format!("set {set} {{"));
+    let elements = body.split_once("elements = {").map_or("", |(_, rest)| rest);
+    let elements = elements.split('}').next().unwrap_or_default();
+    elements.split(',').map(str::trim).filter(|e| !e.is_empty())
+}
+
+/// True when an address or a prefix holds an address.
+fn holds(element: &str, address: IpAddr) -> bool {
+    match element.parse::<Prefix>() {
+        Ok(prefix) => prefix.contains(address),
+        Err(_) => element.parse() == Ok(address),
     }
-    if let Ok(prefix) = element.parse::<Prefix>() {
-        return prefix.contains(address);
-    }
-    element.parse() == Ok(address)
 }
 
 #[cfg(test)]
@@ -240,13 +259,33 @@ mod tests {
     }
 
     #[test]
-    fn sets_as_nft_prints_them() {
-        let listing = "table inet caracal {\n\tset ip_masquerade {\n\t\ttype ipv4_addr\n\t\tflags interval\n\t\tauto-merge\n\t\telements = { 10.244.0.0/16 }\n\t}\n\n\tset ip_exempt {\n\t\ttype ipv4_addr\n\t\telements = { 10.244.0.0-10.245.255.255,\n\t\t\t     192.0.2.1 }\n\t}\n}\n";
-        assert_eq!(set_elements(listing, "ip_masquerade"), ["10.244.0.0/16"]);
-        let exempt = set_elements(listing, "ip_exempt");
-        let within = |text: &str| exempt.iter().any(|e| holds(e, ip(text)));
-        assert!(within("10.245.1.1") && within("192.0.2.1"));
-        assert!(!within("10.246.0.0") && !within("192.0.2.2"));
-        assert_eq!(set_elements(listing, "ip6_exempt"), Vec::<String>::new());
+    fn who_is_masqueraded_as_nft_prints_it() {
+        let listing = "table inet caracal {
+\tchain ip_outgoing {
+\t\tip daddr @ip_exempt return
+\t\tip daddr 10.244.0.0/16 return
+\t\tmasquerade
+\t}
+
+\tset ip_exempt {
+\t\ttype ipv4_addr
+\t\telements = { 192.0.2.1,
+\t\t\t     192.0.2.2 }
+\t}
+
+\tchain postrouting {
+\t\ttype nat hook postrouting priority srcnat; policy accept;
+\t\toifname \"eth*\" ip saddr 10.244.0.0/16 jump ip_outgoing
+\t}
+}
+";
+        let leaves = |from: &str, to: &str| masquerades(listing, "ip", ip(from), ip(to));
+        assert!(leaves("10.244.1.1", "192.0.2.3"));
+        for exempt in ["192.0.2.1", "192.0.2.2", "10.244.7.7"] {
+            assert!(!leaves("10.244.1.1", exempt), "{exempt}");
+        }
+        assert!(!leaves("10.245.1.1", "192.0.2.3"), "of no masqueraded pool");
+        assert!(!masquerades(listing, "ip6", ip("fd00::1"), ip("fd01::1")));
+        assert!(!masquerades("", "ip", ip("10.244.1.1"), ip("192.0.2.3")));
     }
 }

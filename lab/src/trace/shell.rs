@@ -222,12 +222,12 @@ impl Look for Shell<'_> {
             return Ok(false);
         };
         let family = if packet.source.is_ipv4() { "ip" } else { "ip6" };
-        let within = |set: &str, address| {
-            parse::set_elements(&listing, &format!("{family}_{set}"))
-                .iter()
-                .any(|element| parse::holds(element, address))
-        };
-        Ok(within("masquerade", packet.source) && !within("exempt", packet.destination))
+        Ok(parse::masquerades(
+            &listing,
+            family,
+            packet.source,
+            packet.destination,
+        ))
     }
 
     fn beside(&self, place: &str, dev: &str) -> Vec<(String, String)> {

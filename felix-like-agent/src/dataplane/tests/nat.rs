@@ -60,6 +60,7 @@ fn rules_are_written_once_and_restored() {
                 "nft flush chain inet caracal antispoof",
                 "nft flush chain inet caracal input",
                 "nft delete element inet caracal ip_senders '{ 10.0.0.1 }'",
+                "nft flush chain inet caracal ip_tunnel_senders",
                 "nft insert rule inet caracal antispoof accept",
                 "nft delete table inet caracal",
             ] {
@@ -80,7 +81,7 @@ fn rules_are_written_once_and_restored() {
             wait_for("a new process", LIMIT, rules, |seen| seen == written).await;
         }
         // While it is not known who is a node, nobody is refused.
-        let judged = ["@ip_senders", "-j caracal-senders"];
+        let judged = ["jump ip_tunnel_senders", "-j caracal-senders"];
         let judges = |seen: &str| judged.iter().any(|rule| seen.contains(rule));
         assert!(judges(&rules()), "{}", rules());
         node.gate
@@ -92,7 +93,7 @@ fn rules_are_written_once_and_restored() {
         let (kind, name, value) = pool("p", "10.244.0.0/16", r#","vxlanMode":"Always""#);
         node.put(kind, name, value);
         let gone = if backend == "nft" {
-            "ip_masquerade"
+            "jump ip_outgoing"
         } else {
             "-s 10.244.0.0/16"
         };
