@@ -9,6 +9,7 @@ mod batch;
 pub mod echo;
 mod framing;
 mod hints;
+mod memory;
 mod monitor;
 mod nat;
 mod netlink;

@@ -10,11 +10,13 @@ use caracal_model::net::Prefix;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 use caracal_model::{NodeName, Snapshot};
+use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::advertise::{self, Advertiser};
 use super::hints::{self, Listener};
+use super::memory::Memory;
 use super::nat::{Backend, CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
@@ -194,6 +196,7 @@ pub struct Reconciler {
     advertiser: Advertiser,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
+    memory: Memory,
     frozen: bool,
     passes: u64,
     applied: u64,
@@ -299,6 +302,7 @@ impl Reconciler {
             originals,
             advertiser: Advertiser::start(),
             unwanted: HashMap::new(),
+            memory: Memory::default(),
             frozen: false,
             passes: 0,
             applied: 0,
@@ -336,6 +340,7 @@ impl Reconciler {
     }
 
     fn look_at_everything(&mut self) {
+        self.memory.forget();
         self.probed = false;
         self.nat_seen = None;
     }
@@ -355,7 +360,7 @@ impl Reconciler {
                 changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
                 changed = self.gate.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
-                () = self.bell.notified() => None,
+                () = self.bell.notified() => { self.memory.forget(); None }
                 () = self.nat_bell.notified() => { self.nat_seen = None; None }
                 () = &mut awake => None,
             };
@@ -416,7 +421,7 @@ impl Reconciler {
         );
         self.refresh = settings.route_refresh;
         self.netlink.set_patience(settings.kernel_timeout);
-        let mut actual = read::actual(&mut self.netlink).await?;
+        let mut actual = self.kernel_now(now).await?;
         self.probe(&snapshot, &settings, &actual).await?;
         let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
         let paths = self.measure(&snapshot, &actual.links, &underlay);
@@ -431,7 +436,8 @@ impl Reconciler {
         });
         desired.problems.extend(settings_problems);
         self.judge_tunnels(&mut desired, &gate);
-        actual.sysctls = sysctl::read(desired.sysctls.keys());
+        let known = std::mem::take(&mut actual.sysctls);
+        actual.sysctls = sysctl::read_unknown(desired.sysctls.keys(), known);
         if !self.frozen && self.nat.choose(settings.nat_backend).await {
             self.nat_seen = None;
         }
@@ -455,20 +461,36 @@ impl Reconciler {
         }
         let changed = !ops.is_empty();
         self.advertise(&snapshot, &actual.links);
+        let noted = Memory::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
-        if changed && (has_leftovers(&desired, &actual) || !actual.objects.is_empty()) {
-            // What replaces a leftover has to be seen before the leftover goes, and so have the routes that do not lead
-            // through an object any more.
+        if changed && has_leftovers(&desired, &actual) {
+            // What replaces a leftover has to be seen before the leftover goes.
             self.bell.notify_one();
         }
+        // An object goes once no route leads through it any more.
+        let again = (changed && !actual.objects.is_empty()).then_some(now);
         let report = Report {
             phase,
             reason,
             failures,
         };
         self.publish(desired, &actual, &links, paths, report);
-        Ok(self.next_due())
+        let noted = noted.filter(|_| failures == 0);
+        self.memory.keep(actual, noted, now);
+        Ok(again.or_else(|| self.next_due()))
+    }
+
+    /// What is in the kernel, but for NAT, and for sysctls that nobody has asked for yet.
+    async fn kernel_now(&mut self, now: Instant) -> Result<Actual, NetlinkError> {
+        // Somebody may have rung while another reason for a pass was taken up.
+        if self.bell.notified().now_or_never().is_some() {
+            self.memory.forget();
+        }
+        match self.memory.take(now) {
+            Some(known) => Ok(known),
+            None => read::actual(&mut self.netlink).await,
+        }
     }
 
     async fn probe(
@@ -559,7 +581,10 @@ impl Reconciler {
     fn next_due(&self) -> Option<Instant> {
         let linger = self.options.tunnel_linger;
         let lingering = self.unwanted.values().map(|since| *since + linger);
-        lingering.chain(self.retries.next_due()).min()
+        lingering
+            .chain(self.retries.next_due())
+            .chain(self.memory.due())
+            .min()
     }
 
     /// Does ops in order and remembers what failed; answers with the number of failures and the devices then.

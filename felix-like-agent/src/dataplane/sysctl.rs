@@ -11,9 +11,18 @@ const HOST_ROOT: &str = "/host/proc/sys";
 
 /// The present values of paths; those that cannot be read are left out.
 pub(super) fn read<'a>(paths: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, String> {
+    read_unknown(paths, BTreeMap::new())
+}
+
+/// The values of paths: those that are known as they are known, the others as they are now.
+pub(super) fn read_unknown<'a>(
+    paths: impl IntoIterator<Item = &'a String>,
+    mut known: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut value = |path: &String| known.remove(path).or_else(|| read_one(path));
     paths
         .into_iter()
-        .filter_map(|path| Some((path.clone(), read_one(path)?)))
+        .filter_map(|path| Some((path.clone(), value(path)?)))
         .collect()
 }
 

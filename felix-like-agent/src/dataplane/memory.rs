@@ -1,0 +1,183 @@
+//! The kernel as it was last read, with the routes that we have written since: a pass that follows news of the datastore or
+//! of BGP alone needs no other reading (decision 0029). It never outlives a notification, a failure, or a write of
+//! anything but routes.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::actual::{Actual, ActualRoute};
+use crate::desired::Route;
+use crate::op::Op;
+
+/// What is remembered is compared with the kernel so long after it was first relied on.
+const TRUST: Duration = Duration::from_secs(1);
+/// After a pass with more ops the kernel is read: that was no small piece of news.
+const MOST: usize = 1000;
+
+/// The memory.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    actual: Option<Actual>,
+    /// When it has to be read again; `None` = it is just as it was read.
+    until: Option<Instant>,
+}
+
+impl Memory {
+    /// The kernel may have changed.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What is known, while it is to be relied on. Whoever takes it brings it back with [`Memory::keep`], or it is gone.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Actual> {
+        if self.until.is_some_and(|until| now >= until) {
+            self.forget();
+        }
+        let known = self.actual.take();
+        if known.is_some() {
+            self.until.get_or_insert(now + TRUST);
+        } else {
+            self.until = None;
+        }
+        known
+    }
+
+    /// What has to be known of the ops of a pass, before they are carried out.
+    pub(super) fn note(ops: &[Op]) -> Option<Vec<Op>> {
+        let is_route = |op: &Op| {
+            matches!(
+                op,
+                Op::AddRoute(_) | Op::ReplaceRoute(_) | Op::DeleteRoute(_)
+            )
+        };
+        (ops.len() <= MOST && ops.iter().all(is_route)).then(|| ops.to_vec())
+    }
+
+    /// Keeps what a pass knew, and these routes that it wrote. `None` = what it did has to be seen.
+    pub(super) fn keep(&mut self, mut actual: Actual, written: Option<Vec<Op>>, now: Instant) {
+        let Some(written) = written else {
+            return self.forget();
+        };
+        if !written.is_empty() {
+            self.until.get_or_insert(now + TRUST);
+        }
+        for op in &written {
+            write(&mut actual, op);
+        }
+        self.actual = Some(actual);
+    }
+
+    /// The time of the next reading.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.until
+    }
+}
+
+/// What the kernel has made of a request that it did not refuse.
+fn write(actual: &mut Actual, op: &Op) {
+    match op {
+        Op::AddRoute(route) => actual.push_route(route.clone().into()),
+        Op::ReplaceRoute(route) => replace(actual, route),
+        Op::DeleteRoute(route) => remove(actual, route),
+        _ => {}
+    }
+}
+
+/// A replacement hits the first route of its key.
+fn replace(actual: &mut Actual, route: &Route) {
+    let there = actual.routes.entry(route.key()).or_default();
+    match there.iter_mut().find(|r| r.tos == 0) {
+        Some(first) => *first = route.clone().into(),
+        None => there.push(route.clone().into()),
+    }
+}
+
+fn remove(actual: &mut Actual, route: &ActualRoute) {
+    if let Some(there) = actual.routes.get_mut(&route.key()) {
+        if let Some(index) = there.iter().position(|r| r == route) {
+            there.remove(index);
+        }
+        if there.is_empty() {
+            actual.routes.remove(&route.key());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::desired::Target;
+    use crate::testing;
+
+    fn route(prefix: &str) -> Route {
+        Route {
+            prefix: prefix.parse().unwrap(),
+            metric: 0,
+            protocol: 80,
+            target: Target::Blackhole,
+            mtu: None,
+            source: None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_known_as_the_kernel_has_it() {
+        let (a, b) = (route("10.244.1.0/26"), route("10.244.2.0/26"));
+        let unreachable = Route {
+            protocol: 81,
+            ..a.clone()
+        };
+        let mut kernel = Actual::default();
+        let mut memory = Memory::default();
+        let now = Instant::now();
+        memory.keep(kernel.clone(), Some(Vec::new()), now);
+        for op in [
+            Op::AddRoute(a.clone()),
+            Op::AddRoute(b.clone()),
+            Op::ReplaceRoute(unreachable.clone()),
+            Op::DeleteRoute(b.into()),
+            Op::DeleteRoute(unreachable.into()),
+        ] {
+            testing::apply(&mut kernel, &op).unwrap();
+            let known = memory.take(now).unwrap();
+            let noted = Memory::note(std::slice::from_ref(&op));
+            memory.keep(known, noted, now);
+            assert_eq!(memory.actual.as_ref(), Some(&kernel), "{op}");
+        }
+    }
+
+    #[test]
+    fn it_is_read_again_a_while_after_it_was_relied_on() {
+        let mut memory = Memory::default();
+        let start = Instant::now();
+        assert!(memory.take(start).is_none());
+        memory.keep(Actual::default(), Some(Vec::new()), start);
+        assert_eq!(memory.due(), None, "it is as it was read");
+        let later = start + 100 * TRUST;
+        let known = memory.take(later).unwrap();
+        memory.keep(known, Some(Vec::new()), later);
+        assert_eq!(memory.due(), Some(later + TRUST));
+        let known = memory.take(later + TRUST / 2).unwrap();
+        memory.keep(known, Some(Vec::new()), later + TRUST / 2);
+        assert_eq!(memory.due(), Some(later + TRUST), "not put off");
+        assert!(memory.take(later + TRUST).is_none());
+        assert_eq!(memory.due(), None);
+    }
+
+    #[test]
+    fn nothing_but_routes_is_known_without_reading() {
+        let mut memory = Memory::default();
+        let now = Instant::now();
+        let address = Op::AddAddress("lo".into(), "10.244.1.1/32".parse().unwrap());
+        let noted = Memory::note(&[Op::AddRoute(route("10.244.1.0/26")), address]);
+        memory.keep(Actual::default(), noted, now);
+        assert!(memory.take(now).is_none());
+        let object = Op::DeleteObject(1);
+        assert!(Memory::note(&[object]).is_none(), "routes may go with it");
+        let many = vec![Op::AddRoute(route("10.244.1.0/26")); MOST + 1];
+        assert!(Memory::note(&many).is_none());
+    }
+}
