@@ -10,23 +10,44 @@ use crate::actual::{Actual, ActualRoute};
 use crate::desired::Route;
 use crate::op::Op;
 
-/// What is remembered is compared with the kernel so long after it was first relied on.
+/// What is remembered is compared with the kernel so long after it was first relied on,
 const TRUST: Duration = Duration::from_secs(1);
+/// or, where that is longer, after so many times as long as the reading took,
+const TIMES: u32 = 20;
+/// and after this at the latest.
+const LONGEST: Duration = Duration::from_secs(30);
 /// After a pass with more ops the kernel is read: that was no small piece of news.
 const MOST: usize = 1000;
 
 /// The memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Memory {
     actual: Option<Actual>,
+    /// How long it is relied on.
+    trust: Duration,
     /// When it has to be read again; `None` = it is just as it was read.
     until: Option<Instant>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            actual: None,
+            trust: TRUST,
+            until: None,
+        }
+    }
 }
 
 impl Memory {
     /// The kernel may have changed.
     pub(super) fn forget(&mut self) {
-        *self = Self::default();
+        (self.actual, self.until) = (None, None);
+    }
+
+    /// The kernel was read, and that took so long.
+    pub(super) fn has_read(&mut self, took: Duration) {
+        self.trust = (took * TIMES).clamp(TRUST, LONGEST);
     }
 
     /// What is known, while it is to be relied on. Whoever takes it brings it back with [`Memory::keep`], or it is gone.
@@ -36,7 +57,7 @@ impl Memory {
         }
         let known = self.actual.take();
         if known.is_some() {
-            self.until.get_or_insert(now + TRUST);
+            self.until.get_or_insert(now + self.trust);
         } else {
             self.until = None;
         }
@@ -60,7 +81,7 @@ impl Memory {
             return self.forget();
         };
         if !written.is_empty() {
-            self.until.get_or_insert(now + TRUST);
+            self.until.get_or_insert(now + self.trust);
         }
         for op in &written {
             write(&mut actual, op);
@@ -165,6 +186,18 @@ mod tests {
         assert_eq!(memory.due(), Some(later + TRUST), "not put off");
         assert!(memory.take(later + TRUST).is_none());
         assert_eq!(memory.due(), None);
+        // Where reading is dear, more seldom.
+        for (took, trust) in [
+            (TRUST / 10, 2 * TRUST),
+            (TRUST / 100, TRUST),
+            (LONGEST, LONGEST),
+        ] {
+            memory.has_read(took);
+            memory.keep(Actual::default(), Some(Vec::new()), start);
+            assert!(memory.take(start).is_some());
+            assert_eq!(memory.due(), Some(start + trust));
+            memory.forget();
+        }
     }
 
     #[test]

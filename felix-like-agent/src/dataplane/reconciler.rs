@@ -489,7 +489,11 @@ impl Reconciler {
         }
         match self.memory.take(now) {
             Some(known) => Ok(known),
-            None => read::actual(&mut self.netlink).await,
+            None => {
+                let actual = read::actual(&mut self.netlink).await?;
+                self.memory.has_read(now.elapsed());
+                Ok(actual)
+            }
         }
     }
 

@@ -25,6 +25,8 @@ use super::learned;
 const PERIOD: Duration = Duration::from_secs(30);
 /// Shortest time between comparisons that events ask for.
 const SPACING: Duration = Duration::from_secs(5);
+/// And of the time between two, so small a part is spent on one.
+const PART: u32 = 50;
 /// NAT rules are read by a program, so rarely; always when somebody asks.
 const NAT_PERIOD: Duration = Duration::from_secs(60);
 /// Questions that may wait.
@@ -83,7 +85,8 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Rep
     let mut nat = None;
     let mut known = BTreeSet::new();
     let mut last = Instant::now();
-    let mut next = last + SPACING;
+    let mut spacing = SPACING;
+    let mut next = last + spacing;
     loop {
         let question = tokio::select! {
             question = questions.recv() => match question {
@@ -94,11 +97,12 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Rep
                 if !alive {
                     return;
                 }
-                next = next.min(last + SPACING);
+                next = next.min(last + spacing);
                 continue;
             }
             () = tokio::time::sleep_until(next) => None,
         };
+        let begin = Instant::now();
         let nat_is_old = nat
             .as_ref()
             .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
@@ -115,7 +119,8 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Rep
             let _ = question.send(report);
         }
         last = Instant::now();
-        next = last + PERIOD;
+        spacing = (PART * (last - begin)).max(SPACING);
+        next = last + spacing.max(PERIOD);
     }
 }
 
