@@ -35,11 +35,13 @@ use crate::paths::PathMtus;
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
 use crate::settings::{Overrides, Settings};
 
-/// After a pass the loop rests for so many times as long as the pass took: bursts are taken together, and passes
-/// never take more than a third of the time.
+/// A pass is paid for with a rest of so many times as long as it took: bursts are taken together, and passes do not take more
+/// than a third of the time.
 const REST: u32 = 2;
 /// Longest such rest.
 const REST_LIMIT: Duration = Duration::from_millis(50);
+/// So much rest may be owed: a few pieces of news one after the other wait for nothing.
+const CREDIT: Duration = Duration::from_millis(20);
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
 /// Passes with more ops log them at debug level.
@@ -317,6 +319,8 @@ impl Reconciler {
 
     async fn run(mut self) {
         let mut last_resync = Instant::now();
+        // When all passes are paid for.
+        let mut paid = Instant::now();
         loop {
             let started = Instant::now();
             let again = match self.pass(started).await {
@@ -328,8 +332,9 @@ impl Reconciler {
             };
             let resync = (!self.refresh.is_zero()).then(|| last_resync + self.refresh);
             let wake = again.into_iter().chain(resync).min();
-            let rested = Instant::now() + (started.elapsed() * REST).min(REST_LIMIT);
-            if !self.wait(rested, wake).await {
+            let took = started.elapsed();
+            paid = paid.max(started) + took + (took * REST).min(REST_LIMIT);
+            if !self.wait(paid - CREDIT, wake).await {
                 return;
             }
             if resync.is_some_and(|resync| Instant::now() >= resync) {
