@@ -178,9 +178,12 @@ pub struct Reconciler {
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
+    /// Rings when others may have changed the kernel.
     bell: Arc<Notify>,
     /// Rings when our NAT rules, or chains that may stand in their way, have changed.
     nat_bell: Arc<Notify>,
+    /// Rings when more is known of a path.
+    path_bell: Arc<Notify>,
     /// Held for their tasks.
     _ears: Vec<Listener>,
     /// `routeRefreshInterval` as of the last pass; zero = never.
@@ -279,7 +282,8 @@ impl Reconciler {
         let ears = options.ears(&bell, &nat_bell, netlink.port())?;
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
-        let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&bell));
+        let path_bell = Arc::new(Notify::new());
+        let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&path_bell));
         let prober = options.measure_paths.clone().map(start);
         let originals = options.lib_dir.as_deref().map(Originals::open);
         let reconciler = Self {
@@ -292,6 +296,7 @@ impl Reconciler {
             netlink,
             bell,
             nat_bell,
+            path_bell,
             _ears: ears,
             refresh: Duration::ZERO,
             kernel: KernelSupport::default(),
@@ -367,6 +372,7 @@ impl Reconciler {
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
                 () = self.bell.notified() => { self.memory.forget(); None }
                 () = self.nat_bell.notified() => { self.nat_seen = None; None }
+                () = self.path_bell.notified() => None,
                 () = &mut awake => None,
             };
             // No reason to read the kernel. Who asked may have gone.
