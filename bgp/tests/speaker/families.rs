@@ -126,39 +126,17 @@ async fn gobgp_external_both_families() {
         return;
     }
     let net = Net::new(118);
-    let mut gobgp = Foreign::new("gobgp-families", net);
-    let (own, peer, port) = (net.address(2), net.address(1), net.port);
-    let config = format!(
-        r#"[global.config]
-             as = 65001
-             router-id = "10.0.0.2"
-             port = {port}
-             local-address-list = ["{own}"]
-           [[neighbors]]
-             [neighbors.config]
-               neighbor-address = "{peer}"
-               peer-as = {AS}
-             [neighbors.transport.config]
-               local-address = "{own}"
-               remote-port = {port}
-             [neighbors.timers.config]
-               connect-retry = 1
-             [neighbors.ebgp-multihop.config]
-               enabled = true
-               multihop-ttl = 5
-             [[neighbors.afi-safis]]
-               [neighbors.afi-safis.config]
-                 afi-safi-name = "ipv4-unicast"
-             [[neighbors.afi-safis]]
-               [neighbors.afi-safis.config]
-                 afi-safi-name = "ipv6-unicast""#
-    );
-    std::fs::write(gobgp.directory.join("gobgp.toml"), config).unwrap();
-    let (host, api) = (own.to_string(), (port ^ 1).to_string());
-    gobgp.run(
-        "gobgpd",
-        &["-f", "gobgp.toml", "--api-hosts", &format!("{host}:{api}")],
-    );
+    let families = r#"[neighbors.ebgp-multihop.config]
+            enabled = true
+            multihop-ttl = 5
+          [[neighbors.afi-safis]]
+            [neighbors.afi-safis.config]
+              afi-safi-name = "ipv4-unicast"
+          [[neighbors.afi-safis]]
+            [neighbors.afi-safis.config]
+              afi-safi-name = "ipv6-unicast""#;
+    let gobgp = Foreign::gobgp("gobgp-families", net, Asn(65001), families);
+    let host = net.address(2).to_string();
     let mut config = ours(net, Asn(65001));
     // GoBGP takes no loopback address for a next hop.
     for peer in config.peers.values_mut() {
@@ -169,7 +147,7 @@ async fn gobgp_external_both_families() {
     let one = Node::start(config).await;
     let session = one.established(2).await.session.unwrap();
     assert_eq!(session.families, [Family::Ipv4, Family::Ipv6]);
-    let ask = |words: &[&str]| gobgp.ask("gobgp", &[&["-u", &host, "-p", &api], words].concat());
+    let ask = |words: &[&str]| gobgp.ask_gobgp(net, words);
     ask(&["global", "rib", "add", "10.30.1.0/24", "nexthop", &host]);
     let routes = received(&one, 1).await;
     assert_eq!(routes[0].attrs.as_path, "65001");

@@ -68,6 +68,38 @@ impl Foreign {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// GoBGP as speaker 2 of an AS; `more` follows in its section for speaker 1.
+    pub(crate) fn gobgp(what: &str, net: Net, asn: Asn, more: &str) -> Self {
+        let mut gobgp = Self::new(what, net);
+        let (own, peer, port) = (net.address(2), net.address(1), net.port);
+        let config = format!(
+            r#"[global.config]
+                 as = {asn}
+                 router-id = "10.0.0.2"
+                 port = {port}
+                 local-address-list = ["{own}"]
+               [[neighbors]]
+                 [neighbors.config]
+                   neighbor-address = "{peer}"
+                   peer-as = {AS}
+                 [neighbors.transport.config]
+                   local-address = "{own}"
+                   remote-port = {port}
+                 [neighbors.timers.config]
+                   connect-retry = 1
+                 {more}"#
+        );
+        std::fs::write(gobgp.directory.join("gobgp.toml"), config).unwrap();
+        let hosts = format!("{own}:{}", port ^ 1);
+        gobgp.run("gobgpd", &["-f", "gobgp.toml", "--api-hosts", &hosts]);
+        gobgp
+    }
+
+    pub(crate) fn ask_gobgp(&self, net: Net, words: &[&str]) -> String {
+        let (host, api) = (net.address(2).to_string(), (net.port ^ 1).to_string());
+        self.ask("gobgp", &[&["-u", &host, "-p", &api], words].concat())
+    }
+
     pub(crate) fn birdc(&self, question: &str) -> String {
         self.ask("birdc", &["-s", "bird.ctl", question])
     }
@@ -366,33 +398,8 @@ async fn gobgp_routes_flow_both_ways() {
         return;
     }
     let net = Net::new(115);
-    let mut gobgp = Foreign::new("gobgp", net);
-    let (own, peer, port) = (net.address(2), net.address(1), net.port);
-    let api = port ^ 1;
-    let config = format!(
-        r#"[global.config]
-             as = {AS}
-             router-id = "10.0.0.2"
-             port = {port}
-             local-address-list = ["{own}"]
-           [[neighbors]]
-             [neighbors.config]
-               neighbor-address = "{peer}"
-               peer-as = {AS}
-             [neighbors.transport.config]
-               local-address = "{own}"
-               remote-port = {port}
-             [neighbors.timers.config]
-               connect-retry = 1
-             [neighbors.graceful-restart.config]
-               enabled = true
-               restart-time = 60"#
-    );
-    std::fs::write(gobgp.directory.join("gobgp.toml"), config).unwrap();
-    gobgp.run(
-        "gobgpd",
-        &["-f", "gobgp.toml", "--api-hosts", &format!("{own}:{api}")],
-    );
+    let restarts = "[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 60";
+    let gobgp = Foreign::gobgp("gobgp", net, AS, restarts);
     // GoBGP does not accept a loopback address as next hop.
     let mut config = with_peer(net, AS);
     let elsewhere: IpAddr = [192, 0, 2, 1].into();
@@ -402,10 +409,9 @@ async fn gobgp_routes_flow_both_ways() {
         .and_modify(|route| route.next_hop = Some(elsewhere));
     let one = Node::start(config).await;
     one.established(2).await;
-    let (host, api) = (own.to_string(), api.to_string());
     let ask = |question: &str| {
         let words: Vec<&str> = question.split(' ').collect();
-        gobgp.ask("gobgp", &[&["-u", &host, "-p", &api][..], &words].concat())
+        gobgp.ask_gobgp(net, &words)
     };
     ask(&format!(
         "global rib add {} med 9 community 65000:7",
@@ -413,7 +419,7 @@ async fn gobgp_routes_flow_both_ways() {
     ));
     one.holds(&[2]).await;
     let route = one.route(2);
-    assert_eq!((route.next_hops, route.med), (vec![own], Some(9)));
+    assert_eq!((route.next_hops, route.med), (vec![net.address(2)], Some(9)));
     assert_eq!(route.communities, ["65000:7".parse().unwrap()]);
     let shown = wait_for("GoBGP's table", async || {
         let shown = ask(&format!("global rib {}", prefix(1)));
