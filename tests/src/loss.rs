@@ -143,6 +143,16 @@ pub struct RouteMonitor {
 }
 
 impl RouteMonitor {
+    /// One on each Caracal node.
+    ///
+    /// # Panics
+    /// As [`RouteMonitor::start`].
+    #[must_use]
+    pub fn on_all(lab: &Lab) -> Vec<Self> {
+        let nodes = crate::caracals(lab);
+        nodes.iter().map(|node| Self::start(lab, node)).collect()
+    }
+
     /// Starts to listen, and returns once it has heard something.
     ///
     /// # Panics

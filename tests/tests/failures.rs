@@ -611,7 +611,7 @@ fn half_open(lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
-    let monitors: Vec<_> = nodes.iter().map(|n| RouteMonitor::start(&lab, n)).collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1"), ("node2/p1", "node3/p1")]);
     for node in &nodes {
@@ -680,10 +680,7 @@ fn etcd_down(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
-    let monitors: Vec<_> = caracals(&lab)
-        .iter()
-        .map(|n| RouteMonitor::start(&lab, n))
-        .collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &[("node1/p1", "node2/p1")]);
     probes.after(100);
     lab.stop_etcd().unwrap();

@@ -182,10 +182,7 @@ fn all_nodes_of_a_mesh_restart_in_turn() {
 fn restarts(mut lab: Lab, what: &str) {
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let monitors: Vec<_> = caracals(&lab)
-        .iter()
-        .map(|n| RouteMonitor::start(&lab, n))
-        .collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
     rolling_restart(&mut lab, &probes);
@@ -296,10 +293,7 @@ fn upgrade_with_reflectors(mut lab: Lab) {
     install_old(&mut lab);
     await_settled(&lab);
     assert_full_matrix(&lab);
-    let monitors: Vec<_> = caracals(&lab)
-        .iter()
-        .map(|n| RouteMonitor::start(&lab, n))
-        .collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
     for (number, node) in (1..).zip(caracals(&lab)) {
@@ -397,7 +391,7 @@ fn etcd_that_forgets(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
-    let monitors: Vec<_> = nodes.iter().map(|n| RouteMonitor::start(&lab, n)).collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
     let probes = Probes::start(&lab, &RING);
 

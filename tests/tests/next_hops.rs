@@ -63,10 +63,7 @@ fn from_objects_to_plain_routes_and_back_under_traffic() {
     // Two other nodes, each with its blocks.
     let (objects, plain) = ((2, 2 * BLOCKS), (0, 0));
     await_seen(&lab, objects);
-    let monitors: Vec<_> = caracals(&lab)
-        .iter()
-        .map(|n| RouteMonitor::start(&lab, n))
-        .collect();
+    let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
     set(&lab, "off");

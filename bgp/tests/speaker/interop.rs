@@ -419,7 +419,10 @@ async fn gobgp_routes_flow_both_ways() {
     ));
     one.holds(&[2]).await;
     let route = one.route(2);
-    assert_eq!((route.next_hops, route.med), (vec![net.address(2)], Some(9)));
+    assert_eq!(
+        (route.next_hops, route.med),
+        (vec![net.address(2)], Some(9))
+    );
     assert_eq!(route.communities, ["65000:7".parse().unwrap()]);
     let shown = wait_for("GoBGP's table", async || {
         let shown = ask(&format!("global rib {}", prefix(1)));

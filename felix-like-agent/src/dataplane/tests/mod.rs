@@ -196,6 +196,16 @@ impl Node {
         );
     }
 
+    /// The same, with all that a process does not know at its start: neither datastore nor BGP are sure, and BGP has learned
+    /// nothing yet. Answers with its first state.
+    async fn restart_unsure(&mut self) -> Arc<AgentStatus> {
+        self.restart();
+        self.gate.send_replace(Gate::default());
+        self.learn(&[]);
+        self.status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
+            .await
+    }
+
     /// Ends the agent, and starts another one that leads routes through objects or does not.
     async fn restarted(self, objects: bool) -> Self {
         let Self {

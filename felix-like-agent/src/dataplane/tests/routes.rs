@@ -68,13 +68,7 @@ fn a_new_process_adopts_what_is_there() {
     in_namespace("routes::a_new_process_adopts_what_is_there", || async {
         let mut node = up().await;
         node.settled().await;
-        node.restart();
-        // As at a start: neither datastore nor BGP are sure, and BGP has learned nothing yet.
-        node.gate.send_replace(Gate::default());
-        node.learn(&[]);
-        let status = node
-            .status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
-            .await;
+        let status = node.restart_unsure().await;
         assert_eq!(status.applied, 0, "nothing is rewritten");
         assert_eq!(routes(), WANTED, "nothing is deleted");
         node.learn(&[("10.244.1.0/26", "10.0.0.2")]);
