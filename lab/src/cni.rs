@@ -2,7 +2,9 @@
 //! environment and a configuration on standard input.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroUsize;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use caracal_model::{Family, Prefix};
@@ -17,6 +19,10 @@ use crate::state::PodState;
 use crate::topology::NodeKind;
 
 const CALL: Duration = Duration::from_secs(30);
+/// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for minutes.
+const ATTACH: Duration = Duration::from_secs(120);
+/// Nodes for each core that get their pods at the same time.
+const WORKERS: usize = 8;
 /// The name of the network in Calico's manifests; IPAM handles start with it.
 const NETWORK: &str = "k8s-pod-network";
 pub(crate) const INTERFACE: &str = "eth0";
@@ -210,7 +216,7 @@ impl Lab {
 
     /// CNI ADD. On a foreign node, where no agent does it, the pod is also routed.
     pub(crate) fn attach_pod(&self, pod: &PodState) -> Result<Attachment, CniError> {
-        let answer = self.cni("ADD", pod)?;
+        let answer = self.cni_within("ADD", pod, ATTACH)?;
         let attachment = parse_result(&answer).ok_or_else(|| CniError::Answer {
             pod: pod.label(),
             answer: answer.clone(),
@@ -231,7 +237,7 @@ impl Lab {
         Ok(attachment)
     }
 
-    /// Attaches pods, one node's after the other, the nodes at the same time.
+    /// Attaches pods, one node's after the other, several nodes at the same time.
     pub(crate) fn attach_pods(
         &self,
         pods: &[PodState],
@@ -260,22 +266,31 @@ impl Lab {
         pods: &[PodState],
         work: impl Fn(&PodState) -> T + Sync,
     ) -> Vec<(PodState, T)> {
-        let work = &work;
+        let nodes = &self.layout.nodes;
+        let next = AtomicUsize::new(0);
+        // More at the same time than the machine can run only makes each of them late.
+        let workers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get) * WORKERS;
+        let worker = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(node) = nodes.get(index) else {
+                    return done;
+                };
+                let mine = pods.iter().filter(|p| p.node == node.name);
+                done.extend(mine.map(|p| (index, (p.clone(), work(p)))));
+            }
+        };
         std::thread::scope(|scope| {
-            let nodes = self.layout.nodes.iter().map(|node| {
-                let mine: Vec<_> = pods.iter().filter(|p| p.node == node.name).collect();
-                scope.spawn(move || {
-                    mine.into_iter()
-                        .map(|p| (p.clone(), work(p)))
-                        .collect::<Vec<_>>()
-                })
-            });
-            let nodes: Vec<_> = nodes.collect();
-            let join = |node: std::thread::ScopedJoinHandle<'_, Vec<_>>| match node.join() {
+            let workers = (0..workers.min(nodes.len())).map(|_| scope.spawn(worker));
+            let workers: Vec<_> = workers.collect();
+            let join = |worker: std::thread::ScopedJoinHandle<'_, Vec<_>>| match worker.join() {
                 Ok(results) => results,
                 Err(panic) => std::panic::resume_unwind(panic),
             };
-            nodes.into_iter().flat_map(join).collect()
+            let mut done: Vec<_> = workers.into_iter().flat_map(join).collect();
+            done.sort_by_key(|(index, _)| *index);
+            done.into_iter().map(|(_, pod)| pod).collect()
         })
     }
 }
