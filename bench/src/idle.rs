@@ -25,6 +25,9 @@ pub struct IdleArgs {
     /// Nodes.
     #[arg(long, default_value_t = 300)]
     nodes: usize,
+    /// Nodes with a pod, and so with a block, that the others have a route to; by default all.
+    #[arg(long)]
+    pods: Option<usize>,
     /// Seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -57,7 +60,7 @@ pub fn run(args: &IdleArgs) -> Result<()> {
     let binary = node_binary(args.binary.as_ref())?;
     let name = LabName::new("bench-idle")?;
     let _leftovers = caracal_lab::down(&name);
-    let text = topology(args.nodes);
+    let text = topology(args.nodes, args.pods.unwrap_or(args.nodes));
     let pids = Mutex::new(Vec::new());
     let note = |progress: Progress| {
         if let Progress::NodeStarted { pid, .. } = progress {
@@ -98,15 +101,16 @@ pub fn run(args: &IdleArgs) -> Result<()> {
     }
 }
 
-/// So many nodes on one segment, with a pod each.
-fn topology(nodes: usize) -> String {
+/// So many nodes on one segment, some of them with a pod.
+fn topology(nodes: usize, pods: usize) -> String {
     let mut text =
         "name: idle\ndescription: many nodes\npool:\n  cidr: 10.244.0.0/16\n  blockSize: 26\n\
                     segments:\n  - {name: lan, cidr: 10.0.0.0/21}\nnodes:\n"
             .to_owned();
     for n in 1..=nodes {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  - {{name: node{n}, segment: lan, pods: 1}}");
+        let pods = u8::from(n <= pods);
+        let _ = writeln!(text, "  - {{name: node{n}, segment: lan, pods: {pods}}}");
     }
     text
 }
@@ -141,9 +145,10 @@ fn table(args: &IdleArgs, sessions: usize, costs: &[Cost]) -> Result<String> {
     let (resident, _, largest) = spread(&|cost| cost.resident_kib as f64 / 1024.0);
     let (_, _, peak) = spread(&|cost| cost.peak_kib as f64 / 1024.0);
     Ok(format!(
-        "| nodes | sessions of a node | CPU ms per minute: median (least–most) | RSS MiB: median, most | peak MiB, most |\n\
-         |---|---|---|---|---|\n\
-         | {} | {sessions} | {cpu:.0} ({least:.0}–{most:.0}) | {resident:.1}, {largest:.1} | {peak:.1} |\n",
-        args.nodes
+        "| nodes | pods | sessions of a node | CPU ms per minute: median (least–most) | RSS MiB: median, most | peak MiB, most |\n\
+         |---|---|---|---|---|---|\n\
+         | {} | {} | {sessions} | {cpu:.0} ({least:.0}–{most:.0}) | {resident:.1}, {largest:.1} | {peak:.1} |\n",
+        args.nodes,
+        args.pods.unwrap_or(args.nodes)
     ))
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caracal_model::{Family, Prefix};
 use serde_json::{Value, json};
@@ -21,6 +21,9 @@ use crate::topology::NodeKind;
 const CALL: Duration = Duration::from_secs(30);
 /// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for minutes.
 const ATTACH: Duration = Duration::from_secs(120);
+/// "Try again later" in the CNI specification, and when that is.
+const LATER: u64 = 11;
+const PAUSE: Duration = Duration::from_secs(1);
 /// Nodes for each core that get their pods at the same time.
 const WORKERS: usize = 8;
 /// The name of the network in Calico's manifests; IPAM handles start with it.
@@ -214,9 +217,23 @@ impl Lab {
         command
     }
 
+    /// CNI ADD, again while the plugin says that later will do, as runtimes do.
+    fn add(&self, pod: &PodState) -> Result<String, CniError> {
+        let end = Instant::now() + ATTACH;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.cni_within("ADD", pod, left) {
+                Err(CniError::Refused { code: LATER, .. }) if Instant::now() + PAUSE < end => {
+                    std::thread::sleep(PAUSE);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// CNI ADD. On a foreign node, where no agent does it, the pod is also routed.
     pub(crate) fn attach_pod(&self, pod: &PodState) -> Result<Attachment, CniError> {
-        let answer = self.cni_within("ADD", pod, ATTACH)?;
+        let answer = self.add(pod)?;
         let attachment = parse_result(&answer).ok_or_else(|| CniError::Answer {
             pod: pod.label(),
             answer: answer.clone(),
@@ -244,7 +261,7 @@ impl Lab {
         each: &(dyn Fn(&PodState, &Attachment, Duration) + Sync),
     ) -> Vec<(PodState, Result<Attachment, CniError>)> {
         self.by_node(pods, |pod| {
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             let result = self.attach_pod(pod);
             if let Ok(attachment) = &result {
                 each(pod, attachment, start.elapsed());
