@@ -144,8 +144,8 @@ impl Default for WatchOptions {
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),
-            // A view is copied and planned anew as a whole; a cluster of a few hundred keys need not wait for it.
-            coalesce_per_key: Duration::from_micros(10),
+            // A view is copied and planned anew as a whole, at about a microsecond for each key: a quarter of the time.
+            coalesce_per_key: Duration::from_micros(4),
             coalesce_limit: Duration::from_millis(100),
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(2),

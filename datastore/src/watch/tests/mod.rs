@@ -47,8 +47,8 @@ async fn views_of_few_keys_follow_one_another_closely() {
 #[tokio::test(start_paused = true)]
 async fn the_first_change_passes_at_once_and_bursts_coalesce() {
     let store = MemoryStore::new();
-    // Ten microseconds for each of 20000 keys would be twice the limit.
-    let many = (0..20_000).map(|n| Write::Put(key(&format!("other{n}")), pool(0).into_bytes()));
+    // Four microseconds for each of 50000 keys would be twice the limit.
+    let many = (0..50_000).map(|n| Write::Put(key(&format!("other{n}")), pool(0).into_bytes()));
     store.write(many.collect());
     let mut receiver = started(&store).await;
     sleep(Duration::from_secs(10)).await;
