@@ -21,8 +21,10 @@ use crate::topology::NodeKind;
 const CALL: Duration = Duration::from_secs(30);
 /// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for minutes.
 const ATTACH: Duration = Duration::from_secs(120);
-/// "Try again later" in the CNI specification, and when that is.
+/// "Try again later" in the CNI specification, and the plugin's own word for a route that did not come in time.
 const LATER: u64 = 11;
+const UNROUTED: u64 = 104;
+/// When that is.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Nodes for each core that get their pods at the same time.
 const WORKERS: usize = 8;
@@ -217,13 +219,16 @@ impl Lab {
         command
     }
 
-    /// CNI ADD, again while the plugin says that later will do, as runtimes do.
+    /// CNI ADD, again while the plugin says that later will do or that the node was too slow, as runtimes do.
     fn add(&self, pod: &PodState) -> Result<String, CniError> {
         let end = Instant::now() + ATTACH;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.cni_within("ADD", pod, left) {
-                Err(CniError::Refused { code: LATER, .. }) if Instant::now() + PAUSE < end => {
+                Err(CniError::Refused {
+                    code: LATER | UNROUTED,
+                    ..
+                }) if Instant::now() + PAUSE < end => {
                     std::thread::sleep(PAUSE);
                 }
                 answer => return answer,
