@@ -40,8 +40,9 @@ async fn cluster() -> MemoryStore {
 }
 
 /// An ADD that is called again, as far as it has held its addresses.
-async fn called_again(store: &MemoryStore) -> (Known, addresses::Holding) {
-    let folder = std::env::temp_dir().join(format!("caracal-endpoint-{}", std::process::id()));
+async fn called_again(store: &MemoryStore, test: &str) -> (Known, addresses::Holding) {
+    let folder = format!("caracal-endpoint-{test}-{}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
     let attachment = attachment();
     let wishes = Wishes {
         families: vec![Family::Ipv4],
@@ -60,6 +61,7 @@ async fn called_again(store: &MemoryStore) -> (Known, addresses::Holding) {
     let again = hold(&known).await;
     assert_eq!(first.held, again.held);
     assert!(again.proof.is_some(), "{again:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
     (known, again)
 }
 
@@ -81,7 +83,7 @@ async fn finish(
 #[tokio::test]
 async fn an_endpoint_is_not_written_for_addresses_that_were_collected() {
     let store = cluster().await;
-    let (known, holding) = called_again(&store).await;
+    let (known, holding) = called_again(&store, "collected").await;
     let released = Client::new(store.clone())
         .release_by_handle(&attachment().handle(), &[])
         .await
@@ -97,7 +99,7 @@ async fn an_endpoint_is_not_written_for_addresses_that_were_collected() {
 #[tokio::test]
 async fn an_endpoint_is_written_for_addresses_that_are_held_still() {
     let store = cluster().await;
-    let (known, holding) = called_again(&store).await;
+    let (known, holding) = called_again(&store, "held").await;
     finish(&store, known, &holding).await.unwrap();
     let known = read(&store, &attachment()).await.unwrap();
     assert_eq!(known.endpoint().unwrap().spec.ip_networks.len(), 1);
