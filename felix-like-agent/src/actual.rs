@@ -2,6 +2,7 @@
 //! name does not occur, since links are read in the same pass.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
@@ -162,6 +163,30 @@ impl Actual {
     /// Adds a route behind those with the same key.
     pub fn push_route(&mut self, route: ActualRoute) {
         self.routes.entry(route.key()).or_default().push(route);
+    }
+
+    /// Puts a route in the place of the first of its key, as a replacement does, or there where there is none.
+    pub fn replace_route(&mut self, route: ActualRoute) {
+        let there = self.routes.entry(route.key()).or_default();
+        match there.iter_mut().find(|r| r.tos == 0) {
+            Some(first) => *first = route,
+            None => there.push(route),
+        }
+    }
+
+    /// Takes away one route like this. False when there is none.
+    pub fn remove_route(&mut self, route: &ActualRoute) -> bool {
+        let Entry::Occupied(mut there) = self.routes.entry(route.key()) else {
+            return false;
+        };
+        let Some(index) = there.get().iter().position(|r| r == route) else {
+            return false;
+        };
+        there.get_mut().remove(index);
+        if there.get().is_empty() {
+            there.remove();
+        }
+        true
     }
 
     /// All routes.

@@ -80,10 +80,7 @@ pub fn apply(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
         Op::AddRoute(route) => put_route(actual, route, false)?,
         Op::ReplaceRoute(route) => put_route(actual, route, true)?,
         Op::DeleteRoute(route) => {
-            let there = actual.routes.get_mut(&route.key()).ok_or("ESRCH")?;
-            let index = there.iter().position(|r| r == route).ok_or("ESRCH")?;
-            there.remove(index);
-            actual.routes.retain(|_, routes| !routes.is_empty());
+            actual.remove_route(route).then_some(()).ok_or("ESRCH")?;
         }
         Op::WriteSysctl(path, value) => {
             writable(&actual.links, path)?;
@@ -191,13 +188,12 @@ fn put_route(actual: &mut Actual, route: &Route, replace: bool) -> Result<(), Re
     if let Some(source) = route.source {
         actual.links.holding(source).ok_or("EINVAL")?;
     }
-    let there = actual.routes.entry(route.key()).or_default();
-    let first = there.iter_mut().find(|r| r.tos == 0);
-    match (first, replace) {
-        (Some(_), false) => return Err("EEXIST"),
-        (Some(first), true) => *first = route.into(),
-        (None, _) => there.push(route.into()),
+    let there = actual.routes.get(&route.key());
+    let taken = there.is_some_and(|there| there.iter().any(|r| r.tos == 0));
+    if taken && !replace {
+        return Err("EEXIST");
     }
+    actual.replace_route(route.into());
     Ok(())
 }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::actual::{Actual, ActualRoute};
-use crate::desired::Route;
+use crate::actual::Actual;
 use crate::op::Op;
 
 /// What is remembered is compared with the kernel so long after it was first relied on,
@@ -99,29 +98,11 @@ impl Memory {
 fn write(actual: &mut Actual, op: &Op) {
     match op {
         Op::AddRoute(route) => actual.push_route(route.clone().into()),
-        Op::ReplaceRoute(route) => replace(actual, route),
-        Op::DeleteRoute(route) => remove(actual, route),
+        Op::ReplaceRoute(route) => actual.replace_route(route.clone().into()),
+        Op::DeleteRoute(route) => {
+            actual.remove_route(route);
+        }
         _ => {}
-    }
-}
-
-/// A replacement hits the first route of its key.
-fn replace(actual: &mut Actual, route: &Route) {
-    let there = actual.routes.entry(route.key()).or_default();
-    match there.iter_mut().find(|r| r.tos == 0) {
-        Some(first) => *first = route.clone().into(),
-        None => there.push(route.clone().into()),
-    }
-}
-
-fn remove(actual: &mut Actual, route: &ActualRoute) {
-    if let Some(there) = actual.routes.get_mut(&route.key()) {
-        if let Some(index) = there.iter().position(|r| r == route) {
-            there.remove(index);
-        }
-        if there.is_empty() {
-            actual.routes.remove(&route.key());
-        }
     }
 }
 
@@ -130,7 +111,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::desired::Target;
+    use crate::desired::{Route, Target};
     use crate::testing;
 
     fn route(prefix: &str) -> Route {

@@ -135,7 +135,7 @@ impl Kernel {
             return;
         };
         let gone = self.foreign.remove(index);
-        self.drop_route(&gone);
+        self.actual.remove_route(&gone);
     }
 
     /// Routes of others, in order.
@@ -149,18 +149,6 @@ impl Kernel {
             let there = self.actual.routes.get(&route.key());
             there.is_none_or(|there| !there.contains(route))
         })
-    }
-
-    fn drop_route(&mut self, gone: &ActualRoute) -> bool {
-        let Some(there) = self.actual.routes.get_mut(&gone.key()) else {
-            return false;
-        };
-        let Some(index) = there.iter().position(|r| r == gone) else {
-            return false;
-        };
-        there.remove(index);
-        self.actual.routes.retain(|_, routes| !routes.is_empty());
-        true
     }
 
     /// A workload's interface.
