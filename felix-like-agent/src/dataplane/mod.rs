@@ -8,6 +8,7 @@ mod advertise;
 mod batch;
 pub mod echo;
 mod framing;
+mod gate;
 mod hints;
 mod memory;
 mod monitor;
@@ -22,6 +23,7 @@ mod read;
 mod reconciler;
 mod retry;
 mod routes;
+mod status;
 mod sysctl;
 pub mod table;
 mod uninstall;
@@ -30,12 +32,12 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use gate::Gate;
 pub use nat::{CommandError, NatError};
 pub use netlink::{NetlinkError, Refusal};
 pub use observe::{observe, observe_nat};
-pub use reconciler::{
-    AgentStatus, Freezing, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions,
-};
+pub use reconciler::{Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions};
+pub use status::AgentStatus;
 pub use uninstall::{Removal, Uninstall};
 pub use write::EncodeError;
 

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::advertise::{self, Advertiser};
+use super::gate::Gate;
 use super::hints::{self, Listener};
 use super::memory::Memory;
 use super::nat::{Backend, CHANGED, NatWriter};
@@ -22,13 +23,14 @@ use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
+use super::status::{AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up};
 use super::{chain, monitor, probe, read, sysctl, write};
 use crate::actual::Actual;
-use crate::desired::{Desired, IPIP_DEVICE, problem};
+use crate::desired::{Desired, problem};
 use crate::diff::{Phase, conflicts, diff, is_on_device};
 use crate::learned::Learned;
 use crate::links::Links;
-use crate::nat::{Nat, iptables};
+use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
@@ -105,67 +107,6 @@ impl ReconcilerOptions {
         let listeners = listeners.into_iter().flatten();
         Ok(listeners.chain([monitor]).collect())
     }
-}
-
-/// Whether what is not wanted is known to be unwanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gate {
-    /// The snapshot is in step with the datastore; `Err` says why not.
-    pub datastore: Result<(), String>,
-    /// Every configured peer sent End-of-RIB, or its timer passed; `Err` says who is waited for.
-    pub bgp: Result<(), String>,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self {
-            datastore: Err("the datastore was not read yet".to_owned()),
-            bgp: Err("BGP has not started yet".to_owned()),
-        }
-    }
-}
-
-impl Gate {
-    /// Both are sure.
-    #[must_use]
-    pub const fn open() -> Self {
-        Self {
-            datastore: Ok(()),
-            bgp: Ok(()),
-        }
-    }
-
-    fn phase(&self, snapshot: &Snapshot) -> (Phase, Option<String>) {
-        let wait = |why: &str| (Phase::Learning, Some(format!("nothing is deleted: {why}")));
-        match (&self.datastore, &self.bgp) {
-            (Err(why), _) | (Ok(()), Err(why)) => wait(why),
-            (Ok(()), Ok(())) if snapshot.is_doubtful() => {
-                wait("a value in the datastore that routes depend on cannot be read")
-            }
-            (Ok(()), Ok(())) => (Phase::Synced, None),
-        }
-    }
-}
-
-/// What the agent says of itself after each pass.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AgentStatus {
-    /// The kernel's part of `caracal status`.
-    pub kernel: KernelStatus,
-    /// What is wrong.
-    pub problems: Vec<Problem>,
-    /// Passes since the start.
-    pub passes: u64,
-    /// Changes made in the kernel since the start.
-    pub applied: u64,
-    /// Time spent in passes since the start.
-    pub spent: Duration,
-    /// The last plan.
-    pub desired: Arc<Desired>,
-    /// The interfaces as they were read for it.
-    pub links: Arc<Links>,
-    /// What is known of the paths to other nodes.
-    pub paths: Arc<PathMtus>,
 }
 
 /// The reconciler, before it runs.
@@ -772,50 +713,8 @@ impl Reconciler {
     }
 }
 
-fn forward_dropped(blocker: &crate::nat::nft::Blocker) -> Problem {
-    let place = format!("{} {} {}", blocker.family, blocker.table, blocker.chain);
-    let reason = format!(
-        "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
-        blocker.chain, blocker.family, blocker.table,
-    );
-    problem("agent.forward_dropped", &place, reason)
-}
-
-/// Senders of tunnel packets that iptables does not judge.
-fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
-    let families = desired.nat.iter().flat_map(|nat| [&nat.ipv4, &nat.ipv6]);
-    let counts = families.filter_map(|rules| Some(rules.senders.as_ref()?.from.len()));
-    let many = counts.filter(|count| *count > iptables::MOST_SENDERS).max();
-    many.into_iter().map(|count| {
-        let reason = format!(
-            "tunnel packets are taken from anybody: iptables compares each packet with one address after the other, and {count} are more than {}; with nftables they would be judged",
-            iptables::MOST_SENDERS
-        );
-        problem("agent.tunnel_senders", "iptables", reason)
-    })
-}
-
 /// True when routes of Calico's BIRD are there.
 fn has_leftovers(desired: &Desired, actual: &Actual) -> bool {
     let mut routes = actual.all_routes();
     routes.any(|route| desired.ownership.route(route) == Owner::Leftover)
-}
-
-struct Report {
-    phase: Phase,
-    reason: Option<String>,
-    failures: usize,
-}
-
-/// The devices of ours that are up.
-fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
-    // The fallback device is there, and may be up, without being ours.
-    let wanted = |name: &str| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
-    let mut names: Vec<String> = links
-        .iter()
-        .filter(|l| l.up && desired.ownership.tunnel(l) && wanted(l.name.as_str()))
-        .map(|l| l.name.to_string())
-        .collect();
-    names.sort();
-    names
 }

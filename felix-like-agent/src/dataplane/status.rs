@@ -1,0 +1,79 @@
+//! What the agent says of itself, and the problems that come of a pass and not of the plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::snapshot::Problem;
+use caracal_model::status::KernelStatus;
+
+use crate::desired::{Desired, IPIP_DEVICE, problem};
+use crate::diff::Phase;
+use crate::links::Links;
+use crate::nat::iptables;
+use crate::nat::nft::Blocker;
+use crate::paths::PathMtus;
+
+/// What the agent says of itself after each pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentStatus {
+    /// The kernel's part of `caracal status`.
+    pub kernel: KernelStatus,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// Passes since the start.
+    pub passes: u64,
+    /// Changes made in the kernel since the start.
+    pub applied: u64,
+    /// Time spent in passes since the start.
+    pub spent: Duration,
+    /// The last plan.
+    pub desired: Arc<Desired>,
+    /// The interfaces as they were read for it.
+    pub links: Arc<Links>,
+    /// What is known of the paths to other nodes.
+    pub paths: Arc<PathMtus>,
+}
+
+/// How a pass went.
+pub(super) struct Report {
+    pub(super) phase: Phase,
+    pub(super) reason: Option<String>,
+    pub(super) failures: usize,
+}
+
+/// A chain of somebody else's drops what pods send.
+pub(super) fn forward_dropped(blocker: &Blocker) -> Problem {
+    let place = format!("{} {} {}", blocker.family, blocker.table, blocker.chain);
+    let reason = format!(
+        "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
+        blocker.chain, blocker.family, blocker.table,
+    );
+    problem("agent.forward_dropped", &place, reason)
+}
+
+/// Senders of tunnel packets that iptables does not judge.
+pub(super) fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
+    let families = desired.nat.iter().flat_map(|nat| [&nat.ipv4, &nat.ipv6]);
+    let counts = families.filter_map(|rules| Some(rules.senders.as_ref()?.from.len()));
+    let many = counts.filter(|count| *count > iptables::MOST_SENDERS).max();
+    many.into_iter().map(|count| {
+        let reason = format!(
+            "tunnel packets are taken from anybody: iptables compares each packet with one address after the other, and {count} are more than {}; with nftables they would be judged",
+            iptables::MOST_SENDERS
+        );
+        problem("agent.tunnel_senders", "iptables", reason)
+    })
+}
+
+/// The devices of ours that are up.
+pub(super) fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
+    // The fallback device is there, and may be up, without being ours.
+    let wanted = |name: &str| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
+    let mut names: Vec<String> = links
+        .iter()
+        .filter(|l| l.up && desired.ownership.tunnel(l) && wanted(l.name.as_str()))
+        .map(|l| l.name.to_string())
+        .collect();
+    names.sort();
+    names
+}
