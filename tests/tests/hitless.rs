@@ -217,32 +217,56 @@ fn two_nodes_killed_three_seconds_apart() {
     );
 }
 
-fn two_nodes_killed(mut lab: Lab) {
+fn two_nodes_killed(lab: Lab) {
+    two_killed(
+        lab,
+        &[["node1", "node2"]],
+        "two nodes killed with kill -9, 3 s apart",
+    );
+}
+
+#[test]
+fn both_reflectors_killed_three_seconds_apart() {
+    on_each_stack(
+        "both_reflectors_killed_three_seconds_apart",
+        &[],
+        "rr-pair",
+        "hit-two-rr",
+        |lab| {
+            let what = "both reflectors, then two of their clients, killed with kill -9, 3 s apart";
+            two_killed(lab, &[["rr1", "rr2"], ["node1", "node2"]], what);
+        },
+    );
+}
+
+fn two_killed(mut lab: Lab, pairs: &[[&str; 2]], what: &str) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let probes = Probes::start(&lab, &RING);
     probes.after(500);
-    // As a supervisor does: started again at once, the second killed while the first learns.
-    lab.kill9_node("node1").unwrap();
-    lab.start_node("node1").unwrap();
-    probes.after(3000);
-    lab.kill9_node("node2").unwrap();
-    lab.start_node("node2").unwrap();
-    lab.await_node("node1").unwrap();
-    lab.await_node("node2").unwrap();
-    await_settled(&lab);
-    // Both down at a time.
-    lab.kill9_node("node1").unwrap();
-    probes.after(3000);
-    lab.kill9_node("node2").unwrap();
-    probes.after(3000);
-    lab.start_node("node2").unwrap();
-    lab.start_node("node1").unwrap();
-    lab.await_node("node1").unwrap();
-    lab.await_node("node2").unwrap();
-    await_settled(&lab);
+    for [first, second] in pairs {
+        // As a supervisor does: started again at once, the second killed while the first learns.
+        lab.kill9_node(first).unwrap();
+        lab.start_node(first).unwrap();
+        probes.after(3000);
+        lab.kill9_node(second).unwrap();
+        lab.start_node(second).unwrap();
+        lab.await_node(first).unwrap();
+        lab.await_node(second).unwrap();
+        await_settled(&lab);
+        // Both down at a time.
+        lab.kill9_node(first).unwrap();
+        probes.after(3000);
+        lab.kill9_node(second).unwrap();
+        probes.after(3000);
+        lab.start_node(second).unwrap();
+        lab.start_node(first).unwrap();
+        lab.await_node(first).unwrap();
+        lab.await_node(second).unwrap();
+        await_settled(&lab);
+    }
     probes.after(1000);
-    probes.assert_none_lost("two nodes killed with kill -9, 3 s apart");
+    probes.assert_none_lost(what);
 }
 
 /// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside it, then renamed.
@@ -326,7 +350,22 @@ fn two_nodes_upgraded_three_seconds_apart() {
     );
 }
 
-fn two_upgrades(mut lab: Lab) {
+fn two_upgrades(lab: Lab) {
+    two_upgraded(lab, ["node1", "node2"], "two nodes upgraded 3 s apart");
+}
+
+#[test]
+fn both_reflectors_upgraded_three_seconds_apart() {
+    on_each_stack(
+        "both_reflectors_upgraded_three_seconds_apart",
+        &[],
+        "rr-pair",
+        "hit-upgrade2-rr",
+        |lab| two_upgraded(lab, ["rr1", "rr2"], "both reflectors upgraded 3 s apart"),
+    );
+}
+
+fn two_upgraded(mut lab: Lab, nodes: [&str; 2], what: &str) {
     install_old(&mut lab);
     await_settled(&lab);
     assert_full_matrix(&lab);
@@ -334,18 +373,18 @@ fn two_upgrades(mut lab: Lab) {
     probes.after(500);
     let place = install(&lab, 1);
     // The second one ends while the first learns.
-    for node in ["node1", "node2"] {
+    for node in nodes {
         lab.stop_node(node).unwrap();
         lab.start_node(node).unwrap();
         probes.after(3000);
     }
-    for node in ["node1", "node2"] {
+    for node in nodes {
         lab.await_node(node).unwrap();
         assert_eq!(runs(&lab, node), place);
     }
     await_settled(&lab);
     probes.after(1000);
-    probes.assert_none_lost("two nodes upgraded 3 s apart");
+    probes.assert_none_lost(what);
 }
 
 fn copy(from: &Path, to: &Path) {
