@@ -1,8 +1,8 @@
 //! The shell: a task that reads the kernel, plans, compares, and writes what differs.
 //!
 //! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
-//! the same one. It keeps nothing between passes but failures to retry: what it does depends on the
-//! present alone.
+//! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
+//! knows of the kernel until something is told of it ([`memory`]).
 
 mod advertise;
 mod batch;

@@ -1,33 +1,35 @@
 //! The loop: wake, read, plan, diff, apply.
 
+mod apply;
+mod handle;
+mod options;
+mod publish;
+
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::Snapshot;
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
-use caracal_model::snapshot::Problem;
-use caracal_model::status::KernelStatus;
-use caracal_model::{NodeName, Snapshot};
 use futures_util::FutureExt;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::advertise::{self, Advertiser};
 use super::gate::Gate;
-use super::hints::{self, Listener};
+use super::hints::Listener;
 use super::memory::Memory;
-use super::nat::{Backend, CHANGED, NatWriter};
+use super::nat::{CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
-use super::status::{AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up};
-use super::{chain, monitor, probe, read, sysctl, write};
+use super::status::{AgentStatus, Report};
+use super::{chain, probe, read, sysctl};
 use crate::actual::Actual;
 use crate::desired::{Desired, problem};
-use crate::diff::{Phase, conflicts, diff, is_on_device};
+use crate::diff::{Phase, diff, is_on_device};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::nat::Nat;
@@ -35,7 +37,10 @@ use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
 use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
-use crate::settings::{Overrides, Settings};
+use crate::settings::Settings;
+use handle::Command;
+pub use handle::{Freezing, ReconcilerHandle};
+pub use options::ReconcilerOptions;
 
 /// A pass is paid for with a rest of so many times as long as it took: bursts are taken together, and passes do not take more
 /// than a third of the time.
@@ -46,68 +51,6 @@ const REST_LIMIT: Duration = Duration::from_millis(50);
 const CREDIT: Duration = Duration::from_millis(20);
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
-/// Passes with more ops log them at debug level.
-const LOGGED: usize = 50;
-
-/// How the agent runs.
-#[derive(Clone, Debug)]
-pub struct ReconcilerOptions {
-    /// This node.
-    pub me: NodeName,
-    /// Built-in settings; FelixConfiguration is laid over them.
-    pub settings: Settings,
-    /// What wins over FelixConfiguration.
-    pub overrides: Overrides,
-    /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
-    pub tunnel_linger: Duration,
-    /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
-    /// `None` = they are not measured.
-    pub measure_paths: Option<PathMtus>,
-    /// Nobody tells of changes that others make.
-    #[cfg(test)]
-    pub(super) deaf: bool,
-    /// Folder of the file that says what sysctls were before; `None` = it is not kept.
-    pub lib_dir: Option<PathBuf>,
-}
-
-impl ReconcilerOptions {
-    /// The usual times.
-    #[must_use]
-    pub fn new(me: NodeName) -> Self {
-        Self {
-            me,
-            settings: Settings::default(),
-            overrides: Overrides::new(),
-            tunnel_linger: Duration::from_secs(30),
-            measure_paths: None,
-            #[cfg(test)]
-            deaf: false,
-            lib_dir: None,
-        }
-    }
-
-    /// Those who hear of changes that others make.
-    fn ears(
-        &self,
-        bell: &Arc<Notify>,
-        nat_bell: &Arc<Notify>,
-        own_port: u32,
-    ) -> Result<Vec<Listener>, NetlinkError> {
-        #[cfg(test)]
-        if self.deaf {
-            return Ok(Vec::new());
-        }
-        let monitor = monitor::start(Arc::clone(bell), own_port)?;
-        let listeners = [
-            hints::objects(Arc::clone(bell), own_port),
-            hints::sysctls(Arc::clone(bell)),
-            hints::nftables(Arc::clone(nat_bell)),
-        ];
-        // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
-        let listeners = listeners.into_iter().flatten();
-        Ok(listeners.chain([monitor]).collect())
-    }
-}
 
 /// The reconciler, before it runs.
 #[derive(Debug)]
@@ -147,61 +90,6 @@ pub struct Reconciler {
     passes: u64,
     applied: u64,
     spent: Duration,
-}
-
-#[derive(Debug)]
-enum Command {
-    Freeze(oneshot::Sender<()>),
-    Resync,
-    Answer(oneshot::Sender<()>),
-}
-
-/// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
-#[derive(Clone, Debug)]
-pub struct ReconcilerHandle {
-    commands: mpsc::Sender<Command>,
-    status: watch::Receiver<Arc<AgentStatus>>,
-}
-
-/// Resolves when the reconciler has stopped writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freezing {
-    /// It answered.
-    Frozen,
-    /// It had ended before.
-    Ended,
-}
-
-impl ReconcilerHandle {
-    /// The state after the last pass; changes with each.
-    #[must_use]
-    pub fn status(&self) -> watch::Receiver<Arc<AgentStatus>> {
-        self.status.clone()
-    }
-
-    /// Stops all writing for good; a pass under way is finished first. Called before sessions are closed, so that routes
-    /// survive them.
-    pub async fn freeze(&self) -> Freezing {
-        let (sender, receiver) = oneshot::channel();
-        if self.commands.send(Command::Freeze(sender)).await.is_err() {
-            return Freezing::Ended;
-        }
-        receiver
-            .await
-            .map_or(Freezing::Ended, |()| Freezing::Frozen)
-    }
-
-    /// Resolves with true when the task has answered, between two passes; with false when it has ended.
-    pub async fn answers(&self) -> bool {
-        let (sender, receiver) = oneshot::channel();
-        self.commands.send(Command::Answer(sender)).await.is_ok() && receiver.await.is_ok()
-    }
-
-    /// Asks for a full comparison now, NAT rules and kernel modules included.
-    pub async fn resync(&self) {
-        // An ended reconciler has nothing to compare.
-        let _ = self.commands.send(Command::Resync).await;
-    }
 }
 
 impl Reconciler {
@@ -541,175 +429,6 @@ impl Reconciler {
             .chain(self.retries.next_due())
             .chain(self.memory.due())
             .min()
-    }
-
-    /// Does ops in order and remembers what failed; answers with the number of failures and the devices then.
-    async fn apply(
-        &mut self,
-        ops: Vec<Op>,
-        actual: &Actual,
-        revision: i64,
-    ) -> Result<(usize, Links), NetlinkError> {
-        if ops.is_empty() {
-            return Ok((0, actual.links.clone()));
-        }
-        let total = ops.len();
-        let mut failures = 0;
-        // Devices first: the rest needs their indices.
-        if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
-            // The kernel takes what stood on the device with it, and the monitor hears nothing of our own doing.
-            self.bell.notify_one();
-        }
-        let (devices, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(|op| {
-            matches!(op, Op::AddTunnel(_) | Op::SetTunnel(_))
-                || matches!(op, Op::DeleteTunnel(name) if self.is_recreated(name))
-        });
-        let mut links = actual.links.clone();
-        for op in devices {
-            let results = write::send(&mut self.netlink, std::slice::from_ref(&op), &links).await?;
-            failures += self.note(&[op], &results, total, revision);
-            links = read::links(&self.netlink).await?;
-        }
-        // Runs of what is netlink's, each change of something else between them.
-        let mut rest = rest.as_slice();
-        while !rest.is_empty() {
-            let run = rest.iter().take_while(|op| op.is_netlink()).count();
-            let (ops, behind) = rest.split_at(run.max(1));
-            let results = if run > 0 {
-                write::send(&mut self.netlink, ops, &links).await?
-            } else {
-                vec![self.outside_netlink(&ops[0]).await]
-            };
-            failures += self.note(ops, &results, total, revision);
-            rest = behind;
-        }
-        if total > LOGGED {
-            tracing::info!(
-                rev = revision,
-                ops = total,
-                failures,
-                "kernel state changed"
-            );
-        }
-        Ok((failures, links))
-    }
-
-    /// A device that is unwanted goes last; one that is made anew goes first.
-    fn is_recreated(&self, name: &IfName) -> bool {
-        !self.unwanted.contains_key(name)
-    }
-
-    async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
-        match op {
-            Op::WriteSysctl(path, value) => {
-                if let Some(Err(error)) = self.originals.as_mut().map(|o| o.note(path, value)) {
-                    tracing::warn!(path, %error, "cannot note what the value was; an uninstallation will not put it back");
-                }
-                sysctl::write(path, value).map_err(|error| error.to_string())
-            }
-            Op::PutNat(nat) => {
-                // What failed has to be read again.
-                self.nat_seen = None;
-                self.nat.write(nat).await.map_err(|error| chain(&error))?;
-                self.nat_seen = Some(Some(nat.fingerprint()));
-                Ok(())
-            }
-            Op::DeleteNat => {
-                self.nat_seen = None;
-                self.nat.remove().await.map_err(|error| chain(&error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Logs and remembers results; answers with the number of failures.
-    fn note(
-        &mut self,
-        ops: &[Op],
-        results: &[Result<(), String>],
-        total: usize,
-        rev: i64,
-    ) -> usize {
-        let now = Instant::now();
-        let mut failures = 0;
-        for (op, result) in ops.iter().zip(results) {
-            match result {
-                Ok(()) => {
-                    self.applied += 1;
-                    self.retries.succeeded(op, total, now);
-                    if total > LOGGED {
-                        tracing::debug!(rev, %op, "done");
-                    } else {
-                        tracing::info!(rev, %op, "done");
-                    }
-                }
-                Err(reason) => {
-                    failures += 1;
-                    tracing::warn!(rev, %op, reason, "the kernel refuses");
-                    self.retries.failed(op, reason.clone(), now);
-                }
-            }
-        }
-        failures
-    }
-
-    /// Whether routes lead through next-hop objects, and why not.
-    fn next_hops(&self, desired: &Desired) -> String {
-        match &self.kernel.objects {
-            _ if desired.objects => "objects".to_owned(),
-            Err(reason) if self.options.settings.objects => {
-                format!("plain, for this kernel has no next-hop objects ({reason})")
-            }
-            _ => "plain".to_owned(),
-        }
-    }
-
-    fn publish(
-        &self,
-        desired: Desired,
-        actual: &Actual,
-        links: &Links,
-        paths: Arc<PathMtus>,
-        report: Report,
-    ) {
-        let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
-        problems.extend(conflicts(&desired, actual));
-        problems.extend(self.retries.problems());
-        problems.extend(self.nat.blockers.iter().map(forward_dropped));
-        let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
-        problems.extend(too_many_senders(&desired).filter(|_| judged_singly));
-        let previous = Arc::clone(&self.status.borrow());
-        let clean = report.failures == 0 && self.retries.problems().is_empty();
-        let frozen = report.phase == Phase::Frozen;
-        let kernel = KernelStatus {
-            phase: report.phase.as_str().to_owned(),
-            reason: report.reason,
-            revision: if clean && !frozen {
-                desired.revision
-            } else {
-                previous.kernel.revision
-            },
-            routes: desired
-                .count_by_kind()
-                .into_iter()
-                .map(|(kind, count)| (kind.to_owned(), count))
-                .collect(),
-            tunnels: tunnels_up(&desired, links),
-            next_hops: self.next_hops(&desired),
-            nat: self.nat.backend.map_or("none", Backend::as_str).to_owned(),
-            // Named by who knows the nodes' names.
-            paths: Vec::new(),
-        };
-        self.status.send_replace(Arc::new(AgentStatus {
-            kernel,
-            problems,
-            passes: self.passes,
-            applied: self.applied,
-            spent: self.spent,
-            desired: Arc::new(desired),
-            links: Arc::new(links.clone()),
-            paths,
-        }));
     }
 }
 

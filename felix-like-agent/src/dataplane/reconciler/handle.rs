@@ -1,0 +1,62 @@
+//! What others hold of a running reconciler.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::dataplane::status::AgentStatus;
+
+#[derive(Debug)]
+pub(super) enum Command {
+    Freeze(oneshot::Sender<()>),
+    Resync,
+    Answer(oneshot::Sender<()>),
+}
+
+/// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
+#[derive(Clone, Debug)]
+pub struct ReconcilerHandle {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) status: watch::Receiver<Arc<AgentStatus>>,
+}
+
+/// Resolves when the reconciler has stopped writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freezing {
+    /// It answered.
+    Frozen,
+    /// It had ended before.
+    Ended,
+}
+
+impl ReconcilerHandle {
+    /// The state after the last pass; changes with each.
+    #[must_use]
+    pub fn status(&self) -> watch::Receiver<Arc<AgentStatus>> {
+        self.status.clone()
+    }
+
+    /// Stops all writing for good; a pass under way is finished first. Called before sessions are closed, so that routes
+    /// survive them.
+    pub async fn freeze(&self) -> Freezing {
+        let (sender, receiver) = oneshot::channel();
+        if self.commands.send(Command::Freeze(sender)).await.is_err() {
+            return Freezing::Ended;
+        }
+        receiver
+            .await
+            .map_or(Freezing::Ended, |()| Freezing::Frozen)
+    }
+
+    /// Resolves with true when the task has answered, between two passes; with false when it has ended.
+    pub async fn answers(&self) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        self.commands.send(Command::Answer(sender)).await.is_ok() && receiver.await.is_ok()
+    }
+
+    /// Asks for a full comparison now, NAT rules and kernel modules included.
+    pub async fn resync(&self) {
+        // An ended reconciler has nothing to compare.
+        let _ = self.commands.send(Command::Resync).await;
+    }
+}

@@ -1,0 +1,74 @@
+//! How a reconciler runs, and by whom it is woken.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_model::NodeName;
+use tokio::sync::Notify;
+
+use crate::dataplane::hints::{self, Listener};
+use crate::dataplane::monitor;
+use crate::dataplane::netlink::NetlinkError;
+use crate::paths::PathMtus;
+use crate::settings::{Overrides, Settings};
+
+/// How the agent runs.
+#[derive(Clone, Debug)]
+pub struct ReconcilerOptions {
+    /// This node.
+    pub me: NodeName,
+    /// Built-in settings; FelixConfiguration is laid over them.
+    pub settings: Settings,
+    /// What wins over FelixConfiguration.
+    pub overrides: Overrides,
+    /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
+    pub tunnel_linger: Duration,
+    /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
+    /// `None` = they are not measured.
+    pub measure_paths: Option<PathMtus>,
+    /// Nobody tells of changes that others make.
+    #[cfg(test)]
+    pub(in crate::dataplane) deaf: bool,
+    /// Folder of the file that says what sysctls were before; `None` = it is not kept.
+    pub lib_dir: Option<PathBuf>,
+}
+
+impl ReconcilerOptions {
+    /// The usual times.
+    #[must_use]
+    pub fn new(me: NodeName) -> Self {
+        Self {
+            me,
+            settings: Settings::default(),
+            overrides: Overrides::new(),
+            tunnel_linger: Duration::from_secs(30),
+            measure_paths: None,
+            #[cfg(test)]
+            deaf: false,
+            lib_dir: None,
+        }
+    }
+
+    /// Those who hear of changes that others make.
+    pub(super) fn ears(
+        &self,
+        bell: &Arc<Notify>,
+        nat_bell: &Arc<Notify>,
+        own_port: u32,
+    ) -> Result<Vec<Listener>, NetlinkError> {
+        #[cfg(test)]
+        if self.deaf {
+            return Ok(Vec::new());
+        }
+        let monitor = monitor::start(Arc::clone(bell), own_port)?;
+        let listeners = [
+            hints::objects(Arc::clone(bell), own_port),
+            hints::sysctls(Arc::clone(bell)),
+            hints::nftables(Arc::clone(nat_bell)),
+        ];
+        // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
+        let listeners = listeners.into_iter().flatten();
+        Ok(listeners.chain([monitor]).collect())
+    }
+}

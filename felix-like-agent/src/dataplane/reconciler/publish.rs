@@ -1,0 +1,78 @@
+//! What is told of a pass.
+
+use std::sync::Arc;
+
+use caracal_model::snapshot::Problem;
+use caracal_model::status::KernelStatus;
+
+use super::Reconciler;
+use crate::actual::Actual;
+use crate::dataplane::nat::Backend;
+use crate::dataplane::status::{
+    AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up,
+};
+use crate::desired::Desired;
+use crate::diff::{Phase, conflicts};
+use crate::links::Links;
+use crate::paths::PathMtus;
+
+impl Reconciler {
+    /// Whether routes lead through next-hop objects, and why not.
+    fn next_hops(&self, desired: &Desired) -> String {
+        match &self.kernel.objects {
+            _ if desired.objects => "objects".to_owned(),
+            Err(reason) if self.options.settings.objects => {
+                format!("plain, for this kernel has no next-hop objects ({reason})")
+            }
+            _ => "plain".to_owned(),
+        }
+    }
+
+    pub(super) fn publish(
+        &self,
+        desired: Desired,
+        actual: &Actual,
+        links: &Links,
+        paths: Arc<PathMtus>,
+        report: Report,
+    ) {
+        let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
+        problems.extend(conflicts(&desired, actual));
+        problems.extend(self.retries.problems());
+        problems.extend(self.nat.blockers.iter().map(forward_dropped));
+        let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
+        problems.extend(too_many_senders(&desired).filter(|_| judged_singly));
+        let previous = Arc::clone(&self.status.borrow());
+        let clean = report.failures == 0 && self.retries.problems().is_empty();
+        let frozen = report.phase == Phase::Frozen;
+        let kernel = KernelStatus {
+            phase: report.phase.as_str().to_owned(),
+            reason: report.reason,
+            revision: if clean && !frozen {
+                desired.revision
+            } else {
+                previous.kernel.revision
+            },
+            routes: desired
+                .count_by_kind()
+                .into_iter()
+                .map(|(kind, count)| (kind.to_owned(), count))
+                .collect(),
+            tunnels: tunnels_up(&desired, links),
+            next_hops: self.next_hops(&desired),
+            nat: self.nat.backend.map_or("none", Backend::as_str).to_owned(),
+            // Named by who knows the nodes' names.
+            paths: Vec::new(),
+        };
+        self.status.send_replace(Arc::new(AgentStatus {
+            kernel,
+            problems,
+            passes: self.passes,
+            applied: self.applied,
+            spent: self.spent,
+            desired: Arc::new(desired),
+            links: Arc::new(links.clone()),
+            paths,
+        }));
+    }
+}
