@@ -392,14 +392,31 @@ fn missing(desired: &Desired, actual: &Actual) -> Vec<String> {
     missing
 }
 
+/// The next-hop object that an op makes or leads through.
+fn object_of(op: &Op) -> Option<u32> {
+    match op {
+        Op::AddObject(object) => Some(object.id),
+        Op::AddRoute(route) | Op::ReplaceRoute(route) => match route.target {
+            Target::Object(id, _) => Some(id),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 fn run(desired: &Desired, actual: &Actual, phase: Phase) -> (Vec<Op>, Actual) {
     let ops = diff(desired, actual, phase);
     let mut after = actual.clone();
+    let mut never_made = BTreeSet::new();
     for op in &ops {
         match apply(&mut after, op) {
             Ok(()) => {}
             // A device that has to be made anew, which only the sure do, stays down until then.
-            Err("ENETDOWN") if phase == Phase::Learning => {}
+            Err("ENETDOWN") if phase == Phase::Learning => {
+                never_made.extend(object_of(op));
+            }
+            // And what was to go through an object on it waits, too.
+            Err("EINVAL") if object_of(op).is_some_and(|id| never_made.contains(&id)) => {}
             Err(reason) => panic!("{op}: {reason}\nof {ops:#?}"),
         }
     }
