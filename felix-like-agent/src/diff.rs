@@ -3,7 +3,6 @@
 
 mod held;
 mod objects;
-mod side_by_side;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use caracal_model::names::IfName;
+use caracal_model::side_by_side;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
@@ -19,7 +19,6 @@ use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
 use objects::Objects;
-use side_by_side::side_by_side;
 
 /// How sure we are that what is not desired is unwanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

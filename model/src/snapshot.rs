@@ -7,6 +7,7 @@
 mod known_block;
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -349,9 +350,10 @@ impl Snapshot {
         &'a self,
         node: &'a NodeName,
     ) -> impl Iterator<Item = (Prefix, &'a Versioned<BlockAffinity>)> {
+        let least = Prefix::v4(Ipv4Addr::UNSPECIFIED, 0);
         self.affinities
-            .iter()
-            .filter(move |((owner, _), _)| owner.node() == Some(node))
+            .range((Owner::Host(node.clone()), least)..)
+            .take_while(move |((owner, _), _)| owner.node() == Some(node))
             .map(|((_, cidr), affinity)| (*cidr, affinity))
     }
 
@@ -515,6 +517,31 @@ mod tests {
         assert_eq!(find("10.0.0.8"), Some("10.0.0.8/30".into()));
         assert!(s.pool_of(&"10.0.3.0/26".parse().unwrap()).is_some());
         assert!(s.pool_of(&"10.1.3.0/26".parse().unwrap()).is_none());
+    }
+
+    #[test]
+    fn affinities_are_found_by_their_node_alone() {
+        let mut s = Snapshot::default();
+        let owners = [
+            Owner::Host("a".into()),
+            Owner::Host("b".into()),
+            Owner::Host("bb".into()),
+            Owner::Virtual("b".into()),
+        ];
+        for (owner, third) in owners.iter().zip(0..) {
+            for text in [format!("10.0.{third}.0/26"), format!("fd00:{third}::/122")] {
+                let key = Key::Affinity(owner.clone(), text.parse().unwrap()).to_path();
+                s.apply(&key, Some(br#"{"state":"confirmed"}"#), 1);
+            }
+        }
+        let of = |node: &str| {
+            let node = NodeName::from(node);
+            let found = s.affinities_of(&node).map(|(cidr, _)| cidr.to_string());
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(of("b"), ["10.0.1.0/26", "fd00:1::/122"]);
+        assert_eq!(of("bb"), ["10.0.2.0/26", "fd00:2::/122"]);
+        assert!(of("c").is_empty());
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn origination(
     view: &View<'_>,
     prefix: &Prefix,
 ) -> Result<Option<Origination>, (&'static str, String)> {
-    let Some((_, pool)) = view.snapshot.pool_of(prefix) else {
+    let Some(pool) = view.pool_of(prefix) else {
         let reason = format!("{prefix} lies in no pool; it is not announced until it does");
         return Err(("announce.no_pool", reason));
     };

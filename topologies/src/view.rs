@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use caracal_bgp::types::{Asn, ClusterId};
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
-use caracal_model::net::Family;
-use caracal_model::resource::{Kind, Node};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::{IpPool, Kind, Node};
 use caracal_model::snapshot::Snapshot;
 
 use crate::auto::{self, Choice};
@@ -32,6 +32,8 @@ pub(crate) struct View<'a> {
     pub(crate) options: &'a PlanOptions,
     /// Automatic reflection.
     pub(crate) auto: Choice,
+    /// The pools' ranges, read once; the most specific first.
+    pools: Vec<(Prefix, &'a IpPool)>,
 }
 
 impl<'a> View<'a> {
@@ -80,8 +82,15 @@ impl<'a> View<'a> {
                 format!("{reason}; there is no automatic reflection"),
             );
         }
+        let mut pools: Vec<_> = snapshot
+            .pools
+            .values()
+            .map(|pool| (pool.spec.prefix(), &**pool))
+            .collect();
+        pools.sort_by_key(|(range, _)| std::cmp::Reverse(range.len()));
         Self {
             auto: auto::choose(snapshot),
+            pools,
             snapshot,
             name,
             node,
@@ -89,6 +98,14 @@ impl<'a> View<'a> {
             settings,
             options,
         }
+    }
+
+    /// The pool that holds a prefix; the most specific one. Disabled pools count: their blocks live on.
+    pub(crate) fn pool_of(&self, prefix: &Prefix) -> Option<&'a IpPool> {
+        let mut pools = self.pools.iter();
+        pools
+            .find(|(range, _)| range.covers(prefix))
+            .map(|(_, pool)| *pool)
     }
 
     /// Our own address.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::net::Prefix;
+use caracal_model::side_by_side;
 
 use super::{PeerConfig, SpeakerConfig};
 use crate::types::PeerName;
@@ -130,11 +131,9 @@ fn differing<'a, K: Ord, V: Eq>(
     old: &'a BTreeMap<K, V>,
     new: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
-    let changed = new
-        .iter()
-        .filter(|(key, value)| old.get(key) != Some(value));
-    let gone = old.keys().filter(|key| !new.contains_key(key));
-    changed.map(|(key, _)| key).chain(gone)
+    side_by_side(old, new)
+        .filter(|(_, before, after)| before != after)
+        .map(|(key, ..)| key)
 }
 
 fn peer_change(

@@ -7,11 +7,12 @@
 //! route leads through it, because the kernel deletes an object's routes with it; and never while a route of somebody
 //! else's does.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
+use foldhash::{HashMap, HashSet};
 
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::{Desired, NextHop, NextHopObject, Route, RouteKey, Target};
@@ -60,7 +61,7 @@ fn way_of(hop: &NextHop, mtu: Option<u32>) -> Option<Way<'_>> {
 
 /// The MTU of the routes through each object; `Err` when they have several.
 fn mtus(actual: &Actual) -> HashMap<u32, Result<Option<u32>, ()>> {
-    let mut mtus = HashMap::new();
+    let mut mtus = HashMap::default();
     for route in actual.all_routes() {
         if let Some(id) = route.object() {
             mtus.entry(id)
@@ -88,7 +89,7 @@ impl<'a> Objects<'a> {
             object.filter(|object| desired.ownership.object(id, object))
         };
         let mut objects = Self {
-            ids: HashMap::new(),
+            ids: HashMap::default(),
             puts: Vec::new(),
             idle: actual
                 .objects
@@ -101,7 +102,7 @@ impl<'a> Objects<'a> {
         if !desired.objects {
             return objects;
         }
-        let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::new();
+        let mut wanted: HashMap<Way<'a>, Wanted<'a>> = HashMap::default();
         for planned in desired.routes.values() {
             let Some(way) = way(&planned.route) else {
                 continue;
@@ -114,7 +115,7 @@ impl<'a> Objects<'a> {
         }
         wanted.retain(|_, wanted| wanted.routes >= SHARED);
         let mtus = match objects.idle.is_empty() {
-            true => HashMap::new(),
+            true => HashMap::default(),
             false => mtus(actual),
         };
         for id in objects.idle.clone() {
@@ -231,7 +232,7 @@ impl<'a> Objects<'a> {
         if self.idle.is_empty() {
             return Vec::new();
         }
-        let mut gone: HashMap<RouteKey, Vec<&ActualRoute>> = HashMap::new();
+        let mut gone: HashMap<RouteKey, Vec<&ActualRoute>> = HashMap::default();
         for op in deletes {
             if let Op::DeleteRoute(route) = op {
                 gone.entry(route.key()).or_default().push(route);

@@ -19,12 +19,13 @@ pub(crate) mod tests;
 mod tunnels;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::{NodeName, Snapshot};
+use foldhash::HashMap;
 
 use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, problem};
 use crate::learned::Learned;
@@ -169,7 +170,7 @@ impl<'a> Planner<'a> {
             hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             resolved: RefCell::default(),
-            remotes: HashMap::new(),
+            remotes: HashMap::default(),
         };
         for class in unclaimed {
             planner.problem(

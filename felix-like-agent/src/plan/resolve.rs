@@ -1,11 +1,11 @@
 //! From a BGP next hop or a node's address to a gateway on a link (RFC 4271 §5.1.3, recursive lookup).
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
+use foldhash::HashMap;
 
 use super::Planner;
 use crate::actual::{Actual, ActualRoute, ActualTarget};
@@ -112,7 +112,7 @@ impl Planner<'_> {
         }
         let outside = self.inputs.learned.iter();
         let outside = outside.filter(|(prefix, _)| self.pools.covering(prefix).is_none());
-        let mut known: HashMap<IpAddr, Option<NextHop>> = HashMap::new();
+        let mut known: HashMap<IpAddr, Option<NextHop>> = HashMap::default();
         for (prefix, learned) in outside.take(LEARNED_WAYS) {
             let Some(first) = learned.next_hops.first() else {
                 continue;

@@ -1,10 +1,10 @@
-//! Two sorted sequences, walked side by side: with tens of thousands of routes a look-up for each costs more than
-//! everything else that a diff does.
+//! Two sorted sequences, walked side by side: with tens of thousands of keys a look-up for each costs more than
+//! everything else that a comparison does.
 
 use std::cmp::Ordering;
 
 /// Each key of either sequence, with what both have under it. Keys rise strictly in both.
-pub(super) fn side_by_side<K: Ord, A, B>(
+pub fn side_by_side<K: Ord, A, B>(
     left: impl IntoIterator<Item = (K, A)>,
     right: impl IntoIterator<Item = (K, B)>,
 ) -> impl Iterator<Item = (K, Option<A>, Option<B>)> {
