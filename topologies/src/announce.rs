@@ -10,9 +10,10 @@ use std::net::IpAddr;
 
 use caracal_bgp::config::Origination;
 use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
-use caracal_model::ipam::AffinityState;
+use caracal_model::ipam::{AffinityState, BlockAffinity};
 use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
+use caracal_model::side_by_side;
 
 use crate::Problems;
 use crate::services::ServiceRoutes;
@@ -30,44 +31,41 @@ pub(crate) fn originate(
     if view.node.is_none() {
         return BTreeMap::new();
     }
-    let mut blocks = BTreeSet::new();
-    let mut held = BTreeSet::new();
-    for (cidr, affinity) in view.snapshot.affinities_of(view.name) {
-        held.insert(cidr);
-        if affinity.state != AffinityState::Pending && !affinity.deleted {
-            blocks.insert(cidr);
-        }
-    }
-    let borrowed = borrowed(view, &held);
-    let mut routes = BTreeMap::new();
-    for prefix in &services.announced {
-        // A node without an address of the family has no peer in it either.
-        if let Some(next_hop) = view.address(prefix.family()) {
-            routes.insert(*prefix, attributes(view, prefix, next_hop));
-        }
-    }
-    for prefix in blocks.into_iter().chain(borrowed) {
+    // Both are in the order of the prefixes, and so is everything made of them: blocks are many.
+    let held: Vec<_> = view.snapshot.affinities_of(view.name).collect();
+    let announced =
+        |affinity: &BlockAffinity| affinity.state != AffinityState::Pending && !affinity.deleted;
+    let blocks = held
+        .iter()
+        .filter(|(_, affinity)| announced(affinity))
+        .map(|(cidr, _)| *cidr);
+    // A node without an address of the family has no peer in it either.
+    let services = services.announced.iter().filter_map(|prefix| {
+        let next_hop = view.address(prefix.family())?;
+        Some((*prefix, attributes(view, prefix, next_hop)))
+    });
+    let mut routes: Vec<_> = services.collect();
+    for prefix in blocks.chain(borrowed(view, &held)) {
         match origination(view, &prefix) {
-            Ok(Some(route)) => {
-                routes.insert(prefix, route);
-            }
-            Ok(None) => {}
+            Ok(route) => routes.extend(route.map(|route| (prefix, route))),
             Err((code, reason)) => problems.note(code, Key::Block(prefix).to_path(), reason),
         }
     }
-    routes
+    routes.into_iter().collect()
 }
 
 /// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left out: they
 /// are reached through the tunnel. So are addresses that cool down after their release.
-fn borrowed(view: &View<'_>, held: &BTreeSet<Prefix>) -> BTreeSet<Prefix> {
-    view.snapshot
-        .blocks
-        .iter()
-        .filter(|(cidr, _)| !held.contains(cidr))
-        .flat_map(|(_, block)| block.workloads_of(view.name))
+fn borrowed<'a, T>(
+    view: &'a View<'_>,
+    held: &'a [(Prefix, T)],
+) -> impl Iterator<Item = Prefix> + 'a {
+    let held = held.iter().map(|(cidr, _)| (cidr, ()));
+    side_by_side(held, &view.snapshot.blocks)
+        .filter(|(_, held, _)| held.is_none())
+        .filter_map(|(_, _, block)| block)
+        .flat_map(|block| block.workloads_of(view.name))
         .map(Prefix::host)
-        .collect()
 }
 
 /// `Ok(None)` when the pool's owner does not want the route announced.
@@ -102,6 +100,9 @@ fn attributes(view: &View<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination
 
 /// The communities of all ranges that hold the prefix, sorted and unique.
 fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
+    if view.settings.advertisements.is_empty() {
+        return Vec::new();
+    }
     let all: BTreeSet<_> = view
         .settings
         .advertisements

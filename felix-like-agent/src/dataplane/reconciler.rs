@@ -300,6 +300,9 @@ impl Reconciler {
             ));
         }
         let changed = !ops.is_empty();
+        // An object goes once no route leads through it any more.
+        let leaves = |op: &Op| matches!(op, Op::ReplaceRoute(_) | Op::DeleteRoute(_));
+        let leaves_objects = !actual.objects.is_empty() && ops.iter().any(leaves);
         self.advertise(&snapshot, &actual.links);
         let noted = Memory::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
@@ -308,8 +311,7 @@ impl Reconciler {
             // What replaces a leftover has to be seen before the leftover goes.
             self.bell.notify_one();
         }
-        // An object goes once no route leads through it any more.
-        let again = (changed && !actual.objects.is_empty()).then_some(now);
+        let again = leaves_objects.then_some(now);
         let report = Report {
             phase,
             reason,

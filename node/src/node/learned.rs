@@ -60,19 +60,28 @@ impl Ways {
         sender: &watch::Sender<Arc<Map>>,
         changes: Vec<(Prefix, Option<LearnedRoute>)>,
     ) {
-        if changes.is_empty() {
-            return;
-        }
-        sender.send_modify(|map| {
-            let map = Arc::make_mut(map);
+        // The feed tells of our own announcements, too; whoever plans with the map is woken by news alone.
+        sender.send_if_modified(|map| {
+            let mut news = Vec::new();
             for (prefix, route) in changes {
                 let route = route.map(crate::routes::learned);
-                match (self.0.get_mut(&prefix), route) {
-                    (Some(hidden), route) => *hidden = route,
-                    (None, Some(route)) => drop(map.insert(prefix, route)),
-                    (None, None) => drop(map.remove(&prefix)),
+                match self.0.get_mut(&prefix) {
+                    Some(hidden) => *hidden = route,
+                    None => news.push((prefix, route)),
                 }
             }
+            news.retain(|(prefix, route)| map.get(prefix) != route.as_ref());
+            if news.is_empty() {
+                return false;
+            }
+            let map = Arc::make_mut(map);
+            for (prefix, route) in news {
+                match route {
+                    Some(route) => drop(map.insert(prefix, route)),
+                    None => drop(map.remove(&prefix)),
+                }
+            }
+            true
         });
     }
 
@@ -118,6 +127,37 @@ mod tests {
 
     fn route(n: u8) -> Learned {
         way([10, 0, 0, n].into())
+    }
+
+    #[test]
+    fn nobody_is_woken_without_news() {
+        let prefix: Prefix = "10.244.1.0/26".parse().unwrap();
+        let (sender, mut map) = watch::channel(Arc::new(Map::new()));
+        let mut ways = Ways::default();
+        let learned = |n: u8| LearnedRoute {
+            next_hops: vec![[10, 0, 0, n].into()],
+            peer: "node2".into(),
+            peer_address: [10, 0, 0, 2].into(),
+            internal: false,
+            local_pref: 100,
+            med: None,
+            as_path_len: 0,
+            communities: Vec::new(),
+            stale: false,
+        };
+        for (change, news) in [
+            (None, false),
+            (Some(learned(1)), true),
+            (Some(learned(1)), false),
+            (Some(learned(2)), true),
+            (None, true),
+            (None, false),
+        ] {
+            ways.apply(&sender, vec![(prefix, change.clone())]);
+            assert_eq!(map.has_changed().unwrap(), news, "{change:?}");
+            let known = map.borrow_and_update().get(&prefix).cloned();
+            assert_eq!(known, change.map(crate::routes::learned));
+        }
     }
 
     #[test]
