@@ -2,7 +2,7 @@
 //!
 //! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
 //! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
-//! knows of the kernel until something is told of it ([`memory`]).
+//! knows of the kernel until something is told of it (`memory.rs`).
 
 mod advertise;
 mod batch;
