@@ -231,6 +231,17 @@ impl RouteMonitor {
         self.assert_none(&deleted, what);
     }
 
+    /// No route to pods of ours was deleted: a VTEP on the link of its tunnel is part of the way, and goes with the mode.
+    ///
+    /// # Panics
+    /// With what was.
+    pub fn assert_only_vteps_deleted(&self, what: &str) {
+        let mut deleted = self.deleted();
+        deleted
+            .retain(|l| !l.contains(" dev vxlan") || l.contains(" via ") || l.contains(" nhid "));
+        self.assert_none(&deleted, what);
+    }
+
     fn assert_none(&self, deleted: &[String], what: &str) {
         let none: [String; 0] = [];
         assert_eq!(deleted, none, "{what}: routes deleted on {}", self.node);

@@ -56,7 +56,7 @@ pub fn kernel_has_them(lab: &Lab) -> bool {
     has
 }
 
-/// Objects of ours on a node, and routes of ours that lead through one.
+/// Objects of ours on a node, and routes of ours that lead through one, of both families.
 #[must_use]
 pub fn seen(lab: &Lab, node: &str) -> (usize, usize) {
     let lines = |words: &str| -> Vec<String> {
@@ -64,9 +64,9 @@ pub fn seen(lab: &Lab, node: &str) -> (usize, usize) {
         text.lines().map(str::to_owned).collect()
     };
     let objects = lines("ip nexthop list protocol 80").len();
-    let routes = lines("ip route show proto 80");
-    let through = routes.iter().filter(|r| r.contains(" nhid ")).count();
-    (objects, through)
+    let routes = ["ip -4 route show proto 80", "ip -6 route show proto 80"].map(lines);
+    let through = |r: &&String| r.contains(" nhid ");
+    (objects, routes.iter().flatten().filter(through).count())
 }
 
 /// Waits until each node has so many objects, and so many routes through them.

@@ -7,9 +7,9 @@ use caracal_lab::{Lab, wait_until};
 use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RouteMonitor, count};
 use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, set, two_blocks};
+use caracal_tests::stack::{either, families, on_each_stack_of};
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, possible,
-    set_pool_modes, up_text,
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, exit_code, set_pool_modes,
 };
 
 const RING: [(&str, &str); 3] = [
@@ -51,17 +51,20 @@ fn await_count(lab: &Lab, kind: RouteKind, wanted: usize) {
 
 #[test]
 fn from_objects_to_plain_routes_and_back_under_traffic() {
-    if !possible("from_objects_to_plain_routes_and_back_under_traffic", &[]) {
-        return;
-    }
-    let mut lab = up_text(&two_blocks("full-mesh"), "full-mesh", "nexthops");
+    let scenario = "from_objects_to_plain_routes_and_back_under_traffic";
+    let text = two_blocks("full-mesh");
+    on_each_stack_of(scenario, &[], &text, "nexthops", there_and_back);
+}
+
+fn there_and_back(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     if !kernel_has_them(&lab) {
         return;
     }
-    // Two other nodes, each with its blocks.
-    let (objects, plain) = ((2, 2 * BLOCKS), (0, 0));
+    // Two other nodes, each with its blocks, in each family.
+    let nodes = 2 * families(&lab);
+    let (objects, plain) = ((nodes, nodes * BLOCKS), (0, 0));
     await_seen(&lab, objects);
     let monitors = RouteMonitor::on_all(&lab);
     let probes = Probes::start(&lab, &RING);
@@ -75,7 +78,7 @@ fn from_objects_to_plain_routes_and_back_under_traffic() {
     told(&lab);
 
     set_pool_modes(&lab, "Never", "Always");
-    await_count(&lab, RouteKind::Vxlan, 2 * BLOCKS);
+    await_count(&lab, RouteKind::Vxlan, nodes * BLOCKS);
     await_seen(&lab, objects);
     told(&lab);
     lab.kill9_node("node1").unwrap();
@@ -84,7 +87,7 @@ fn from_objects_to_plain_routes_and_back_under_traffic() {
     await_settled(&lab);
     await_seen(&lab, objects);
     set_pool_modes(&lab, "Never", "Never");
-    await_count(&lab, RouteKind::Direct, 2 * BLOCKS);
+    await_count(&lab, RouteKind::Direct, nodes * BLOCKS);
     await_seen(&lab, objects);
 
     set(&lab, "off");
@@ -93,7 +96,7 @@ fn from_objects_to_plain_routes_and_back_under_traffic() {
     probes.after(500);
     probes.assert_none_lost("objects → plain → objects → VXLAN → kill -9 → host-gw → plain");
     for monitor in &monitors {
-        monitor.assert_nothing_deleted("objects → plain → objects → plain");
+        monitor.assert_only_vteps_deleted("objects → plain → objects → plain");
     }
     assert_full_matrix(&lab);
 }
@@ -110,10 +113,13 @@ fn told(lab: &Lab) {
     )
     .unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(code, 0, "{audit}");
-    let routes = try_run(lab, "node1", "ip route show proto 80").unwrap();
-    let through = routes.lines().find(|line| line.contains(" nhid "));
-    let prefix = through.and_then(|line| line.split(' ').next()).unwrap();
-    let (code, explained) = exit_code(lab, "node1", &["explain", prefix]);
-    assert_eq!(code, 0, "{explained}");
-    assert!(explained.contains("nhid "), "{explained}");
+    for family in lab.topology().families() {
+        let ip = either(family, "ip -4", "ip -6");
+        let routes = try_run(lab, "node1", &format!("{ip} route show proto 80")).unwrap();
+        let through = routes.lines().find(|line| line.contains(" nhid "));
+        let prefix = through.and_then(|line| line.split(' ').next()).unwrap();
+        let (code, explained) = exit_code(lab, "node1", &["explain", prefix]);
+        assert_eq!(code, 0, "{explained}");
+        assert!(explained.contains("nhid "), "{explained}");
+    }
 }
