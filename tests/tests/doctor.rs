@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use caracal_lab::{Lab, netns, program};
 use caracal_tests::calico::batch;
-use caracal_tests::{SECOND, await_settled, binary, possible, up};
+use caracal_tests::stack::{either, focus, on_each_stack};
+use caracal_tests::{SECOND, await_settled, binary};
 
 /// Verdict and fix by check and subject.
 type Found = BTreeMap<(String, String), (String, String)>;
@@ -65,10 +66,16 @@ fn nft(lab: &Lab, node: &str, rules: &str) {
 
 #[test]
 fn faults_are_found_each_with_a_fix() {
-    if !possible("faults_are_found_each_with_a_fix", &["nft"]) {
-        return;
-    }
-    let mut lab = up("cross-subnet", "e2e-doctor");
+    on_each_stack(
+        "faults_are_found_each_with_a_fix",
+        &["nft"],
+        "cross-subnet",
+        "e2e-doctor",
+        faults_and_fixes,
+    );
+}
+
+fn faults_and_fixes(mut lab: Lab) {
     await_settled(&lab);
     let (status, found) = examine(&lab, "node1", &[]);
     assert_failed(&found, &[]);
@@ -103,10 +110,13 @@ fn faults_are_found_each_with_a_fix() {
         "node1",
         &["link add flannel.1 type bridge".to_owned()],
     );
+    let echo = either(focus(&lab), "icmp", "icmpv6");
     nft(
         &lab,
         "node2",
-        "table inet doctor { chain in { type filter hook input priority 0; icmp type echo-request meta length > 1400 drop; }; }",
+        &format!(
+            "table inet doctor {{ chain in {{ type filter hook input priority 0; {echo} type echo-request meta length > 1400 drop; }}; }}"
+        ),
     );
     let netns = lab.netns("node1").unwrap();
     netns::sysctl(&netns, "net/ipv4/conf/all/rp_filter", "1", false).unwrap();

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use caracal_agent::Settings;
+use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
 use caracal_agent::links::Links;
+use caracal_agent::plan::mtu::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 use caracal_agent::plan::{KernelSupport, WantedTunnels, wanted_tunnels};
 use caracal_model::Snapshot;
 use caracal_model::net::Family;
@@ -13,8 +15,12 @@ use super::{Finding, Verdict};
 use crate::config::Config;
 
 const HERE: &str = "this machine";
-/// Octets that an encapsulation adds to a packet: outer IPv4, UDP, VXLAN and inner Ethernet headers; outer IPv4.
-const OVERHEAD: [(&str, u32); 2] = [("vxlan", 50), ("ipip", 20)];
+/// The tunnel devices, each with the family of its outer packets and the octets that it adds.
+const TUNNELS: [(&str, Family, u32); 3] = [
+    (IPIP_DEVICE, Family::Ipv4, IPIP_OVERHEAD),
+    (vxlan_device(Family::Ipv4), Family::Ipv4, VXLAN_OVERHEAD),
+    (vxlan_device(Family::Ipv6), Family::Ipv6, VXLAN_V6_OVERHEAD),
+];
 
 /// Looks at this machine.
 pub(super) async fn look(
@@ -155,33 +161,34 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
 /// Tunnel devices that are larger than what carries them.
 fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, config: &Config) {
     let node = snapshot.and_then(|s| s.nodes.get(&config.node));
-    let address = node.and_then(|node| node.spec.address(Family::Ipv4));
-    let Some(uplink) = address.and_then(|address| links.holding(address)) else {
+    let uplink = |family| links.holding(node?.spec.address(family)?);
+    if [Family::Ipv4, Family::Ipv6]
+        .into_iter()
+        .all(|f| uplink(f).is_none())
+    {
         let seen = "the interface with the node's address is not known yet";
         findings.push(Finding::new("mtu.device", HERE, Verdict::Skip, seen, ""));
-        return;
-    };
-    for (kind, overhead) in OVERHEAD {
-        let tunnels = links.iter().filter(|l| l.kind == kind && l.up);
-        for tunnel in
-            tunnels.filter(|l| caracal_agent::ownership::is_tunnel_device(l.name.as_str()))
-        {
-            let most = uplink.mtu.saturating_sub(overhead);
-            let seen = format!(
-                "{} over {} of {}: at most {most}",
-                tunnel.mtu, uplink.name, uplink.mtu
-            );
-            findings.push(match tunnel.mtu <= most {
-                true => Finding::ok("mtu.device", tunnel.name.to_string(), seen),
-                false => Finding::new(
-                    "mtu.device",
-                    tunnel.name.to_string(),
-                    Verdict::Fail,
-                    seen,
-                    "unset FELIX_VXLANMTU and FELIX_IPINIPMTU and the FelixConfiguration fields of that name: Caracal computes them",
-                ),
-            });
-        }
+    }
+    for (name, family, overhead) in TUNNELS {
+        let tunnel = links.by_name(name).filter(|link| link.up);
+        let (Some(tunnel), Some(uplink)) = (tunnel, uplink(family)) else {
+            continue;
+        };
+        let most = uplink.mtu.saturating_sub(overhead);
+        let seen = format!(
+            "{} over {} of {}: at most {most}",
+            tunnel.mtu, uplink.name, uplink.mtu
+        );
+        findings.push(match tunnel.mtu <= most {
+            true => Finding::ok("mtu.device", name, seen),
+            false => Finding::new(
+                "mtu.device",
+                name,
+                Verdict::Fail,
+                seen,
+                "unset FELIX_VXLANMTU, FELIX_VXLANMTUV6 and FELIX_IPINIPMTU and the FelixConfiguration fields of that name: Caracal computes them",
+            ),
+        });
     }
 }
 

@@ -4,7 +4,7 @@
 //! passes. Only a running node on both ends has tunnels.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use caracal_agent::dataplane::echo::{Echo, EchoError};
@@ -13,7 +13,7 @@ use caracal_agent::links::Links;
 use caracal_agent::paths::{Search, Step, Verdict as Found};
 use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
-use caracal_model::net::Family;
+use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::{EncapMode, Node};
 
 use super::{Finding, Verdict};
@@ -56,46 +56,70 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
 
 /// What probes need to know of this node.
 struct Here {
-    /// MTU of the interface with the node's address.
-    mtu: BTreeMap<Family, u32>,
-    vxlan: bool,
-    ipip: bool,
-    /// `Always` somewhere: a tunnel carries packets between nodes of one subnet as well.
-    vxlan_always: bool,
-    ipip_always: bool,
-    own: Option<caracal_model::net::Cidr>,
     port: u16,
+    families: BTreeMap<Family, Side>,
+}
+
+/// What they need to know of it in one family.
+struct Side {
+    own: Cidr,
+    /// MTU of the interface with the node's address.
+    mtu: Option<u32>,
+    vxlan: Option<Uses>,
+    ipip: Option<Uses>,
+}
+
+/// Between which nodes a tunnel that is up carries packets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Uses {
+    /// Of different subnets: no pool wants it `Always`.
+    Far,
+    All,
 }
 
 impl Here {
     fn of(snapshot: &Snapshot, me: &NodeName, links: &Links) -> Self {
-        let own = snapshot
-            .nodes
-            .get(me)
-            .and_then(|n| n.spec.cidr(Family::Ipv4));
-        let address = |family| Some((family, snapshot.nodes.get(me)?.spec.address(family)?));
-        let families = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(address);
-        let mtu = families.filter_map(|(f, address)| Some((f, links.holding(address)?.mtu)));
-        let is_up = |name: &str| links.by_name(name).is_some_and(|link| link.up);
-        let uses = |mode: &dyn Fn(&caracal_model::resource::ip_pool::IpPoolSpec) -> bool| {
-            snapshot.pools.values().any(|pool| mode(&pool.spec))
+        let side = |family| {
+            let own = snapshot.nodes.get(me)?.spec.cidr(family)?;
+            let pools = snapshot.pools.values();
+            let pools = || pools.clone().filter(|p| p.spec.prefix().family() == family);
+            let ipip = family == Family::Ipv4;
+            let side = Side {
+                own,
+                mtu: links.holding(own.address).map(|link| link.mtu),
+                vxlan: uses(
+                    links,
+                    vxlan_device(family),
+                    pools().map(|p| p.spec.vxlan_mode),
+                ),
+                ipip: uses(links, IPIP_DEVICE, pools().map(|p| p.spec.ipip_mode)).filter(|_| ipip),
+            };
+            Some((family, side))
         };
         let configured = snapshot.bgp_default().and_then(|bgp| bgp.spec.listen_port);
         Self {
-            mtu: mtu.collect(),
-            vxlan: is_up(vxlan_device(Family::Ipv4)) && uses(&|p| p.vxlan_mode != EncapMode::Never),
-            ipip: is_up(IPIP_DEVICE) && uses(&|p| p.ipip_mode != EncapMode::Never),
-            vxlan_always: uses(&|p| p.vxlan_mode == EncapMode::Always),
-            ipip_always: uses(&|p| p.ipip_mode == EncapMode::Always),
-            own,
             port: configured.unwrap_or(179),
+            families: [Family::Ipv4, Family::Ipv6]
+                .into_iter()
+                .filter_map(side)
+                .collect(),
         }
     }
 }
 
+fn uses(links: &Links, device: &str, mut modes: impl Iterator<Item = EncapMode>) -> Option<Uses> {
+    links.by_name(device).filter(|link| link.up)?;
+    let strongest = modes.try_fold(None, |uses, mode| match mode {
+        EncapMode::Always => Err(Uses::All),
+        EncapMode::CrossSubnet => Ok(Some(Uses::Far)),
+        EncapMode::Never => Ok(uses),
+    });
+    strongest.unwrap_or_else(Some)
+}
+
 fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
     let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
-    let Some(address) = addresses.into_iter().flatten().next() else {
+    if addresses.iter().all(Option::is_none) {
         let seen = "it has no address in the datastore";
         return vec![Finding::new(
             "nodes",
@@ -104,20 +128,21 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
             seen,
             "start its node process, or delete the Node",
         )];
-    };
-    let mut found = vec![bgp(here, name, address)];
+    }
+    let mut found = Vec::new();
     for address in addresses.into_iter().flatten() {
-        let answers = path(here, name, address, &mut found);
-        if let (IpAddr::V4(address), true) = (address, answers) {
-            tunnels(here, name, node, address, &mut found);
+        found.push(bgp(here.port, name, address));
+        let side = here.families.get(&Family::of(address));
+        let mtu = side.and_then(|side| side.mtu);
+        if let (true, Some(side)) = (path(mtu, name, address, &mut found), side) {
+            tunnels(side, name, node, address, &mut found);
         }
     }
     found
 }
 
-fn bgp(here: &Here, name: &str, address: IpAddr) -> Finding {
+fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
     const CHECK: &str = "tcp.bgp";
-    let port = here.port;
     match TcpStream::connect_timeout(&SocketAddr::new(address, port), PATIENCE) {
         Ok(_) => Finding::ok(CHECK, name, format!("TCP {port} of {address} accepts")),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Finding::new(
@@ -142,7 +167,7 @@ fn bgp(here: &Here, name: &str, address: IpAddr) -> Finding {
 }
 
 /// Echoes as large as our interface can send; true when small ones come back at least.
-fn path(here: &Here, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> bool {
+fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> bool {
     const CHECK: &str = "mtu.path";
     if let Err(error) = Echo::to(address).send(PATIENCE) {
         let seen = format!("{address} does not answer to pings ({error})");
@@ -155,7 +180,7 @@ fn path(here: &Here, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> b
         found.push(Finding::new(CHECK, name, Verdict::Skip, seen, fix));
         return false;
     }
-    let Some(&mtu) = here.mtu.get(&Family::of(address)) else {
+    let Some(mtu) = mtu else {
         return true;
     };
     found.push(match Echo::to(address).of_size(mtu).send(PATIENCE) {
@@ -189,29 +214,24 @@ fn passes(address: IpAddr, too_large: u32) -> String {
     }
 }
 
-fn tunnels(here: &Here, name: &str, node: &Node, address: Ipv4Addr, found: &mut Vec<Finding>) {
+fn tunnels(side: &Side, name: &str, node: &Node, address: IpAddr, found: &mut Vec<Finding>) {
     // Within a subnet a CrossSubnet pool does not use the tunnel, and the answer would prove nothing.
-    let far = here
-        .own
-        .is_none_or(|own| !own.prefix().contains(address.into()));
-    let vtep = node.spec.vxlan_address(Family::Ipv4);
-    if let (true, Some(IpAddr::V4(vtep))) = (here.vxlan && (far || here.vxlan_always), vtep) {
-        let echo = Echo::to(vtep.into());
+    let far = !side.own.prefix().contains(address);
+    let used = |uses: Option<Uses>| uses == Some(Uses::All) || (far && uses.is_some());
+    let vtep = node.spec.vxlan_address(Family::of(address));
+    if let Some(vtep) = vtep.filter(|_| used(side.vxlan)) {
         let fix = "allow UDP 4789 between nodes in firewalls and security groups";
-        found.push(tunnel("udp.vxlan", name, &echo, vtep, fix));
+        found.push(tunnel("udp.vxlan", name, vtep, fix));
     }
-    if let (true, Some(tunnel_address)) = (
-        here.ipip && (far || here.ipip_always),
-        node.spec.ipip_address(),
-    ) {
-        let echo = Echo::to(tunnel_address.into());
+    let ipip = node.spec.ipip_address().filter(|_| used(side.ipip));
+    if let Some(tunnel_address) = ipip {
         let fix = "allow IP protocol 4 between nodes; clouds that cannot (Azure) need VXLAN: caracal mode apply";
-        found.push(tunnel("protocol.ipip", name, &echo, tunnel_address, fix));
+        found.push(tunnel("protocol.ipip", name, tunnel_address.into(), fix));
     }
 }
 
-fn tunnel(check: &'static str, name: &str, echo: &Echo, address: Ipv4Addr, fix: &str) -> Finding {
-    match echo.send(PATIENCE) {
+fn tunnel(check: &'static str, name: &str, address: IpAddr, fix: &str) -> Finding {
+    match Echo::to(address).send(PATIENCE) {
         Ok(()) => Finding::ok(check, name, format!("{address} answers through the tunnel")),
         Err(error) => Finding::new(
             check,
