@@ -241,7 +241,8 @@ fn a_refused_pod_fails_the_bring_up() {
         "n2, segment: lan, address: 10.0.0.2, pods: [refused]",
     );
     let error = caracal_lab::error_chain(&bring_up(&text, "refused").unwrap_err());
-    assert!(error.contains("cannot attach 4 pods: CNI ADD for pod n2/refused was refused (code 11): try again later: no address is free"), "{error}");
+    // The first answer, "try again later", was taken at its word.
+    assert!(error.contains("cannot attach 4 pods: CNI ADD for pod n2/refused was refused (code 7): invalid configuration: no pool is for it"), "{error}");
     assert_nothing_left(&LabName::new(&unique("refused")).unwrap());
 }
 
@@ -378,10 +379,16 @@ mod stand_in {
             .find_map(|a| a.strip_prefix("K8S_POD_NAME="))
             .unwrap();
         let Ok(pod) = pod.trim_start_matches('p').parse::<u8>() else {
-            println!(
-                "{}",
-                json!({"code": 11, "msg": "try again later", "details": "no address is free"})
-            );
+            let asked = PathBuf::from(own("CARACAL_RUN_DIR")).join("asked");
+            let answer = match std::fs::File::create_new(asked) {
+                Ok(_) => {
+                    json!({"code": 11, "msg": "try again later", "details": "no address is free"})
+                }
+                Err(_) => {
+                    json!({"code": 7, "msg": "invalid configuration", "details": "no pool is for it"})
+                }
+            };
+            println!("{answer}");
             std::process::exit(1);
         };
         let device = format!("cali{node}{pod}");
