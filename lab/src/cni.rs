@@ -24,7 +24,7 @@ const ATTACH: Duration = Duration::from_secs(120);
 /// "Try again later" in the CNI specification, and the plugin's own word for a route that did not come in time.
 const LATER: u64 = 11;
 const UNROUTED: u64 = 104;
-/// When that is.
+/// How long after either it is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Nodes for each core that get their pods at the same time.
 const WORKERS: usize = 8;

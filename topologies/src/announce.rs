@@ -31,7 +31,7 @@ pub(crate) fn originate(
     if view.node.is_none() {
         return BTreeMap::new();
     }
-    // Both are in the order of the prefixes, and so is everything made of them: blocks are many.
+    // In the order of the prefixes, as everything made of it: blocks are many, and none is looked up.
     let held: Vec<_> = view.snapshot.affinities_of(view.name).collect();
     let announced =
         |affinity: &BlockAffinity| affinity.state != AffinityState::Pending && !affinity.deleted;
@@ -100,9 +100,6 @@ fn attributes(view: &View<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination
 
 /// The communities of all ranges that hold the prefix, sorted and unique.
 fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
-    if view.settings.advertisements.is_empty() {
-        return Vec::new();
-    }
     let all: BTreeSet<_> = view
         .settings
         .advertisements
