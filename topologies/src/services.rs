@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use caracal_model::keys::DocumentKind;
 use caracal_model::names::NodeName;
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::bgp::{BgpConfigurationSpec, CidrEntry};
 use caracal_model::snapshot::{Problem, Snapshot};
 use serde_json::Value;
@@ -34,16 +34,24 @@ pub struct Services {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Service {
     local: bool,
+    /// `spec.ipFamilies`, else those of the cluster addresses; empty = unknown, and every endpoint counts.
+    families: BTreeSet<Family>,
     cluster: BTreeSet<IpAddr>,
     external: BTreeSet<IpAddr>,
     load_balancer: BTreeSet<IpAddr>,
 }
 
-/// Ready endpoints of a service.
+/// Ready endpoints of a service: the nodes that run them, by the family of their addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Endpoints {
-    any: bool,
-    nodes: BTreeSet<String>,
+struct Endpoints(BTreeMap<AddressType, BTreeSet<Option<String>>>);
+
+/// What the addresses of endpoints are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum AddressType {
+    /// Of a family.
+    Ip(Family),
+    /// A document that does not say.
+    Unsaid,
 }
 
 /// What a node announces of services.
@@ -95,7 +103,8 @@ impl Services {
                 let endpoints = self.endpoints.entry((namespace, name)).or_default();
                 for subset in list(document, "/subsets") {
                     for address in list(subset, "/addresses") {
-                        endpoints.add(address.get("nodeName"));
+                        let ip = address.get("ip").and_then(Value::as_str);
+                        endpoints.add(family_of(ip), address.get("nodeName"));
                     }
                 }
                 Vec::new()
@@ -105,12 +114,19 @@ impl Services {
                 let Some(service) = service.and_then(Value::as_str) else {
                     return Vec::new();
                 };
+                let addresses = match text("/addressType") {
+                    Some("IPv4") => AddressType::Ip(Family::Ipv4),
+                    Some("IPv6") => AddressType::Ip(Family::Ipv6),
+                    // Names (FQDN) are no addresses of a service's.
+                    Some(_) => return Vec::new(),
+                    None => AddressType::Unsaid,
+                };
                 let key = (namespace, service.to_owned());
                 let endpoints = self.endpoints.entry(key).or_default();
                 for endpoint in list(document, "/endpoints") {
                     // Readiness that is not said counts as ready, as the API has it.
                     if endpoint.pointer("/conditions/ready") != Some(&Value::Bool(false)) {
-                        endpoints.add(endpoint.get("nodeName"));
+                        endpoints.add(addresses, endpoint.get("nodeName"));
                     }
                 }
                 Vec::new()
@@ -141,8 +157,9 @@ impl Services {
         let known = orchestrators_name(snapshot, node);
         for (name, service) in &self.services {
             let endpoints = self.endpoints.get(name);
-            let here = endpoints.is_some_and(|e| e.nodes.contains(&known));
-            let anywhere = endpoints.is_some_and(|e| e.any);
+            let nodes = || endpoints.into_iter().flat_map(|e| e.of(&service.families));
+            let here = nodes().any(|node| node == Some(&known));
+            let anywhere = nodes().next().is_some();
             let mut announce = |address: &IpAddr| {
                 routes.announced.insert(Prefix::host(*address));
             };
@@ -224,11 +241,28 @@ fn orchestrators_name(snapshot: &Snapshot, node: &NodeName) -> String {
 }
 
 impl Endpoints {
-    fn add(&mut self, node: Option<&Value>) {
-        self.any = true;
-        self.nodes
-            .extend(node.and_then(Value::as_str).map(str::to_owned));
+    fn add(&mut self, addresses: AddressType, node: Option<&Value>) {
+        let node = node.and_then(Value::as_str).map(str::to_owned);
+        self.0.entry(addresses).or_default().insert(node);
     }
+
+    /// The nodes of endpoints that count for a service of these families.
+    fn of(&self, families: &BTreeSet<Family>) -> impl Iterator<Item = Option<&String>> {
+        let counts = |addresses: &AddressType| match addresses {
+            AddressType::Ip(family) => families.is_empty() || families.contains(family),
+            AddressType::Unsaid => true,
+        };
+        self.0
+            .iter()
+            .filter(move |(addresses, _)| counts(addresses))
+            .flat_map(|(_, nodes)| nodes.iter().map(Option::as_ref))
+    }
+}
+
+/// The family of an endpoint's address.
+fn family_of(ip: Option<&str>) -> AddressType {
+    let address = ip.and_then(|text| text.parse::<IpAddr>().ok());
+    address.map_or(AddressType::Unsaid, |ip| AddressType::Ip(Family::of(ip)))
 }
 
 fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
@@ -236,11 +270,17 @@ fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     array.map_or(&[][..], |items| items)
 }
 
-/// `None` for a service that has no address to announce (ExternalName).
+/// `None` for a service that has no address to announce: ExternalName, and a headless one (`clusterIP: None`), whose
+/// other addresses nobody serves: kube-proxy passes it over.
 fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
     let kind = text("/spec/type").unwrap_or("ClusterIP");
     if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
+        return None;
+    }
+    let cluster = document.pointer("/spec/clusterIP");
+    let cluster = || list(document, "/spec/clusterIPs").iter().chain(cluster);
+    if cluster().any(|address| address.as_str() == Some("None")) {
         return None;
     }
     let mut addresses = |field: &str, found: &mut dyn Iterator<Item = &Value>| {
@@ -250,7 +290,7 @@ fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
                 Ok(address) => {
                     set.insert(address);
                 }
-                Err(_) if text.is_empty() || text == "None" => {}
+                Err(_) if text.is_empty() => {}
                 Err(_) => faults.push(format!(
                     "{field}: {text:?} is no address; it is passed over"
                 )),
@@ -258,13 +298,22 @@ fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
         }
         set
     };
-    let cluster = document.pointer("/spec/clusterIP");
+    let cluster = addresses("spec.clusterIPs", &mut cluster());
+    let said = list(document, "/spec/ipFamilies").iter();
+    let mut families: BTreeSet<Family> = said
+        .filter_map(|family| match family.as_str()? {
+            "IPv4" => Some(Family::Ipv4),
+            "IPv6" => Some(Family::Ipv6),
+            _ => None,
+        })
+        .collect();
+    if families.is_empty() {
+        families.extend(cluster.iter().map(|address| Family::of(*address)));
+    }
     Some(Service {
         local: text("/spec/externalTrafficPolicy") == Some("Local"),
-        cluster: addresses(
-            "spec.clusterIPs",
-            &mut list(document, "/spec/clusterIPs").iter().chain(cluster),
-        ),
+        families,
+        cluster,
         external: addresses(
             "spec.externalIPs",
             &mut list(document, "/spec/externalIPs").iter(),

@@ -79,6 +79,56 @@ fn ranges_and_what_the_local_policy_adds() {
 }
 
 #[test]
+fn a_slice_counts_where_its_address_type_is_among_the_families_of_the_service() {
+    let service = |families: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: f, namespace: n}}, spec: {{clusterIPs: [10.96.0.7],
+              ipFamilies: [{families}], externalTrafficPolicy: Local}}}}"
+        )
+    };
+    let slice = |of: &str, node: &str| {
+        format!(
+            "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {of}, namespace: n,
+              labels: {{kubernetes.io/service-name: f}}}}, addressType: {of}, endpoints: [{{nodeName: {node}}}]}}"
+        )
+    };
+    let (v4, v6, names) = (slice("IPv4", "a"), slice("IPv6", "b"), slice("FQDN", "c"));
+    let announces = |node: &str, service: &str| {
+        let (announced, _) = routes(node, &[&v6, &names, &v4, service]);
+        announced.contains(&"10.96.0.7/32".to_owned())
+    };
+    let on = |service: &str| ["a", "b", "c"].map(|node| announces(node, service));
+    assert_eq!(on(&service("IPv4")), [true, false, false]);
+    assert_eq!(on(&service("IPv6, IPv4")), [true, true, false]);
+    // Without the field the cluster addresses say which families the service has.
+    assert_eq!(on(&service("")), [true, false, false]);
+}
+
+#[test]
+fn nothing_of_a_headless_service_is_announced() {
+    let headless = |field: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: h, namespace: n}}, spec: {{type: LoadBalancer, {field},
+              externalIPs: [192.0.2.9, 203.0.113.7], externalTrafficPolicy: Local}},
+              status: {{loadBalancer: {{ingress: [{{ip: 198.51.100.9}}]}}}}}}"
+        )
+    };
+    let slice = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: h, namespace: n,
+        labels: {kubernetes.io/service-name: h}}, addressType: IPv4, endpoints: [{nodeName: b}]}";
+    let spec = RANGES.to_owned() + "  serviceLoadBalancerAggregation: Disabled\n";
+    for field in ["clusterIP: None", "clusterIPs: [None]"] {
+        for ranges in [RANGES, &spec] {
+            let with = routes("b", &[ranges, slice, &headless(field)]);
+            assert_eq!(with, routes("b", &[ranges, slice]), "{field}");
+        }
+    }
+    // The same one with an address is announced: it is the missing one that silences it.
+    let (announced, _) = routes("b", &[slice, &headless("clusterIP: 10.96.0.8")]);
+    assert!(announced.contains(&"192.0.2.9/32".to_owned()));
+    assert!(announced.contains(&"198.51.100.9/32".to_owned()));
+}
+
+#[test]
 fn without_aggregation_a_load_balancer_goes_where_endpoints_are() {
     let spec = RANGES.to_owned() + "  serviceLoadBalancerAggregation: Disabled\n";
     let (announced, rejected) = routes("b", &[&spec]);
