@@ -133,6 +133,10 @@ fn etcd_config(
         list => Some(list.to_owned()),
     };
     let lookup = |name: &str| match (name, &endpoints) {
+        // The configuration's kind was checked with it; the environment's is about the environment's endpoints.
+        ("DATASTORE_TYPE", endpoints) if endpoints.is_some() || !conf.datastore_type.is_empty() => {
+            None
+        }
         ("ETCD_ENDPOINTS", Some(endpoints)) => Some(endpoints.clone()),
         ("ETCD_CA_CERT_FILE", Some(_)) => Some(conf.etcd_ca_cert_file.clone()),
         ("ETCD_CERT_FILE", Some(_)) => Some(conf.etcd_cert_file.clone()),

@@ -15,7 +15,7 @@ pub mod testing;
 pub mod watch;
 
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdConfig, EtcdStore};
+pub use etcd::{EtcdConfig, EtcdStore, PATIENCE};
 pub use memory::MemoryStore;
 pub use store::Store;
 pub use watch::{Freshness, View, WatchOptions};

@@ -415,12 +415,6 @@ fn warnings(vars: &BTreeMap<String, String>) -> Vec<String> {
             unknown.join(", ")
         ));
     }
-    if vars
-        .get("DATASTORE_TYPE")
-        .is_some_and(|t| t == "kubernetes")
-    {
-        warnings.push("DATASTORE_TYPE=kubernetes is not supported: Caracal reads etcd".to_owned());
-    }
     warnings
 }
 

@@ -4,6 +4,8 @@
 //! through [`Snapshot::apply`], so a file and a live cluster with the same content give the same plan. What
 //! only IPAM knows, which blocks a node has, comes from [`claim`].
 
+mod kept;
+
 use std::collections::BTreeMap;
 
 use caracal_bgp::config::Password;
@@ -18,6 +20,8 @@ use serde_saphyr::Spanned;
 
 use crate::SecretName;
 use crate::services::document_kind;
+
+pub use kept::WRITTEN;
 
 /// Resources of one file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

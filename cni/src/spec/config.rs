@@ -310,7 +310,7 @@ impl NetConf {
             return Err(ConfigError::Unsupported {
                 key: "datastore_type",
                 value: self.datastore_type.clone(),
-                hint: "use \"etcdv3\" and set etcd_endpoints",
+                hint: "Caracal has no client of Kubernetes' API yet: run an etcd for Calico's data, use \"etcdv3\" and name it in etcd_endpoints",
             });
         }
         if !matches!(self.device_type.as_str(), "" | "veth") {

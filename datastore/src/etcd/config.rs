@@ -7,6 +7,11 @@ use std::time::Duration;
 /// etcd's default client address, used when no endpoint is given.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
+/// How long a client waits for an etcd that does not answer, to connect and for each request: one time for every
+/// command, for the CNI plugin and for the daemon, whose tries follow one another. Long enough for a member that loses
+/// its leader (an election takes about 1 s), short enough for somebody who waits at a terminal.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Where common distributions keep the CA certificates they trust; used for `https` without a CA file.
 const SYSTEM_CA_FILES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -17,6 +22,14 @@ const SYSTEM_CA_FILES: [&str; 3] = [
 /// Why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// A kind of datastore that is not read.
+    #[error("DATASTORE_TYPE={value}: {reason}")]
+    Type {
+        /// What was given.
+        value: String,
+        /// What is wrong with it, and what to do.
+        reason: &'static str,
+    },
     /// An endpoint is not a URL of a known scheme.
     #[error(
         "etcd endpoint \"{endpoint}\": {reason}; expected http://HOST:PORT or https://HOST:PORT"
@@ -82,9 +95,9 @@ pub struct EtcdConfig {
     pub key_file: Option<PathBuf>,
     /// For etcd's own authentication.
     pub credentials: Option<Credentials>,
-    /// Limit for connecting, all endpoints together. Calico's value, 10 s.
+    /// Limit for connecting, all endpoints together: [`PATIENCE`].
     pub connect_timeout: Duration,
-    /// Limit for one request.
+    /// Limit for one request: [`PATIENCE`].
     pub request_timeout: Duration,
     /// HTTP/2 ping interval. etcd disconnects clients that ping more often than every 5 s.
     pub keep_alive_interval: Duration,
@@ -104,8 +117,8 @@ impl Default for EtcdConfig {
             cert_file: None,
             key_file: None,
             credentials: None,
-            connect_timeout: Duration::from_secs(10),
-            request_timeout: Duration::from_secs(5),
+            connect_timeout: PATIENCE,
+            request_timeout: PATIENCE,
             keep_alive_interval: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(5),
             progress_interval: Duration::from_secs(3),
@@ -124,11 +137,11 @@ impl EtcdConfig {
         }
     }
 
-    /// Reads Calico's variables from the environment: `ETCD_ENDPOINTS`, `ETCD_CA_CERT_FILE`, `ETCD_CERT_FILE`,
-    /// `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`. Empty counts as not set.
+    /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, `ETCD_ENDPOINTS`, `ETCD_CA_CERT_FILE`,
+    /// `ETCD_CERT_FILE`, `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`. Empty counts as not set.
     ///
     /// # Errors
-    /// Only half of a pair is set. The rest is checked by [`EtcdStore::new`](super::EtcdStore::new).
+    /// The datastore is none that is read here, or only half of a pair is set. The rest is checked by [`EtcdStore::new`](super::EtcdStore::new).
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -143,6 +156,16 @@ impl EtcdConfig {
                 .map(|value| value.trim().to_owned())
                 .filter(|value| !value.is_empty())
         };
+        if let Some(value) = get("DATASTORE_TYPE").filter(|value| value != "etcdv3") {
+            let reason = match value.as_str() {
+                "kubernetes" => {
+                    "Caracal has no client of Kubernetes' API yet: run an etcd for Calico's data, set \
+                     DATASTORE_TYPE=etcdv3 and name it in ETCD_ENDPOINTS"
+                }
+                _ => "not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS",
+            };
+            return Err(ConfigError::Type { value, reason });
+        }
         let mut config = Self::default();
         if let Some(list) = get("ETCD_ENDPOINTS") {
             config.endpoints = list
@@ -265,6 +288,20 @@ mod tests {
         assert!(!format!("{config:?}").contains("hunter2"));
         let unset = read(&[("ETCD_ENDPOINTS", " "), ("ETCD_CERT_FILE", "")]).unwrap();
         assert_eq!(unset, EtcdConfig::default());
+    }
+
+    #[test]
+    fn a_datastore_that_is_not_read_is_refused_with_what_to_do() {
+        assert!(read(&[("DATASTORE_TYPE", "etcdv3")]).is_ok());
+        assert!(read(&[("DATASTORE_TYPE", " ")]).is_ok());
+        let refused = |value| read(&[("DATASTORE_TYPE", value)]).unwrap_err().to_string();
+        let said = refused("kubernetes");
+        assert!(said.starts_with("DATASTORE_TYPE=kubernetes: "), "{said}");
+        assert!(said.contains("set DATASTORE_TYPE=etcdv3"), "{said}");
+        assert_eq!(
+            refused("consul"),
+            "DATASTORE_TYPE=consul: not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS"
+        );
     }
 
     #[test]

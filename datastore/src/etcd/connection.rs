@@ -40,6 +40,11 @@ impl Session {
     pub(super) fn proven(&self) {
         self.proven.store(true, Ordering::Relaxed);
     }
+
+    /// True when a call succeeded on this connection.
+    pub(super) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Default)]
@@ -86,9 +91,8 @@ impl Connection {
     /// The error for the caller. With TLS 1.3 a server refuses a client certificate after the handshake, and
     /// its reason is often lost with the connection: say what is likely.
     pub(super) fn explain(&self, failure: Failure, session: &Session) -> StoreError {
-        let suspect = failure.is_disconnect()
-            && !session.proven.load(Ordering::Relaxed)
-            && self.text.contains("https:");
+        let suspect =
+            failure.is_disconnect() && !session.is_proven() && self.text.contains("https:");
         let mut error = failure.into_store_error(&self.text);
         if let (true, StoreError::Unavailable { reason, .. }) = (suspect, &mut error) {
             reason.push_str(if self.config.cert_file.is_some() {

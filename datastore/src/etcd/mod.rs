@@ -20,7 +20,7 @@ use std::sync::Arc;
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
 use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
 
-pub use self::config::{ConfigError, Credentials, EtcdConfig};
+pub use self::config::{ConfigError, Credentials, EtcdConfig, PATIENCE};
 use self::connection::{Connection, Session};
 use self::error::Failure;
 pub use self::watch::EtcdWatch;
@@ -92,7 +92,11 @@ impl EtcdStore {
             if failure.breaks_connection() {
                 self.connection.broken(&session).await;
             }
-            if tries == 0 || !again(&failure) {
+            // A server that takes connections and says nothing, and no other to ask: another wait tells nothing new.
+            let silent = matches!(failure, Failure::Timeout(_))
+                && self.connection.endpoint_count() == 1
+                && !session.is_proven();
+            if tries == 0 || silent || !again(&failure) {
                 return Err(self.connection.explain(failure, &session));
             }
         }

@@ -25,9 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::watch::WatchOptions;
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::{EtcdConfig, EtcdStore, Store, View, WatchOptions};
 use caracal_model::Snapshot;
+use tokio::sync::watch;
 
 use crate::args::{Args, Command, TopologyCommand};
 
@@ -106,22 +106,38 @@ fn in_this_namespace(
     runtime.block_on(work)
 }
 
-/// How long reading everything may take.
-const FIRST_LIST: Duration = Duration::from_secs(15);
+/// How long reading everything may take once the datastore answers: a large one on a slow disk.
+const FIRST_LIST: Duration = Duration::from_secs(60);
+
+/// The datastore of the environment.
+fn open_store() -> anyhow::Result<EtcdStore> {
+    Ok(EtcdStore::new(EtcdConfig::from_env()?)?)
+}
+
+/// A view that holds everything. A datastore that does not answer is told with its reason, after the same time
+/// ([`caracal_datastore::PATIENCE`]) as by every other command.
+async fn first_view(store: &EtcdStore) -> anyhow::Result<watch::Receiver<View>> {
+    // The watcher tries for ever and tells nobody why.
+    store.read(&[]).await.context("check ETCD_ENDPOINTS")?;
+    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
+    let synced = async { view.wait_for(|view| view.synced).await.map(|_| ()) };
+    let synced = tokio::time::timeout(FIRST_LIST, synced).await;
+    let Ok(synced) = synced else {
+        let reason = view.borrow().freshness.reason().map(str::to_owned);
+        anyhow::bail!(
+            "the datastore answers, but reading all of it took longer than {} s: {}",
+            FIRST_LIST.as_secs(),
+            reason.unwrap_or_default()
+        )
+    };
+    synced.context("the watcher has ended")?;
+    Ok(view)
+}
 
 /// The datastore of the environment, and everything in it.
 async fn read_everything() -> anyhow::Result<(EtcdStore, Arc<Snapshot>)> {
-    let store = EtcdStore::new(EtcdConfig::from_env()?)?;
-    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
-    let synced = async {
-        view.wait_for(|view| view.synced)
-            .await
-            .map(|v| v.snapshot.clone())
-    };
-    let snapshot = tokio::time::timeout(FIRST_LIST, synced)
-        .await
-        .context("the datastore does not answer; check ETCD_ENDPOINTS")?
-        .context("the watcher has ended")?;
+    let store = open_store()?;
+    let snapshot = first_view(&store).await?.borrow().snapshot.clone();
     Ok((store, snapshot))
 }
 

@@ -113,7 +113,8 @@ fn nothing_of_a_headless_service_is_announced() {
               status: {{loadBalancer: {{ingress: [{{ip: 198.51.100.9}}]}}}}}}"
         )
     };
-    let slice = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: h, namespace: n,
+    let slice =
+        "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: h, namespace: n,
         labels: {kubernetes.io/service-name: h}}, addressType: IPv4, endpoints: [{nodeName: b}]}";
     let spec = RANGES.to_owned() + "  serviceLoadBalancerAggregation: Disabled\n";
     for field in ["clusterIP: None", "clusterIPs: [None]"] {

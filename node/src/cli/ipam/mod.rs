@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
-use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_datastore::{EtcdStore, Store};
 use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::report::Cluster;
 use caracal_ipam::step::Reading;
@@ -53,7 +53,7 @@ pub(super) fn on_store(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+        let store = super::open_store()?;
         work(store).await
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use caracal_agent::dataplane;
 use caracal_agent::forecast::Assumed;
 use caracal_agent::plan::{WantedTunnels, mtu};
-use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_datastore::Store;
 use caracal_model::resource::EncapMode;
 use caracal_model::txn::Range;
 use caracal_model::{Snapshot, keys};
@@ -29,7 +29,7 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+        let store = super::open_store()?;
         let (args, apply) = match command {
             ModeCommand::Plan { args } => (args, None),
             ModeCommand::Apply {

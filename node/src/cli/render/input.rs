@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_bgp::config::Password;
-use caracal_datastore::watch::{View, WatchOptions};
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Snapshot};
 use caracal_topologies::{SecretName, resources};
 use tokio::runtime::Runtime;
 use tokio::sync::watch::Receiver;
 
-/// How long the first list of the datastore may take.
-const FIRST_LIST: Duration = Duration::from_secs(30);
+use crate::cli::{first_view, open_store};
 
 /// What there is to render from.
 #[derive(Default)]
@@ -55,13 +53,8 @@ impl Source {
                 .enable_all()
                 .build()?;
             let view = runtime.block_on(async {
-                let store = EtcdStore::new(EtcdConfig::from_env()?)?;
-                let mut view = caracal_datastore::watch::spawn(store, WatchOptions::default());
-                tokio::time::timeout(FIRST_LIST, view.wait_for(|view| view.synced))
-                    .await
-                    .context("the datastore does not answer; check ETCD_ENDPOINTS")?
-                    .context("the watcher has ended")?;
-                anyhow::Ok(view)
+                let store = open_store()?;
+                first_view(&store).await
             })?;
             Kind::Datastore { runtime, view }
         } else {

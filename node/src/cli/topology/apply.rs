@@ -50,7 +50,12 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
     );
     let mut after = before.clone();
     let mut secrets = Secrets::new();
-    change::make(&args.change, &mut after, &mut secrets)?;
+    change::make(
+        change::Purpose::Apply,
+        &args.change,
+        &mut after,
+        &mut secrets,
+    )?;
     let refused = compare(&before, &after, &secrets, args.output.output);
     if refused != ExitCode::SUCCESS {
         return Ok(refused);

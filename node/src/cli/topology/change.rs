@@ -6,6 +6,7 @@ use caracal_model::keys::Key;
 use caracal_model::resource::{BgpConfiguration, Kind, Resource};
 use caracal_model::snapshot::Applied;
 use caracal_topologies::auto;
+use caracal_topologies::resources::WRITTEN;
 
 use super::Secrets;
 use crate::args::TopologyChangeArgs;
@@ -17,8 +18,18 @@ impl TopologyChangeArgs {
     }
 }
 
+/// What becomes of a change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It is looked at.
+    Plan,
+    /// It is written: what would not be is refused.
+    Apply,
+}
+
 /// Changes the snapshot as asked. Secrets of the files are added.
 pub(super) fn make(
+    purpose: Purpose,
     args: &TopologyChangeArgs,
     after: &mut Snapshot,
     secrets: &mut Secrets,
@@ -27,9 +38,19 @@ pub(super) fn make(
         let mut faults = Vec::new();
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let resources = caracal_topologies::resources::from_yaml(&text)
+        let mut resources = caracal_topologies::resources::from_yaml(&text)
             .with_context(|| path.display().to_string())?;
-        for problem in resources.apply(after) {
+        if purpose == Purpose::Apply {
+            let others = resources.not_written();
+            anyhow::ensure!(
+                others.is_empty(),
+                "{}: `topology apply` writes {} only; take these out, and write them with calicoctl: {}",
+                path.display(),
+                WRITTEN.map(Kind::as_str).join(", "),
+                others.join("; ")
+            );
+        }
+        for problem in [resources.keep(after), resources.apply(after)].concat() {
             faults.push(format!("{}: {}", problem.subject, problem.reason));
         }
         anyhow::ensure!(

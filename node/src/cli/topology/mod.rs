@@ -36,7 +36,12 @@ pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     let before = Source::open(&args.input, None, &no_blocks)?.read()?;
     let mut after = before.snapshot.clone();
     let mut secrets = before.secrets;
-    change::make(&args.change, &mut after, &mut secrets)?;
+    change::make(
+        change::Purpose::Plan,
+        &args.change,
+        &mut after,
+        &mut secrets,
+    )?;
     Ok(compare(
         &before.snapshot,
         &after,
