@@ -26,7 +26,7 @@ pub use message::{
     statistics, termination,
 };
 
-use crate::fsm::{Conn, Down};
+use crate::fsm::Down;
 use crate::types::{Asn, RouterId};
 use crate::wire::format::Format;
 use crate::wire::notification::Notification;
@@ -121,9 +121,7 @@ impl PeerDown {
             (_, Some(notification)) => Self::LocalNotification(notification.clone()),
             (Down::Notified(notification), None) => Self::RemoteNotification(notification.clone()),
             (Down::Closed(_), None) => Self::Remote,
-            (Down::Replaced | Down::Collision(Conn::In | Conn::Out), None) => {
-                Self::Local(event::COLLISION_DUMP)
-            }
+            (Down::Replaced | Down::Collision(_), None) => Self::Local(event::COLLISION_DUMP),
             (Down::Restarting | Down::Stopped(_) | Down::Bfd { .. }, None) => {
                 Self::Local(event::AUTOMATIC_STOP)
             }

@@ -1,7 +1,8 @@
 //! The finite state machine of a peer (RFC 4271 §8), without clock and socket.
 //!
 //! One [`Peer`] per configured peer. It holds up to two connections, one that we dialled and one that the peer
-//! did, until collision detection leaves one. The caller feeds [`Input`]s, drains [`Peer::poll`], and sleeps
+//! did, until collision detection leaves one; a further one of the peer waits beside an established session until
+//! its OPEN has come. The caller feeds [`Input`]s, drains [`Peer::poll`], and sleeps
 //! until [`Peer::next_timeout`]; deadlines live inside, so no timer can be forgotten.
 //!
 //! It must never read a clock, draw a random number (jitter comes from a seed), or look into routes.
@@ -38,22 +39,28 @@ use crate::wire::error::{AttrFault, DecodeError};
 use crate::wire::notification::{CeaseSubcode, Notification};
 use crate::wire::update::Update;
 
-/// One of the at most two connections of a peer.
+/// One of the connections of a peer: at most two, and one more beside an established session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Conn {
     /// We dialled.
     Out,
     /// The peer dialled.
     In,
+    /// The peer dialled once more while a session runs on [`Conn::In`]. It becomes `In` when its OPEN is good, or
+    /// when the session ends (RFC 4724 §5).
+    Pending,
 }
 
 impl Conn {
-    /// The other one.
+    /// Every one. `Pending` comes first: what ends all of them must not promote it on the way.
+    pub const ALL: [Self; 3] = [Self::Pending, Self::Out, Self::In];
+
+    /// The one that was dialled from the other end.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
             Self::Out => Self::In,
-            Self::In => Self::Out,
+            Self::In | Self::Pending => Self::Out,
         }
     }
 }
@@ -63,6 +70,7 @@ impl fmt::Display for Conn {
         f.pad(match self {
             Self::Out => "outgoing",
             Self::In => "incoming",
+            Self::Pending => "second incoming",
         })
     }
 }
@@ -188,8 +196,10 @@ pub enum Output {
     /// Dial the peer; answer with [`Input::Connected`] or [`Input::ConnectFailed`]. A second `Connect`
     /// never comes before that or [`Output::Close`].
     Connect,
-    /// The connection that the peer opened is now [`Conn::In`]; an earlier one has been closed before.
-    Adopt,
+    /// The connection that the peer opened is now this one; an earlier one has been closed before.
+    Adopt(Conn),
+    /// [`Conn::Pending`] is now [`Conn::In`]; an earlier one has been closed before.
+    Promote,
     /// Write these octets to the connection that the peer opened, then close it.
     Refuse(Bytes),
     /// Write these octets.

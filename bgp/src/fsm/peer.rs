@@ -36,6 +36,8 @@ pub struct Peer {
     enabled: bool,
     pub(super) out: Option<Connection>,
     pub(super) inc: Option<Connection>,
+    /// A further connection of the peer, beside a session on `inc`.
+    pending: Option<Connection>,
     /// ConnectRetryTimer: when to dial again.
     connect_retry: Option<Instant>,
     /// IdleHoldTimer: until then connections are neither made nor accepted.
@@ -61,6 +63,7 @@ impl Peer {
             enabled: false,
             out: None,
             inc: None,
+            pending: None,
             connect_retry: None,
             idle_hold: None,
             backoff: Backoff::new(seed),
@@ -75,11 +78,7 @@ impl Peer {
     /// The state of the peer as a whole: that of the connection that has come furthest.
     #[must_use]
     pub fn state(&self) -> SessionState {
-        let furthest = [&self.out, &self.inc]
-            .into_iter()
-            .flatten()
-            .map(Connection::state)
-            .max();
+        let furthest = self.connections().map(Connection::state).max();
         match furthest {
             Some(state) => state,
             None if !self.enabled || self.idle_hold.is_some() => SessionState::Idle,
@@ -167,9 +166,8 @@ impl Peer {
     /// When to call [`Peer::handle_timeout`] at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let connections = [&self.out, &self.inc].into_iter().flatten();
         let timers = [self.idle_hold, self.connect_retry].into_iter().flatten();
-        connections
+        self.connections()
             .filter_map(Connection::next_timeout)
             .chain(timers)
             .min()
@@ -177,7 +175,7 @@ impl Peer {
 
     /// Does what is due. Calling it early or twice is harmless.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for conn in [Conn::Out, Conn::In] {
+        for conn in Conn::ALL {
             self.connection_timeout(now, conn);
         }
         if self.idle_hold.is_some_and(|due| due <= now) {
@@ -224,7 +222,12 @@ impl Peer {
         match conn {
             Conn::Out => self.out.as_ref(),
             Conn::In => self.inc.as_ref(),
+            Conn::Pending => self.pending.as_ref(),
         }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = &Connection> {
+        [&self.out, &self.inc, &self.pending].into_iter().flatten()
     }
 
     /// True when TCP is up.
@@ -237,6 +240,7 @@ impl Peer {
         match conn {
             Conn::Out => &mut self.out,
             Conn::In => &mut self.inc,
+            Conn::Pending => &mut self.pending,
         }
     }
 
@@ -287,26 +291,23 @@ impl Peer {
             self.outputs.push_back(Output::Refuse(encoded(&reject)));
             return;
         }
-        match self.inc.as_ref().map(Connection::state) {
-            None => {}
-            Some(SessionState::Established) if self.peer_may_restart(Conn::In) => {
-                // RFC 4724 §5: a peer that dials twice has lost the first session.
-                self.end(now, Conn::In, Down::Replaced, None);
-            }
+        let conn = match self.inc.as_ref().map(Connection::state) {
+            None => Conn::In,
+            // RFC 4724 §5: a peer that dials twice may have lost the first session. Its OPEN says whether it is the peer.
+            Some(SessionState::Established) if self.peer_may_restart(Conn::In) => Conn::Pending,
             Some(SessionState::Established) => {
                 let cease = Notification::cease(CeaseSubcode::CollisionResolution);
                 self.outputs.push_back(Output::Refuse(encoded(&cease)));
                 self.send_keepalive(now, Conn::In);
                 return;
             }
-            Some(_) => {
-                // The peer has given up the earlier one, else it would not dial again.
-                let cease = Notification::cease(CeaseSubcode::CollisionResolution);
-                self.end(now, Conn::In, Down::Collision(Conn::In), Some(cease));
-            }
-        }
-        self.outputs.push_back(Output::Adopt);
-        self.open(now, Conn::In, ends);
+            Some(_) => Conn::In,
+        };
+        // The peer has given up the earlier one, else it would not dial again.
+        let cease = Notification::cease(CeaseSubcode::CollisionResolution);
+        self.end(now, conn, Down::Collision(conn), Some(cease));
+        self.outputs.push_back(Output::Adopt(conn));
+        self.open(now, conn, ends);
     }
 
     /// True when graceful restart was negotiated on an established connection.
@@ -373,7 +374,7 @@ impl Peer {
             Stop::Restart => Down::Restarting,
             Stop::Cease(_, text) => Down::Stopped(text.clone()),
         });
-        for conn in [Conn::Out, Conn::In] {
+        for conn in Conn::ALL {
             let restart = self
                 .connection(conn)
                 .and_then(Connection::negotiated)
@@ -444,7 +445,9 @@ impl Peer {
         let cease = if hard { cease.hard_reset() } else { cease };
         self.limited = restart.is_none();
         self.enabled = restart.is_some();
-        self.end(now, conn, Down::PrefixLimit { family, max }, Some(cease));
+        let down = Down::PrefixLimit { family, max };
+        self.end(now, Conn::Pending, down.clone(), Some(cease.clone()));
+        self.end(now, conn, down, Some(cease));
         self.connect_retry = None;
         self.idle_hold = restart.map(|pause| now + pause);
     }
@@ -491,7 +494,10 @@ impl Peer {
                 graceful,
             });
         }
-        if self.connection(conn.other()).is_some() {
+        if conn == Conn::In {
+            self.promote(now);
+        }
+        if self.connections().next().is_some() {
             return;
         }
         // One attempt without; when that fails too, the next one has them again.
@@ -508,6 +514,15 @@ impl Peer {
             }
         }
         self.reason = Some(down);
+    }
+
+    /// The session beside the pending connection is over: the peer goes on there.
+    fn promote(&mut self, now: Instant) {
+        if let Some(mut pending) = self.pending.take() {
+            pending.hold = Some(now + OPEN_HOLD);
+            self.inc = Some(pending);
+            self.outputs.push_back(Output::Promote);
+        }
     }
 
     /// Puts out the state when it changed or there is news about it.

@@ -109,6 +109,14 @@ impl Peer {
             Ok(negotiated) => negotiated,
             Err((down, answer)) => return self.end(now, conn, down, Some(answer)),
         };
+        let conn = if conn == Conn::Pending {
+            if !self.replaces(now, open) {
+                return;
+            }
+            Conn::In
+        } else {
+            conn
+        };
         if !self.wins(now, conn, open) {
             return;
         }
@@ -125,6 +133,31 @@ impl Peer {
         connection.opens.received = octets.freeze();
         connection.hold = (!hold.is_zero()).then(|| now + hold);
         self.send_keepalive(now, conn);
+    }
+
+    /// The OPEN on the pending connection is good: the peer has lost the session that it had before, and goes on here as
+    /// [`Conn::In`] (RFC 4724 §5). False when this is not the speaker of that session.
+    fn replaces(&mut self, now: Instant, open: &Open) -> bool {
+        if self.is_the_same(Conn::In, open) {
+            self.end(now, Conn::In, Down::Replaced, None);
+            return true;
+        }
+        self.keep_established(now, Conn::In, Conn::Pending);
+        false
+    }
+
+    /// True when the identifier is that of the session.
+    fn is_the_same(&self, session: Conn, open: &Open) -> bool {
+        self.connection(session)
+            .and_then(Connection::negotiated)
+            .is_some_and(|negotiated| negotiated.remote_router_id == open.router_id)
+    }
+
+    /// RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds out.
+    fn keep_established(&mut self, now: Instant, session: Conn, other: Conn) {
+        let cease = Notification::cease(CeaseSubcode::CollisionResolution);
+        self.end(now, other, Down::Collision(other), Some(cease));
+        self.send_keepalive(now, session);
     }
 
     /// Collision detection. True when `conn` goes on; the loser is closed.
@@ -162,15 +195,15 @@ impl Peer {
                 self.end(now, other, Down::Collision(other), cease);
                 true
             }
-            SessionState::Established if !young && self.peer_may_restart(other) => {
+            SessionState::Established
+                if !young && self.peer_may_restart(other) && self.is_the_same(other, open) =>
+            {
                 // RFC 4724 §5: the peer has lost the old session.
                 self.end(now, other, Down::Replaced, None);
                 true
             }
             SessionState::Established => {
-                // RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds out.
-                self.end(now, conn, Down::Collision(conn), cease);
-                self.send_keepalive(now, other);
+                self.keep_established(now, other, conn);
                 false
             }
         }

@@ -32,7 +32,7 @@ fn address(node: u8) -> IpAddr {
 fn ends(conn: Conn) -> Ends {
     let (local, remote) = match conn {
         Conn::Out => (40000, 179),
-        Conn::In => (179, 40000),
+        Conn::In | Conn::Pending => (179, 40000),
     };
     Ends {
         local: SocketAddr::new(address(US), local),
@@ -132,7 +132,7 @@ impl Bench {
     fn establish(&mut self, conn: Conn, open: Open) {
         match conn {
             Conn::Out => self.feed(Input::Connected(ends(conn))),
-            Conn::In => self.feed(Input::Incoming(ends(conn))),
+            Conn::In | Conn::Pending => self.feed(Input::Incoming(ends(conn))),
         };
         self.receive(conn, Message::Open(open));
         self.receive(conn, Message::Keepalive);
@@ -160,10 +160,12 @@ fn describe(output: &Output) -> String {
     let conn = |conn: &Conn| match conn {
         Conn::Out => "out",
         Conn::In => "in",
+        Conn::Pending => "pending",
     };
     match output {
         Output::Connect => "connect".to_owned(),
-        Output::Adopt => "adopt".to_owned(),
+        Output::Adopt(c) => format!("adopt {}", conn(c)),
+        Output::Promote => "promote".to_owned(),
         Output::Refuse(octets) => format!("refuse {}", message_words(octets)),
         Output::Send(c, octets) => format!("{} {}", conn(c), message_words(octets)),
         Output::Close(c) => format!("close {}", conn(c)),

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinSet};
 use tracing::{debug, info, warn};
 
+use super::admission::{Admission, PeerAdmission};
 use super::feed::OutFeed;
 use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
@@ -63,6 +64,8 @@ struct Peer {
     since: SystemTime,
     reason: Option<String>,
     established_count: u64,
+    /// Its connections that are no session.
+    admission: PeerAdmission,
 }
 
 impl Peer {
@@ -76,6 +79,7 @@ impl Peer {
             since: SystemTime::now(),
             reason: None,
             established_count: 0,
+            admission: PeerAdmission::new(),
         }
     }
 
@@ -123,6 +127,7 @@ pub(super) struct Core {
     /// Some: no session is to run, and this text was given to the peers' operators.
     disabled: Option<String>,
     listening: Listening,
+    admission: Admission,
     liveness: Liveness,
     stations: Stations,
     starts: Tasks,
@@ -169,6 +174,7 @@ impl Core {
             undecided: false,
             disabled: None,
             listening: Listening::new(),
+            admission: Admission::new(),
             liveness: Liveness::default(),
             stations: Stations::new(),
             starts,

@@ -41,9 +41,12 @@ impl Decoder for Framing {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use bytes::BufMut;
+
     use super::*;
     use crate::wire::encode_keepalive;
-    use crate::wire::format::MAX_MESSAGE;
+    use crate::wire::format::{MAX_EXTENDED_MESSAGE, MAX_MESSAGE};
+    use crate::wire::header::Kind;
 
     #[test]
     fn messages_are_cut_whatever_the_pieces_they_come_in() {
@@ -80,5 +83,45 @@ mod tests {
                 ..
             }))
         ));
+    }
+
+    /// A header whose length its type cannot have is refused while nothing of what it claims is there.
+    #[test]
+    fn rfc4271_6_1_lengths_are_judged_as_soon_as_the_header_is_there() {
+        let keepalive = Kind::Keepalive.octet();
+        let (open, update) = (Kind::Open.octet(), Kind::Update.octet());
+        let cases = [
+            (keepalive, 0xffff),
+            (keepalive, 20),
+            (keepalive, 18),
+            // RFC 8654 §4: OPEN stays short.
+            (open, 4097),
+            (open, 28),
+            (update, 22),
+        ];
+        for (kind, len) in cases {
+            let mut framing = Framing {
+                max: MAX_EXTENDED_MESSAGE,
+            };
+            let mut buffer = BytesMut::from(&[0xff; 16][..]);
+            buffer.put_u16(len);
+            assert!(matches!(framing.decode(&mut buffer), Ok(None)), "no type");
+            buffer.put_u8(kind);
+            let Err(FramingError::Header(error)) = framing.decode(&mut buffer) else {
+                panic!("type {kind} of {len} octets is waited for");
+            };
+            assert_eq!(error, HeaderError::Length { kind, len });
+            let answer = error.notification();
+            assert_eq!(answer.code.octets(), (1, 2));
+            assert_eq!(answer.data[..], len.to_be_bytes());
+        }
+        let mut framing = Framing { max: MAX_MESSAGE };
+        let mut unknown = BytesMut::from(&[0xff; 16][..]);
+        unknown.put_u16(4096);
+        unknown.put_u8(77);
+        let Err(FramingError::Header(error)) = framing.decode(&mut unknown) else {
+            panic!("a message of no type is waited for");
+        };
+        assert_eq!(error, HeaderError::Type(77));
     }
 }

@@ -9,6 +9,7 @@ use caracal_model::net::{Family, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
+use super::admission::Ticket;
 use super::feed::OutFeed;
 use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{Listen, Password, PeerConfig};
@@ -154,6 +155,8 @@ pub enum ToSession {
         stream: TcpStream,
         /// The peer's end.
         remote: SocketAddr,
+        /// Where connections are bounded.
+        ticket: Option<Ticket>,
     },
     /// Ask the peer for everything of a family again (RFC 2918).
     AskRefresh(Family),

@@ -8,6 +8,7 @@
 //! | listener, one for each address to listen on | the listening socket | connections | the core |
 //! | station, one for each monitoring station | its connection | the core | the station |
 
+pub mod admission;
 pub mod bfd;
 mod core;
 pub mod feed;

@@ -1,9 +1,10 @@
-//! The session task: owns one state machine, its at most two connections and their buffers.
+//! The session task: owns one state machine, its at most three connections and their buffers.
 //!
 //! It waits for whatever comes first: octets, room to write, the core's channel, the feed, a command, the
 //! next deadline. Towards the core it blocks by not reading on; timers and keepalives go on meanwhile. What
 //! a message means is decided in [`crate::fsm`] and [`crate::wire`], not here.
 
+mod info;
 mod link;
 mod outgoing;
 mod waits;
@@ -21,16 +22,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info_span, warn};
 
+use super::admission::Ticket;
 use super::message::{SessionStart, Shutdown, ToCore, ToSession};
-use super::{link_local, socket};
-use crate::bmp::{MonitoredSession, PeerDown};
+use super::socket;
+use crate::bmp::PeerDown;
 use crate::config::PeerConfig;
-use crate::fsm::{Conn, ConnectFailure, Input, Negotiated, Output, Peer, Settings, Stop, Up};
-use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
+use crate::fsm::{Conn, Input, Output, Peer, Settings, Stop};
 use crate::types::{PeerName, SessionState};
-use crate::wire::capability::LongLivedFamily;
 use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
+use info::{connect_failure, monitored_session, session_info};
 pub(super) use link::turn_away;
 use link::{Link, Read};
 use outgoing::Outgoing;
@@ -71,6 +72,8 @@ enum Event {
     Core(bool),
     /// The feed has something.
     Feed,
+    /// A closed connection has had its last octets; what it held is free again.
+    Closed,
 }
 
 struct Session {
@@ -82,6 +85,8 @@ struct Session {
     dial: Option<Dial>,
     out: Option<Link>,
     inc: Option<Link>,
+    /// A further one of the peer, beside a session on `inc`.
+    pending: Option<Link>,
     /// A connection that the machine has not yet adopted or refused.
     offered: Option<Link>,
     outgoing: Option<Outgoing>,
@@ -125,6 +130,7 @@ impl Session {
             dial: None,
             out: None,
             inc: None,
+            pending: None,
             offered: None,
             outgoing: None,
             queue: VecDeque::new(),
@@ -156,7 +162,7 @@ impl Session {
                     }
                 }
                 Event::Core(true) => self.unblocked(),
-                Event::Feed => {}
+                Event::Feed | Event::Closed => {}
             }
         }
         while self.closing.join_next().await.is_some() {}
@@ -172,6 +178,8 @@ impl Session {
             dial,
             out,
             inc,
+            pending,
+            closing,
             outgoing,
             queue,
             stopping,
@@ -181,7 +189,7 @@ impl Session {
         let outgoing = outgoing
             .as_ref()
             .filter(|outgoing| link(out, inc, outgoing.conn).is_some_and(Link::has_room));
-        let (out, inc) = (out.as_ref(), inc.as_ref());
+        let (out, inc, pending) = (out.as_ref(), inc.as_ref(), pending.as_ref());
         tokio::select! {
             biased;
             () = alarm.ring() => Event::Timeout,
@@ -202,15 +210,18 @@ impl Session {
             () = core.closed(), if stopping.is_some() && queue.is_empty() => Event::Core(false),
             () = writable(out) => Event::Writable(Conn::Out),
             () = writable(inc) => Event::Writable(Conn::In),
+            () = writable(pending) => Event::Writable(Conn::Pending),
             () = readable(out), if reading => Event::Readable(Conn::Out),
             () = readable(inc), if reading => Event::Readable(Conn::In),
+            () = readable(pending), if reading => Event::Readable(Conn::Pending),
+            Some(_) = closing.join_next() => Event::Closed,
             () = ready(outgoing) => Event::Feed,
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let send_hold = self.send_hold();
-        let stalls = [&self.out, &self.inc]
+        let stalls = [&self.out, &self.inc, &self.pending]
             .into_iter()
             .flatten()
             .filter_map(Link::stalled);
@@ -234,6 +245,7 @@ impl Session {
         match conn {
             Conn::Out => &mut self.out,
             Conn::In => &mut self.inc,
+            Conn::Pending => &mut self.pending,
         }
     }
 
@@ -248,7 +260,7 @@ impl Session {
             self.carry_out(output);
         }
         let now = now();
-        for conn in [Conn::Out, Conn::In] {
+        for conn in Conn::ALL {
             if let Some(link) = self.link_mut(conn)
                 && link.wants_write()
             {
@@ -261,7 +273,8 @@ impl Session {
         let peer = self.name.clone();
         match output {
             Output::Connect => self.dial(),
-            Output::Adopt => self.inc = self.offered.take(),
+            Output::Adopt(conn) => *self.slot(conn) = self.offered.take(),
+            Output::Promote => self.inc = self.pending.take(),
             Output::Refuse(octets) => {
                 if let Some(mut link) = self.offered.take() {
                     link.outbox().extend_from_slice(&octets);
@@ -289,6 +302,9 @@ impl Session {
             }
             Output::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
+                if let Some(link) = self.link_mut(conn) {
+                    link.ticket = None;
+                }
                 let feed = outgoing.feed.clone();
                 let monitored = Box::new(monitored_session(&up));
                 self.outgoing = Some(outgoing);
@@ -389,7 +405,7 @@ impl Session {
     }
 
     /// A connection from the peer.
-    fn offer(&mut self, stream: TcpStream) {
+    fn offer(&mut self, stream: TcpStream, ticket: Option<Ticket>) {
         let config = &self.settings.peer;
         let checked =
             socket::apply(&stream, config).and_then(|()| socket::check_distance(&stream, config));
@@ -397,7 +413,8 @@ impl Session {
             warn!(%error, "connection from the peer is closed");
             return;
         }
-        let link = Link::new(stream);
+        let mut link = Link::new(stream);
+        link.ticket = ticket;
         let Ok(ends) = link.ends() else {
             // It has gone already.
             return;
@@ -418,6 +435,14 @@ impl Session {
 
     /// Decodes what has been read, as far as the core keeps up.
     fn understand(&mut self, conn: Conn) {
+        self.understand_on(conn);
+        if conn == Conn::Pending && self.pending.is_none() {
+            // Its OPEN may have made it the incoming connection, and what follows the OPEN has been read already.
+            self.understand_on(Conn::In);
+        }
+    }
+
+    fn understand_on(&mut self, conn: Conn) {
         while self.queue.len() < QUEUE {
             let format = self.peer.format(conn);
             let Some(link) = self.link_mut(conn) else {
@@ -447,7 +472,7 @@ impl Session {
                 break;
             }
         }
-        for conn in [Conn::Out, Conn::In] {
+        for conn in Conn::ALL {
             self.understand(conn);
         }
     }
@@ -455,7 +480,7 @@ impl Session {
     fn timeout(&mut self) {
         let now = now();
         let limit = self.send_hold();
-        for conn in [Conn::Out, Conn::In] {
+        for conn in Conn::ALL {
             let Some(link) = self.link_mut(conn) else {
                 continue;
             };
@@ -478,7 +503,7 @@ impl Session {
     fn control(&mut self, message: ToSession) {
         match message {
             ToSession::Config(config) => self.configure(*config),
-            ToSession::Stream { stream, .. } => self.offer(stream),
+            ToSession::Stream { stream, ticket, .. } => self.offer(stream, ticket),
             ToSession::BfdDown { graceful } => self.feed(Input::BfdDown { graceful }),
             ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
             ToSession::PrefixLimit {
@@ -507,7 +532,7 @@ impl Session {
         let rekey = config.password != self.settings.peer.password;
         self.settings.peer = config;
         let config = &self.settings.peer;
-        for link in [&self.out, &self.inc].into_iter().flatten() {
+        for link in [&self.out, &self.inc, &self.pending].into_iter().flatten() {
             let keyed = if rekey {
                 socket::set_md5(
                     &link.stream,
@@ -531,7 +556,8 @@ impl Session {
         };
         let link = match outgoing.conn {
             Conn::Out => &mut self.out,
-            Conn::In => &mut self.inc,
+            // Routes go where the session is established, and that is never the pending connection.
+            Conn::In | Conn::Pending => &mut self.inc,
         };
         let Some(link) = link else {
             return;
@@ -573,69 +599,6 @@ impl Session {
 const fn link<'a>(out: &'a Option<Link>, inc: &'a Option<Link>, conn: Conn) -> Option<&'a Link> {
     match conn {
         Conn::Out => out.as_ref(),
-        Conn::In => inc.as_ref(),
-    }
-}
-
-fn connect_failure(peer: &PeerConfig, error: &io::Error) -> ConnectFailure {
-    ConnectFailure {
-        remote: (peer.address, peer.port).into(),
-        cause: error.kind(),
-        text: error.to_string(),
-    }
-}
-
-fn session_options(negotiated: &Negotiated) -> SessionOptions {
-    let entry = |entry: &LongLivedFamily| {
-        Some(LongLivedRestart {
-            family: entry.family.family()?,
-            forwarding: entry.forwarding,
-            time: Duration::from_secs(entry.stale_time.into()),
-        })
-    };
-    SessionOptions {
-        enhanced_refresh: negotiated.enhanced_refresh,
-        extended_next_hop: negotiated.format.extended_next_hop,
-        path_ids_out: negotiated.format.path_ids_out.iter().collect(),
-        long_lived: negotiated
-            .long_lived
-            .as_ref()
-            .map(|list| list.iter().filter_map(entry).collect()),
-        link_local: None,
-    }
-}
-
-/// What monitoring stations need to know of the session.
-fn monitored_session(up: &Up) -> MonitoredSession {
-    MonitoredSession {
-        local: up.ends.local,
-        remote: up.ends.remote,
-        asn: up.negotiated.remote_as,
-        router_id: up.negotiated.remote_router_id,
-        format: up.negotiated.format,
-        opens: up.opens.clone(),
-    }
-}
-
-/// What the table needs to know of the session.
-fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
-    let Up {
-        negotiated, ends, ..
-    } = up;
-    SessionInfo {
-        families: negotiated.families().iter().collect(),
-        router_id: negotiated.remote_router_id,
-        local_address: ends.local.ip().to_canonical(),
-        remote_address: ends.remote.ip().to_canonical(),
-        capabilities: negotiated.in_use(),
-        options: SessionOptions {
-            link_local: link_local::towards(peer, ends),
-            ..session_options(&negotiated)
-        },
-        graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
-            restarting: restart.restarting,
-            time: restart.time,
-            families: restart.families,
-        }),
+        Conn::In | Conn::Pending => inc.as_ref(),
     }
 }

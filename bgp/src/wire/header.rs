@@ -79,10 +79,11 @@ impl Kind {
     }
 }
 
-/// The length of the message that starts `buffer`; `None` until its header is there.
+/// The length of the message that starts `buffer`; `None` until its header is there. The header is judged as a whole
+/// (RFC 4271 §6.1): a length that its type cannot have must not make us wait for what follows.
 ///
 /// # Errors
-/// [`HeaderError`] when the marker is wrong or the length is below 19 or above `max`.
+/// [`HeaderError`] when the marker is wrong, the type is unknown, or the length is none of its type, or above `max`.
 pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError> {
     let Some(header) = buffer.first_chunk::<HEADER_LEN>() else {
         return Ok(None);
@@ -92,7 +93,13 @@ pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError
         return Err(HeaderError::Marker);
     }
     let len = u16::from_be_bytes([*high, *low]);
-    if usize::from(len) < HEADER_LEN || usize::from(len) > max {
+    let (least, most) = match Kind::from_octet(*kind) {
+        Some(kind) => kind.lengths(max),
+        // The length is judged first, for it says where the next message starts.
+        None if (HEADER_LEN..=max).contains(&len.into()) => return Err(HeaderError::Type(*kind)),
+        None => (HEADER_LEN, max),
+    };
+    if usize::from(len) < least || usize::from(len) > most {
         return Err(HeaderError::Length { kind: *kind, len });
     }
     Ok(Some(usize::from(len)))
@@ -107,18 +114,11 @@ pub(super) fn split<'a>(
     let (header, body) = message
         .split_first_chunk::<HEADER_LEN>()
         .ok_or(HeaderError::Cut { len: message.len() })?;
-    let [.., high, low, octet] = header;
+    let [.., octet] = header;
     if len != Some(message.len()) {
         return Err(HeaderError::Cut { len: message.len() });
     }
     let kind = Kind::from_octet(*octet).ok_or(HeaderError::Type(*octet))?;
-    let (min, max) = kind.lengths(format.max_receive());
-    if message.len() < min || message.len() > max {
-        return Err(HeaderError::Length {
-            kind: *octet,
-            len: u16::from_be_bytes([*high, *low]),
-        });
-    }
     Ok((kind, body))
 }
 

@@ -219,6 +219,13 @@ fn check(parsed: &mut Parsed<'_>, prefixes: &Prefixes) -> Result<(), UpdateError
     if !prefixes.classic.is_empty() && !parsed.has(attr::NEXT_HOP) {
         parsed.fault(attr::NEXT_HOP, Fault::Missing, Verdict::TreatAsWithdraw);
     }
+    // RFC 4760 §3: where all prefixes are in MP_REACH_NLRI, NEXT_HOP is ignored, right or wrong.
+    if prefixes.classic.is_empty() && parsed.reach.is_some() {
+        let next_hop = parsed.faults.iter_mut();
+        for fault in next_hop.filter(|fault| fault.code == Some(attr::NEXT_HOP)) {
+            fault.verdict = Verdict::AttributeDiscard;
+        }
+    }
     let severe = parsed
         .faults
         .iter()

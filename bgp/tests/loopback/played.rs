@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use caracal_bgp::attrs::PathAttrs;
 use caracal_bgp::config::PeerConfig;
 use caracal_bgp::speaker::feed::OutFeed;
@@ -90,6 +90,25 @@ impl Stage {
         let mut peer = self.accept().await;
         peer.open(hold_time).await;
         peer
+    }
+
+    /// A connection of the peer, as the listener hands it over, and the address that it comes from.
+    async fn dial_in(&self) -> (Played, SocketAddr) {
+        let dialled = TcpStream::connect(self.listener.local_addr().unwrap());
+        let (ours, accepted) = tokio::join!(dialled, self.listener.accept());
+        let (stream, remote) = accepted.unwrap();
+        let ticket = None;
+        let stream = ToSession::Stream {
+            stream,
+            remote,
+            ticket,
+        };
+        self.control.send(stream).await.unwrap();
+        let played = Played {
+            stream: ours.unwrap(),
+            read: BytesMut::new(),
+        };
+        (played, remote)
     }
 
     async fn accept(&self) -> Played {
@@ -511,6 +530,58 @@ async fn what_was_said_before_the_end_counts() {
         matches!(end, ToCore::Down { graceful: true, .. }),
         "{end:?}"
     );
+}
+
+/// RFC 4724 §5: a connection from the peer's address is no restart; an OPEN on it is.
+#[tokio::test]
+async fn a_bare_connection_does_not_end_the_session() {
+    let mut stage = Stage::new(55, 64, |config| config.passive = true).await;
+    let (mut first, _) = stage.dial_in().await;
+    first.open(90).await;
+    assert!(matches!(stage.hear().await, ToCore::Up { .. }));
+    // Bare connections, one of which ends by itself and one with something that is no BGP.
+    let (bare, _) = stage.dial_in().await;
+    drop(bare);
+    let (mut http, _) = stage.dial_in().await;
+    http.send(|out| out.put_slice(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        .await;
+    assert!(matches!(http.next().await, Some(Message::Open(_))));
+    let Some(Message::Notification(answer)) = http.next().await else {
+        panic!("no NOTIFICATION")
+    };
+    assert_eq!(answer.code.octets(), (1, 1));
+    let (waiting, waiting_local) = stage.dial_in().await;
+    first.announce(&[prefix(1)]).await;
+    // The next the core hears is not the end of the session.
+    let heard = stage.hear().await;
+    assert!(matches!(heard, ToCore::Update { .. }), "{heard:?}");
+    // The peer itself, with everything in one write: the session goes over.
+    let (mut second, second_local) = stage.dial_in().await;
+    assert_ne!(waiting_local, second_local);
+    let Message::Open(mut open) = second.receive().await else {
+        panic!("no OPEN")
+    };
+    open.router_id = RouterId([10, 0, 0, 2].into());
+    second
+        .send(|out| {
+            wire::encode_open(&open, out);
+            wire::encode_keepalive(out);
+        })
+        .await;
+    assert!(matches!(
+        stage.hear().await,
+        ToCore::Down { graceful: true, .. }
+    ));
+    let ToCore::Up { monitored, .. } = stage.hear().await else {
+        panic!("not up")
+    };
+    assert_eq!(monitored.remote, second_local);
+    assert_eq!(second.receive().await, Message::Keepalive);
+    second.announce(&[prefix(2)]).await;
+    let heard = stage.hear().await;
+    assert!(matches!(heard, ToCore::Update { .. }), "{heard:?}");
+    assert_eq!(first.next().await, None);
+    drop(waiting);
 }
 
 /// The speaker is gone, as after a crash: the connection ends without a word.

@@ -24,6 +24,8 @@ struct Link {
     wire: [VecDeque<Option<Bytes>>; 2],
     /// The acceptor knows of it.
     accepted: bool,
+    /// The acceptor has it beside an established session.
+    pending: bool,
     /// The dialler knows that it is up.
     connected: bool,
 }
@@ -47,6 +49,8 @@ struct Pair {
 fn conn(link: &Link, node: usize) -> Conn {
     if link.dialler == node {
         Conn::Out
+    } else if link.pending {
+        Conn::Pending
     } else {
         Conn::In
     }
@@ -95,9 +99,20 @@ impl Pair {
                     open: [node == 0, node == 1],
                     wire: Default::default(),
                     accepted: false,
+                    pending: false,
                     connected: false,
                 }),
-                Output::Adopt => self.links[incoming.unwrap()].accepted = true,
+                Output::Adopt(which) => {
+                    let link = &mut self.links[incoming.unwrap()];
+                    link.accepted = true;
+                    link.pending = which == Conn::Pending;
+                }
+                Output::Promote => {
+                    let link = self
+                        .find(node, Conn::Pending)
+                        .expect("promotes what it has");
+                    self.links[link].pending = false;
+                }
                 Output::Refuse(octets) => {
                     let link = &mut self.links[incoming.unwrap()];
                     link.wire[1 - node].extend([Some(octets), None]);

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::capability::{AfiSafi, Capability, GracefulRestartCapability};
+use crate::wire::error::{DecodeError, HeaderError};
 use crate::wire::format::Format;
 use crate::wire::header::Kind;
 use crate::wire::notification::{CeaseSubcode, Code, Notification, OpenSubcode};
@@ -522,7 +523,7 @@ fn rfc4271_6_8_an_established_session_wins_and_is_probed() {
     bench.pass(20 * SECOND);
     assert_eq!(
         bench.feed(Input::Incoming(ends(Conn::In))),
-        ["adopt", "in OPEN"]
+        ["adopt in", "in OPEN"]
     );
     assert_eq!(
         bench.receive(Conn::In, Message::Open(their_plain_open())),
@@ -572,7 +573,7 @@ fn a_peer_that_dials_again_gives_up_its_earlier_attempt() {
         [
             "in 6/7",
             "close in",
-            "adopt",
+            "adopt in",
             "in OPEN",
             "=OpenSent collision"
         ]
@@ -596,17 +597,160 @@ fn rfc4724_5_a_new_connection_replaces_the_established_one() {
         ]
     );
     bench.receive(Conn::In, Message::Keepalive);
-    // Again, now over a session that the peer had dialled itself.
+    // Again, now over a session that the peer had dialled itself: that one goes on until the OPEN is here.
     assert_eq!(
         bench.feed(Input::Incoming(ends(Conn::In))),
+        ["adopt pending", "pending OPEN"]
+    );
+    assert_eq!(bench.peer.state(), SessionState::Established);
+    assert_eq!(
+        bench.receive(Conn::Pending, Message::Open(their_open())),
         [
             "close in",
             "down gracefully replaced",
-            "adopt",
-            "in OPEN",
-            "=OpenSent replaced"
+            "promote",
+            "in KEEPALIVE",
+            "=OpenConfirm"
         ]
     );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Keepalive),
+        ["up in", "=Established"]
+    );
+}
+
+/// A session that the peer dialled, 20 s old, and another connection from its address.
+fn with_pending() -> Bench {
+    let mut bench = Bench::started(settings(US, THEM));
+    bench.establish(Conn::In, their_open());
+    bench.pass(20 * SECOND);
+    assert_eq!(
+        bench.feed(Input::Incoming(ends(Conn::In))),
+        ["adopt pending", "pending OPEN"]
+    );
+    bench
+}
+
+/// The session on the incoming connection goes on as if nothing had been.
+fn unharmed(bench: &mut Bench) {
+    assert_eq!(bench.peer.state(), SessionState::Established);
+    assert_eq!(bench.peer.established().unwrap().0, Conn::In);
+    for _ in 0..10 {
+        let seen = bench.pass(20 * SECOND);
+        assert!(seen.iter().all(|o| o == "in KEEPALIVE"), "{seen:?}");
+        assert_eq!(bench.receive(Conn::In, Message::Keepalive), [""; 0]);
+    }
+}
+
+#[test]
+fn rfc4724_5_a_bare_connection_ends_no_session() {
+    let mut bench = with_pending();
+    assert_eq!(bench.pass(5 * SECOND), ["pending 6/7", "close pending"]);
+    unharmed(&mut bench);
+    let mut bench = with_pending();
+    assert_eq!(bench.feed(Input::Closed(Conn::Pending, None)), [""; 0]);
+    unharmed(&mut bench);
+    // One at a time: a later one takes the place of the earlier one.
+    let mut bench = with_pending();
+    for _ in 0..3 {
+        assert_eq!(
+            bench.feed(Input::Incoming(ends(Conn::In))),
+            [
+                "pending 6/7",
+                "close pending",
+                "adopt pending",
+                "pending OPEN"
+            ]
+        );
+    }
+    assert_eq!(bench.pass(5 * SECOND), ["pending 6/7", "close pending"]);
+    unharmed(&mut bench);
+}
+
+#[test]
+fn rfc4724_5_a_connection_with_a_bad_open_ends_no_session() {
+    let wrong_as = Open {
+        asn: Asn(1),
+        ..their_open()
+    };
+    let wrong_id = Open {
+        router_id: RouterId([10, 0, 0, 77].into()),
+        ..their_open()
+    };
+    for (open, answer) in [(wrong_as, "2/2"), (wrong_id, "6/7")] {
+        let mut bench = with_pending();
+        let mut seen = vec![format!("pending {answer}"), "close pending".to_owned()];
+        if answer == "6/7" {
+            // If the old session is dead in truth, it shows itself.
+            seen.push("in KEEPALIVE".to_owned());
+        }
+        assert_eq!(
+            bench.receive(Conn::Pending, Message::Open(open.clone())),
+            seen
+        );
+        unharmed(&mut bench);
+        // The same where we dialled the session.
+        let mut bench = established(their_open());
+        bench.pass(20 * SECOND);
+        bench.feed(Input::Incoming(ends(Conn::In)));
+        let seen = bench.receive(Conn::In, Message::Open(open));
+        assert_eq!(seen[..2], [format!("in {answer}"), "close in".to_owned()]);
+        assert_eq!(bench.peer.established().unwrap().0, Conn::Out);
+    }
+    let mut bench = with_pending();
+    let error = DecodeError::from(HeaderError::Marker);
+    assert_eq!(
+        bench.feed(Input::Received(Conn::Pending, Err(error))),
+        ["pending 1/1", "close pending"]
+    );
+    unharmed(&mut bench);
+    let mut bench = with_pending();
+    assert_eq!(
+        bench.receive(Conn::Pending, Message::Keepalive),
+        ["pending 5/1", "close pending"]
+    );
+    unharmed(&mut bench);
+}
+
+#[test]
+fn a_pending_connection_takes_the_place_of_a_session_that_ends() {
+    let mut bench = with_pending();
+    assert_eq!(
+        bench.feed(Input::Closed(Conn::In, None)),
+        ["down gracefully closed_by_peer", "promote", "=OpenSent"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Open(their_open())),
+        ["in KEEPALIVE", "=OpenConfirm"]
+    );
+    assert_eq!(
+        bench.receive(Conn::In, Message::Keepalive),
+        ["up in", "=Established"]
+    );
+    // But not when we end it for good.
+    let text = String::new();
+    let cease = Stop::Cease(CeaseSubcode::AdministrativeShutdown, text);
+    let mut bench = with_pending();
+    assert_eq!(
+        bench.feed(Input::Stop(cease)),
+        [
+            "pending 6/2",
+            "close pending",
+            "in 6/9",
+            "close in",
+            "down stopped",
+            "=Idle stopped"
+        ]
+    );
+    let mut bench = with_pending();
+    let seen = bench.feed(Input::PrefixLimit {
+        family: Family::Ipv4,
+        max: 1,
+        restart: None,
+    });
+    assert!(seen.contains(&"close pending".to_owned()), "{seen:?}");
+    assert!(!seen.contains(&"promote".to_owned()), "{seen:?}");
+    assert_eq!(bench.peer.state(), SessionState::Idle);
 }
 
 #[test]

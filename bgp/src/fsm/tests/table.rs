@@ -220,7 +220,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         (Connect, Event::StopRestart) => "close out; =Idle restarting",
         (Connect, Event::Connected) => "out OPEN; =OpenSent",
         (Connect, Event::ConnectFailed) => "=Active connect_failed",
-        (Connect, Event::Incoming) => "adopt; in OPEN; =OpenSent",
+        (Connect, Event::Incoming) => "adopt in; in OPEN; =OpenSent",
         (Connect, Event::Closed) => "=Active closed_by_peer",
         (Connect, Event::Timeout) => "close out; =Active connect_timeout",
         (
@@ -247,7 +247,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         (Active, Event::StopRestart) => "=Idle restarting",
         (Active, Event::Settings | Event::Timeout) => "connect; =Connect",
         (Active, Event::Connected) => "close out",
-        (Active, Event::Incoming) => "adopt; in OPEN; =OpenSent",
+        (Active, Event::Incoming) => "adopt in; in OPEN; =OpenSent",
         (
             OpenSent,
             Event::Start
@@ -262,7 +262,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         ) => "",
         (OpenSent, Event::StopCease) => "out 6/2; close out; =Idle stopped",
         (OpenSent, Event::StopRestart) => "out 6/4; close out; =Idle restarting",
-        (OpenSent, Event::Incoming) => "adopt; in OPEN",
+        (OpenSent, Event::Incoming) => "adopt in; in OPEN",
         (OpenSent, Event::Closed) => "=Active closed_by_peer",
         (OpenSent, Event::Open) => "out KEEPALIVE; =OpenConfirm",
         (OpenSent, Event::OpenOfWrongAs) => "out 2/2; close out; =Idle bad_peer_as",
@@ -287,7 +287,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         ) => "",
         (OpenConfirm, Event::StopCease) => "out 6/9; close out; =Idle stopped",
         (OpenConfirm, Event::StopRestart) => "close out; =Idle restarting",
-        (OpenConfirm, Event::Incoming) => "adopt; in OPEN",
+        (OpenConfirm, Event::Incoming) => "adopt in; in OPEN",
         (OpenConfirm, Event::Closed) => "=Active closed_by_peer",
         (
             OpenConfirm,
@@ -317,7 +317,7 @@ fn expected(state: SessionState, event: Event) -> &'static str {
         (Established, Event::StopRestart) => {
             "close out; down gracefully restarting; =Idle restarting"
         }
-        (Established, Event::Incoming) => "adopt; in OPEN",
+        (Established, Event::Incoming) => "adopt in; in OPEN",
         (Established, Event::Closed) => "down gracefully closed_by_peer; =Active closed_by_peer",
         (Established, Event::Open | Event::OpenOfWrongAs) => {
             "out 5/3; close out; down gracefully unexpected_message; =Idle unexpected_message"

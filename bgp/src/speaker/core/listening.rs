@@ -125,16 +125,35 @@ impl Core {
             debug!(%remote, "connection from an address that is no peer's: closed");
             return;
         };
+        let Some(peer) = self.peers.get(&name) else {
+            return;
+        };
+        let ticket = match self.admission.admit(&peer.admission) {
+            Ok(ticket) => ticket,
+            Err(refusal) => {
+                // It dials again.
+                debug!(peer = %name, %remote, %refusal, "connection is closed");
+                return;
+            }
+        };
         if let Some(text) = &self.disabled {
             debug!(peer = %name, %remote, "connection while sessions are shut down: turned away");
             let cease = CeaseSubcode::AdministrativeShutdown;
             let cease = Notification::shutdown(cease, text);
-            tokio::spawn(async move { turn_away(stream, &cease).await });
+            tokio::spawn(async move { turn_away(stream, ticket, &cease).await });
             return;
         }
-        let control = self.peers.get(&name).and_then(|peer| peer.control.as_ref());
-        let message = ToSession::Stream { stream, remote };
-        if control.is_none_or(|control| control.try_send(message).is_err()) {
+        let ticket = Some(ticket);
+        let message = ToSession::Stream {
+            stream,
+            remote,
+            ticket,
+        };
+        if peer
+            .control
+            .as_ref()
+            .is_none_or(|control| control.try_send(message).is_err())
+        {
             // It dials again.
             debug!(peer = %name, %remote, "connection came while the session was busy: closed");
         }

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_util::codec::Decoder;
 
 use crate::fsm::Ends;
+use crate::speaker::admission::Ticket;
 use crate::speaker::framing::{Framing, FramingError};
 use crate::wire::error::DecodeError;
 use crate::wire::format::{Format, MAX_EXTENDED_MESSAGE};
@@ -43,6 +44,8 @@ pub(super) struct Link {
     broken: bool,
     /// The peer has ended the stream; what was read before comes first.
     pub(super) ended: Option<Option<String>>,
+    /// For a connection that the peer dialled, until its session is established.
+    pub(super) ticket: Option<Ticket>,
 }
 
 /// What a read brought.
@@ -70,6 +73,7 @@ impl Link {
             stalled: None,
             broken: false,
             ended: None,
+            ticket: None,
         }
     }
 
@@ -202,8 +206,13 @@ impl Link {
 }
 
 /// Answers a connection that is to become no session with this NOTIFICATION, so that the peer knows why.
-pub(in crate::speaker) async fn turn_away(stream: TcpStream, notification: &Notification) {
+pub(in crate::speaker) async fn turn_away(
+    stream: TcpStream,
+    ticket: Ticket,
+    notification: &Notification,
+) {
     let mut link = Link::new(stream);
+    link.ticket = Some(ticket);
     wire::encode_notification(notification, link.outbox());
     link.close().await;
 }

@@ -57,6 +57,44 @@ fn withdrawn(octets: &[u8]) -> Fault {
     decoded.faults[0].fault.clone()
 }
 
+/// RFC 4760 §3: NEXT_HOP is not for the prefixes of MP_REACH_NLRI.
+#[test]
+fn rfc4760_3_next_hop_beside_mp_reach_is_ignored() {
+    let reach: &[u8] = &[
+        0x80, 14, 26, 0, 2, 1, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 32, 0xfd,
+        0, 0, 7,
+    ];
+    let next_hops: [(&[u8], bool); 4] = [
+        (NEXT_HOP, true),
+        // 0.0.0.0, an IPv6 address, and the flags of an optional attribute.
+        (&[0x40, 3, 4, 0, 0, 0, 0], false),
+        (
+            &[
+                0x40, 3, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
+            ],
+            false,
+        ),
+        (&[0xc0, 3, 4, 10, 0, 0, 1], false),
+    ];
+    for (next_hop, well_formed) in next_hops {
+        let attributes = join(&[ORIGIN, AS_PATH, next_hop, reach]);
+        let seen = decoded(&update(&[], &attributes, &[]), &ibgp());
+        let expected: Prefix = "fd00:7::/32".parse().unwrap();
+        assert_eq!(seen.update.announced, [expected], "{next_hop:?}");
+        let attrs = seen.update.attrs.unwrap();
+        assert_eq!(attrs.next_hop, Some("fd00::1".parse().unwrap()));
+        let verdicts: Vec<Verdict> = seen.faults.into_iter().map(|f| f.verdict).collect();
+        if well_formed {
+            assert_eq!(verdicts, []);
+        } else {
+            assert_eq!(verdicts, [Verdict::AttributeDiscard]);
+        }
+        // Beside classic prefixes it means them.
+        let both = decoded(&update(&[], &attributes, NLRI), &ibgp());
+        assert_eq!(both.update.announced.is_empty(), !well_formed);
+    }
+}
+
 fn reset(octets: &[u8]) -> (u8, u8) {
     let error = decode(octets, &ibgp()).unwrap_err();
     match error.verdict() {

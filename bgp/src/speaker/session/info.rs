@@ -1,0 +1,74 @@
+//! What a session tells others of itself: the table, monitoring stations, people.
+
+use std::io;
+use std::time::Duration;
+
+use crate::bmp::MonitoredSession;
+use crate::config::PeerConfig;
+use crate::fsm::{ConnectFailure, Negotiated, Up};
+use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
+use crate::speaker::link_local;
+use crate::wire::capability::LongLivedFamily;
+
+pub(super) fn connect_failure(peer: &PeerConfig, error: &io::Error) -> ConnectFailure {
+    ConnectFailure {
+        remote: (peer.address, peer.port).into(),
+        cause: error.kind(),
+        text: error.to_string(),
+    }
+}
+
+fn session_options(negotiated: &Negotiated) -> SessionOptions {
+    let entry = |entry: &LongLivedFamily| {
+        Some(LongLivedRestart {
+            family: entry.family.family()?,
+            forwarding: entry.forwarding,
+            time: Duration::from_secs(entry.stale_time.into()),
+        })
+    };
+    SessionOptions {
+        enhanced_refresh: negotiated.enhanced_refresh,
+        extended_next_hop: negotiated.format.extended_next_hop,
+        path_ids_out: negotiated.format.path_ids_out.iter().collect(),
+        long_lived: negotiated
+            .long_lived
+            .as_ref()
+            .map(|list| list.iter().filter_map(entry).collect()),
+        link_local: None,
+    }
+}
+
+/// What monitoring stations need to know of the session.
+pub(super) fn monitored_session(up: &Up) -> MonitoredSession {
+    MonitoredSession {
+        local: up.ends.local,
+        remote: up.ends.remote,
+        asn: up.negotiated.remote_as,
+        router_id: up.negotiated.remote_router_id,
+        format: up.negotiated.format,
+        opens: up.opens.clone(),
+    }
+}
+
+/// What the table needs to know of the session.
+pub(super) fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
+    let Up {
+        negotiated, ends, ..
+    } = up;
+    SessionInfo {
+        families: negotiated.families().iter().collect(),
+        router_id: negotiated.remote_router_id,
+        local_address: ends.local.ip().to_canonical(),
+        remote_address: ends.remote.ip().to_canonical(),
+        capabilities: negotiated.in_use(),
+        options: SessionOptions {
+            link_local: link_local::towards(peer, ends),
+            ..session_options(&negotiated)
+        },
+        graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
+            restarting: restart.restarting,
+            time: restart.time,
+            families: restart.families,
+        }),
+    }
+}
