@@ -240,8 +240,8 @@ impl Node {
         while let Some(output) = self.ends[end].peer.poll() {
             match output {
                 Output::Connect => effects.acts.push(Act::Dial(end)),
-                Output::Adopt => {
-                    self.ends[end].conn = Some(Conn::In);
+                Output::Adopt(conn) => {
+                    self.ends[end].conn = Some(conn);
                     effects.acts.push(Act::Adopt(end));
                 }
                 Output::Refuse(_) => effects.acts.push(Act::Refuse(end)),
