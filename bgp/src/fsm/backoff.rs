@@ -13,21 +13,45 @@ const ERROR_BASE: Duration = Duration::from_secs(2);
 /// Longest wait after protocol errors.
 const ERROR_CAP: Duration = Duration::from_secs(30);
 
+/// So many sessions may fall soon after they came up before the next one has to wait: a node that is restarted, and
+/// once more, is no fault.
+const FREE_FLAPS: u32 = 3;
+/// Wait after the first session beyond that.
+const FLAP_BASE: Duration = Duration::from_secs(1);
+/// Longest wait after sessions that fell: below the restart time, so that a peer's kept routes outlast it.
+const FLAP_CAP: Duration = Duration::from_secs(60);
+
 /// Counts failures in a row and turns them into waits.
 #[derive(Clone, Debug)]
 pub(super) struct Backoff {
     failures: u32,
+    /// Sessions in a row that fell soon after they came up.
+    flaps: u32,
     seed: u64,
 }
 
 impl Backoff {
     pub(super) const fn new(seed: u64) -> Self {
-        Self { failures: 0, seed }
+        Self {
+            failures: 0,
+            flaps: 0,
+            seed,
+        }
     }
 
     /// A session was good for a while: the next failure is the first.
     pub(super) const fn reset(&mut self) {
         self.failures = 0;
+        self.flaps = 0;
+    }
+
+    /// A session fell soon after it came up: how many did in a row, and the IdleHoldTime if these are too many (RFC 4271
+    /// §8.1.1, DampPeerOscillations).
+    pub(super) fn after_flap(&mut self) -> (u32, Option<Duration>) {
+        self.flaps = self.flaps.saturating_add(1);
+        let over = self.flaps.checked_sub(FREE_FLAPS + 1);
+        let wait = over.map(|over| FLAP_BASE.saturating_mul(1 << over.min(8)).min(FLAP_CAP));
+        (self.flaps, wait.map(|wait| self.jitter(wait, 0.75)))
     }
 
     /// The wait after a connection that failed or broke.

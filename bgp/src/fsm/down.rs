@@ -102,6 +102,17 @@ pub enum Down {
         /// What it may.
         max: u32,
     },
+    /// The session came up and fell again and again: no new one for a while (RFC 4271 §8.1.1, DampPeerOscillations).
+    Flapping {
+        /// Why it fell the last time.
+        last: Box<Self>,
+        /// How many sessions in a row fell.
+        times: u32,
+        /// How soon each of them fell, at the latest.
+        within: Duration,
+        /// How long there is no new one.
+        wait: Duration,
+    },
     /// We stopped it, with this text for the peer's operator.
     Stopped(String),
     /// We are about to restart.
@@ -129,6 +140,7 @@ impl Down {
             Self::Unexpected { .. } => "unexpected_message",
             Self::Bfd { .. } => "bfd_down",
             Self::PrefixLimit { .. } => "prefix_limit",
+            Self::Flapping { .. } => "flapping",
             Self::Stopped(_) => "stopped",
             Self::Restarting => "restarting",
         }
@@ -159,9 +171,24 @@ impl Down {
             | Self::Notified(_)
             | Self::Bfd { .. }
             | Self::PrefixLimit { .. }
+            | Self::Flapping { .. }
             | Self::Stopped(_)
             | Self::Restarting => false,
         }
+    }
+
+    /// True when a session that ends so soon after it came up is one of those that come and go: not where we end it, or
+    /// where the peer goes on with another connection.
+    pub(super) const fn is_flap(&self) -> bool {
+        !matches!(
+            self,
+            Self::Collision(_)
+                | Self::Replaced
+                | Self::PrefixLimit { .. }
+                | Self::Flapping { .. }
+                | Self::Stopped(_)
+                | Self::Restarting
+        )
     }
 }
 
@@ -215,6 +242,19 @@ impl fmt::Display for Down {
             Self::Bfd { .. } => f.write_str("BFD says that the peer is gone"),
             Self::PrefixLimit { family, max } => {
                 write!(f, "peer announced more than {max} {family} prefixes")
+            }
+            Self::Flapping {
+                last,
+                times,
+                within,
+                wait,
+            } => {
+                write!(
+                    f,
+                    "{last}; {times} sessions in a row fell within {} s of coming up: the next one waits {:.1} s",
+                    within.as_secs(),
+                    wait.as_secs_f64()
+                )
             }
             Self::Stopped(text) if text.is_empty() => f.write_str("stopped here"),
             Self::Stopped(text) => write!(f, "stopped here: {text}"),

@@ -481,9 +481,13 @@ impl Peer {
         down: Down,
         sent: Option<Notification>,
     ) {
+        let mut damped = None;
         if let Some(since) = connection.established_at() {
             if now.duration_since(since) >= STABLE {
                 self.backoff.reset();
+            } else if down.is_flap() {
+                let (times, wait) = self.backoff.after_flap();
+                damped = wait.map(|wait| (times, wait));
             }
             let graceful = connection
                 .negotiated()
@@ -494,7 +498,13 @@ impl Peer {
                 graceful,
             });
         }
-        if conn == Conn::In {
+        if damped.is_some() {
+            // No way around the pause by a second connection.
+            let reject = Notification::cease(CeaseSubcode::ConnectionRejected);
+            for other in Conn::ALL {
+                self.end(now, other, Down::Collision(other), Some(reject.clone()));
+            }
+        } else if conn == Conn::In {
             self.promote(now);
         }
         if self.connections().next().is_some() {
@@ -507,13 +517,24 @@ impl Peer {
                 && self.settings.peer.families.contains(&Family::Ipv4);
         }
         if self.enabled {
-            if down.is_protocol_error() {
-                self.idle_hold = Some(now + self.backoff.after_error());
-            } else {
-                self.connect_retry = Some(now + self.backoff.after_failure());
-            }
+            let error = down.is_protocol_error();
+            let error = error.then(|| self.backoff.after_error());
+            let idle = error.max(damped.map(|(_, wait)| wait));
+            self.idle_hold = idle.map(|wait| now + wait);
+            self.connect_retry = match idle {
+                Some(_) => None,
+                None => Some(now + self.backoff.after_failure()),
+            };
         }
-        self.reason = Some(down);
+        self.reason = Some(match damped {
+            Some((times, wait)) => Down::Flapping {
+                last: Box::new(down),
+                times,
+                within: STABLE,
+                wait,
+            },
+            None => down,
+        });
     }
 
     /// The session beside the pending connection is over: the peer goes on there.
@@ -550,7 +571,7 @@ fn is_graceful(negotiated: &Negotiated, down: &Down) -> bool {
         Down::Notified(notification) => {
             restart.notification && notification.code != Code::Cease(CeaseSubcode::HardReset)
         }
-        Down::Stopped(_) | Down::PrefixLimit { .. } => false,
+        Down::Stopped(_) | Down::PrefixLimit { .. } | Down::Flapping { .. } => false,
         Down::Bfd { graceful } => *graceful,
         // We sent a NOTIFICATION that is no hard reset.
         Down::ConnectFailed(_)

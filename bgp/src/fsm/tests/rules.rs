@@ -228,6 +228,75 @@ fn a_protocol_error_pauses_the_peer_and_refuses_its_connections() {
     assert!(waited >= SECOND && waited <= 2 * SECOND, "{waited:?}");
 }
 
+/// Established over a connection of the peer, which then closes it. How long the peer is refused after that.
+fn flap(bench: &mut Bench, lives: Duration) -> (Duration, Vec<String>) {
+    bench.establish(Conn::In, their_open());
+    bench.pass(lives);
+    let seen = bench.feed(Input::Closed(Conn::In, None));
+    let fell = bench.now;
+    while bench.peer.state() == SessionState::Idle {
+        assert_eq!(bench.feed(Input::Incoming(ends(Conn::In))), ["refuse 6/5"]);
+        bench.pass(SECOND / 10);
+    }
+    (bench.now - fell, seen)
+}
+
+#[test]
+fn rfc4271_8_1_1_a_session_that_comes_and_goes_waits_longer_each_time() {
+    let mut bench = Bench::started(settings(US, THEM));
+    let waits: Vec<Duration> = (0..14).map(|_| flap(&mut bench, SECOND).0).collect();
+    assert_eq!(waits[..3], [Duration::ZERO; 3], "restarts are no fault");
+    let step = SECOND / 10;
+    for (n, wait) in waits[3..].iter().enumerate() {
+        let most = (SECOND * (1 << n.min(8))).min(60 * SECOND);
+        assert!(
+            (most * 3 / 4..=most + step).contains(wait),
+            "{n}: {waits:?}"
+        );
+    }
+    // A session that lives is forgiven what was before.
+    assert_eq!(flap(&mut bench, 40 * SECOND).0, Duration::ZERO);
+    assert_eq!(flap(&mut bench, SECOND).0, Duration::ZERO);
+    // The waiting is told, and why; a second connection is no way around it.
+    for _ in 0..2 {
+        flap(&mut bench, SECOND);
+    }
+    bench.establish(Conn::In, their_open());
+    bench.feed(Input::Incoming(ends(Conn::In)));
+    assert_eq!(
+        bench.feed(Input::Closed(Conn::In, None)),
+        [
+            "down gracefully closed_by_peer",
+            "pending 6/5",
+            "close pending",
+            "=Idle flapping"
+        ]
+    );
+    let down = Down::Flapping {
+        last: Box::new(Down::Closed(None)),
+        times: 4,
+        within: 30 * SECOND,
+        wait: SECOND / 2,
+    };
+    assert_eq!(
+        down.to_string(),
+        "peer closed the connection; 4 sessions in a row fell within 30 s of coming up: the next one waits 0.5 s"
+    );
+}
+
+#[test]
+fn what_we_end_ourselves_is_no_flapping() {
+    let mut bench = Bench::started(settings(US, THEM));
+    for _ in 0..10 {
+        bench.establish(Conn::In, their_open());
+        let text = String::new();
+        let cease = Stop::Cease(CeaseSubcode::AdministrativeShutdown, text);
+        bench.feed(Input::Stop(cease));
+        bench.feed(Input::Start);
+        assert_eq!(bench.peer.state(), SessionState::Connect);
+    }
+}
+
 #[test]
 fn new_settings_end_the_pause() {
     let mut bench = Bench::started(settings(US, THEM));
