@@ -10,6 +10,8 @@ use futures_util::Stream;
 pub struct ReadAnswer {
     /// Revision at which all ranges were read.
     pub revision: i64,
+    /// Which datastore answered: etcd's cluster id. Zero when it does not say.
+    pub cluster: u64,
     /// One list for each range, in the order asked, each sorted by key.
     pub ranges: Vec<Vec<KeyValue>>,
 }

@@ -5,6 +5,7 @@
 //! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
 
 mod known_block;
+pub mod stored;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -101,6 +102,8 @@ pub struct Snapshot {
     pub revision: i64,
     /// The node whose blocks are kept whole ([`KnownBlock::whole`]); `None` = all are. Set before the first value.
     pub whole_blocks_of: Option<NodeName>,
+    /// The cluster's identity, `clusterGUID` of ClusterInformation `default`.
+    pub cluster_guid: Option<Versioned<String>>,
     /// Nodes.
     pub nodes: BTreeMap<NodeName, Versioned<Node>>,
     /// IP pools.
@@ -135,6 +138,13 @@ fn document(text: &[u8]) -> Result<Value, Invalid> {
         Ok(_) => Err(Invalid("not a JSON object".to_owned())),
         Err(error) => Err(Invalid(error.to_string())),
     }
+}
+
+/// `spec.clusterGUID`; empty counts as not given.
+fn cluster_guid(text: &[u8]) -> Result<Option<String>, Invalid> {
+    let value = document(text)?;
+    let guid = value["spec"]["clusterGUID"].as_str();
+    Ok(guid.filter(|guid| !guid.is_empty()).map(str::to_owned))
 }
 
 /// Puts, removes or keeps one entry of a map.
@@ -277,6 +287,17 @@ impl Snapshot {
                     rev,
                     v.map(WorkloadEndpoint::from_json),
                 ),
+                Kind::ClusterInformation if name == "default" => match v.map(cluster_guid) {
+                    None => {
+                        self.cluster_guid = None;
+                        Ok(())
+                    }
+                    Some(Ok(guid)) => {
+                        self.cluster_guid = guid.map(|guid| Versioned::new(rev, guid));
+                        Ok(())
+                    }
+                    Some(Err(Invalid(reason))) => Err((reason, self.cluster_guid.is_some())),
+                },
                 Kind::ClusterInformation
                 | Kind::IpamConfiguration
                 | Kind::Profile

@@ -64,6 +64,7 @@ pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnsw
     let mut answer = ReadAnswer {
         // Zero = the current one; the first answer says which that is.
         revision: 0,
+        cluster: 0,
         ranges: Vec::with_capacity(ranges.len()),
     };
     let bounds: Vec<Bounds> = ranges.iter().map(Bounds::of).collect();
@@ -74,7 +75,7 @@ pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnsw
         bounds.chunks(MAX_TXN_OPS).collect()
     };
     for chunk in chunks {
-        let pages = first_pages(store, chunk, &mut answer.revision).await?;
+        let pages = first_pages(store, chunk, &mut answer).await?;
         for (mut page, bounds) in pages.into_iter().zip(chunk) {
             let mut all = Vec::new();
             let mut more = take(&mut page, &mut all);
@@ -95,9 +96,9 @@ pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnsw
 async fn first_pages(
     store: &EtcdStore,
     chunk: &[Bounds],
-    revision: &mut i64,
+    so_far: &mut ReadAnswer,
 ) -> Result<Vec<GetResponse>, StoreError> {
-    let at = *revision;
+    let at = so_far.revision;
     let ops: Vec<TxnOp> = chunk
         .iter()
         .map(|bounds| TxnOp::get(bounds.start.clone(), Some(bounds.options(at))))
@@ -108,7 +109,9 @@ async fn first_pages(
         .await
         .map_err(|e| compacted_at(e, at))?;
     if at == 0 {
-        *revision = answer.header().map_or(0, |header| header.revision());
+        let header = answer.header();
+        so_far.revision = header.map_or(0, |header| header.revision());
+        so_far.cluster = header.map_or(0, |header| header.cluster_id());
     }
     let pages: Vec<GetResponse> = answer
         .op_responses()

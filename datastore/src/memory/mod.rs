@@ -98,6 +98,11 @@ impl MemoryStore {
         self.lock().revision
     }
 
+    /// Makes it another datastore, as a member that was set up anew is one.
+    pub fn set_cluster(&self, cluster: u64) {
+        self.lock().cluster = cluster;
+    }
+
     /// How many times [`Store::read`] was called.
     #[must_use]
     pub fn reads(&self) -> u64 {
@@ -144,6 +149,7 @@ impl Store for MemoryStore {
         state.faults.next_read()?;
         Ok(ReadAnswer {
             revision: state.revision,
+            cluster: state.cluster,
             ranges: ranges.iter().map(|range| state.range(range)).collect(),
         })
     }

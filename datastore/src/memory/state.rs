@@ -28,6 +28,8 @@ pub struct Backup {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) revision: i64,
+    /// Which datastore it is.
+    pub(super) cluster: u64,
     /// History up to and including this revision is gone.
     pub(super) compacted: i64,
     /// Value and revision of the last change.
@@ -47,6 +49,7 @@ impl State {
     pub(super) fn new() -> Self {
         Self {
             revision: 1,
+            cluster: 1,
             compacted: 0,
             data: BTreeMap::new(),
             history: BTreeMap::new(),

@@ -12,10 +12,13 @@
 //!   because a datastore that was restored from a backup counts the same revisions again over another
 //!   history. The stream is opened before the list begins, so that it dies with the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
+//! * `WATCH-7`: with a guard ([`spawn_guarded`]), what is a [`Fault`] and no order is not published: the snapshot that was obeyed
+//!   last stays and the view is stale, until the data are mended or somebody accepts them.
 //! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it is corrected.
 //!
 //! IPAM handles are neither listed nor kept: they are many and no route depends on them.
 
+mod guard;
 mod liveness;
 mod outage;
 mod publisher;
@@ -29,9 +32,10 @@ use std::time::Duration;
 
 use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+pub use self::guard::{Accept, Fault, GuardOptions, Obeyed, StoreId};
 use crate::store::Store;
 
 /// How far a [`View`] can be trusted to be current. While it is not fresh, nothing is to be deleted.
@@ -98,8 +102,13 @@ pub struct View {
     pub snapshot: Arc<Snapshot>,
     /// How far it can be trusted.
     pub freshness: Freshness,
-    /// True from the first complete list on. Before, the snapshot is empty because nothing was read.
+    /// True from the first complete list on that is obeyed. Before, the snapshot is empty because nothing was read, or what an
+    /// earlier process obeyed last.
     pub synced: bool,
+    /// Why what the datastore holds is not obeyed; the snapshot is what was obeyed last then.
+    pub fault: Option<Fault>,
+    /// Which datastore the snapshot is of.
+    pub store: StoreId,
 }
 
 impl View {
@@ -108,7 +117,34 @@ impl View {
     pub const fn is_current(&self) -> bool {
         self.synced && self.freshness.is_fresh()
     }
+
+    /// True when nothing is to be written: the datastore that answers is not known to be the cluster's.
+    #[must_use]
+    pub fn forbids_writing(&self) -> bool {
+        self.fault.as_ref().is_some_and(Fault::forbids_writing)
+    }
 }
+
+/// Orders to follow what the datastore holds although it looks like a fault.
+#[derive(Clone, Debug)]
+pub struct Accepter(mpsc::Sender<oneshot::Sender<Option<Fault>>>);
+
+impl Accepter {
+    /// Gives the order; answers with the fault that was accepted, `None` when there was none.
+    ///
+    /// # Errors
+    /// The watcher has ended.
+    pub async fn accept(&self) -> Result<Option<Fault>, WatcherEnded> {
+        let (answer, wait) = oneshot::channel();
+        self.0.send(answer).await.map_err(|_| WatcherEnded)?;
+        wait.await.map_err(|_| WatcherEnded)
+    }
+}
+
+/// The watcher has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the watcher of the datastore has ended")]
+pub struct WatcherEnded;
 
 /// Times of the watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,14 +197,54 @@ impl Default for WatchOptions {
 /// answers. If it were to end in a panic, the last view becomes stale and the channel closes.
 #[must_use]
 pub fn spawn<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View> {
+    let (_accepter, orders) = mpsc::channel(1);
+    spawn_with(store, options, None, orders)
+}
+
+/// The same with a guard: what is a fault and no order is held back. With what an earlier process obeyed last, the first view
+/// is that, not synced and stale.
+#[must_use]
+pub fn spawn_guarded<S: Store>(
+    store: S,
+    options: WatchOptions,
+    guard: GuardOptions,
+) -> (watch::Receiver<View>, Accepter) {
+    let (accepter, orders) = mpsc::channel(1);
+    let views = spawn_with(store, options, Some(guard), orders);
+    (views, Accepter(accepter))
+}
+
+fn spawn_with<S: Store>(
+    store: S,
+    options: WatchOptions,
+    guard: Option<GuardOptions>,
+    orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
+) -> watch::Receiver<View> {
+    let obeyed = guard.as_ref().and_then(|guard| guard.obeyed.clone());
+    let (snapshot, store_id, reason) = match obeyed {
+        None => (
+            Arc::default(),
+            StoreId::default(),
+            "nothing was read yet".to_owned(),
+        ),
+        Some(obeyed) => {
+            let reason = format!(
+                "nothing was read yet; in use is what this node remembers of revision {}",
+                obeyed.snapshot.revision
+            );
+            (obeyed.snapshot, obeyed.store, reason)
+        }
+    };
     let (sender, receiver) = watch::channel(View {
-        snapshot: Arc::default(),
+        snapshot,
         freshness: Freshness::Stale {
             since: Instant::now(),
-            reason: "nothing was read yet".to_owned(),
+            reason,
         },
         synced: false,
+        fault: None,
+        store: store_id,
     });
-    tokio::spawn(task::Task::new(store, options, sender).run());
+    tokio::spawn(task::Task::new(store, options, guard, orders, sender).run());
     receiver
 }

@@ -7,7 +7,7 @@ use caracal_model::Snapshot;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Freshness, View, WatchOptions};
+use super::{Fault, Freshness, StoreId, View, WatchOptions};
 
 pub(super) struct Publisher {
     sender: watch::Sender<View>,
@@ -42,6 +42,7 @@ impl Publisher {
         now: Instant,
         snapshot: Arc<Snapshot>,
         keys: usize,
+        store: StoreId,
         freshness: Freshness,
     ) {
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
@@ -52,6 +53,21 @@ impl Publisher {
             view.snapshot = snapshot;
             view.freshness = freshness;
             view.synced = true;
+            view.store = store;
+            view.fault = None;
+        });
+    }
+
+    /// Publishes that what is there is not obeyed.
+    pub(super) fn held(&mut self, fault: &Fault, freshness: Freshness) {
+        self.sender.send_if_modified(|view| {
+            if view.fault.as_ref() == Some(fault) && view.freshness == freshness {
+                return false;
+            }
+            log_transition(&view.freshness, &freshness, view.snapshot.revision);
+            view.fault = Some(fault.clone());
+            view.freshness = freshness;
+            true
         });
     }
 

@@ -14,7 +14,8 @@ use caracal_model::{Family, Snapshot};
 use crate::store::{Change, ReadAnswer};
 
 /// The kinds of resources that a snapshot holds.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
+    Kind::ClusterInformation,
     Kind::Node,
     Kind::IpPool,
     Kind::IpReservation,
@@ -75,18 +76,24 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    pub(super) fn new(whole_blocks_of: Option<NodeName>) -> Self {
-        let snapshot = Snapshot {
-            whole_blocks_of,
-            ..Snapshot::default()
-        };
+    /// Begins with nothing, or with what an earlier process knew: the first list then removes what is gone, and a value that
+    /// cannot be read any more keeps the last good one.
+    pub(super) fn new(whole_blocks_of: Option<NodeName>, obeyed: Option<&Arc<Snapshot>>) -> Self {
+        let snapshot = obeyed.cloned().unwrap_or_else(|| {
+            Arc::new(Snapshot {
+                whole_blocks_of,
+                ..Snapshot::default()
+            })
+        });
+        // Whatever the values are, they are not those of the list.
+        let unlike = |(path, revision)| (path, Seen { revision, hash: 0 });
         Self {
             scope: scope(),
-            known: HashMap::new(),
+            known: snapshot.paths().map(unlike).collect(),
             hasher: RandomState::new(),
-            snapshot: Arc::new(snapshot),
             listed: 0,
-            revision: 0,
+            revision: snapshot.revision,
+            snapshot,
             dirty: false,
         }
     }

@@ -7,14 +7,15 @@ use std::time::Duration;
 use caracal_model::keys;
 use caracal_model::txn::Range;
 use futures_util::StreamExt;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::guard::{Fault, Guard, GuardOptions, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
 use super::publisher::Publisher;
 use super::replica::{self, Replica};
-use super::{View, WatchOptions};
+use super::{Freshness, View, WatchOptions};
 use crate::store::{ReadAnswer, Store, StoreError, WatchEvent};
 
 /// Why following the datastore broke off.
@@ -40,6 +41,13 @@ pub(super) struct Task<S> {
     options: WatchOptions,
     publisher: Publisher,
     replica: Replica,
+    /// Which datastore the last list came from.
+    listed: StoreId,
+    guard: Option<Guard>,
+    /// Why what is there is not obeyed, and since when.
+    held: Option<(Fault, Instant)>,
+    /// Orders to obey it all the same.
+    orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
     liveness: Liveness,
     outage: Outage,
     /// Failures since a stream was last heard from.
@@ -47,11 +55,23 @@ pub(super) struct Task<S> {
 }
 
 impl<S: Store> Task<S> {
-    pub(super) fn new(store: S, options: WatchOptions, sender: watch::Sender<View>) -> Self {
+    pub(super) fn new(
+        store: S,
+        options: WatchOptions,
+        guard: Option<GuardOptions>,
+        orders: mpsc::Receiver<oneshot::Sender<Option<Fault>>>,
+        sender: watch::Sender<View>,
+    ) -> Self {
+        let obeyed = guard.as_ref().and_then(|guard| guard.obeyed.as_ref());
+        let obeyed = obeyed.map(|obeyed| &obeyed.snapshot);
         Self {
             store,
             publisher: Publisher::new(sender, &options),
-            replica: Replica::new(options.whole_blocks_of.clone()),
+            replica: Replica::new(options.whole_blocks_of.clone(), obeyed),
+            listed: StoreId::default(),
+            guard: guard.map(Guard::new),
+            held: None,
+            orders,
             liveness: Liveness::new(Instant::now()),
             outage: Outage::new(options.log_interval),
             failures: 0,
@@ -115,13 +135,17 @@ impl<S: Store> Task<S> {
 
     fn take_over(&mut self, answer: ReadAnswer) {
         let revision = answer.revision;
+        self.listed = StoreId(answer.cluster);
+        if let Some(guard) = &mut self.guard {
+            guard.listed(self.listed, revision);
+        }
         let listed = self.replica.list(answer);
         if let Some(before) = listed.went_back_from {
             tracing::warn!(
                 revision,
                 before,
                 "the datastore is at an older revision than before: it was restored from a backup or \
-                 replaced; what it holds now counts"
+                 replaced"
             );
         }
         tracing::debug!(
@@ -189,9 +213,36 @@ impl<S: Store> Task<S> {
             tokio::select! {
                 biased;
                 () = self.publisher.unwatched() => return Err(Broken::Unwatched),
+                Some(answer) = self.orders.recv() => self.accept(answer),
                 outcome = &mut something => return Ok(outcome),
                 () = sleep_until(deadline.unwrap_or(now)), if deadline.is_some() => self.tick(),
             }
+        }
+    }
+
+    /// Somebody says that what is there is to be obeyed.
+    fn accept(&mut self, answer: oneshot::Sender<Option<Fault>>) {
+        let fault = self.held.as_ref().map(|(fault, _)| fault.clone());
+        if let (Some(fault), Some(guard)) = (&fault, &mut self.guard) {
+            tracing::warn!(reason = %fault, "what the datastore holds was accepted and is followed");
+            guard.accept();
+            self.publish();
+        }
+        // Who asked may have gone.
+        let _ = answer.send(fault);
+    }
+
+    /// How far the view can be trusted: what is held back makes it stale.
+    fn freshness(&self, now: Instant) -> Freshness {
+        let freshness = self.liveness.freshness(now, &self.options);
+        match (&self.held, &freshness) {
+            (Some((fault, since)), Freshness::Fresh | Freshness::Lagging { .. }) => {
+                Freshness::Stale {
+                    since: *since,
+                    reason: fault.to_string(),
+                }
+            }
+            _ => freshness,
         }
     }
 
@@ -201,16 +252,34 @@ impl<S: Store> Task<S> {
         if self.replica.is_dirty() && self.publisher.next_slot(now) <= now {
             self.publish();
         } else {
-            self.publisher
-                .freshness(self.liveness.freshness(now, &self.options));
+            self.publisher.freshness(self.freshness(now));
         }
     }
 
     fn publish(&mut self) {
         let now = Instant::now();
-        let freshness = self.liveness.freshness(now, &self.options);
         let keys = self.replica.keys();
-        self.publisher
-            .snapshot(now, self.replica.take(), keys, freshness);
+        let snapshot = self.replica.take();
+        let guard = self.guard.as_mut();
+        let fault = guard.and_then(|guard| guard.judge(&snapshot, self.listed));
+        let before = self.held.take();
+        let Some(fault) = fault else {
+            if let Some((fault, since)) = before {
+                let seconds = (now - since).as_secs();
+                tracing::info!(seconds, was = %fault, "the datastore is obeyed again");
+            }
+            let freshness = self.freshness(now);
+            self.publisher
+                .snapshot(now, snapshot, keys, self.listed, freshness);
+            return;
+        };
+        let since = before.as_ref().map_or(now, |(_, since)| *since);
+        if before.is_none_or(|(known, _)| known != fault) {
+            let (code, revision) = (fault.code(), self.replica.revision());
+            tracing::error!(code, revision, "{fault}; {}", fault.remedy());
+        }
+        self.held = Some((fault.clone(), since));
+        let freshness = self.freshness(now);
+        self.publisher.held(&fault, freshness);
     }
 }

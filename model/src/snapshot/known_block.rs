@@ -4,16 +4,19 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ipam::{AllocationAttribute, Block, Owner};
 use crate::names::NodeName;
 use crate::net::Prefix;
 
 /// A block as far as other nodes are concerned.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnownBlock {
     /// The range.
     pub cidr: Prefix,
     /// Who holds it.
+    #[serde(default, with = "owner_text", skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// Allocated addresses, cooling ones included.
     pub in_use: u32,
@@ -24,13 +27,40 @@ pub struct KnownBlock {
     /// By ordinal: a workload of the owner has the address.
     workloads_of_owner: Ordinals,
     /// Addresses that name another node.
+    #[serde(default, skip_serializing_if = "<[Guest]>::is_empty")]
     guests: Box<[Guest]>,
     /// The value as it stands in etcd, see [`KnownBlock::whole`].
+    #[serde(skip)]
     whole: Option<Box<Block>>,
 }
 
+/// An owner as `host:NODE` or `virtual:NAME`.
+mod owner_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::ipam::Owner;
+
+    pub(super) fn serialize<S: Serializer>(owner: &Option<Owner>, s: S) -> Result<S::Ok, S::Error> {
+        match owner {
+            Some(owner) => s.collect_str(owner),
+            None => s.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Owner>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(d)? else {
+            return Ok(None);
+        };
+        let owner = Owner::from_text(&text);
+        owner.map(Some).ok_or_else(|| {
+            serde::de::Error::custom(format!("{text:?} is neither host:NODE nor virtual:NAME"))
+        })
+    }
+}
+
 /// A set of ordinals, a bit each.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 struct Ordinals(Box<[u64]>);
 
 impl Ordinals {
@@ -57,14 +87,15 @@ impl Ordinals {
 }
 
 /// An address that another node than the owner uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Guest {
     address: IpAddr,
     node: NodeName,
     holder: Holder,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 enum Holder {
     Workload,
     /// A tunnel device, which is reached through the tunnel.

@@ -1,0 +1,245 @@
+//! Is what the datastore holds an order, or a fault? A datastore that was emptied, replaced by another cluster's or restored from
+//! an old backup would make every node take its routes away. Pure: compares what was obeyed last with what is there now.
+//!
+//! * `GUARD-1`: what is a fault is never published: the last snapshot that was obeyed stays, and the view is stale with the reason.
+//! * `GUARD-2`: a fault ends by itself when the data are mended; otherwise somebody accepts what is there.
+//! * `GUARD-3`: the first content that a node ever sees is obeyed: a new cluster is empty.
+
+use std::fmt;
+use std::sync::Arc;
+
+use caracal_model::Snapshot;
+use caracal_model::names::NodeName;
+
+/// How many lost things a reason names.
+const NAMED: usize = 3;
+
+/// Which datastore it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreId(pub u64);
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// What was obeyed last, also by an earlier process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Obeyed {
+    /// The content.
+    pub snapshot: Arc<Snapshot>,
+    /// The datastore's own identity; zero when unknown.
+    pub store: StoreId,
+}
+
+/// What may be obeyed without asking.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// Only what is no fault.
+    #[default]
+    Never,
+    /// Everything.
+    Always,
+    /// Everything of the cluster with this `clusterGUID`.
+    Cluster(String),
+}
+
+/// Settings of the guard.
+#[derive(Clone, Debug)]
+pub struct GuardOptions {
+    /// This node.
+    pub me: NodeName,
+    /// What an earlier process obeyed last.
+    pub obeyed: Option<Obeyed>,
+    /// What may be obeyed without asking.
+    pub accept: Accept,
+}
+
+/// Why the datastore's content is not followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It is another cluster's.
+    #[error(
+        "the datastore belongs to another cluster: clusterGUID {is}, and this node belongs to {was}"
+    )]
+    OtherCluster {
+        /// The cluster that was obeyed.
+        was: String,
+        /// The cluster whose datastore answers.
+        is: String,
+    },
+    /// It lost at once what is not lost at once.
+    #[error("the datastore has lost {0}")]
+    Emptied(String),
+    /// It was restored or replaced, and lacks what was there.
+    #[error("the datastore was restored from a backup or replaced, and lacks {0}")]
+    Restored(String),
+    /// This node's own resource is not there.
+    #[error("this node's own Node resource is gone; it is written again")]
+    OwnNode,
+}
+
+impl Fault {
+    /// A stable code for metrics and scripts.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::OtherCluster { .. } => "datastore.other_cluster",
+            Self::Emptied(_) => "datastore.emptied",
+            Self::Restored(_) => "datastore.restored",
+            Self::OwnNode => "datastore.own_node",
+        }
+    }
+
+    /// True when nothing is to be written into this datastore either: it is not known to be the cluster's.
+    #[must_use]
+    pub const fn forbids_writing(&self) -> bool {
+        !matches!(self, Self::OwnNode)
+    }
+
+    /// What follows, and what to do.
+    #[must_use]
+    pub const fn remedy(&self) -> &'static str {
+        match self {
+            Self::OwnNode => "nothing is deleted meanwhile",
+            _ => {
+                "what was obeyed last stays in force, nothing is deleted and no address is given out; put the data \
+                 back, or order this node to follow it with `caracal datastore accept`"
+            }
+        }
+    }
+}
+
+/// The guard's memory.
+#[derive(Debug)]
+pub(super) struct Guard {
+    me: NodeName,
+    accept: Accept,
+    obeyed: Option<Obeyed>,
+    /// The history of the datastore is another one than that which was obeyed.
+    restored: bool,
+    /// Somebody accepted what is there.
+    accepted: bool,
+}
+
+impl Guard {
+    pub(super) fn new(options: GuardOptions) -> Self {
+        Self {
+            me: options.me,
+            accept: options.accept,
+            obeyed: options.obeyed,
+            restored: false,
+            accepted: false,
+        }
+    }
+
+    /// Notes where a list came from.
+    pub(super) fn listed(&mut self, store: StoreId, revision: i64) {
+        if let Some(obeyed) = &self.obeyed {
+            let known = obeyed.store != StoreId::default() && store != StoreId::default();
+            let other = known && obeyed.store != store;
+            self.restored = other || revision < obeyed.snapshot.revision;
+        }
+    }
+
+    /// What is there is to be obeyed, whatever it is.
+    pub(super) const fn accept(&mut self) {
+        self.accepted = true;
+    }
+
+    /// Judges the content. `None`: it is obeyed from now on.
+    pub(super) fn judge(&mut self, next: &Arc<Snapshot>, store: StoreId) -> Option<Fault> {
+        let fault = self.fault(next);
+        if fault.is_none() {
+            self.obeyed = Some(Obeyed {
+                snapshot: Arc::clone(next),
+                store,
+            });
+            self.restored = false;
+            self.accepted = false;
+        }
+        fault
+    }
+
+    fn fault(&self, next: &Snapshot) -> Option<Fault> {
+        let was = &*self.obeyed.as_ref()?.snapshot;
+        let accepted = self.accepted
+            || match &self.accept {
+                Accept::Never => false,
+                Accept::Always => true,
+                Accept::Cluster(guid) => next.cluster_guid.as_ref().is_some_and(|g| **g == *guid),
+            };
+        let foreign = || {
+            other_cluster(was, next)
+                .or_else(|| emptied(was, next, &self.me).map(Fault::Emptied))
+                .or_else(|| {
+                    let lost = self.restored.then(|| lacking(was, next, &self.me))?;
+                    lost.map(Fault::Restored)
+                })
+        };
+        if !accepted && let Some(fault) = foreign() {
+            return Some(fault);
+        }
+        // Without it nothing can be planned, so also what is accepted waits until it is there.
+        let gone = was.nodes.contains_key(&self.me) && !next.nodes.contains_key(&self.me);
+        gone.then_some(Fault::OwnNode)
+    }
+}
+
+fn other_cluster(was: &Snapshot, next: &Snapshot) -> Option<Fault> {
+    let (was, is) = (was.cluster_guid.as_ref()?, next.cluster_guid.as_ref()?);
+    (**was != **is).then(|| Fault::OtherCluster {
+        was: String::clone(was),
+        is: String::clone(is),
+    })
+}
+
+/// What goes one by one in a cluster that is used, and was lost at once.
+fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
+    if next.nodes.is_empty() && was.nodes.keys().any(|node| node != me) {
+        return Some(format!("all {} nodes", was.nodes.len()));
+    }
+    let used = || was.blocks.values().filter(|block| block.in_use > 0);
+    if next.pools.is_empty() && !was.pools.is_empty() {
+        // The last pool of an operator who takes all of them away is empty, or its blocks go first.
+        let everything = next.nodes.is_empty() && next.blocks.is_empty();
+        if everything || used().next().is_some() {
+            return Some(format!("all {} pools", was.pools.len()));
+        }
+    }
+    if next.blocks.is_empty() && !was.blocks.is_empty() {
+        let inside = |block: &caracal_model::snapshot::KnownBlock| {
+            let mut addresses = next.workloads.values().flat_map(|w| &w.spec.ip_networks);
+            addresses.any(|address| block.cidr.covers(address))
+        };
+        if used().nth(1).is_some() || used().any(|block| inside(block)) {
+            return Some(format!("all {} blocks", was.blocks.len()));
+        }
+    }
+    None
+}
+
+/// What a restored datastore does not know of: following it would take routes away.
+fn lacking(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
+    let nodes = was.nodes.keys().filter(|n| !next.nodes.contains_key(*n));
+    let pools = was.pools.keys().filter(|p| !next.pools.contains_key(*p));
+    let used = was.blocks.values().filter(|block| block.in_use > 0);
+    let blocks = used.filter(|b| next.blocks.get(&b.cidr).is_none_or(|n| n.owner != b.owner));
+    let workloads = was.workloads.iter().filter(|(key, workload)| {
+        workload.spec.node == me.as_str() && !next.workloads.contains_key(*key)
+    });
+    let mut lost: Vec<String> = nodes.map(|name| format!("node {name}")).collect();
+    lost.extend(pools.map(|name| format!("pool {name}")));
+    lost.extend(blocks.map(|block| format!("block {}", block.cidr)));
+    lost.extend(workloads.map(|((namespace, name), _)| format!("endpoint {namespace}/{name}")));
+    if lost.is_empty() {
+        return None;
+    }
+    let more = lost.len().saturating_sub(NAMED);
+    let mut text = lost[..lost.len().min(NAMED)].join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    Some(text)
+}
