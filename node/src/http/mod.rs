@@ -2,14 +2,17 @@
 //!
 //! Calico's paths `/liveness` and `/readiness` answer as well, so that its probes can stay. A port that is taken is
 //! tried again and again: what carries packets does not depend on being looked at.
+//!
+//! A client that is slow, or that holds many connections, cannot keep others out: a connection carries one request and
+//! has little time, and a new one is always taken. When there are too many, one is closed ([`slots`]).
 
 pub(crate) mod exposition;
 pub(crate) mod health;
 pub(crate) mod ports;
+mod slots;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -19,17 +22,27 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use exposition::{Family, Form};
 use health::Report;
+use slots::Slots;
 
-/// Connections at a time; more wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
-/// Longest time for a request's head to arrive.
-const HEAD: Duration = Duration::from_secs(10);
-/// Longest life of a connection: scrapers and probes come anew.
-const LIFE: Duration = Duration::from_secs(120);
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// Until the head of its request is there.
+    head: Duration,
+    /// Until it has its answer and the connection ends.
+    life: Duration,
+}
+
+/// A scrape of Prometheus has 10 s by default.
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(5),
+    life: Duration::from_secs(30),
+};
+/// Longest head of a request, in octets.
+const HEAD_SIZE: usize = 16 * 1024;
 /// Longest time for an owner of state to answer; after it, it counts as hung.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Time between tries to take the port.
@@ -55,23 +68,31 @@ pub(crate) async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, Str
 pub(crate) async fn serve(address: SocketAddr, observe: impl Observe) {
     let listener = bind(address).await;
     tracing::info!(%address, "serving health and metrics");
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    take(listener, observe, PATIENCE).await;
+}
+
+/// Takes connections for ever.
+async fn take(listener: TcpListener, observe: impl Observe, patience: Patience) {
+    let mut slots = Slots::default();
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await;
-        let Ok(slot) = slot else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, client)) => {
                 let observe = observe.clone();
-                tokio::spawn(async move {
-                    let ended = tokio::time::timeout(LIFE, converse(stream, observe)).await;
+                slots.make_room(client.ip());
+                let task = tokio::spawn(async move {
+                    let ended = tokio::time::timeout(
+                        patience.life,
+                        converse(stream, observe, patience.head),
+                    )
+                    .await;
                     if let Ok(Err(error)) = ended {
                         tracing::debug!(%error, "an HTTP connection ended");
                     }
-                    drop(slot);
                 });
+                slots.add(client.ip(), task.abort_handle());
             }
             Err(error) => {
-                tracing::warn!(%error, %address, "cannot accept");
+                tracing::warn!(%error, "cannot accept a connection for health and metrics");
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -96,14 +117,16 @@ async fn bind(address: SocketAddr) -> TcpListener {
     }
 }
 
-async fn converse(stream: TcpStream, observe: impl Observe) -> hyper::Result<()> {
+async fn converse(stream: TcpStream, observe: impl Observe, head: Duration) -> hyper::Result<()> {
     let service = service_fn(move |request: Request<Incoming>| {
         let observe = observe.clone();
         async move { Ok::<_, Infallible>(answer(&request, &observe).await) }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(head)
+        .max_buf_size(HEAD_SIZE)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await
 }

@@ -106,3 +106,56 @@ async fn what_is_not_there_is_said_so() {
             .starts_with("HTTP/1.1 400")
     );
 }
+
+/// Clients that send nothing, half a head, or a request whose answer they never read; several times as many as there are
+/// places. An honest one is answered at once, before a slow one's time has passed.
+#[tokio::test]
+async fn slow_clients_keep_nobody_out() {
+    let address = start(true).await;
+    let mut slow = Vec::new();
+    let sent: [&[u8]; 3] = [
+        b"",
+        b"GET /metrics HT",
+        b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+    ];
+    for octets in sent.iter().cycle().take(3 * slots::CONNECTIONS) {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // A connection that was closed for another is refused here.
+        let _ = stream.write_all(octets).await;
+        slow.push(stream);
+    }
+    let honest = async {
+        for path in ["/metrics", "/livez", "/readyz"] {
+            let text = get(address, path, "").await;
+            assert!(text.starts_with("HTTP/1.1 200 OK"), "{path}: {text}");
+        }
+    };
+    let answered = tokio::time::timeout(PATIENCE.head / 2, honest).await;
+    answered.expect("answered while the slow ones still have time");
+    // The newest of the slow ones was not closed for it.
+    let mut octet = [0];
+    let newest = slow
+        .iter_mut()
+        .rev()
+        .find(|s| s.try_read(&mut octet).is_err());
+    assert!(
+        newest.is_some(),
+        "some slow client still has its connection"
+    );
+}
+
+#[tokio::test]
+async fn a_slow_client_is_closed_in_time() {
+    const SHORT: Duration = Duration::from_millis(50);
+    for (head, life) in [(SHORT, PATIENCE.life), (PATIENCE.head, SHORT)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(take(listener, Subject(true), Patience { head, life }));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metr").await.unwrap();
+        let mut text = Vec::new();
+        // A connection that is reset is closed, too.
+        let closed = tokio::time::timeout(PATIENCE.head / 2, stream.read_to_end(&mut text)).await;
+        assert!(closed.is_ok(), "head {head:?}, life {life:?}");
+    }
+}
