@@ -5,9 +5,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 
-use super::{FamilyRules, Nat};
+use super::name::{Interfaces, PlainName};
+use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat};
 
 /// Chains of the `nat` table.
 const POSTROUTING: &str = "caracal-postrouting";
@@ -16,6 +17,7 @@ const OUTGOING: &str = "caracal-outgoing";
 const FORWARD: &str = "caracal-forward";
 const INPUT: &str = "caracal-input";
 const SENDERS: &str = "caracal-senders";
+const BGP: &str = "caracal-bgp";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
 
@@ -53,9 +55,58 @@ fn forward_table(nat: &Nat) -> Table {
     }
 }
 
-/// Forwarding, and who may send tunnel packets. The chains are there also when nobody is refused.
+/// Which packets of a chain the guard of BGP looks at: from a workload to a port of BGP or BFD.
+fn bgp_packets(chain: &str, nat: &Nat, guard: &BgpGuard) -> Vec<String> {
+    let interfaces = nat.interface_prefixes.iter();
+    let interfaces = interfaces.map(|prefix: &PlainName| format!("-i {prefix}+"));
+    let sources = guard.sources.iter().map(|prefix| format!("-s {prefix}"));
+    let mut lines = Vec::new();
+    for from in interfaces.chain(sources) {
+        for (protocol, ports) in [
+            ("tcp", guard.ports.iter().collect::<Vec<_>>()),
+            ("udp", BFD_PORTS.iter().collect()),
+        ] {
+            lines.extend(ports.into_iter().map(|port| {
+                format!("-A {chain} {from} -p {protocol} -m {protocol} --dport {port} -j {BGP}")
+            }));
+        }
+    }
+    lines
+}
+
+/// What happens to them.
+fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
+    let host = |address: &std::net::IpAddr| Prefix::host(*address);
+    let local = "-m addrtype --dst-type LOCAL";
+    let peers = guard.peers.iter();
+    let peers = peers.map(|of| format!("-A {BGP} -s {} -j RETURN", host(of)));
+    let names = guard.local_peers.iter();
+    let names = names.map(|name| format!("-A {BGP} -i {name} {local} -j RETURN"));
+    let own = format!("-A {BGP} {local} -j DROP");
+    let nodes = guard.nodes.iter();
+    let nodes = nodes.map(|of| format!("-A {BGP} -d {} -j DROP", host(of)));
+    let routers = guard.routers.iter().flat_map(|router| {
+        let sources = guard.masqueraded.iter();
+        sources.map(move |from| format!("-A {BGP} -s {from} -d {} -j DROP", host(router)))
+    });
+    peers
+        .chain(names)
+        .chain([own])
+        .chain(nodes)
+        .chain(routers)
+        .collect()
+}
+
+/// Forwarding, who may speak BGP to nodes, and who may send tunnel packets. The chains are there also when nobody is
+/// refused.
 fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
-    let mut lines = forward_table(nat).rules;
+    let mut lines = Vec::new();
+    if let Some(guard) = &rules.bgp {
+        lines.extend(bgp_packets(FORWARD, nat, guard));
+        lines.extend(bgp_packets(INPUT, nat, guard));
+        lines.extend(bgp_guard(guard));
+    }
+    lines.extend(forward_table(nat).rules);
     let few = |s: &&super::Senders| !s.from.is_empty() && s.from.len() <= MOST_SENDERS;
     if let Some(senders) = rules.senders.as_ref().filter(few) {
         if senders.ipip {
@@ -74,7 +125,7 @@ fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
     Table {
         name: "filter",
         jumps: &[("FORWARD", FORWARD), ("INPUT", INPUT)],
-        chains: &[FORWARD, INPUT, SENDERS],
+        chains: &[BGP, FORWARD, INPUT, SENDERS],
         rules: lines,
     }
 }
@@ -112,17 +163,21 @@ fn antispoof_table(nat: &Nat, rules: &FamilyRules) -> Table {
 
 fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     let mut lines = Vec::new();
-    let leaving = rules
-        .leaving_by
-        .as_ref()
-        .map_or_else(String::new, |name| format!(" -o {name}"));
+    let leaving =
+        rules
+            .leaving_by
+            .as_ref()
+            .map_or_else(String::new, |interfaces| match interfaces {
+                Interfaces::Named(name) => format!(" -o {name}"),
+                Interfaces::Beginning(start) => format!(" -o {start}+"),
+            });
     for source in &rules.masquerade {
         lines.push(format!(
             "-A {POSTROUTING} -s {source}{leaving} -j {OUTGOING}"
         ));
     }
     for (link, address) in &rules.tunnels {
-        let host = caracal_model::net::Prefix::host(*address);
+        let host = Prefix::host(*address);
         lines.push(format!(
             "-A {POSTROUTING} ! -s {host} -o {link} -m addrtype --src-type LOCAL -j MASQUERADE"
         ));
@@ -314,7 +369,6 @@ fn saved_lines<'a>(saved: &'a str, table: &str) -> impl Iterator<Item = &'a str>
 mod tests {
     use super::super::example;
     use super::*;
-    use caracal_model::net::Prefix;
 
     const RESTORED: &str = "*nat
 :caracal-outgoing - [0:0]
@@ -327,11 +381,34 @@ mod tests {
 -A caracal-outgoing -j MASQUERADE
 COMMIT
 *filter
+:caracal-bgp - [0:0]
 :caracal-forward - [0:0]
 :caracal-input - [0:0]
 :caracal-senders - [0:0]
 -I FORWARD 1 -j caracal-forward
 -I INPUT 1 -j caracal-input
+-A caracal-forward -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-forward -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-forward -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-forward -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-input -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-input -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-input -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-input -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-bgp -s 10.244.3.80/32 -j RETURN
+-A caracal-bgp -i cali123 -m addrtype --dst-type LOCAL -j RETURN
+-A caracal-bgp -m addrtype --dst-type LOCAL -j DROP
+-A caracal-bgp -d 10.0.0.1/32 -j DROP
+-A caracal-bgp -d 10.0.0.2/32 -j DROP
+-A caracal-bgp -s 10.244.0.0/16 -d 192.0.2.1/32 -j DROP
 -A caracal-forward -i cali+ -j ACCEPT
 -A caracal-forward -o cali+ -j ACCEPT
 -A caracal-input -p ipencap -j caracal-senders
@@ -356,14 +433,37 @@ COMMIT
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
 :OUTPUT ACCEPT [0:0]
+:caracal-bgp - [0:0]
 :caracal-forward - [0:0]
 :caracal-input - [0:0]
 :caracal-senders - [0:0]
 -A INPUT -j caracal-input
 -A FORWARD -j caracal-forward
 -A FORWARD -i docker0 -j ACCEPT
+-A caracal-bgp -s 10.244.3.80/32 -j RETURN
+-A caracal-bgp -i cali123 -m addrtype --dst-type LOCAL -j RETURN
+-A caracal-bgp -m addrtype --dst-type LOCAL -j DROP
+-A caracal-bgp -d 10.0.0.1/32 -j DROP
+-A caracal-bgp -d 10.0.0.2/32 -j DROP
+-A caracal-bgp -s 10.244.0.0/16 -d 192.0.2.1/32 -j DROP
+-A caracal-forward -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-forward -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-forward -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-forward -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-forward -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
 -A caracal-forward -i cali+ -j ACCEPT
 -A caracal-forward -o cali+ -j ACCEPT
+-A caracal-input -i cali+ -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-input -i cali+ -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-input -i cali+ -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-input -i cali+ -p udp -m udp --dport 4784 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 1179 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 3784 -j caracal-bgp
+-A caracal-input -s 10.244.0.0/16 -p udp -m udp --dport 4784 -j caracal-bgp
 -A caracal-input -p ipencap -j caracal-senders
 -A caracal-input -p udp -m udp --dport 4789 -j caracal-senders
 -A caracal-senders -s 10.0.0.1/32 -j RETURN
@@ -405,7 +505,11 @@ COMMIT
         let nat = example();
         let beside_nftables = SAVED
             .lines()
-            .filter(|line| !line.contains("caracal-input") && !line.contains("caracal-senders"))
+            .filter(|line| {
+                !["-input", "-senders", "-bgp"]
+                    .iter()
+                    .any(|of| line.contains(of))
+            })
             .fold(String::new(), |text, line| text + line + "\n");
         assert_eq!(compare_forward(&nat, &beside_nftables), Seen::Wanted);
         let script = restore_forward(&nat, "");
@@ -439,6 +543,8 @@ COMMIT
             "-A caracal-forward -i cali+ -j ACCEPT\n",
             "-A INPUT -j caracal-input\n",
             "-A caracal-senders -s 192.0.2.0/24 -j RETURN\n",
+            "-A caracal-bgp -d 10.0.0.2/32 -j DROP\n",
+            "-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp\n",
             "-A caracal-antispoof -i cali123 -j DROP\n",
         ] {
             assert_eq!(compare(&SAVED.replace(gone, "")), Seen::Different, "{gone}");
@@ -460,6 +566,7 @@ COMMIT
         assert!(of(&nat).contains("-A caracal-senders -s 10.0.1.255/32 -j RETURN"));
         let senders = nat.ipv4.senders.as_mut().unwrap();
         senders.from.insert(Prefix::v4([10, 0, 2, 0].into(), 32));
+        nat.ipv4.bgp = None;
         let text = of(&nat);
         assert!(!text.contains("-A caracal-input") && !text.contains("-A caracal-senders"));
         assert!(text.contains(":caracal-input - [0:0]"));
@@ -469,7 +576,7 @@ COMMIT
     fn removal_takes_ours_alone() {
         assert_eq!(
             removal(SAVED),
-            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-D INPUT -j caracal-input\n-F caracal-forward\n-F caracal-input\n-F caracal-senders\n-X caracal-forward\n-X caracal-input\n-X caracal-senders\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
+            "*nat\n-D POSTROUTING -j caracal-postrouting\n-F caracal-outgoing\n-F caracal-postrouting\n-X caracal-outgoing\n-X caracal-postrouting\nCOMMIT\n*filter\n-D FORWARD -j caracal-forward\n-D INPUT -j caracal-input\n-F caracal-bgp\n-F caracal-forward\n-F caracal-input\n-F caracal-senders\n-X caracal-bgp\n-X caracal-forward\n-X caracal-input\n-X caracal-senders\nCOMMIT\n*raw\n-D PREROUTING -j caracal-antispoof\n-F caracal-antispoof\n-X caracal-antispoof\nCOMMIT\n"
         );
         assert_eq!(removal(""), "");
     }

@@ -9,17 +9,25 @@
 //! * forwarded to or from a workload interface: accept;
 //! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter` is;
 //! * from a workload interface and encapsulated as tunnels between nodes are: drop;
+//! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured peers ([`BgpGuard`]);
 //! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is in step
 //!   ([`Nat::open_tunnels`]).
 
 pub mod iptables;
+pub mod name;
 pub mod nft;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
+
+use name::{Interfaces, PlainName};
+
+/// UDP ports of BFD, for one hop and for several (RFC 5881 §4, RFC 5883 §5).
+pub const BFD_PORTS: [u16; 2] = [3784, 4784];
 
 /// The rules of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,18 +37,40 @@ pub struct FamilyRules {
     /// Destinations that keep the source: all pools, and nodes when so configured.
     pub exempt: BTreeSet<Prefix>,
     /// Tunnel devices with their own addresses.
-    pub tunnels: BTreeMap<IfName, IpAddr>,
+    pub tunnels: BTreeMap<PlainName, IpAddr>,
     /// Workload interfaces with the sources that may come from them. Interfaces that are not here are not judged: a
     /// workload that the datastore does not name yet has no route back either.
-    pub sources: BTreeMap<IfName, BTreeSet<Prefix>>,
+    pub sources: BTreeMap<PlainName, BTreeSet<Prefix>>,
     /// Source of what is masqueraded; `None` = that of the interface it leaves by.
     pub outgoing: Option<IpAddr>,
     /// Ports that TCP and UDP get, the last one included; `None` = any.
     pub ports: Option<(u16, u16)>,
     /// Who may send tunnel packets to this node; `None` = anybody.
     pub senders: Option<Senders>,
-    /// Only what leaves by this interface (`+` at the end stands for anything); `None` = by any.
-    pub leaving_by: Option<String>,
+    /// Only what leaves by these interfaces; `None` = by any.
+    pub leaving_by: Option<Interfaces>,
+    /// Keeps workloads off the nodes' BGP; `None` = nobody is kept off.
+    pub bgp: Option<BgpGuard>,
+}
+
+/// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and `natOutgoing` gives a pod the
+/// address of its node: without this any pod could speak as its node does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BgpGuard {
+    /// TCP ports on which nodes take BGP.
+    pub ports: BTreeSet<u16>,
+    /// What comes from here comes from a workload, whichever interface it comes by.
+    pub sources: BTreeSet<Prefix>,
+    /// Addresses of workloads that are peers by their address (`peerIP`): they may.
+    pub peers: BTreeSet<IpAddr>,
+    /// Interfaces of workloads that are peers of this node (`localWorkloadSelector`): they may speak to this node.
+    pub local_peers: BTreeSet<PlainName>,
+    /// Addresses of nodes. Those of this node are known to the kernel.
+    pub nodes: BTreeSet<IpAddr>,
+    /// Peers outside the cluster: workloads may speak to them, unless with the address of their node.
+    pub routers: BTreeSet<IpAddr>,
+    /// Sources that leave with the address of their node.
+    pub masqueraded: BTreeSet<Prefix>,
 }
 
 /// From whom tunnel packets of a family are taken.
@@ -58,7 +88,7 @@ pub struct Senders {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nat {
     /// Prefixes of workload interfaces' names.
-    pub interface_prefixes: Vec<String>,
+    pub interface_prefixes: Vec<PlainName>,
     /// UDP port to which workloads may not send: that of our VXLAN.
     pub no_vxlan_from_workloads: Option<u16>,
     /// Workloads may not send IPIP.
@@ -97,8 +127,9 @@ fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 pub(crate) fn example() -> Nat {
+    let plain = |text: &str| PlainName::new(text).unwrap();
     Nat {
-        interface_prefixes: vec!["cali".into()],
+        interface_prefixes: vec![plain("cali")],
         no_vxlan_from_workloads: Some(4789),
         no_ipip_from_workloads: true,
         ipv4: FamilyRules {
@@ -106,8 +137,8 @@ pub(crate) fn example() -> Nat {
             exempt: ["10.244.0.0/16", "10.245.0.0/16"]
                 .map(|p| p.parse().unwrap())
                 .into(),
-            tunnels: [("tunl0".into(), "10.244.3.64".parse().unwrap())].into(),
-            sources: [("cali123".into(), ["10.244.3.66/32".parse().unwrap()].into())].into(),
+            tunnels: [(plain("tunl0"), "10.244.3.64".parse().unwrap())].into(),
+            sources: [(plain("cali123"), ["10.244.3.66/32".parse().unwrap()].into())].into(),
             senders: Some(Senders {
                 from: ["10.0.0.1/32", "192.0.2.0/24"]
                     .map(|p| p.parse().unwrap())
@@ -115,22 +146,17 @@ pub(crate) fn example() -> Nat {
                 ipip: true,
                 vxlan: Some(4789),
             }),
+            bgp: Some(BgpGuard {
+                ports: [179, 1179].into(),
+                sources: ["10.244.0.0/16".parse().unwrap()].into(),
+                peers: ["10.244.3.80".parse().unwrap()].into(),
+                local_peers: [plain("cali123")].into(),
+                nodes: ["10.0.0.1", "10.0.0.2"].map(|a| a.parse().unwrap()).into(),
+                routers: ["192.0.2.1".parse().unwrap()].into(),
+                masqueraded: ["10.244.0.0/16".parse().unwrap()].into(),
+            }),
             ..FamilyRules::default()
         },
         ipv6: FamilyRules::default(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fingerprints_tell_rules_apart() {
-        let mut other = example();
-        other.ipv4.masquerade.clear();
-        assert_eq!(example().fingerprint(), example().fingerprint());
-        assert_ne!(example().fingerprint(), other.fingerprint());
-        assert_eq!(example().fingerprint().len(), 16);
     }
 }

@@ -1,10 +1,13 @@
 //! The rules as an nftables script: one transaction that replaces one table of our own.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use caracal_model::net::Prefix;
 
-use super::{FamilyRules, Nat, digest};
+use super::name::Interfaces;
+use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
 
 /// Our table, of family `inet`.
 pub const TABLE: &str = "caracal";
@@ -138,6 +141,7 @@ pub(super) fn rules(nat: &Nat) -> String {
     let mut postrouting = String::new();
     let mut antispoof = String::new();
     let mut input = String::new();
+    let mut forward = String::new();
     for prefix in &nat.interface_prefixes {
         if let Some(port) = nat.no_vxlan_from_workloads {
             put(
@@ -159,6 +163,12 @@ pub(super) fn rules(nat: &Nat) -> String {
         masquerading(&mut text, &mut postrouting, family, address, rules);
         tunnels(&mut postrouting, family, rules);
         sources(&mut text, &mut antispoof, family, address, rules);
+        if let Some(guard) = &rules.bgp {
+            for chain in [&mut input, &mut forward] {
+                bgp_packets(chain, nat, guard, family);
+            }
+            bgp_guard(&mut text, family, address, guard);
+        }
         senders(&mut text, &mut input, family, address, rules);
     }
     text.push_str(
@@ -179,6 +189,7 @@ pub(super) fn rules(nat: &Nat) -> String {
     text.push_str(
         "\t}\n\tchain forward {\n\t\ttype filter hook forward priority 0; policy accept;\n",
     );
+    text.push_str(&forward);
     for prefix in &nat.interface_prefixes {
         put(&mut text, format_args!("iifname \"{prefix}*\" accept"));
         put(&mut text, format_args!("oifname \"{prefix}*\" accept"));
@@ -222,13 +233,14 @@ fn masquerading(
         put(text, format_args!("{translation}"));
     }
     put_at(text, "\t", format_args!("}}"));
-    let leaving = rules
-        .leaving_by
-        .as_deref()
-        .map_or_else(String::new, |name| {
-            let pattern = name.strip_suffix('+').map(|start| format!("{start}*"));
-            format!("oifname \"{}\" ", pattern.as_deref().unwrap_or(name))
-        });
+    let leaving =
+        rules
+            .leaving_by
+            .as_ref()
+            .map_or_else(String::new, |interfaces| match interfaces {
+                Interfaces::Named(name) => format!("oifname \"{name}\" "),
+                Interfaces::Beginning(start) => format!("oifname \"{start}*\" "),
+            });
     for packets in from {
         put(postrouting, format_args!("{leaving}{packets} jump {chain}"));
     }
@@ -309,6 +321,63 @@ fn sources(
             nfproto(family)
         ),
     );
+}
+
+/// Which packets the guard looks at: from a workload to a port of BGP or BFD.
+fn bgp_packets(chain: &mut String, nat: &Nat, guard: &BgpGuard, family: &str) {
+    let list = |ports: &mut dyn Iterator<Item = &u16>| {
+        ports.map(u16::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let bgp = format!("tcp dport {{ {} }}", list(&mut guard.ports.iter()));
+    let bfd = format!("udp dport {{ {} }}", list(&mut BFD_PORTS.iter()));
+    let interfaces = nat.interface_prefixes.iter();
+    let interfaces =
+        interfaces.map(|p| format!("meta nfproto {} iifname \"{p}*\"", nfproto(family)));
+    let sources = guard.sources.iter();
+    let sources = sources.map(|prefix| format!("{family} saddr {prefix}"));
+    for from in interfaces.chain(sources) {
+        for ports in [&bgp, &bfd] {
+            put(
+                chain,
+                format_args!("{from} {ports} jump {family}_bgp_guard"),
+            );
+        }
+    }
+}
+
+/// What happens to them.
+fn bgp_guard(text: &mut String, family: &str, address: &str, guard: &BgpGuard) {
+    let mut set = |name: &str, field: &str, addresses: &BTreeSet<IpAddr>| {
+        let hosts: Vec<Prefix> = addresses.iter().copied().map(Prefix::host).collect();
+        let name = format!("{family}_{name}");
+        matches(text, family, address, field, &name, &hosts)
+    };
+    let peers = set("bgp_peers", "saddr", &guard.peers);
+    let nodes = set("bgp_nodes", "daddr", &guard.nodes);
+    let routers = set("bgp_routers", "daddr", &guard.routers);
+    put_at(text, "\t", format_args!("chain {family}_bgp_guard {{"));
+    for packets in peers {
+        put(text, format_args!("{packets} return"));
+    }
+    for name in &guard.local_peers {
+        put(
+            text,
+            format_args!("iifname \"{name}\" fib daddr type local return"),
+        );
+    }
+    put(text, format_args!("fib daddr type local counter drop"));
+    for packets in nodes {
+        put(text, format_args!("{packets} counter drop"));
+    }
+    for packets in routers {
+        for source in &guard.masqueraded {
+            put(
+                text,
+                format_args!("{family} saddr {source} {packets} counter drop"),
+            );
+        }
+    }
+    put_at(text, "\t", format_args!("}}"));
 }
 
 /// Tunnel packets to this node come from nodes.
@@ -418,6 +487,25 @@ table inet caracal {
 		iifname . ip saddr @ip_sources return
 		counter drop
 	}
+	set ip_bgp_peers {
+		type ipv4_addr
+		elements = { 10.244.3.80 }
+	}
+	set ip_bgp_nodes {
+		type ipv4_addr
+		elements = { 10.0.0.1, 10.0.0.2 }
+	}
+	set ip_bgp_routers {
+		type ipv4_addr
+		elements = { 192.0.2.1 }
+	}
+	chain ip_bgp_guard {
+		ip saddr @ip_bgp_peers return
+		iifname "cali123" fib daddr type local return
+		fib daddr type local counter drop
+		ip daddr @ip_bgp_nodes counter drop
+		ip saddr 10.244.0.0/16 ip daddr @ip_bgp_routers counter drop
+	}
 	set ip_senders {
 		type ipv4_addr
 		elements = { 10.0.0.1 }
@@ -435,6 +523,10 @@ table inet caracal {
 	}
 	chain input {
 		type filter hook input priority 0; policy accept;
+		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
+		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
+		ip saddr 10.244.0.0/16 tcp dport { 179, 1179 } jump ip_bgp_guard
+		ip saddr 10.244.0.0/16 udp dport { 3784, 4784 } jump ip_bgp_guard
 		meta nfproto ipv4 meta l4proto 4 jump ip_tunnel_senders
 		meta nfproto ipv4 udp dport 4789 jump ip_tunnel_senders
 	}
@@ -445,6 +537,10 @@ table inet caracal {
 	}
 	chain forward {
 		type filter hook forward priority 0; policy accept;
+		meta nfproto ipv4 iifname "cali*" tcp dport { 179, 1179 } jump ip_bgp_guard
+		meta nfproto ipv4 iifname "cali*" udp dport { 3784, 4784 } jump ip_bgp_guard
+		ip saddr 10.244.0.0/16 tcp dport { 179, 1179 } jump ip_bgp_guard
+		ip saddr 10.244.0.0/16 udp dport { 3784, 4784 } jump ip_bgp_guard
 		iifname "cali*" accept
 		oifname "cali*" accept
 	}
@@ -496,10 +592,13 @@ table inet caracal {
         let mut nat = example();
         nat.open_tunnels();
         let text = rules(&nat);
+        assert!(!text.contains("senders"), "{text}");
         assert!(
-            !text.contains("senders") && !text.contains("hook input"),
-            "{text}"
+            text.contains("hook input"),
+            "the guard of BGP stays: {text}"
         );
+        nat.ipv4.bgp = None;
+        assert!(!rules(&nat).contains("hook input"));
     }
 
     #[test]
@@ -512,7 +611,7 @@ table inet caracal {
         let exempt = "\t\tip daddr 10.245.0.0/16 return\n";
         assert!(rules(&nat).contains(&format!("{exempt}\t\tsnat ip to 192.0.2.7\n")));
         nat.ipv4.ports = Some((40_000, 40_999));
-        nat.ipv4.leaving_by = Some("eth+".to_owned());
+        nat.ipv4.leaving_by = Interfaces::from_text("eth+");
         let text = rules(&nat);
         let rules_of = "meta l4proto { tcp, udp } snat ip to 192.0.2.7:40000-40999\n\t\tsnat ip to 192.0.2.7\n";
         assert!(text.contains(&format!("{exempt}\t\t{rules_of}")), "{text}");

@@ -8,6 +8,7 @@ use caracal_model::resource::workload::WorkloadEndpointSpec;
 use super::Planner;
 use crate::desired::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};
 use crate::links::Link;
+use crate::nat::name::PlainName;
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     own_blocks(planner);
@@ -47,6 +48,14 @@ fn endpoint(planner: &mut Planner<'_>, name: &str, spec: &WorkloadEndpointSpec) 
             "interface {:?} does not start with {}; it is not touched and gets no route",
             spec.interface_name,
             inputs.settings.interface_prefixes.join(" or "),
+        );
+        planner.problem("agent.workload_interface", &subject, reason);
+        return;
+    }
+    if PlainName::new(&spec.interface_name).is_none() {
+        let reason = format!(
+            "interface {:?}: a name that holds more than letters, digits, '.', '_' and '-' may not stand in firewall rules; it is not touched and gets no route",
+            spec.interface_name
         );
         planner.problem("agent.workload_interface", &subject, reason);
         return;

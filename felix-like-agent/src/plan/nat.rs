@@ -2,12 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::names::IfName;
+use std::net::IpAddr;
+
 use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::resource::Node;
 
 use super::Planner;
 use crate::desired::TunnelKind;
-use crate::nat::{FamilyRules, Nat, Senders};
+use crate::nat::name::PlainName;
+use crate::nat::{BgpGuard, FamilyRules, Nat, Senders};
+
+/// BGP's port (RFC 4271 §8).
+const BGP_PORT: u16 = 179;
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     // A pool that cannot be read may be one that is masqueraded: what is there stays.
@@ -16,7 +22,11 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     }
     let settings = planner.inputs.settings;
     let nat = Nat {
-        interface_prefixes: settings.interface_prefixes.clone(),
+        interface_prefixes: settings
+            .interface_prefixes
+            .iter()
+            .filter_map(|prefix| PlainName::beginning(prefix))
+            .collect(),
         no_vxlan_from_workloads: (!settings.vxlan_from_workloads).then_some(settings.vxlan_port),
         no_ipip_from_workloads: !settings.ipip_from_workloads,
         ipv4: family(planner, Family::Ipv4),
@@ -51,12 +61,14 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
         .filter(|t| t.family() == family)
     {
         if let Some(address) = tunnel.address {
-            rules.tunnels.insert(tunnel.name.clone(), address);
+            let name = PlainName::new(tunnel.name.as_str());
+            rules.tunnels.extend(name.map(|name| (name, address)));
         }
     }
     // Without a pool nothing of the family is forwarded, and no rules of the family are needed.
     if planner.pools.any(family) {
         rules.sources = sources(planner, family);
+        rules.bgp = Some(bgp_guard(planner, family));
     }
     let outgoing = planner.inputs.settings.nat_address.map(Into::into);
     rules.outgoing = outgoing.filter(|address| Family::of(*address) == family);
@@ -81,30 +93,103 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     if !senders.ipip && senders.vxlan.is_none() {
         return None;
     }
-    for node in inputs.snapshot.nodes.values() {
-        let listed = node.spec.addresses.iter();
-        let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
-        let listed = listed.map(|cidr| cidr.address);
-        let all = node.spec.address(family).into_iter().chain(listed);
-        let all = all.filter(|address| Family::of(*address) == family);
-        senders.from.extend(all.map(Prefix::host));
-    }
+    let nodes = inputs.snapshot.nodes.values();
+    let all = nodes.flat_map(|node| addresses(node, family));
+    senders.from.extend(all.map(Prefix::host));
     let named = inputs.settings.external_nodes.iter();
     let named = named.filter(|prefix| prefix.family() == family);
     senders.from.extend(named.copied());
     (!senders.from.is_empty()).then_some(senders)
 }
 
+/// The addresses of a node, but for those of its tunnels.
+fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
+    let listed = node.spec.addresses.iter();
+    let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
+    let listed = listed.map(|cidr| cidr.address);
+    let all = node.spec.address(family).into_iter().chain(listed);
+    all.filter(move |address| Family::of(*address) == family)
+}
+
+/// Workloads are kept off the nodes' BGP. A workload that speaks to the address of a tunnel is not translated, and no node
+/// takes it for another.
+fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
+    let inputs = planner.inputs;
+    let snapshot = inputs.snapshot;
+    let configured = snapshot.bgp_configurations.values();
+    let configured = configured.filter_map(|c| c.spec.listen_port);
+    let mut guard = BgpGuard {
+        ports: configured
+            .filter(|port| *port > 0)
+            .chain([BGP_PORT])
+            .collect(),
+        sources: planner
+            .pools
+            .of_family(family)
+            .map(|pool| pool.prefix)
+            .collect(),
+        nodes: snapshot
+            .nodes
+            .values()
+            .flat_map(|node| addresses(node, family))
+            .collect(),
+        local_peers: local_peers(planner),
+        ..BgpGuard::default()
+    };
+    let masqueraded = planner
+        .pools
+        .of_family(family)
+        .filter(|pool| pool.nat_outgoing);
+    guard.masqueraded = masqueraded.map(|pool| pool.prefix).collect();
+    let named = snapshot.bgp_peers.values();
+    let named = named.filter_map(|peer| peer.spec.peer_address());
+    for (address, _) in named.filter(|(address, _)| Family::of(*address) == family) {
+        if guard.sources.iter().any(|pool| pool.contains(address)) {
+            guard.peers.insert(address);
+        } else if !guard.nodes.contains(&address) {
+            guard.routers.insert(address);
+        }
+    }
+    guard
+}
+
+/// Interfaces of workloads that are peers of this node.
+fn local_peers(planner: &Planner<'_>) -> BTreeSet<PlainName> {
+    let inputs = planner.inputs;
+    let Some(node) = inputs.snapshot.nodes.get(inputs.me) else {
+        return BTreeSet::new();
+    };
+    let peers = inputs.snapshot.bgp_peers.values();
+    let peers = peers.filter(|peer| peer.spec.is_for(inputs.me.as_str(), &node.metadata.labels));
+    let selectors: Vec<_> = peers
+        .filter_map(|peer| peer.spec.local_workloads())
+        .collect();
+    if selectors.is_empty() {
+        return BTreeSet::new();
+    }
+    let workloads = inputs.snapshot.workloads_of(inputs.me);
+    let chosen = workloads.filter(|w| selectors.iter().any(|s| s.matches(&w.metadata.labels)));
+    let names = chosen.map(|w| w.spec.interface_name.as_str());
+    names
+        .filter(|name| inputs.settings.is_workload_interface(name))
+        .filter_map(PlainName::new)
+        .collect()
+}
+
 /// Interfaces of local workloads with what may come from them: their addresses, and the prefixes that their
 /// WorkloadEndpoint allows beside these when `workloadSourceSpoofing` is `Any`.
-fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<IfName, BTreeSet<Prefix>> {
+fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<PlainName, BTreeSet<Prefix>> {
     let inputs = planner.inputs;
-    let mut sources: BTreeMap<IfName, BTreeSet<Prefix>> = BTreeMap::new();
+    let mut sources: BTreeMap<PlainName, BTreeSet<Prefix>> = BTreeMap::new();
     for workload in inputs.snapshot.workloads_of(inputs.me) {
         let spec = &workload.spec;
         let there = inputs.links.by_name(&spec.interface_name);
         let Some(link) = there.filter(|l| inputs.settings.is_workload_interface(l.name.as_str()))
         else {
+            continue;
+        };
+        // Another name is a problem of the workload's, and it has no route.
+        let Some(name) = PlainName::new(link.name.as_str()) else {
             continue;
         };
         let allowed = spec
@@ -116,7 +201,7 @@ fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<IfName, BTreeSet<P
             .flatten()
             .filter_map(|v| v.as_str()?.parse().ok());
         let allowed = allowed.filter(|_| inputs.settings.spoofing);
-        let of = sources.entry(link.name.clone()).or_default();
+        let of = sources.entry(name).or_default();
         of.extend(
             spec.ip_networks
                 .iter()

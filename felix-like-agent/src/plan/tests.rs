@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::desired::{BLACKHOLE_METRIC, NextHop};
+use crate::nat::BgpGuard;
+use crate::nat::name::PlainName;
 use crate::settings::ProgramClusterRoutes;
 
 /// A cluster seen from node `a`: 10.0.0.1/24 on eth0, `b` beside it, `c` in another subnet.
@@ -581,7 +583,7 @@ fn nat_is_left_alone_while_a_pool_cannot_be_read() {
     assert_eq!(texts(&nat.ipv4.masquerade), ["10.244.0.0/16"]);
     assert_eq!(texts(&nat.ipv4.exempt), ["10.244.0.0/16", "10.245.0.0/16"]);
     assert_eq!(
-        nat.ipv4.tunnels["tunl0"],
+        nat.ipv4.tunnels[&PlainName::new("tunl0").unwrap()],
         "10.244.0.1".parse::<IpAddr>().unwrap()
     );
     world.settings.nat_excludes_hosts = true;
@@ -831,4 +833,110 @@ fn addresses_of_services_are_not_for_the_kernel() {
     );
     world.learn("198.51.100.0/24", "10.0.0.2");
     assert!(world.route("198.51.100.0/24").is_some());
+}
+
+fn guard(world: &World) -> BgpGuard {
+    world.plan().nat.unwrap().ipv4.bgp.unwrap()
+}
+
+/// A pod has its node's address behind `natOutgoing`; whoever takes BGP from nodes must not hear it.
+#[test]
+fn workloads_are_kept_off_the_bgp_of_nodes() {
+    let mut w = World::new(r#","natOutgoing":true"#);
+    let found = guard(&w);
+    let addresses = |set: &BTreeSet<IpAddr>| {
+        set.iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(addresses(&found.nodes), "10.0.0.1 10.0.0.2 10.0.1.3");
+    assert_eq!(found.ports, [179].into());
+    assert_eq!(found.sources, ["10.244.0.0/16".parse().unwrap()].into());
+    assert_eq!(found.masqueraded, found.sources);
+    assert_eq!(
+        (
+            found.peers.len(),
+            found.routers.len(),
+            found.local_peers.len()
+        ),
+        (0, 0, 0)
+    );
+    assert!(
+        w.plan().nat.unwrap().ipv6.bgp.is_none(),
+        "no workload has IPv6"
+    );
+    // Ports, other addresses, peers in pools and outside.
+    w.put("bgpconfigurations", "default", r#""listenPort":1790"#);
+    w.put("bgpconfigurations", "node.b", r#""listenPort":1791"#);
+    w.put(
+        "bgppeers",
+        "tor",
+        r#""peerIP":"192.0.2.1","asNumber":65001"#,
+    );
+    w.put(
+        "bgppeers",
+        "node",
+        r#""peerIP":"10.0.0.2","asNumber":64512"#,
+    );
+    w.put(
+        "bgppeers",
+        "reflector-pod",
+        r#""peerIP":"10.244.1.9:1790","asNumber":64512"#,
+    );
+    w.put(
+        "nodes",
+        "d",
+        r#""addresses":[{"address":"198.51.100.4","type":"InternalIP"}]"#,
+    );
+    let found = guard(&w);
+    assert_eq!(found.ports, [179, 1790, 1791].into());
+    assert_eq!(
+        addresses(&found.nodes),
+        "10.0.0.1 10.0.0.2 10.0.1.3 198.51.100.4"
+    );
+    assert_eq!(addresses(&found.routers), "192.0.2.1");
+    assert_eq!(addresses(&found.peers), "10.244.1.9");
+}
+
+#[test]
+fn a_workload_that_is_a_peer_speaks_to_its_own_node() {
+    let mut w = World::new("");
+    let labelled = |name: &str, interface: &str, labels: &str| {
+        let path =
+            format!("/calico/resources/v3/projectcalico.org/workloadendpoints/default/{name}");
+        let value = format!(
+            r#"{{"metadata":{{"name":"{name}","namespace":"default","labels":{{{labels}}}}},"spec":{{"node":"a","interfaceName":"{interface}","ipNetworks":["10.244.0.5/32"]}}}}"#
+        );
+        (path, value)
+    };
+    for (path, value) in [
+        labelled("router", "cali123", r#""bgp":"yes""#),
+        labelled("plain", "cali456", ""),
+        labelled("foreign", "eth0", r#""bgp":"yes""#),
+    ] {
+        w.snapshot.apply(&path, Some(value.as_bytes()), 100);
+    }
+    let names = |w: &World| {
+        let names = guard(w).local_peers;
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&w), [""; 0]);
+    w.put(
+        "bgppeers",
+        "elsewhere",
+        r#""node":"b","localWorkloadSelector":"has(bgp)","asNumber":65001"#,
+    );
+    w.put(
+        "bgppeers",
+        "no-number",
+        r#""localWorkloadSelector":"has(bgp)""#,
+    );
+    assert_eq!(names(&w), [""; 0]);
+    w.put(
+        "bgppeers",
+        "here",
+        r#""node":"a","localWorkloadSelector":"has(bgp)","asNumber":65001"#,
+    );
+    assert_eq!(names(&w), ["cali123"]);
 }

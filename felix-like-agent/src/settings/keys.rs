@@ -7,6 +7,7 @@ use std::time::Duration;
 use caracal_model::net::{Cidr, Prefix};
 
 use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
+use crate::nat::name::{Interfaces, PlainName};
 use crate::ownership::PROTOCOL_BOOT;
 
 /// What a key of Felix's does here.
@@ -229,8 +230,12 @@ pub(super) fn set(settings: &mut Settings, key: &str, value: &str) -> Result<(),
 fn prefixes(value: &str) -> Result<Vec<String>, &'static str> {
     let parts = value.split(',').map(str::trim).filter(|p| !p.is_empty());
     let prefixes: Vec<String> = parts.map(str::to_owned).collect();
-    if prefixes.is_empty() {
-        return Err("at least one prefix of interface names");
+    // They stand in firewall rules and in file names.
+    let plain = |prefix: &String| PlainName::beginning(prefix).is_some();
+    if prefixes.is_empty() || !prefixes.iter().all(plain) {
+        return Err(
+            "beginnings of interface names, with commas between them: letters, digits, '.', '_' and '-', at most 14 each",
+        );
     }
     Ok(prefixes)
 }
@@ -269,13 +274,13 @@ fn ports(value: &str) -> Result<Option<(u16, u16)>, &'static str> {
 }
 
 /// The name of an interface, or its beginning with `+` behind it; it stands in rules as it is.
-fn interface(value: &str) -> Result<Option<String>, &'static str> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name = value.strip_suffix('+').unwrap_or(value);
-    if name.len() > 15 || !name.chars().all(plain) || (name.is_empty() && !value.is_empty()) {
-        return Err("the name of an interface, or its beginning and a +");
+fn interface(value: &str) -> Result<Option<Interfaces>, &'static str> {
+    if value.is_empty() {
+        return Ok(None);
     }
-    Ok((!value.is_empty()).then(|| value.to_owned()))
+    let interfaces = Interfaces::from_text(value);
+    let interfaces = interfaces.ok_or("the name of an interface, or its beginning and a +");
+    interfaces.map(Some)
 }
 
 fn address<T: std::str::FromStr>(
@@ -385,6 +390,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_interface_prefix_is_the_beginning_of_a_name() {
+        assert_eq!(
+            prefixes("cali, tap"),
+            Ok(vec!["cali".to_owned(), "tap".to_owned()])
+        );
+        for hostile in [
+            "cali*\" accept }\ntable inet evil {",
+            "cali,x y",
+            "",
+            "-i",
+            "../cali",
+        ] {
+            assert!(prefixes(hostile).is_err(), "{hostile:?}");
+        }
+    }
+
     /// Felix's keys that concern routing: each is known here, and in the documentation.
     #[test]
     fn every_key_of_felix_that_concerns_routing_is_known_and_documented() {
@@ -480,7 +502,7 @@ mod tests {
         for bad in ["9:8", "0:9", "1:", "a:b", "1:65536"] {
             assert!(ports(bad).is_err(), "{bad}");
         }
-        assert_eq!(interface("eth+"), Ok(Some("eth+".to_owned())));
+        assert_eq!(interface("eth+"), Ok(Interfaces::from_text("eth+")));
         assert_eq!(interface(""), Ok(None));
         for bad in ["+", "eth0 drop", "a\"b", "0123456789abcdef"] {
             assert!(interface(bad).is_err(), "{bad}");

@@ -14,6 +14,7 @@ use caracal_model::{NodeName, Snapshot};
 use serde_json::Value;
 
 use crate::desired::problem;
+use crate::nat::name::Interfaces;
 use keys::Effect;
 
 /// Which classes of routes to other nodes one of Calico's two programs is told to write.
@@ -113,7 +114,7 @@ pub struct Settings {
     /// Ports of masqueraded TCP and UDP (`natPortRange`), the last one included; `None` = the kernel chooses.
     pub nat_ports: Option<(u16, u16)>,
     /// Only what leaves by this interface is masqueraded (`iptablesNATOutgoingInterfaceFilter`).
-    pub nat_interface: Option<String>,
+    pub nat_interface: Option<Interfaces>,
     /// Which of the two writes the rules (`nftablesMode`).
     pub nat_backend: NatBackend,
     /// Interfaces whose smallest MTU is the host's (`mtuIfacePattern`).

@@ -1,5 +1,6 @@
 //! BGPConfiguration, BGPPeer and BGPFilter.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -313,6 +314,26 @@ impl BgpPeerSpec {
         }
         let socket: std::net::SocketAddr = self.peer_ip.parse().ok()?;
         Some((socket.ip(), Some(socket.port())))
+    }
+
+    /// True when a node of that name and labels is on the local side.
+    #[must_use]
+    pub fn is_for(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        if !self.node.is_empty() {
+            return self.node == node;
+        }
+        Selector::parse(&self.node_selector).is_ok_and(|selector| selector.matches(labels))
+    }
+
+    /// Which workloads of a node on the local side are its peers; `None` when none are.
+    #[must_use]
+    pub fn local_workloads(&self) -> Option<Selector> {
+        let alone = self.peer_ip.is_empty() && self.peer_selector.is_empty();
+        let numbered = self.as_number.is_some_and(|asn| asn.0 != 0);
+        if self.local_workload_selector.is_empty() || !alone || !numbered {
+            return None;
+        }
+        Selector::parse(&self.local_workload_selector).ok()
     }
 }
 

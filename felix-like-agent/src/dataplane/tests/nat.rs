@@ -197,3 +197,86 @@ fn no_packet_falls_between_the_old_rules_and_the_new_ones() {
         },
     );
 }
+
+/// Names of all tables of nftables and all chains of iptables.
+fn tables_and_chains() -> String {
+    sh(
+        "nft list tables 2>/dev/null; for t in iptables ip6tables; do \
+        $t-legacy-save 2>/dev/null | grep '^:' | cut -d' ' -f1; done; true",
+    )
+}
+
+/// Nothing that stands in the datastore gets out of our table, whatever the backend makes of it.
+#[test]
+fn hostile_settings_change_nothing_outside_our_table() {
+    in_namespace(
+        "nat::hostile_settings_change_nothing_outside_our_table",
+        || async {
+            lab();
+            let mut node = Node::start(&entries());
+            node.settled().await;
+            let (before, written) = (tables_and_chains(), rules());
+            for value in [
+                "cali*\\\" accept\\n}\\n}\\ntable inet evil {\\nchain x {\\niifname \\\"a",
+                "cali+ -j ACCEPT\\nCOMMIT\\n*filter\\n:evil - [0:0]\\n-A FORWARD -i x",
+            ] {
+                let keys = ["interfacePrefix", "iptablesNATOutgoingInterfaceFilter"];
+                let keys = keys.map(|key| format!(r#""{key}":"{value}""#)).join(",");
+                let name = "default";
+                let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{{{keys}}}}}"#);
+                node.put("felixconfigurations", name, value);
+                let status = node.settled().await;
+                assert_eq!(tables_and_chains(), before);
+                assert_eq!(rules(), written, "what was there before stays");
+                let problems: Vec<_> = status.problems.iter().map(|p| p.code.as_str()).collect();
+                assert_eq!(problems, ["agent.invalid_setting"; 2]);
+            }
+        },
+    );
+}
+
+/// A packet from a workload's interface to a node's BGP: the lab's `wire` stands for the uplink to the other node.
+#[test]
+fn workloads_do_not_reach_bgp() {
+    in_namespace("nat::workloads_do_not_reach_bgp", || async {
+        lab();
+        let name = format!("caragent-bgp-{}", std::process::id());
+        let (pod, far) = (format!("{name}-pod"), format!("{name}-far"));
+        let _guards = [Namespace(pod.clone()), Namespace(far.clone())];
+        sh(&format!(
+            "ip netns add {far}
+             ip link set wire netns {far}
+             ip -n {far} link set lo up
+             ip -n {far} link set wire up
+             ip -n {far} addr add 10.0.0.2/24 dev wire
+             ip netns add {pod}
+             ip link add cali1 address 02:00:00:00:00:06 type veth peer name eth0 address 02:00:00:00:00:05 netns {pod}
+             ip link set cali1 up
+             ip -n {pod} link set lo up
+             ip -n {pod} link set eth0 up
+             ip -n {pod} addr add 10.244.0.5/32 dev eth0
+             ip -n {pod} route add 169.254.1.1 dev eth0
+             ip -n {pod} neigh add 169.254.1.1 lladdr 02:00:00:00:00:06 dev eth0
+             ip -n {pod} route add default via 169.254.1.1"
+        ));
+        let mut entries = entries();
+        entries.push(node("b", "10.0.0.2/24", "10.244.1.1"));
+        entries.push(workload("10.244.0.5", "cali1"));
+        let node = Node::start(&entries);
+        node.settled().await;
+        // An address and a port that nobody listens on refuse at once; what is dropped is not answered.
+        let connect = |address: &str, port: u16| {
+            let command = format!(
+                "ip netns exec {pod} timeout 2 bash -c ': < /dev/tcp/{address}/{port}' 2>&1; echo $?"
+            );
+            sh(&command)
+        };
+        let answered = |seen: &str| seen.contains("refused");
+        for address in ["10.0.0.1", "10.0.0.2"] {
+            let seen = || connect(address, 180);
+            wait_for("another port", LIMIT, seen, answered).await;
+            let seen = connect(address, 179);
+            assert!(seen.trim_end().ends_with("124"), "{address}: {seen}");
+        }
+    });
+}
