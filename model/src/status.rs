@@ -9,7 +9,7 @@ use crate::snapshot::Problem;
 
 /// The state of a node's process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Status {
     /// The node's name.
     pub node: String,
@@ -55,7 +55,7 @@ pub struct DatastoreStatus {
 
 /// One peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PeerStatus {
     /// Name, `Mesh_10_0_0_2`.
     pub name: String,
@@ -116,6 +116,7 @@ pub struct StationStatus {
 
 /// One block of this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct BlockStatus {
     /// The range.
     pub cidr: Prefix,
@@ -129,7 +130,7 @@ pub struct BlockStatus {
 
 /// The kernel as the agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct KernelStatus {
     /// `learning` (nothing is deleted yet), `synced` or `frozen`.
     pub phase: String,
@@ -152,6 +153,7 @@ pub struct KernelStatus {
 
 /// The path to one other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PathStatus {
     /// The node at its end.
     pub node: String,

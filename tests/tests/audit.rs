@@ -50,7 +50,7 @@ fn await_clean(lab: &Lab, node: &str) {
 fn find<'a>(findings: &'a [Value], code: &str) -> (&'a str, &'a str) {
     let finding = findings.iter().find(|f| f["code"] == code).unwrap();
     let text = |key: &str| finding[key].as_str().unwrap();
-    assert!(finding["age_seconds"].as_u64() >= finding["grace_seconds"].as_u64());
+    assert!(finding["ageSeconds"].as_u64() >= finding["graceSeconds"].as_u64());
     (text("subject"), text("sentence"))
 }
 
@@ -124,7 +124,7 @@ fn found(mut lab: Lab) {
     assert!(lost.contains(&session(&lab, "node4").as_str()), "{lost:?}");
     let explained = explain(&lab, &prefix);
     assert_eq!(explained["source"], "foreign: a route of protocol 4");
-    assert_eq!(explained["in_step"], false);
+    assert_eq!(explained["inStep"], false);
     let (_, text) = exit_code(&lab, "node1", &["audit"]);
     assert!(
         text.contains("CRL-R003") && text.contains(&prefix),
@@ -259,7 +259,7 @@ fn explanations(lab: &Lab) {
             of_stage.map(|r| r["revision"].as_i64().unwrap()).max()
         };
         let kernel = newest("kernel");
-        if far["in_step"] == true
+        if far["inStep"] == true
             && kernel <= newest("plan")
             && newest("plan") <= newest("snapshot")
         {
@@ -271,7 +271,7 @@ fn explanations(lab: &Lab) {
     .unwrap();
     assert_eq!(far["mode"], "vxlan");
     assert_eq!(far["source"], "remote block, from the datastore");
-    assert_eq!(far["in_step"], true);
+    assert_eq!(far["inStep"], true);
     assert_eq!(far["kernel"]["owner"], "ours");
     let family = focus(lab);
     let (tunnel, mtu) = either(family, ("vxlan.calico", 1450), ("vxlan-v6.calico", 1430));
@@ -300,7 +300,7 @@ fn explanations(lab: &Lab) {
 
     let beside = explain(lab, &pod_address(lab, "node2/p1"));
     assert_eq!(
-        (&beside["mode"], &beside["in_step"]),
+        (&beside["mode"], &beside["inStep"]),
         (&"direct".into(), &true.into())
     );
     let own = explain(lab, &address_of(lab, "node1", family).to_string());

@@ -100,7 +100,7 @@ fn announced(lab: &Lab) -> Option<(u64, String)> {
     let (prefix, _) = prefix(focus(lab));
     let route = routes.as_array()?.iter().find(|r| r["prefix"] == prefix)?;
     Some((
-        route["local_pref"].as_u64()?,
+        route["localPref"].as_u64()?,
         route["communities"].to_string(),
     ))
 }

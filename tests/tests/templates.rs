@@ -28,14 +28,14 @@ fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, Stri
     }
     let said = |r: &Value| {
         let what = [
-            "next_hop",
-            "local_pref",
+            "nextHop",
+            "localPref",
             "med",
-            "as_path",
+            "asPath",
             "origin",
             "communities",
-            "originator_id",
-            "cluster_list",
+            "originatorId",
+            "clusterList",
         ]
         .map(|field| format!("{field}={}", r[field]));
         (r["prefix"].as_str().unwrap().to_owned(), what.join(" "))
@@ -48,7 +48,7 @@ fn native_accepts(lab: &Lab, node: &str) -> Routes {
     let text = lab.caracal(node, &["bgp", "routes", "-o", "json"]).unwrap();
     let routes: Vec<Value> = serde_json::from_str(&text).unwrap();
     let best = |r: &&Value| r["status"] == "best" && !r["peer"].is_null();
-    let hop = |r: &Value| r["next_hop"].as_str().unwrap_or_default().to_owned();
+    let hop = |r: &Value| r["nextHop"].as_str().unwrap_or_default().to_owned();
     let entry = |r: &Value| (r["prefix"].as_str().unwrap().to_owned(), hop(r));
     let routes: Routes = routes.iter().filter(best).map(entry).collect();
     assert!(!routes.is_empty(), "{text}");

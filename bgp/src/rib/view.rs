@@ -14,6 +14,7 @@ use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 
 /// A route for the forwarding table: the best path to a prefix, learned from a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LearnedRoute {
     /// Next hops of the ECMP set, the best path's first, without duplicates; never empty.
     pub next_hops: Vec<IpAddr>,
@@ -37,6 +38,7 @@ pub struct LearnedRoute {
 
 /// Path attributes in print.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AttrsInfo {
     /// NEXT_HOP; `None` on a route of ours that uses each session's own address.
     pub next_hop: Option<IpAddr>,
@@ -144,6 +146,7 @@ impl PathStatus {
 
 /// One path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RouteInfo {
     /// The destination.
     pub prefix: Prefix,
@@ -167,6 +170,7 @@ pub struct RouteInfo {
 
 /// A route as it goes to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AdvertisedRoute {
     /// The destination.
     pub prefix: Prefix,

@@ -9,6 +9,7 @@ use super::{Code, Observation, Severity};
 
 /// Something that is wrong, with its age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// Stable code ([`Code::as_str`]).
     pub code: String,

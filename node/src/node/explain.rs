@@ -25,6 +25,7 @@ use crate::routes::text;
 
 /// Everything that this node knows of a destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Explained {
     /// The node that answers.
     pub(crate) node: String,
@@ -92,6 +93,7 @@ pub(crate) struct Revision {
 
 /// A pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) cidr: Prefix,
