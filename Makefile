@@ -24,6 +24,7 @@ E2E := \
   doctor \
   container \
   cluster \
+  cli \
   ipv6 \
   hitless \
   mode \

@@ -96,6 +96,8 @@ pub struct Up {
     pub deadline: Duration,
     /// Leave what is there when the bring-up fails.
     pub keep: bool,
+    /// How wide tables may be.
+    pub columns: Option<u16>,
 }
 
 /// `caracal lab status`.
@@ -107,6 +109,8 @@ pub struct Status {
     pub json: bool,
     /// How long to try a ping; no matrix when zero.
     pub pings: Duration,
+    /// How wide tables may be.
+    pub columns: Option<u16>,
 }
 
 /// `caracal lab exec TARGET -- COMMAND`.
@@ -203,7 +207,7 @@ fn bring_up(
     }
     let left = arguments.deadline.saturating_sub(start.elapsed());
     let report = lab.report(Some(left.max(STATUS_PINGS)))?;
-    writeln!(out, "\n{}", table::render(&report))?;
+    writeln!(out, "\n{}", table::render(&report, arguments.columns))?;
     Ok(i32::from(!report.is_healthy()))
 }
 
@@ -242,7 +246,11 @@ pub fn status(arguments: &Status, out: Out<'_>) -> Result<i32, CommandError> {
         let text = serde_json::to_string_pretty(&report).map_err(io::Error::other)?;
         writeln!(out, "{text}")?;
     } else {
-        write!(out, "lab {name}\n\n{}", table::render(&report))?;
+        write!(
+            out,
+            "lab {name}\n\n{}",
+            table::render(&report, arguments.columns)
+        )?;
     }
     Ok(i32::from(!report.is_healthy()))
 }

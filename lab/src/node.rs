@@ -108,6 +108,19 @@ impl Lab {
         command
     }
 
+    /// The command `caracal ARGUMENTS…` for a node, for callers that need its pipes; it has to be started with
+    /// [`crate::netns::spawn`] in the node's namespace.
+    ///
+    /// # Errors
+    /// When there is no such node.
+    pub fn caracal_command(
+        &self,
+        node: &str,
+        arguments: &[&str],
+    ) -> Result<Command, UnknownTarget> {
+        Ok(self.client(&self.node_layout(node)?, arguments))
+    }
+
     /// Calls `caracal ARGUMENTS…` in a node's namespace; gives what it printed.
     ///
     /// # Errors

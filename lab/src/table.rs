@@ -12,24 +12,28 @@ const MATRIX_WIDTH: usize = 12;
 /// Kinds of routes, in the order of the columns.
 const ROUTE_KINDS: [&str; 5] = ["blackhole", "local", "direct", "ipip", "vxlan"];
 
-/// The whole report.
+/// The whole report. Tables are at most `columns` wide, if that is given: cells wrap.
 #[must_use]
-pub fn render(report: &Report) -> String {
+pub fn render(report: &Report, columns: Option<u16>) -> String {
     let mut text = String::new();
-    section(&mut text, "Nodes", &nodes(report));
+    section(&mut text, "Nodes", nodes(report), columns);
     if let Some(peers) = peers(report) {
-        section(&mut text, "Peers", &peers);
+        section(&mut text, "Peers", peers, columns);
     }
     if let Some(blocks) = blocks(report) {
-        section(&mut text, "Blocks", &blocks);
+        section(&mut text, "Blocks", blocks, columns);
     }
     text.push_str(&troubles(report));
-    let matrices: Vec<_> = report.matrices().map(pings).collect();
+    let matrices: Vec<_> = report.matrices().map(|m| pings(m, columns)).collect();
     text.push_str(&matrices.join("\n"));
     text
 }
 
-fn section(text: &mut String, title: &str, table: &Table) {
+fn section(text: &mut String, title: &str, mut table: Table, columns: Option<u16>) {
+    if let Some(columns) = columns {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(columns);
+    }
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{title}\n{table}\n");
 }
@@ -178,7 +182,7 @@ fn troubles(report: &Report) -> String {
     text
 }
 
-fn pings(matrix: &Matrix) -> String {
+fn pings(matrix: &Matrix, columns: Option<u16>) -> String {
     let lost = matrix.lost();
     let mut text = String::new();
     let family = match matrix.addresses.iter().flatten().any(|a| a.is_ipv6()) {
@@ -189,7 +193,8 @@ fn pings(matrix: &Matrix) -> String {
         section(
             &mut text,
             &format!("{family}Ping (row to column, milliseconds)"),
-            &grid(matrix),
+            grid(matrix),
+            columns,
         );
     }
     for (from, to, reason) in lost.iter().take(20) {
@@ -301,7 +306,7 @@ mod tests {
 
     #[test]
     fn everything_is_shown_once() {
-        let text = render(&report());
+        let text = render(&report(), None);
         for part in [
             "│ node1 ┆ 10.0.0.1/24 ┆ lan     ┆ caracal ┆ fresh @42 ┆ 1/2      ┆",
             "│ node2 ┆ 10.0.0.1/24 ┆ lan     ┆ caracal ┆ down      ┆ –        ┆",

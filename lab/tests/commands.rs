@@ -37,6 +37,7 @@ fn child_runs_a_command() {
         binary: "/bin/true".into(),
         deadline: 10 * SECOND,
         keep: false,
+        columns: None,
     };
     let result = match words.as_slice() {
         ["up", file, name] => commands::up(&up(file, name), &mut out),
@@ -49,6 +50,7 @@ fn child_runs_a_command() {
                     lab,
                     json: true,
                     pings: STATUS_PINGS,
+                    columns: None,
                 },
                 &mut out,
             )

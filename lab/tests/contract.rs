@@ -159,7 +159,7 @@ fn nodes_and_plugins_are_told_what_they_need() {
     assert!(
         report.is_healthy(),
         "{}",
-        caracal_lab::table::render(&report)
+        caracal_lab::table::render(&report, None)
     );
     assert_eq!(report.matrix.as_ref().unwrap().pairs(), 12);
     assert_eq!(report.nodes[0].routes["direct"], 2);
@@ -266,6 +266,7 @@ fn another_process_can_take_over() {
         binary: std::env::current_exe().unwrap(),
         deadline: 20 * SECOND,
         keep: false,
+        columns: None,
     };
     let mut out = Vec::new();
     let status = commands::up(&arguments, &mut out);

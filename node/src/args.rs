@@ -15,7 +15,7 @@ use crate::telemetry::LogFormat;
 
 /// BGP networking for container clusters in one process per node.
 #[derive(Debug, Parser)]
-#[command(name = "caracal", version, max_term_width = 100)]
+#[command(name = "caracal", version = crate::cli::version::TEXT, max_term_width = 100)]
 pub(crate) struct Args {
     /// Form of log lines, on standard error. CARACAL_LOG=debug shows more.
     #[arg(long, global = true, value_enum, default_value_t)]
@@ -38,6 +38,9 @@ pub(crate) enum Command {
     Speaker(SpeakerArgs),
     /// Shows this node: datastore, peers, blocks, kernel, problems.
     Status {
+        /// Whether to go on.
+        #[command(flatten)]
+        watch: WatchArgs,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
@@ -95,6 +98,24 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Installs the CNI plugin and its configuration on this machine; configured by the environment, as Calico's.
     InstallCni,
+    /// Prints the version, and the commit it was built from.
+    Version {
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Prints a script that completes commands: `source <(caracal completion bash)`.
+    Completion {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page, or writes one for each command into a folder.
+    Man {
+        /// The folder, such as /usr/local/share/man/man1.
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
     /// Runs whole clusters in network namespaces on this machine.
     Lab {
         /// What to do.
@@ -120,6 +141,9 @@ pub(crate) struct ExplainArgs {
     /// A prefix or an address.
     #[arg(value_parser = destination)]
     pub(crate) destination: Prefix,
+    /// Whether to go on.
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
     /// Output form.
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -281,8 +305,20 @@ pub(crate) enum Output {
     /// A table for people.
     #[default]
     Table,
+    /// The same with every column, and lines as long as they are.
+    Wide,
     /// JSON for machines.
     Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// `--watch`.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct WatchArgs {
+    /// Go on, and print again whenever something has changed.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
 }
 
 /// `caracal bgp`.
@@ -290,6 +326,9 @@ pub(crate) enum Output {
 pub(crate) enum BgpCommand {
     /// Peers and their sessions.
     Peers {
+        /// Whether to go on.
+        #[command(flatten)]
+        watch: WatchArgs,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
@@ -513,3 +552,6 @@ pub(crate) enum LabCommand {
         file: PathBuf,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,8 @@
 //! The one binary: `caracal SUBCOMMAND`, or a CNI plugin by the name it is called under. Composition only.
 
+#[macro_use]
+mod out;
+
 mod admin;
 mod args;
 mod cli;
@@ -32,6 +35,8 @@ fn main() -> ExitCode {
     telemetry::init(args.log_format);
     match cli::run(args) {
         Ok(code) => code,
+        // The same as in `out`, for what is printed by the lab.
+        Err(error) if out::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("caracal: {error:#}");
             ExitCode::FAILURE

@@ -259,9 +259,7 @@ fn explanations(lab: &Lab) {
             of_stage.map(|r| r["revision"].as_i64().unwrap()).max()
         };
         let kernel = newest("kernel");
-        if far["inStep"] == true
-            && kernel <= newest("plan")
-            && newest("plan") <= newest("snapshot")
+        if far["inStep"] == true && kernel <= newest("plan") && newest("plan") <= newest("snapshot")
         {
             Ok(far)
         } else {

@@ -314,7 +314,7 @@ fn orders(bench: &Bench) {
     ]);
     assert_eq!(
         configured,
-        json!({"strict_affinity": true, "auto_allocate_blocks": true, "maxBlocksPerHost": 2,
+        json!({"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2,
             "kubeVirtVMAddressPersistence": "Disabled", "ipCooldownSeconds": 5})
     );
     let shown = bench.json(&["ipam", "show", "--show-configuration"]);

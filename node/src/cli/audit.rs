@@ -7,8 +7,8 @@ use std::time::Duration;
 use caracal_agent::audit::{Finding, Severity};
 use serde_json::json;
 
-use super::status::DEGRADED;
-use super::{duration, print_json, run_dir, table};
+use super::exit::DEGRADED;
+use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{AuditArgs, Output};
 use crate::node::auditor::Report;
@@ -17,14 +17,15 @@ use crate::node::auditor::Report;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
+    let output = args.output.output;
     if args.watch {
-        return watch(args.output.output);
+        return watch(output);
     }
     let value = ask(&run_dir(), &Request::Audit)?;
     let report: Report = serde_json::from_value(value.clone())?;
-    match args.output.output {
-        Output::Json => print_json(&value),
-        Output::Table => print(&report),
+    match output {
+        Output::Json | Output::Yaml => output.print(&value),
+        Output::Table | Output::Wide => print(&report),
     }
     Ok(if report.wrong {
         ExitCode::from(DEGRADED)
@@ -118,7 +119,7 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
                     tell(output, event, &finding);
                 }
                 let cleared = !before.is_empty() && now.is_empty();
-                if output == Output::Table && (cleared || (first && now.is_empty())) {
+                if !output.is_data() && (cleared || (first && now.is_empty())) {
                     println!(
                         "{}: nothing is wrong at revision {}",
                         report.node, report.revision
@@ -136,7 +137,11 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
 fn tell(output: Output, event: Event, finding: &Finding) {
     match output {
         Output::Json => println!("{}", json!({"event": event.as_str(), "finding": finding})),
-        Output::Table => println!(
+        Output::Yaml => {
+            println!("---");
+            output.print(&json!({"event": event.as_str(), "finding": finding}));
+        }
+        Output::Table | Output::Wide => println!(
             "{:6} {} {} {}: {}",
             event.as_str(),
             finding.code,

@@ -4,29 +4,19 @@ use std::process::ExitCode;
 
 use caracal_bgp::rib::{AdvertisedRoute, Advertisement, AttrsInfo, Explanation, RouteInfo};
 use caracal_model::status::Status;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{print_json, run_dir, status, table};
+use super::output::watch;
+use super::{run_dir, status, table};
 use crate::admin::{Request, ask};
 use crate::args::{BgpCommand, Output};
-
-/// Exit code when what was asked for does not exist.
-const NOT_FOUND: u8 = 3;
+use crate::cli::exit::NOT_FOUND;
 
 pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {
-        BgpCommand::Peers { output } => {
-            let value = ask(&run_dir(), &Request::Status)?;
-            if output.output == Output::Json {
-                print_json(&value["peers"]);
-            } else {
-                println!(
-                    "{}",
-                    status::peers(&serde_json::from_value::<Status>(value)?)
-                );
-            }
-        }
+        BgpCommand::Peers { watch, output } => return peers(watch.watch, output.output),
         BgpCommand::Routes { output } => show(&Request::Routes, output.output, routes)?,
         BgpCommand::Received { peer, output } => {
             show(&Request::Received { peer }, output.output, routes)?;
@@ -47,8 +37,8 @@ pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
             let value = ask(&run_dir(), &Request::Explain { prefix })?;
             let explanation: Explanation = serde_json::from_value(value.clone())?;
             match output.output {
-                Output::Json => print_json(&value),
-                Output::Table => explain(prefix, &explanation),
+                Output::Json | Output::Yaml => output.output.print(&value),
+                Output::Table | Output::Wide => explain(prefix, &explanation),
             }
             if explanation.prefix.is_none() {
                 return Ok(ExitCode::from(NOT_FOUND));
@@ -58,6 +48,29 @@ pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    let ask = || {
+        let mut status = ask(&run_dir(), &Request::Status)?;
+        Ok(status["peers"].take())
+    };
+    let show = |peers: &Value| {
+        if output.is_data() {
+            output.print(peers);
+        } else {
+            let status = Status {
+                peers: Vec::deserialize(peers)?,
+                ..Status::default()
+            };
+            println!("{}", status::peers(&status, output));
+        }
+        Ok(ExitCode::SUCCESS)
+    };
+    if goes_on {
+        return watch(output, ask, show);
+    }
+    show(&ask()?)
+}
+
 fn show<T: DeserializeOwned>(
     request: &Request,
     output: Output,
@@ -65,8 +78,8 @@ fn show<T: DeserializeOwned>(
 ) -> anyhow::Result<()> {
     let value: Value = ask(&run_dir(), request)?;
     match output {
-        Output::Json => print_json(&value),
-        Output::Table => print(&serde_json::from_value::<Vec<T>>(value)?),
+        Output::Json | Output::Yaml => output.print(&value),
+        Output::Table | Output::Wide => print(&serde_json::from_value::<Vec<T>>(value)?),
     }
     Ok(())
 }

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::{print_json, run_dir};
+use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{DrainArgs, Output};
+use crate::cli::exit::REFUSED;
 use crate::node::drain::{DrainStatus, Stage};
 
-/// Exit code of a refusal.
-const REFUSED: u8 = 5;
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(200);
 /// How much longer than the time for the peers it may take.
@@ -29,16 +28,16 @@ pub(super) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
     };
     let accepted: DrainStatus = serde_json::from_value(ask(&run_dir(), &request)?)?;
     if let Some(reason) = &accepted.refused {
-        if output == Output::Json {
-            print_json(&serde_json::to_value(&accepted)?);
+        if output.is_data() {
+            output.print(&serde_json::to_value(&accepted)?);
         } else {
             eprintln!("caracal: not drained: {reason}");
         }
         return Ok(ExitCode::from(REFUSED));
     }
     let reached = follow(goal, Duration::from_secs(args.wait) + LIMIT, output)?;
-    if output == Output::Json {
-        print_json(&serde_json::to_value(&reached)?);
+    if output.is_data() {
+        output.print(&serde_json::to_value(&reached)?);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -51,7 +50,7 @@ fn follow(goal: Stage, limit: Duration, output: Output) -> anyhow::Result<DrainS
         let value = ask(&run_dir(), &Request::DrainStatus)?;
         let status: DrainStatus = serde_json::from_value(value).context("the drain's status")?;
         let begun = status.stage != Stage::InService || goal == Stage::InService;
-        if output == Output::Table && begun && told != Some(status.stage) {
+        if !output.is_data() && begun && told != Some(status.stage) {
             println!("{}", words(status.stage));
             told = Some(status.stage);
         }

@@ -2,21 +2,31 @@
 
 use std::process::ExitCode;
 
-use super::{bgp, print_json, run_dir};
+use serde_json::Value;
+
+use super::output::watch;
+use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, Output};
+use crate::cli::exit::NOT_FOUND;
 use crate::node::explain::{Explained, Stage};
-
-/// Exit code when nothing is known of the destination.
-const NOT_FOUND: u8 = 3;
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let prefix = args.destination;
-    let value = ask(&run_dir(), &Request::ExplainPath { prefix })?;
+    let ask = || ask(&run_dir(), &Request::ExplainPath { prefix });
+    if args.watch.watch {
+        return watch(args.output.output, ask, |value| {
+            show(value, args.output.output)
+        });
+    }
+    show(&ask()?, args.output.output)
+}
+
+fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
     let explained: Explained = serde_json::from_value(value.clone())?;
-    match args.output.output {
-        Output::Json => print_json(&value),
-        Output::Table => print(&explained),
+    match output {
+        Output::Json | Output::Yaml => output.print(value),
+        Output::Table | Output::Wide => print(&explained),
     }
     Ok(if explained.is_known() {
         ExitCode::SUCCESS

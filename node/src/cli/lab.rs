@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_lab::commands::{self, CONVERGE, Down, Exec, STATUS_PINGS, Status, Up};
 
+use super::output::in_form;
 use crate::args::{LabCommand, Output};
 
 pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
@@ -13,15 +14,14 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
     let code = match command {
         LabCommand::Up { file, name, keep } => commands::up(&up(file, name, keep)?, &mut stdout)?,
         LabCommand::Status { name, output } => {
-            let json = output.output == Output::Json;
-            commands::status(
-                &Status {
-                    lab: name,
-                    json,
-                    pings: STATUS_PINGS,
-                },
-                &mut stdout,
-            )?
+            let output = output.output;
+            let status = Status {
+                lab: name,
+                json: output.is_data(),
+                pings: STATUS_PINGS,
+                columns: output.columns(),
+            };
+            in_form(output, |out| Ok(commands::status(&status, out)?))?
         }
         LabCommand::Exec {
             target,
@@ -53,5 +53,6 @@ fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Res
         binary,
         deadline: CONVERGE,
         keep,
+        columns: Output::Table.columns(),
     })
 }

@@ -4,6 +4,7 @@ mod audit;
 mod bgp;
 pub(crate) mod doctor;
 mod drain;
+pub(crate) mod exit;
 mod explain;
 pub(crate) mod install_cni;
 pub(crate) mod ipam;
@@ -11,6 +12,7 @@ mod lab;
 pub(crate) mod migrate;
 mod mode;
 pub(crate) mod node;
+mod output;
 mod render;
 pub(crate) mod services;
 mod speaker;
@@ -18,6 +20,7 @@ mod status;
 mod topology;
 mod trace;
 mod uninstall;
+pub(crate) mod version;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,24 +32,15 @@ use caracal_datastore::{EtcdConfig, EtcdStore, Store, View, WatchOptions};
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 
-use crate::args::{Args, Command, TopologyCommand};
+use crate::args::{
+    Args, BgpCommand, Command, LabCommand, ModeCommand, RenderArgs, TopologyCommand,
+};
+use output::table;
 
 /// Carries out a command.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let reads = matches!(
-        args.command,
-        Command::Status { .. }
-            | Command::Bgp { .. }
-            | Command::Audit(_)
-            | Command::Explain(_)
-            | Command::Trace(_)
-            | Command::Render(_)
-            | Command::Topology {
-                command: TopologyCommand::Plan(_)
-            }
-    );
-    if reads {
-        end_quietly_on_a_closed_pipe();
+    if !changes_something(&args.command) {
+        crate::out::may_end_early();
     }
     match args.command {
         Command::Node { command: None } => crate::node::run(),
@@ -55,7 +49,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         } => node::run(command),
         Command::Ipam { command } => ipam::run(command),
         Command::Speaker(args) => speaker::run(&args),
-        Command::Status { output } => status::run(output.output),
+        Command::Status { watch, output } => status::run(watch.watch, output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Render(args) => render::run(&args),
         Command::Services { command } => services::run(command),
@@ -69,21 +63,51 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Migrate { command } => migrate::run(&command),
         Command::Doctor(args) => doctor::run(&args),
         Command::InstallCni => install_cni::run(),
+        Command::Version { output } => version::run(output.output),
+        Command::Completion { shell } => version::completion(shell),
+        Command::Man { out } => version::man(out.as_deref()),
         Command::Lab { command } => lab::run(command),
     }
 }
 
-/// `caracal … | head` is to end without a word, as every filter does. Only for commands that change nothing: one
-/// that writes must not be ended in the middle, and a daemon not at all.
-#[allow(
-    unsafe_code,
-    reason = "the standard library ignores SIGPIPE and has no way to undo that"
-)]
-fn end_quietly_on_a_closed_pipe() {
-    // SAFETY: sets a disposition to the system's default; no handler runs, and no other thread exists yet.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-    }
+/// True for what must not end in the middle when nobody reads what it prints.
+pub(crate) fn changes_something(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Status { .. }
+            | Command::Bgp {
+                command: BgpCommand::Peers { .. }
+                    | BgpCommand::Routes { .. }
+                    | BgpCommand::Received { .. }
+                    | BgpCommand::Advertised { .. }
+                    | BgpCommand::Explain { .. }
+            }
+            | Command::Migrate {
+                command: migrate::MigrateCommand::Plan { .. }
+            }
+            | Command::Lab {
+                command: LabCommand::Status { .. } | LabCommand::List
+            }
+            | Command::Audit(_)
+            | Command::Explain(_)
+            | Command::Trace(_)
+            | Command::Render(RenderArgs { out: None, .. })
+            | Command::Version { .. }
+            | Command::Completion { .. }
+            | Command::Doctor(_)
+            | Command::Topology {
+                command: TopologyCommand::Plan(_)
+            }
+            | Command::Mode {
+                command: ModeCommand::Plan { .. }
+            }
+            | Command::Services {
+                command: services::ServicesCommand::Show { .. }
+            }
+            | Command::Ipam {
+                command: ipam::args::IpamCommand::Show(_) | ipam::args::IpamCommand::Why(_)
+            }
+    )
 }
 
 /// The directory of the admin socket.
@@ -139,19 +163,6 @@ async fn read_everything() -> anyhow::Result<(EtcdStore, Arc<Snapshot>)> {
     let store = open_store()?;
     let snapshot = first_view(&store).await?.borrow().snapshot.clone();
     Ok((store, snapshot))
-}
-
-/// Prints JSON.
-fn print_json(value: &serde_json::Value) {
-    println!("{value:#}");
-}
-
-/// A table without borders, as kubectl and calicoctl print.
-fn table(header: &[&str]) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(header.to_vec());
-    table
 }
 
 /// `12s`, `3m04s`, `2h05m`, `3d04h`.

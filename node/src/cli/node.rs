@@ -15,8 +15,8 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::ipam::{announced, now, on_store, refuse};
-use super::print_json;
 use crate::args::{Output, OutputArgs};
+use crate::cli::exit::{CONFLICT, NOT_FOUND};
 
 /// `caracal node COMMAND`.
 #[derive(Debug, Subcommand)]
@@ -37,11 +37,6 @@ pub(crate) enum NodeCommand {
     },
 }
 
-/// Exit code when there is no such node.
-const NOT_FOUND: u8 = 3;
-/// Exit code when somebody else changed a key at the same time.
-const CONFLICT: u8 = 6;
-
 pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
     let NodeCommand::Delete {
         name,
@@ -53,7 +48,7 @@ pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
         node: NodeName::from(name),
         force,
         dry_run,
-        json: output.output == Output::Json,
+        output: output.output,
     };
     on_store(async |store| delete(&store, &order).await)
 }
@@ -63,17 +58,13 @@ struct Order {
     node: NodeName,
     force: bool,
     dry_run: bool,
-    json: bool,
+    output: Output,
 }
 
 impl Order {
-    /// For people on standard output; beside JSON on standard error.
+    /// For people on standard output; beside JSON and YAML on standard error.
     fn say(&self, line: &str) {
-        if self.json {
-            eprintln!("{line}");
-        } else {
-            println!("{line}");
-        }
+        self.output.progress(line);
     }
 }
 
@@ -94,7 +85,7 @@ async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
             "{node} seems to be alive: {reason}; stop it first, or add --force"
         )));
     }
-    let client = announced(store, order.dry_run, order.json);
+    let client = announced(store, order.dry_run, order.output.is_data());
     let left = client.release_node(node).await?;
     order.say(&format!(
         "Released {} addresses and {} blocks of {node}",
@@ -129,9 +120,9 @@ async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
         eprintln!("caracal: there is no Node {node}, and nothing of it is left");
         return Ok(ExitCode::from(NOT_FOUND));
     }
-    if order.json {
+    if order.output.is_data() {
         let keys: Vec<&String> = doomed.iter().map(|kv| &kv.key).collect();
-        print_json(&json!({
+        order.output.print(&json!({
             "node": node,
             "dryRun": order.dry_run,
             "addresses": left.addresses,

@@ -17,7 +17,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::ipam::on_store;
-use super::{mode, print_json, table};
+use super::{mode, table};
 use crate::args::{Output, OutputArgs};
 
 /// Writes of one transaction; etcd takes 128.
@@ -175,8 +175,8 @@ async fn show(store: &EtcdStore, output: Output) -> anyhow::Result<ExitCode> {
         })
         .collect();
     match output {
-        Output::Json => print_json(&serde_json::to_value(&routes)?),
-        Output::Table => {
+        Output::Json | Output::Yaml => output.print(&serde_json::to_value(&routes)?),
+        Output::Table | Output::Wide => {
             let mut shown = table(&["NODE", "ANNOUNCES"]);
             for (node, routes) in routes {
                 shown.add_row([node.to_string(), routes.join(", ")]);

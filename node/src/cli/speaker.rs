@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::{print_json, run_dir};
+use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{Output, SpeakerArgs, SpeakerCommand};
+use crate::cli::exit::REFUSED;
 use crate::speaker::change::Change;
 use crate::speaker::file::{self, FileError};
-
-/// Exit code when the file is not valid, so that a script tells it from a file that cannot be read.
-const INVALID: u8 = 5;
 
 pub(super) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.check, &args.config) {
@@ -27,7 +25,7 @@ pub(super) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
 
 fn invalid(report: &str) -> ExitCode {
     eprint!("{report}");
-    ExitCode::from(INVALID)
+    ExitCode::from(REFUSED)
 }
 
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
@@ -54,8 +52,8 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
 fn reload(output: Output) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Reload)?;
     match output {
-        Output::Json => print_json(&value),
-        Output::Table => print!("{}", serde_json::from_value::<Change>(value)?),
+        Output::Json | Output::Yaml => output.print(&value),
+        Output::Table | Output::Wide => print!("{}", serde_json::from_value::<Change>(value)?),
     }
     Ok(ExitCode::SUCCESS)
 }

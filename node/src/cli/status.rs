@@ -4,22 +4,30 @@ use std::process::ExitCode;
 
 use caracal_model::status::{PathStatus, Status};
 
-use super::{duration, print_json, run_dir, table};
+use serde_json::Value;
+
+use super::output::watch;
+use super::{duration, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::Output;
-
-/// Exit code of a degraded node, for probes and scripts.
-pub(super) const DEGRADED: u8 = 4;
+use crate::cli::exit::DEGRADED;
 
 /// Narrow paths that are named.
 const SHOWN_PATHS: usize = 5;
 
-pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
-    let value = ask(&run_dir(), &Request::Status)?;
+pub(super) fn run(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+    let ask = || ask(&run_dir(), &Request::Status);
+    if goes_on {
+        return watch(output, ask, |value| show(value, output));
+    }
+    show(&ask()?, output)
+}
+
+fn show(value: &Value, output: Output) -> anyhow::Result<ExitCode> {
     let status: Status = serde_json::from_value(value.clone())?;
     match output {
-        Output::Json => print_json(&value),
-        Output::Table => print(&status),
+        Output::Json | Output::Yaml => output.print(value),
+        Output::Table | Output::Wide => print(&status, output),
     }
     // A standalone speaker has no datastore.
     let healthy =
@@ -66,7 +74,7 @@ fn paths(paths: &[PathStatus]) -> String {
     format!("{measured}; {}{more}", shown.join(", "))
 }
 
-fn print(status: &Status) {
+fn print(status: &Status, output: Output) {
     println!(
         "Node {} ({}), caracal {}, up {}, AS {}, router id {}",
         status.node,
@@ -105,10 +113,10 @@ fn print(status: &Status) {
         println!("Drain: {drain} (caracal drain --undo takes the node back into service)");
     }
     if !status.peers.is_empty() {
-        println!("\n{}", peers(status));
+        println!("\n{}", peers(status, output));
     }
     if !status.stations.is_empty() {
-        let mut stations = table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
+        let mut stations = output.table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
         for s in &status.stations {
             stations.add_row([
                 s.name.clone(),
@@ -121,7 +129,7 @@ fn print(status: &Status) {
         println!("\n{stations}");
     }
     if !status.blocks.is_empty() {
-        let mut blocks = table(&["BLOCK", "STATE", "IN USE"]);
+        let mut blocks = output.table(&["BLOCK", "STATE", "IN USE"]);
         for b in &status.blocks {
             blocks.add_row([
                 b.cidr.to_string(),
@@ -140,7 +148,7 @@ fn print(status: &Status) {
 }
 
 /// The peers as a table; also what `caracal bgp peers` prints.
-pub(super) fn peers(status: &Status) -> comfy_table::Table {
+pub(super) fn peers(status: &Status, output: Output) -> comfy_table::Table {
     // Where nobody has asked for BFD, its column would be empty.
     let bfd = status.peers.iter().any(|peer| peer.bfd.is_some());
     let mut columns = vec![
@@ -149,7 +157,7 @@ pub(super) fn peers(status: &Status) -> comfy_table::Table {
     if bfd {
         columns.insert(6, "BFD");
     }
-    let mut peers = table(&columns);
+    let mut peers = output.table(&columns);
     for p in &status.peers {
         let mut row = vec![
             p.name.clone(),
@@ -203,9 +211,9 @@ mod tests {
             ..BfdStatus::default()
         };
         let watched = status(Some(up));
-        let shown = peers(&watched).to_string();
+        let shown = peers(&watched, Output::Table).to_string();
         assert!(shown.contains("BFD") && shown.contains("Up"), "{shown}");
-        let plain = peers(&status(None)).to_string();
+        let plain = peers(&status(None), Output::Table).to_string();
         assert!(!plain.contains("BFD"), "{plain}");
         let json = serde_json::to_value(&watched).unwrap_or_default();
         assert_eq!(json["peers"][0]["bfd"]["state"], "Up");

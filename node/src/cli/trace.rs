@@ -4,17 +4,17 @@ use std::process::ExitCode;
 
 use caracal_lab::commands::{self, Trace};
 
-use crate::args::{Output, TraceArgs};
+use super::output::in_form;
+use crate::args::TraceArgs;
 
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
-    let code = commands::trace(
-        &Trace {
-            lab: args.lab.clone(),
-            from: args.from.clone(),
-            to: args.to.clone(),
-            json: args.output.output == Output::Json,
-        },
-        &mut std::io::stdout(),
-    )?;
+    let output = args.output.output;
+    let trace = Trace {
+        lab: args.lab.clone(),
+        from: args.from.clone(),
+        to: args.to.clone(),
+        json: output.is_data(),
+    };
+    let code = in_form(output, |out| Ok(commands::trace(&trace, out)?))?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

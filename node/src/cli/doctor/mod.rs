@@ -14,11 +14,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::{in_this_namespace, print_json, table};
+use super::{in_this_namespace, table};
 use crate::args::{Output, OutputArgs};
-
-/// Exit code when something is wrong.
-const DEGRADED: u8 = 4;
+use crate::cli::exit::DEGRADED;
 
 /// `caracal doctor`.
 #[derive(Debug, Args)]
@@ -103,11 +101,12 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             network::look(&mut findings, snapshot, &config.node, &links);
         }
         let sick = findings.iter().any(|f| f.verdict == Verdict::Fail);
-        match args.output.output {
-            Output::Json => {
-                print_json(&serde_json::json!({ "healthy": !sick, "findings": findings }))
+        let output = args.output.output;
+        match output {
+            Output::Json | Output::Yaml => {
+                output.print(&serde_json::json!({ "healthy": !sick, "findings": findings }))
             }
-            Output::Table => show(&findings),
+            Output::Table | Output::Wide => show(&findings),
         }
         Ok(match sick {
             true => ExitCode::from(DEGRADED),

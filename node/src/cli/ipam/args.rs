@@ -57,7 +57,7 @@ pub(crate) struct CheckArgs {
     /// With --fix: leave leaked addresses alone that were taken less than this many seconds ago.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(crate) min_age: u64,
-    /// `table`, `json`, or a file for a report that `release --from-report` reads.
+    /// `table`, `wide`, `json`, `yaml`, or a file for a report that `release --from-report` reads.
     #[arg(short, long, value_name = "FORM|FILE", default_value = "table")]
     pub(crate) output: String,
 }

@@ -8,22 +8,24 @@ use caracal_datastore::EtcdStore;
 use caracal_ipam::audit::{Audit, audit};
 use caracal_ipam::repair::{self, Mender};
 use caracal_ipam::report::Report;
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::args::CheckArgs;
 use super::{DEGRADED, Survey, announced, now, survey};
-use crate::cli::print_json;
+use crate::args::Output;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let json = args.output == "json";
+    let output = Output::from_str(&args.output, true).ok();
+    let data = output.is_some_and(Output::is_data);
     let survey = survey(store).await?;
     let found = audit(&survey.view, &survey.users, now());
-    if !json {
+    if !data {
         print(&found);
     }
-    if !json && args.output != "table" {
+    if output.is_none() {
         let report = Report::of(&found, survey.cluster.clone(), VERSION);
         let text = serde_json::to_vec_pretty(&report)?;
         std::fs::write(&args.output, text).with_context(|| format!("writing {}", args.output))?;
@@ -32,20 +34,20 @@ pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<E
     let mut answer = to_json(&found);
     let mut problems = found.problems();
     if args.fix && problems > 0 {
-        let (repaired, left) = fix(store, &survey, &found, args, json).await?;
+        let (repaired, left) = fix(store, &survey, &found, args, data).await?;
         answer["repaired"] = repaired;
         answer["left"] = left;
         if !args.dry_run {
             let after = super::survey(store).await?;
             problems = audit(&after.view, &after.users, now()).problems();
-            if !json {
+            if !data {
                 println!("Problems left: {problems}");
             }
         }
         answer["problemsLeft"] = problems.into();
     }
-    if json {
-        print_json(&answer);
+    if let Some(output) = output.filter(|output| output.is_data()) {
+        output.print(&answer);
     }
     if problems > 0 {
         return Ok(ExitCode::from(DEGRADED));
@@ -58,18 +60,18 @@ async fn fix(
     survey: &Survey,
     found: &Audit,
     args: &CheckArgs,
-    json: bool,
+    data: bool,
 ) -> anyhow::Result<(Value, Value)> {
     let min_age = Duration::from_secs(args.min_age);
     let plan = repair::plan(found, &survey.view, &survey.users, min_age, now());
     let say = |line: String| {
-        if json {
+        if data {
             eprintln!("{line}");
         } else {
             println!("{line}");
         }
     };
-    let client = announced(store, args.dry_run, json);
+    let client = announced(store, args.dry_run, data);
     let (mut repaired, mut left) = (Vec::new(), plan.left);
     for repair in plan.repairs {
         let what = repair.to_string();

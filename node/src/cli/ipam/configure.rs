@@ -9,11 +9,10 @@ use caracal_ipam::settings::{Change, Configure, Persistence};
 
 use super::args::{ConfigureArgs, PersistenceArg};
 use super::{announced, refuse, show};
-use crate::args::Output;
-use crate::cli::print_json;
 
 pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Result<ExitCode> {
-    let json = args.output.output == Output::Json;
+    let output = args.output.output;
+    let data = output.is_data();
     let change = Change {
         strict_affinity: args.strictaffinity,
         auto_allocate_blocks: args.auto_allocate_blocks,
@@ -24,14 +23,14 @@ pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Resu
         }),
         ip_cooldown_seconds: args.ip_cooldown_seconds,
     };
-    let client = announced(store, args.dry_run, json);
+    let client = announced(store, args.dry_run, data);
     let config = match client.drive(Configure::new(change)).await {
         Ok(config) => config,
         Err(ClientError::Refused(error)) => return Ok(refuse(&error.to_string())),
         Err(error) => return Err(error).context("changing the IPAM configuration"),
     };
-    if json {
-        print_json(&serde_json::to_value(&config)?);
+    if data {
+        output.print(&show::as_data(&config));
     } else {
         show::configuration(&config);
     }

@@ -25,14 +25,8 @@ use caracal_model::resource::Kind;
 use caracal_model::txn::{Range, Write};
 use serde_json::Value;
 
+use crate::cli::exit::{DEGRADED, NOT_FOUND, REFUSED};
 use args::IpamCommand;
-
-/// Exit code when what was asked for does not exist.
-const NOT_FOUND: u8 = 3;
-/// Exit code when problems were found.
-const DEGRADED: u8 = 4;
-/// Exit code when a safety check refuses.
-const REFUSED: u8 = 5;
 
 pub(super) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
     on_store(async |store| match command {
@@ -96,11 +90,11 @@ async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
     })
 }
 
-/// A client that says what it writes: on standard output for people, on standard error beside JSON.
+/// A client that says what it writes: on standard output for people, on standard error beside JSON and YAML.
 pub(super) fn announced(
     store: &EtcdStore,
     dry_run: bool,
-    json: bool,
+    data: bool,
 ) -> Client<Announced<EtcdStore>> {
     let tell = move |write: &Write| {
         let verb = match write {
@@ -113,7 +107,7 @@ pub(super) fn announced(
             ""
         };
         let line = format!("{verb} {}{note}", write.key());
-        if json {
+        if data {
             eprintln!("{line}");
         } else {
             println!("{line}");

@@ -13,15 +13,14 @@ use serde_json::json;
 
 use super::args::ReleaseArgs;
 use super::{NOT_FOUND, Survey, announced, now, refuse, survey};
-use crate::args::Output;
-use crate::cli::print_json;
 
 /// A release, what it rests on, and what of it must be so.
 type Order = (Target, Vec<caracal_model::txn::Compare>);
 
 pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
-    let json = args.output.output == Output::Json;
+    let output = args.output.output;
+    let data = output.is_data();
     let (orders, mut skipped) = match &args.from_report {
         None => match by_hand(&survey, args) {
             Ok(orders) => (orders, Vec::new()),
@@ -39,7 +38,7 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
             of_report(&survey, &report)
         }
     };
-    let client = announced(store, args.dry_run, json);
+    let client = announced(store, args.dry_run, data);
     let (mut released, mut unknown) = (Vec::new(), Vec::new());
     for (target, proof) in orders {
         let address = target.address;
@@ -53,8 +52,8 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
             Err(error) => return Err(error).context(format!("releasing {address}")),
         }
     }
-    if json {
-        print_json(&json!({"released": released, "notAssigned": unknown, "skipped": skipped}));
+    if data {
+        output.print(&json!({"released": released, "notAssigned": unknown, "skipped": skipped}));
     } else {
         released
             .iter()

@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use super::args::ShowArgs;
 use super::{NOT_FOUND, Survey, survey};
 use crate::args::Output;
-use crate::cli::{print_json, table};
+use crate::cli::table;
 
 pub(super) async fn run(store: &EtcdStore, args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let survey = survey(store).await?;
-    let json = args.output.output == Output::Json;
+    let output = args.output.output;
+    let data = output.is_data();
     if let Some(address) = args.ip {
-        return Ok(one(&survey, address, json));
+        return Ok(one(&survey, address, output));
     }
     for (key, reason) in &survey.view.unreadable {
         eprintln!("{key} does not parse and is left out: {reason}");
@@ -25,21 +26,21 @@ pub(super) async fn run(store: &EtcdStore, args: &ShowArgs) -> anyhow::Result<Ex
     let mut answer = serde_json::Map::new();
     if args.show_configuration {
         let config = survey.view.config();
-        if !json {
+        if !data {
             configuration(&config);
         }
-        answer.insert("configuration".to_owned(), serde_json::to_value(config)?);
+        answer.insert("configuration".to_owned(), as_data(&config));
     }
     if args.show_borrowed {
         let list = summary::borrowed(&survey.view);
-        if !json {
+        if !data {
             borrowed(&list);
         }
         answer.insert("borrowed".to_owned(), serde_json::to_value(list)?);
     }
     if args.show_blocks || !(args.show_configuration || args.show_borrowed) {
         let list = summary::pools(&survey.view);
-        if !json {
+        if !data {
             pools(&list, args.show_blocks);
         }
         let mut value = serde_json::to_value(list)?;
@@ -51,8 +52,8 @@ pub(super) async fn run(store: &EtcdStore, args: &ShowArgs) -> anyhow::Result<Ex
         }
         answer.insert("pools".to_owned(), value);
     }
-    if json {
-        print_json(&Value::Object(answer));
+    if data {
+        output.print(&Value::Object(answer));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -119,6 +120,21 @@ fn borrowed(list: &[caracal_ipam::allocation::Allocation]) {
     println!("{shown}");
 }
 
+/// The configuration as data; in the datastore its keys are spelled as Calico's libcalico spells them there.
+pub(super) fn as_data(config: &IpamConfig) -> Value {
+    let mut value = json!({
+        "strictAffinity": config.strict_affinity,
+        "autoAllocateBlocks": config.auto_allocate_blocks,
+        "maxBlocksPerHost": config.max_blocks_per_host,
+        "kubeVirtVMAddressPersistence": config.kube_virt_vm_address_persistence,
+        "ipCooldownSeconds": config.ip_cooldown_seconds,
+    });
+    for (name, unknown) in &config.extra {
+        value[name] = unknown.clone();
+    }
+    value
+}
+
 pub(super) fn configuration(config: &IpamConfig) {
     let mut shown = table(&["PROPERTY", "VALUE"]);
     shown.add_row(["StrictAffinity", &config.strict_affinity.to_string()]);
@@ -139,11 +155,11 @@ pub(super) fn configuration(config: &IpamConfig) {
     println!("{shown}");
 }
 
-fn one(survey: &Survey, address: IpAddr, as_json: bool) -> ExitCode {
+fn one(survey: &Survey, address: IpAddr, output: Output) -> ExitCode {
     let holder = summary::holder(&survey.view, address);
     let users = survey.users.of_address(address);
-    if as_json {
-        print_json(&json!({"address": address, "allocation": holder, "users": users}));
+    if output.is_data() {
+        output.print(&json!({"address": address, "allocation": holder, "users": users}));
     } else {
         match &holder {
             None => println!("IP {address} is not assigned"),

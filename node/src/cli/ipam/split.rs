@@ -9,12 +9,12 @@ use caracal_ipam::split::{MOST, Split, SplitError, Which};
 
 use super::args::SplitArgs;
 use super::{NOT_FOUND, announced, now, refuse, survey};
-use crate::args::Output;
-use crate::cli::{print_json, table};
+use crate::cli::table;
 use crate::register::uuid;
 
 pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<ExitCode> {
-    let json = args.output.output == Output::Json;
+    let output = args.output.output;
+    let data = output.is_data();
     let which = match (&args.cidr, &args.name) {
         (Some(cidr), _) => Which::Cidr(*cidr),
         (None, name) => Which::Name(name.clone().unwrap_or_default()),
@@ -26,7 +26,7 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
         ));
     }
     let uids = (0..args.number.min(MOST)).map(|_| uuid()).collect();
-    let client = announced(store, args.dry_run, json);
+    let client = announced(store, args.dry_run, data);
     let parts = match client
         .drive(Split::new(which, args.number, uids, now()))
         .await
@@ -43,8 +43,8 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
         }
         Err(error) => return Err(error).context("splitting the pool"),
     };
-    if json {
-        print_json(&serde_json::to_value(&parts)?);
+    if data {
+        output.print(&serde_json::to_value(&parts)?);
         return Ok(ExitCode::SUCCESS);
     }
     let mut shown = table(&["NAME", "CIDR", "SELECTOR"]);

@@ -15,8 +15,7 @@ use serde_json::json;
 
 use super::args::WhyArgs;
 use super::{NOT_FOUND, survey};
-use crate::args::Output;
-use crate::cli::{print_json, table};
+use crate::cli::table;
 
 pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<ExitCode> {
     let node = NodeName::from(args.node.as_str());
@@ -68,11 +67,12 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
         }
         Err(error) => return Err(error).context("rehearsing an assignment"),
     };
-    if args.output.output == Output::Json {
+    let output = args.output.output;
+    if output.is_data() {
         let mut value = serde_json::to_value(&why)?;
         value["next"] = next;
         value["sentence"] = sentence.into();
-        print_json(&value);
+        output.print(&value);
     } else {
         print(&why);
         println!("{sentence}");
@@ -105,7 +105,7 @@ fn print(why: &Why) {
             &pool.reason,
         ]);
     }
-    println!("{pools}");
+    println!("{pools}\n");
     let mut blocks = table(&["OWN BLOCK", "POOL", "FREE", "USABLE", "REASON"]);
     for block in &why.blocks {
         blocks.add_row([
@@ -116,7 +116,7 @@ fn print(why: &Why) {
             &block.reason,
         ]);
     }
-    println!("{blocks}");
+    println!("{blocks}\n");
     println!("Claiming a further block: {}", why.growth);
     println!("Borrowing from other nodes' blocks: {}", why.borrowing);
 }

@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::args::Output;
 use crate::cli::doctor::machine::listener_on;
 use crate::cli::ipam::refuse;
-use crate::cli::{in_this_namespace, print_json, read_everything, table};
+use crate::cli::{in_this_namespace, read_everything, table};
 use crate::config::Config;
 
 /// Where Calico's and our CNI configuration lies.
@@ -50,8 +50,8 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
             .map(|problem| format!("{}: {}", problem.subject, problem.reason))
             .collect();
         match output {
-            Output::Json => print_json(&as_json(&config.node, &items, &problems)),
-            Output::Table => show(&items, &problems),
+            Output::Json | Output::Yaml => output.print(&as_json(&config.node, &items, &problems)),
+            Output::Table | Output::Wide => show(&items, &problems),
         }
         let lossy = items
             .iter()

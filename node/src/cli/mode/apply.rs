@@ -22,6 +22,7 @@ use super::super::run_dir;
 use super::plan::ModePlan;
 use super::verify::{self, Reports};
 use crate::admin::{Request, ask};
+use crate::args::Output;
 use crate::mode_check::{CHECK, basis};
 
 /// Pause between two looks.
@@ -35,6 +36,8 @@ const CLEANUP: Duration = Duration::from_secs(20);
 
 /// What an operator may choose.
 pub(super) struct Options<'a> {
+    /// Where progress is said.
+    pub(super) output: Output,
     /// Longest wait for the reports before the change, and for the change.
     pub(super) timeout: Duration,
     /// Run directories of nodes whose admin sockets can be reached.
@@ -123,16 +126,18 @@ impl<S: Store> Apply<'_, S> {
         let known: BTreeSet<String> = watched.iter().flat_map(|w| problems(w)).collect();
         let check = format!("{}/after", self.id);
         let revision = self.write(revision, checked(wanted, &check)).await?;
-        println!("written at revision {revision}");
+        self.options
+            .output
+            .progress(format_args!("written at revision {revision}"));
         match self
             .watch(&check, revision, &before, &watched, &known)
             .await
         {
             Ok(answering) => {
-                println!(
-                    "in effect on all {} nodes that can be seen; {answering} pairs of nodes answer through it",
-                    seen_nodes(self.plan, &watched)
-                );
+                self.options.output.progress(format_args!(
+"in effect on all {} nodes that can be seen; {answering} pairs of nodes answer through it",
+seen_nodes(self.plan, &watched)
+));
                 self.write(revision, unchecked(wanted).to_json()).await?;
                 self.gone().await?;
                 Ok(ExitCode::SUCCESS)

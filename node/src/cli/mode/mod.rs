@@ -16,12 +16,9 @@ use caracal_model::resource::EncapMode;
 use caracal_model::txn::Range;
 use caracal_model::{Snapshot, keys};
 
-use super::print_json;
 use crate::args::{ModeArgs, ModeCommand, Output};
+use crate::cli::exit::REFUSED;
 use plan::{ModeError, ModePlan, Modes};
-
-/// Exit code of a refusal.
-const REFUSED: u8 = 5;
 
 pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
     // One thread: netlink sockets belong to the network namespace of the thread that opens them.
@@ -39,6 +36,7 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
                 skip,
             } => {
                 let options = apply::Options {
+                    output: args.output.output,
                     timeout: Duration::from_secs(*timeout),
                     run_dirs,
                     skip,
@@ -54,9 +52,10 @@ pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::from(REFUSED));
             }
         };
-        match args.output.output {
-            Output::Json => print_json(&plan.json()),
-            Output::Table => print!("{plan}"),
+        let output = args.output.output;
+        match output {
+            Output::Json | Output::Yaml => output.print(&plan.json()),
+            Output::Table | Output::Wide => print!("{plan}"),
         }
         let stranded = plan.stranded();
         for (node, reason) in &stranded {

@@ -39,7 +39,7 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
             let old = under_way.before(&before);
             commit(store, &before, &old).await?;
             println!("taken back");
-            return gone(store, args.timeout).await;
+            return gone(store, args).await;
         }
         return conduct(store, &before, &under_way.id, args).await;
     }
@@ -61,14 +61,16 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
         return Ok(refused);
     }
     if transition::changes(&before, &after).is_empty() {
-        println!("nothing changes");
+        args.output.output.progress("nothing changes");
         return Ok(ExitCode::SUCCESS);
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let id = format!("{:x}", now.unwrap_or_default().as_nanos());
     transition::begin(&id, &before, &mut after)?;
     let revision = commit(store, &before, &after).await?;
-    println!("written at revision {revision}: the new sessions come, the old ones stay");
+    args.output.output.progress(format_args!(
+        "written at revision {revision}: the new sessions come, the old ones stay"
+    ));
     conduct(store, &after, &id, args).await
 }
 
@@ -102,15 +104,15 @@ async fn conduct(
     if !args.finish && !nobody_needs(store, snapshot, id, args).await? {
         return Ok(ExitCode::FAILURE);
     }
-    println!(
+    args.output.output.progress(format_args!(
         "nobody needs the old sessions after {:.1} s",
         start.elapsed().as_secs_f64()
-    );
+    ));
     let current = mode::read(store).await?;
     let mut done = current.clone();
     transition::end(&mut done);
     commit(store, &current, &done).await?;
-    gone(store, args.timeout).await
+    gone(store, args).await
 }
 
 /// Waits until every node would miss nothing; false when that does not come in time.
@@ -150,18 +152,18 @@ async fn nobody_needs(
 }
 
 /// Waits until every report of a living node is gone: it has the new topology alone.
-async fn gone(store: &EtcdStore, timeout: u64) -> anyhow::Result<ExitCode> {
+async fn gone(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
     loop {
         let left = reports(store).await?;
         if left.is_empty() {
-            println!(
+            args.output.output.progress(format_args!(
                 "the old sessions are gone on all nodes after {:.1} s",
                 start.elapsed().as_secs_f64()
-            );
+            ));
             return Ok(ExitCode::SUCCESS);
         }
-        if start.elapsed() >= Duration::from_secs(timeout) {
+        if start.elapsed() >= Duration::from_secs(args.timeout) {
             let names: Vec<&str> = left.keys().map(NodeName::as_str).collect();
             eprintln!("these nodes have not taken it over: {}", names.join(", "));
             return Ok(ExitCode::FAILURE);

@@ -15,11 +15,9 @@ use caracal_topologies::{PlanOptions, SecretName};
 use serde_json::json;
 
 use super::render::input::Source;
-use super::{print_json, table};
+use super::table;
 use crate::args::{Output, TopologyCommand};
-
-/// Exit code of a plan that would leave a node without a path.
-const REFUSED: u8 = 5;
+use crate::cli::exit::REFUSED;
 
 /// So many of a long list are shown.
 const SHOWN: usize = 10;
@@ -63,8 +61,8 @@ fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Outpu
     // What was cut off already is shown as well: the change does not mend it.
     let known: BTreeSet<Missing> = old.missing(before).into_iter().collect();
     match output {
-        Output::Json => print_json(&as_json(after, &old, &new, &missing)),
-        Output::Table => show(after, &old, &new),
+        Output::Json | Output::Yaml => output.print(&as_json(after, &old, &new, &missing)),
+        Output::Table | Output::Wide => show(after, &old, &new),
     }
     if missing.is_empty() {
         return ExitCode::SUCCESS;

@@ -1,0 +1,53 @@
+//! What the program says of itself: version, completions, manual pages.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::CommandFactory;
+use serde_json::json;
+
+use crate::args::{Args, Output};
+
+/// The version of the program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The commit it was built from, or `unknown`.
+const COMMIT: &str = env!("CARACAL_COMMIT");
+
+/// Both, as `--version` prints them.
+pub(crate) const TEXT: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("CARACAL_COMMIT"),
+    ")"
+);
+
+pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
+    if output.is_data() {
+        output.print(&json!({"version": VERSION, "commit": COMMIT}));
+    } else {
+        println!("caracal {TEXT}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn completion(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "caracal", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn man(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
+            .with_context(|| format!("writing manual pages into {}", folder.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Args::command()).render(&mut page)?;
+    print!("{}", String::from_utf8_lossy(&page));
+    Ok(ExitCode::SUCCESS)
+}

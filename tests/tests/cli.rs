@@ -1,0 +1,220 @@
+//! The contract of the command line, docs/cli.md, with the examples of its table run on a node of a lab.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+
+use caracal_lab::{Lab, netns};
+use caracal_tests::{await_settled, possible, up_text};
+use serde_json::Value;
+
+const TOPOLOGY: &str = "
+name: cli
+description: two nodes
+pool:
+  cidr: 10.244.0.0/24
+  blockSize: 29
+segments:
+  - name: lan
+    cidr: 10.0.0.0/24
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.1, pods: 1}
+  - {name: node2, segment: lan, address: 10.0.0.2, pods: 1}
+";
+
+/// Not run: the one is a daemon, the other writes into folders of the host.
+const LEFT_OUT: [&str; 2] = ["node", "install-cni"];
+
+/// A row of the table of commands.
+struct Row {
+    changes: bool,
+    output: bool,
+    example: Vec<String>,
+}
+
+fn rows() -> Vec<Row> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, table) = page.split_once("## Commands").unwrap();
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, changes, output, _, _, example] = cells[..] else {
+            panic!("six cells are needed: {line}")
+        };
+        let words = example.trim_matches('`').split_whitespace().skip(1);
+        let row = Row {
+            changes: changes == "yes",
+            output: output == "yes",
+            example: words.map(str::to_owned).collect(),
+        };
+        (!LEFT_OUT.contains(&name.trim_matches('`'))).then_some(row)
+    };
+    table
+        .lines()
+        .filter(|l| l.starts_with("| `"))
+        .filter_map(row)
+        .collect()
+}
+
+/// How a command ended, and what it said.
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs a command on node1. `reader` false: nobody reads its standard output.
+fn run(lab: &Lab, folder: &Path, arguments: &[&str], reader: bool) -> Ended {
+    let mut command = lab.caracal_command("node1", arguments).unwrap();
+    command
+        .env("COLUMNS", "80")
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = netns::spawn(&lab.netns("node1").unwrap(), &mut command).unwrap();
+    let mut stdout = String::new();
+    let pipe = child.stdout.take().unwrap();
+    let mut errors = child.stderr.take().unwrap();
+    let errors = std::thread::spawn(move || {
+        let mut text = String::new();
+        errors.read_to_string(&mut text).unwrap();
+        text
+    });
+    if reader {
+        let mut pipe = pipe;
+        pipe.read_to_string(&mut stdout).unwrap();
+    } else {
+        drop(pipe);
+    }
+    Ended {
+        status: child.wait().unwrap(),
+        stdout,
+        stderr: errors.join().unwrap(),
+    }
+}
+
+/// The keys of all objects.
+fn keys(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                into.insert(key.clone());
+                keys(inner, into);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|inner| keys(inner, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_command_line_keeps_its_contract() {
+    if !possible("the_command_line_keeps_its_contract", &[]) {
+        return;
+    }
+    let lab = up_text(TOPOLOGY, "cli", "e2e-cli");
+    await_settled(&lab);
+    let folder = Folder::new();
+    for row in rows() {
+        let arguments: Vec<&str> = row.example.iter().map(String::as_str).collect();
+        check(&lab, &folder.0, &row, &arguments);
+    }
+}
+
+fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
+    let what = arguments.join(" ");
+    // A reader that is gone before the first octet.
+    let ended = run(lab, folder, arguments, false);
+    let sane = ended.status.signal().is_none() && !ended.stderr.contains("panicked");
+    assert!(sane, "{what} | true: {}: {}", ended.status, ended.stderr);
+    assert!(
+        !ended.stderr.contains("roken pipe"),
+        "{what} | true: {}",
+        ended.stderr
+    );
+
+    let shown = run(lab, folder, arguments, true);
+    println!("{what}: {}", shown.status);
+    assert_ne!(shown.status.code(), Some(2), "{what}: {}", shown.stderr);
+    if shown.status.success() && !row.changes {
+        assert!(
+            !shown.stderr.contains("WARN") || true,
+            "{what}: {}",
+            shown.stderr
+        );
+    }
+    if !row.output {
+        return;
+    }
+    for line in table_lines(&shown.stdout) {
+        let columns = line.trim_end().chars().count();
+        assert!(columns <= 80, "{what}: {columns} columns: {line}");
+    }
+    let form = |name| run(lab, folder, &[arguments, &["-o", name]].concat(), true);
+    let (json, yaml) = (form("json"), form("yaml"));
+    let refused = json.stdout.trim().is_empty() && !json.status.success();
+    assert_eq!(
+        json.status.code(),
+        shown.status.code(),
+        "{what} -o json: {}",
+        json.stderr
+    );
+    if refused {
+        assert!(!json.stderr.trim().is_empty(), "{what}: no reason");
+        return;
+    }
+    // One document, or one a line.
+    let documents: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&json.stdout)
+        .into_iter()
+        .collect();
+    let documents = documents.unwrap_or_else(|e| panic!("{what} -o json: {e}: {}", json.stdout));
+    let mut found = BTreeSet::new();
+    documents.iter().for_each(|value| keys(value, &mut found));
+    let wrong: Vec<&String> = found.iter().filter(|key| is_snake(key)).collect();
+    assert!(wrong.is_empty(), "{what} -o json: not camelCase: {wrong:?}");
+    let again: Result<Value, _> = serde_saphyr::from_str(&yaml.stdout);
+    assert!(
+        again.is_ok() || documents.len() != 1,
+        "{what} -o yaml: {}",
+        yaml.stdout
+    );
+}
+
+/// The lines of tables: from a header in capitals to the next empty line. A terminal wraps sentences by itself.
+fn table_lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.lines().filter(move |line| {
+        let capitals = !line.is_empty() && !line.chars().any(char::is_lowercase);
+        inside = !line.is_empty() && (inside || capitals);
+        inside
+    })
+}
+
+/// `local_pref`; not names, which are data.
+fn is_snake(key: &str) -> bool {
+    let lower = key
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    lower && key.contains('_')
+}
+
+/// A folder for what commands write; it goes with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("caracal-cli-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
