@@ -35,8 +35,9 @@ pub(in crate::cli) struct Source {
 enum Kind {
     Files(Vec<PathBuf>),
     Datastore {
-        runtime: Runtime,
+        /// Goes before the runtime: a watcher that nobody listens to ends without a warning.
         view: Receiver<View>,
+        runtime: Runtime,
     },
 }
 
