@@ -20,6 +20,7 @@ TEST_PACKAGES += prometheus
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
 E2E := \
   health \
+  outage \
   migrate \
   doctor \
   container \

@@ -19,6 +19,7 @@ use crate::del;
 use crate::endpoint::{self, Fresh, Known};
 use crate::error::{CniError, chain};
 use crate::gates;
+use crate::held;
 use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
@@ -51,6 +52,7 @@ pub async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let netns = Netns::open(call.netns()?)?;
+    held::check(&call.dirs.run)?;
     gates::wait(&call.conf.gates()?).await?;
     tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;

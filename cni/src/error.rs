@@ -7,6 +7,7 @@ use crate::check::CheckError;
 use crate::delegate::DelegateError;
 use crate::endpoint::EndpointError;
 use crate::gates::GateError;
+use crate::held::Held;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
@@ -65,6 +66,9 @@ pub enum CniError {
     /// A program that the configuration wants to be ready.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The node gives out no address now.
+    #[error(transparent)]
+    Held(#[from] Held),
     /// The agent's route.
     #[error(transparent)]
     RouteWait(#[from] RouteWaitError),
@@ -110,7 +114,7 @@ impl CniError {
             }
             Self::Delegate(_) => Code::Delegate,
             Self::Kernel(error) => kernel_code(error),
-            Self::Gate(_) => Code::TryAgainLater,
+            Self::Gate(_) | Self::Held(_) => Code::TryAgainLater,
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
             Self::Tombstone(error) => tombstone_code(error),

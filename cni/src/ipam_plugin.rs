@@ -11,6 +11,7 @@ use crate::check::CheckError;
 use crate::del;
 use crate::endpoint;
 use crate::error::CniError;
+use crate::held;
 use crate::spec::{ConfigError, IpConfig, Outcome, Wishes};
 use crate::tombstones::{self, Patience};
 
@@ -23,6 +24,7 @@ pub async fn add<S: Store>(
     store: &S,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
+    held::check(&call.dirs.run)?;
     tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
     if !wishes.without_ipam.is_empty() {

@@ -31,6 +31,7 @@ pub mod endpoint;
 pub mod error;
 pub mod gates;
 pub mod gc;
+pub mod held;
 pub mod ipam_plugin;
 pub mod kernel;
 pub mod node_process;

@@ -536,7 +536,13 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
         let node_key = Key::node(&"node-1".into()).to_path();
         let lease = lease::path(&"node-1".into());
         let renew = |world: &mut World, revision| {
-            let txn = lease::renew(&"node-1".into(), revision, GRACE, NOW);
+            let txn = lease::renew(
+                &"node-1".into(),
+                &lease::Holder::default(),
+                revision,
+                GRACE,
+                NOW,
+            );
             assert!(matches!(world.commit(&txn), TxnOutcome::Committed(_)));
         };
         renew(&mut world, None);

@@ -55,6 +55,14 @@ impl Lab {
     /// # Errors
     /// [`EtcdError`].
     pub fn start_etcd(&mut self) -> Result<(), EtcdError> {
+        self.start_etcd_with(&[])
+    }
+
+    /// The same with more arguments.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub fn start_etcd_with(&mut self, more: &[&str]) -> Result<(), EtcdError> {
         let legs = self.layout.etcd.iter();
         let advertised: Vec<_> = legs
             .map(|leg| format!("http://{}", SocketAddr::new(leg.address, ETCD_PORT)))
@@ -79,7 +87,8 @@ impl Lab {
                 "--heartbeat-interval=20",
                 "--election-timeout=200",
                 "--logger=zap",
-            ]);
+            ])
+            .args(more);
         let netns = self.layout.etcd_netns();
         let running = Running::start(&netns, &mut command, &self.folder.log(PROCESS))?;
         self.register(PROCESS, running)?;

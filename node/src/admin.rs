@@ -69,6 +69,8 @@ pub(crate) enum Request {
     Undrain,
     /// How far a drain is.
     DrainStatus,
+    /// Follow what the datastore holds although it looks like a fault.
+    DatastoreAccept,
     /// Read the file again, and move what differs. Standalone speakers only.
     Reload,
 }
@@ -97,12 +99,17 @@ pub(crate) fn socket_path(run_dir: &Path) -> PathBuf {
     run_dir.join("caracal.sock")
 }
 
+/// Another process answers on the socket.
+pub(crate) fn is_taken(run_dir: &Path) -> bool {
+    StdUnixStream::connect(socket_path(run_dir)).is_ok()
+}
+
 /// Opens the socket. A stale file of a killed process is replaced; a living one is an error.
 pub(crate) fn listen(run_dir: &Path) -> anyhow::Result<UnixListener> {
     let path = socket_path(run_dir);
     std::fs::create_dir_all(run_dir)
         .with_context(|| format!("creating {}; set CARACAL_RUN_DIR", run_dir.display()))?;
-    if StdUnixStream::connect(&path).is_ok() {
+    if is_taken(run_dir) {
         anyhow::bail!(
             "another caracal answers on {}; stop it first",
             path.display()

@@ -6,6 +6,7 @@ use caracal_model::net::Prefix;
 use caracal_model::resource::EncapMode;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::cli::datastore::DatastoreCommand;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::migrate::MigrateCommand;
@@ -83,6 +84,12 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when nothing is known of it.
     Explain(ExplainArgs),
+    /// Orders about the datastore as a whole.
+    Datastore {
+        /// What to do.
+        #[command(subcommand)]
+        command: DatastoreCommand,
+    },
     /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then Cease with a text.
     Drain(DrainArgs),
     /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit code 4 when there is one.

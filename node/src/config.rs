@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use caracal_bgp::types::Asn;
+use caracal_datastore::watch::Accept;
 use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::EncapMode;
@@ -36,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) ip6: AddressChoice,
     /// AS number of this node; `None` = the cluster's.
     pub(crate) asn: Option<Asn>,
+    /// `CARACAL_DATASTORE_ACCEPT`: what may be followed although it looks like a fault of the datastore.
+    pub(crate) accept: Accept,
     /// `CARACAL_EBGP_REQUIRES_POLICY`: towards another AS nothing passes without a BGPFilter (RFC 8212).
     pub(crate) ebgp_requires_policy: bool,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
@@ -247,6 +250,9 @@ impl Config {
             backend: backend.unwrap_or(Backend::Bird),
             ip: address_choice(&env, Family::Ipv4)?,
             asn,
+            accept: env
+                .parse("CARACAL_DATASTORE_ACCEPT", accept)?
+                .unwrap_or_default(),
             ebgp_requires_policy: env.flag("CARACAL_EBGP_REQUIRES_POLICY", false)?,
             router_id: router_id.unwrap_or(RouterIdSetting::NodeAddress),
             orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
@@ -271,6 +277,17 @@ impl Config {
             ports: Ports::from_env(&env)?,
             ip6,
         })
+    }
+}
+
+fn accept(text: &str) -> Result<Accept, String> {
+    let is_guid =
+        |text: &str| text.len() >= 8 && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    match text {
+        "never" => Ok(Accept::Never),
+        "always" => Ok(Accept::Always),
+        guid if is_guid(guid) => Ok(Accept::Cluster(guid.to_owned())),
+        _ => Err("expected never, always, or the clusterGUID of the cluster to follow".to_owned()),
     }
 }
 
@@ -465,8 +482,14 @@ mod tests {
             ("CALICO_IPV4POOL_BLOCK_SIZE", "28"),
             ("CALICO_IPV4POOL_NAT_OUTGOING", "false"),
             ("WAIT_FOR_DATASTORE", "true"),
+            (
+                "CARACAL_DATASTORE_ACCEPT",
+                "0123456789abcdef0123456789abcdef",
+            ),
         ])
         .unwrap();
+        let guid = "0123456789abcdef0123456789abcdef".to_owned();
+        assert_eq!(c.accept, Accept::Cluster(guid));
         assert_eq!(c.asn, Some(Asn(65546)));
         assert_eq!(c.router_id, RouterIdSetting::Hash);
         assert_eq!(c.backend, Backend::Vxlan);
@@ -512,6 +535,7 @@ mod tests {
             error("CALICO_IPV4POOL_IPIP", "maybe")
                 .contains("expected Always, CrossSubnet or Never")
         );
+        assert!(error("CARACAL_DATASTORE_ACCEPT", "yes").contains("never, always, or"));
         assert!(error("CALICO_NETWORKING_BACKEND", "ospf").contains("bird, vxlan or none"));
         assert!(error("NODENAME", "a/b").contains("etcd key"));
         assert!(error("IP_AUTODETECTION_METHOD", "magic").contains("first-found"));

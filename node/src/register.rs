@@ -148,6 +148,26 @@ pub(crate) async fn update_node<S: Store>(
     Err(RegisterError::Contention { key })
 }
 
+/// Writes a Node as it was where there is none, or where something stands that is no Node. `false`: there is one.
+pub(crate) async fn restore_node<S: Store>(
+    store: &S,
+    name: &NodeName,
+    node: &Node,
+) -> Result<bool, RegisterError> {
+    let key = Key::node(name).to_path();
+    for _ in 0..TRIES {
+        let txn = match read(store, &Key::node(name)).await? {
+            None => Txn::new().create(key.clone(), node.to_json()),
+            Some(entry) if Node::from_json(&entry.value).is_ok() => return Ok(false),
+            Some(entry) => Txn::new().update(key.clone(), entry.mod_revision, node.to_json()),
+        };
+        if let TxnOutcome::Committed(_) = store.commit(&txn).await? {
+            return Ok(true);
+        }
+    }
+    Err(RegisterError::Contention { key })
+}
+
 fn apply(node: &mut Node, config: &Config, addresses: Addresses) {
     let spec = &mut node.spec;
     let mut bgp = spec.bgp.take().unwrap_or_default();
@@ -224,10 +244,12 @@ pub(crate) async fn ensure_defaults<S: Store>(
     store: &S,
     config: &Config,
     host_addresses: &[Cidr],
+    guid: Option<&str>,
     now: Timestamp,
 ) -> Result<Vec<String>, RegisterError> {
     let mut made = Vec::new();
-    let guid = uuid().replace('-', "");
+    // A ClusterInformation that was deleted comes back as it was: another identity would be another cluster's.
+    let guid = guid.map_or_else(|| uuid().replace('-', ""), str::to_owned);
     let cluster_type = match &config.cluster_type {
         Some(more) => format!("caracal,{more}"),
         None => "caracal".to_owned(),

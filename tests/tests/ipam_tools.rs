@@ -357,6 +357,7 @@ fn orders(bench: &Bench) {
     let now = Timestamp::from(std::time::SystemTime::now());
     let txn = lease::renew(
         &"node-b".into(),
+        &lease::Holder::default(),
         None,
         std::time::Duration::from_secs(900),
         now,

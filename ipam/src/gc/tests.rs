@@ -277,7 +277,13 @@ fn gc_8_only_addresses_of_our_own_interfaces_on_this_node() {
 }
 
 fn lease_of(node: &str, revision: i64) -> KeyValue {
-    let txn = lease::renew(&node.into(), None, GRACE, Timestamp::from_nanos(0));
+    let txn = lease::renew(
+        &node.into(),
+        &lease::Holder::default(),
+        None,
+        GRACE,
+        Timestamp::from_nanos(0),
+    );
     let [caracal_model::txn::Write::Put(key, value)] = &txn.writes[..] else {
         panic!("{txn:?}");
     };

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bgp;
+pub(crate) mod datastore;
 pub(crate) mod doctor;
 mod drain;
 pub(crate) mod exit;
@@ -58,6 +59,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Uninstall(args) => uninstall::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Datastore { command } => datastore::run(command),
         Command::Drain(args) => drain::run(args),
         Command::Trace(args) => trace::run(&args),
         Command::Migrate { command } => migrate::run(&command),

@@ -1,4 +1,4 @@
-//! `caracal node delete`: everything of a node that is gone for good, in Calico's order: addresses, endpoints,
+//! `caracal node takeover`: gives a name to this machine. `caracal node delete`: everything of a node that is gone for good, in Calico's order: addresses, endpoints,
 //! blocks, resources that name it, and the Node last, so that whoever is interrupted can repeat it.
 
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
 use crate::cli::exit::{CONFLICT, NOT_FOUND};
+use crate::node::machine;
 
 /// `caracal node COMMAND`.
 #[derive(Debug, Subcommand)]
@@ -35,15 +36,27 @@ pub(crate) enum NodeCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Gives a node's name to this machine, although another one renewed its lease a short while ago. A process that still runs
+    /// there ends when it notices.
+    Takeover {
+        /// The node; by default the one that this machine's environment names.
+        name: Option<String>,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
 }
 
 pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
-    let NodeCommand::Delete {
-        name,
-        force,
-        dry_run,
-        output,
-    } = command;
+    let (name, force, dry_run, output) = match command {
+        NodeCommand::Takeover { name, output } => return take_over(name, output.output),
+        NodeCommand::Delete {
+            name,
+            force,
+            dry_run,
+            output,
+        } => (name, force, dry_run, output),
+    };
     let order = Order {
         node: NodeName::from(name),
         force,
@@ -51,6 +64,29 @@ pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
         output: output.output,
     };
     on_store(async |store| delete(&store, &order).await)
+}
+
+fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
+    let config = crate::node::read_config()?;
+    let node = name.map_or(config.node, NodeName::from);
+    let own = machine::this(&config.lib_dir);
+    let term = config.ipam_grace.unwrap_or(machine::TERM);
+    on_store(async |store| {
+        let found = machine::take_over(&store, &node, &own, term, now()).await?;
+        let was = match &found {
+            machine::Takeover::Free => None,
+            machine::Takeover::Taken(taken) => Some(taken.other()),
+        };
+        if output.is_data() {
+            output.print(&json!({"node": node, "machine": own.machine, "was": was}));
+            return Ok(ExitCode::SUCCESS);
+        }
+        match was {
+            None => println!("{node} was no other machine's; it is this one's"),
+            Some(was) => println!("{node} is this machine's now; it was {was}'s"),
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// What was ordered.
@@ -135,10 +171,8 @@ async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
 
 /// Why a lease says that its node lives.
 fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
-    let lease = lease::read(stored)?;
-    let renewed = Timestamp::parse_rfc3339(&lease.renewed)?;
-    let age = now.since(renewed).as_secs();
-    (age < lease.seconds).then(|| format!("it renewed its lease {age} s ago"))
+    let age = lease::read(stored)?.alive(now)?.as_secs();
+    Some(format!("it renewed its lease {age} s ago"))
 }
 
 /// Endpoints on the node and resources for it alone.

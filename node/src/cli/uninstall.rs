@@ -42,6 +42,16 @@ async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<Exit
             }
         }
     }
+    // Left behind, it would make the datastore of the next cluster look like a fault.
+    match crate::node::remember::forget(&super::lib_dir(), dry_run) {
+        Ok(None) => {}
+        Ok(Some(path)) if dry_run => println!("would delete {}", path.display()),
+        Ok(Some(path)) => println!("delete {}", path.display()),
+        Err(error) => {
+            failures += 1;
+            eprintln!("cannot delete the last snapshot: {error}");
+        }
+    }
     eprintln!(
         "not changed: routes and interfaces of workloads that the CNI plugin made, and the node's data in the datastore"
     );

@@ -8,13 +8,13 @@ use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
 use caracal_agent::paths::PathMtus;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::EtcdStore;
-use caracal_datastore::watch::View;
+use caracal_datastore::watch::{Accepter, View};
 use caracal_model::Family;
 use caracal_model::ipam::AffinityState;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
 use caracal_model::{NodeName, Snapshot};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::announced::{self, Told};
@@ -39,6 +39,7 @@ pub(super) enum Stage {
 pub(super) struct Owners {
     pub(super) store: EtcdStore,
     pub(super) view: watch::Receiver<View>,
+    pub(super) accepter: Accepter,
     pub(super) speaker: SpeakerHandle,
     /// What the speaker has been told.
     pub(super) told: watch::Receiver<Told>,
@@ -91,6 +92,14 @@ impl Answer for Answers {
             }
             Request::Undrain => to_value(&owners.drainer.order(Order::Undo).await?),
             Request::DrainStatus => to_value(&owners.drainer.status()),
+            Request::DatastoreAccept => {
+                let accepted = owners.accepter.accept().await.map_err(text)?;
+                let (fault, code) = match &accepted {
+                    Some(fault) => (Some(fault.to_string()), Some(fault.code())),
+                    None => (None, None),
+                };
+                Ok(json!({"accepted": fault, "code": code}))
+            }
             Request::Reload => Err(
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),
@@ -153,6 +162,11 @@ impl Owners {
     /// Everything that is wrong, sorted.
     pub(super) fn problems(&self, listen_error: Option<&String>) -> Vec<Problem> {
         let mut problems = self.view.borrow().snapshot.problems();
+        problems.extend(self.view.borrow().fault.as_ref().map(|fault| Problem {
+            code: fault.code().to_owned(),
+            subject: "datastore".to_owned(),
+            reason: format!("{fault}; {}", fault.remedy()),
+        }));
         problems.extend(self.kernel.borrow().problems.iter().cloned());
         for source in &self.problems {
             problems.extend(source.borrow().iter().cloned());

@@ -13,7 +13,7 @@ use caracal_ipam::client::{Client, ClientError};
 use caracal_ipam::error::AffinityError;
 use caracal_ipam::gc::{Collection, Collector};
 use caracal_ipam::guard::Guarded;
-use caracal_ipam::lease;
+use caracal_ipam::lease::{self, Holder};
 use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::repair::{Mender, Repair};
@@ -21,33 +21,86 @@ use caracal_model::ipam::Owner;
 use caracal_model::names::NodeName;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{Compare, KeyValue, Range, Txn};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+
+use super::machine::{self, Taken};
+
+/// Pause after a renewal that failed: whose the name is has to be known soon.
+const RETRY: Duration = Duration::from_secs(5);
+/// Failures between two log lines about them.
+const LOGGED: u32 = 12;
 
 /// Looks within one grace period: death must be seen several times.
 const LOOKS: u32 = 4;
 /// Longest time between two looks.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Renews this node's lease for ever.
-pub(super) async fn live<S: Store>(store: S, me: NodeName, grace: Duration) {
-    let mut ticks = tokio::time::interval(lease::interval(grace));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if let Err(error) = renew(&store, &me, grace).await {
-            tracing::warn!(%error, "cannot renew the lease of life");
-        }
-    }
+/// A node's lease: what is needed to renew it.
+#[derive(Clone, Debug)]
+pub(super) struct Life<S> {
+    pub(super) store: S,
+    pub(super) me: NodeName,
+    /// This machine.
+    pub(super) holder: Holder,
+    pub(super) grace: Duration,
 }
 
-async fn renew<S: Store>(store: &S, me: &NodeName, grace: Duration) -> anyhow::Result<()> {
-    let stored = leases(store, [me]).await?;
-    let revision = stored.first().map(|kv| kv.mod_revision);
-    // A lost race is no matter: somebody else wrote, so it moved.
-    store
-        .commit(&lease::renew(me, revision, grace, now()))
-        .await?;
-    Ok(())
+impl<S: Store> Life<S> {
+    /// Renews this node's lease, until another machine has it. Nothing is written into a datastore that is not known to be the
+    /// cluster's.
+    pub(super) async fn live(self, mut view: watch::Receiver<View>, lost: mpsc::Sender<Taken>) {
+        let mut failures = 0_u32;
+        loop {
+            if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
+                return;
+            }
+            let pause = match self.renew().await {
+                Ok(None) => {
+                    failures = 0;
+                    lease::interval(self.grace)
+                }
+                Ok(Some(taken)) => {
+                    // Whoever listens ends the process.
+                    let _ended = lost.send(taken).await;
+                    return;
+                }
+                Err(error) => {
+                    if failures.is_multiple_of(LOGGED) {
+                        tracing::warn!(%error, "cannot renew the lease of life; trying again");
+                    }
+                    failures += 1;
+                    RETRY.min(lease::interval(self.grace))
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn renew(&self) -> anyhow::Result<Option<Taken>> {
+        let stored = machine::stored(&self.store, &self.me).await?;
+        if let Some(taken) = machine::taken(&self.me, &self.holder, stored.as_ref()) {
+            return Ok(Some(taken));
+        }
+        let revision = stored.map(|kv| kv.mod_revision);
+        // A lost race is no matter: somebody else wrote, so it moved.
+        let txn = lease::renew(&self.me, &self.holder, revision, self.grace, now());
+        self.store.commit(&txn).await?;
+        Ok(None)
+    }
+
+    /// Says that this process ends in order: another machine may take its place at once.
+    pub(super) async fn end(&self) -> anyhow::Result<()> {
+        let stored = machine::stored(&self.store, &self.me).await?;
+        let own = stored.filter(|kv| {
+            lease::read(kv).is_some_and(|lease| lease.holder == self.holder && !lease.stopped)
+        });
+        if let Some(own) = own {
+            let revision = own.mod_revision;
+            let txn = lease::stop(&self.me, &self.holder, revision, self.grace, now());
+            self.store.commit(&txn).await?;
+        }
+        Ok(())
+    }
 }
 
 async fn leases<S: Store>(

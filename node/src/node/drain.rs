@@ -131,7 +131,7 @@ pub(super) fn recall(lib_dir: &Path) -> io::Result<DrainStatus> {
             text: text.trim_end().to_owned(),
             refused: None,
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DrainStatus::default()),
+        Err(error) if super::remember::is_absent(&error) => Ok(DrainStatus::default()),
         Err(error) => Err(error),
     }
 }

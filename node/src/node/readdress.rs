@@ -37,8 +37,10 @@ pub(super) async fn keep<S: Store>(
 ) {
     loop {
         let links = Arc::clone(&kernel.borrow_and_update().links);
-        let node = view.borrow().snapshot.nodes.get(&config.node).cloned();
-        let moved = node.is_some_and(|node| !lost(&config, &node, &links).is_empty());
+        let known = view.borrow().clone();
+        let node = known.snapshot.nodes.get(&config.node);
+        let moved = !known.forbids_writing()
+            && node.is_some_and(|node| !lost(&config, node, &links).is_empty());
         let mut found = Vec::new();
         if moved {
             tokio::time::sleep(SETTLE).await;

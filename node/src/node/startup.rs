@@ -1,5 +1,5 @@
 //! From nothing to a registered node: wait for the datastore, find our addresses, write our resource and the
-//! cluster's defaults, leave the name for the CNI plugin.
+//! cluster's defaults.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use caracal_datastore::store::Store;
 use caracal_model::resource::Node;
 use caracal_model::time::Timestamp;
 
-use super::{address, leave_file};
+use super::address;
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
 use crate::register::{self, RegisterError};
@@ -25,11 +25,8 @@ pub(super) async fn register<S: Store>(
 ) -> anyhow::Result<Node> {
     let mut pause = RETRY.0;
     loop {
-        let error = match attempt(store, config, &interfaces().await?).await {
-            Ok(node) => {
-                write_nodename(config)?;
-                return Ok(node);
-            }
+        let error = match attempt(store, config, &interfaces().await?, None).await {
+            Ok(node) => return Ok(node),
             Err(error) => error,
         };
         let waits = config.wait_for_datastore
@@ -46,10 +43,12 @@ pub(super) async fn register<S: Store>(
     }
 }
 
-async fn attempt<S: Store>(
+/// Registers this node once. `guid`: the cluster's identity, when it is known.
+pub(super) async fn attempt<S: Store>(
     store: &S,
     config: &Config,
     interfaces: &[Interface],
+    guid: Option<&str>,
 ) -> anyhow::Result<Node> {
     let stored = register::read_node(store, &config.node)
         .await?
@@ -72,19 +71,11 @@ async fn attempt<S: Store>(
         .iter()
         .flat_map(|i| i.addresses.iter().copied())
         .collect();
-    for key in register::ensure_defaults(store, config, &host, now).await? {
+    for key in register::ensure_defaults(store, config, &host, guid, now).await? {
         tracing::info!(key, "created with defaults");
     }
     tracing::info!(node = %config.node, v4 = ?addresses.v4, v6 = ?addresses.v6, "registered");
     Ok(node)
-}
-
-/// Leaves the node's name where Calico's CNI plugin and ours look for it.
-fn write_nodename(config: &Config) -> anyhow::Result<()> {
-    leave_file(&config.lib_dir, "nodename", config.node.as_str()).with_context(|| {
-        let path = config.lib_dir.join("nodename");
-        format!("writing {}; set CARACAL_LIB_DIR", path.display())
-    })
 }
 
 /// This machine's interfaces, as detection wants them.

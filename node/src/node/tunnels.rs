@@ -78,6 +78,13 @@ pub(super) async fn keep<S: Store>(
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
     loop {
+        // What is only remembered, or held back, is nothing to write by.
+        let known = heard
+            .view
+            .wait_for(|view| view.synced && view.fault.is_none());
+        if known.await.is_err() {
+            return;
+        }
         let inputs = Inputs::of(&heard.view.borrow_and_update().snapshot, &me);
         let up = heard.kernel.borrow_and_update().kernel.tunnels.clone();
         if done.as_ref() != Some(&inputs) {

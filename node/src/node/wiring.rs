@@ -10,35 +10,45 @@ use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOpt
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
-use caracal_datastore::watch::{View, WatchOptions};
+use caracal_datastore::watch::View;
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::client::Client;
-use caracal_model::Snapshot;
 use caracal_model::snapshot::Problem;
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::announced::Told;
 use super::answers::{Answers, Owners, Stage};
 use super::auditor::{self, Auditor};
+use super::collector::Life;
 use super::learned::Gateways;
+use super::machine::Taken;
 use super::parting::InForce;
+use super::remember::Rememberer;
 use super::secrets::Secrets;
 use super::{
-    collector, drain, learned, likely, mode_check, mtu, parting, publish, reached, readdress,
-    secrets, severed, startup, tombstones, tunnels,
+    beginning, collector, drain, gate, held, learned, likely, machine, mode_check, mtu, parting,
+    publish, reached, readdress, secrets, severed, tombstones, tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
 use crate::http;
 
+/// Longest time for what is told to the datastore at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Pause between two tries to listen on the admin socket.
+const RETRY: Duration = Duration::from_secs(5);
 /// Longest time for closing sessions at the end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Runs the node until a signal ends it.
 pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let config = Arc::new(config);
-    let listener = admin::listen(&config.run_dir)?;
+    let listener = match admin::listen(&config.run_dir) {
+        Err(error) if admin::is_taken(&config.run_dir) => return Err(error),
+        listener => listener,
+    };
     let (stage, stages) = watch::channel(Stage::Starting("connecting to the datastore".to_owned()));
     let answers = Answers {
         config: config.clone(),
@@ -48,7 +58,8 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     for address in config.ports.addresses() {
         tokio::spawn(http::serve(address, answers.clone()));
     }
-    tokio::spawn(admin::serve(listener, answers));
+    let (unheard, unheard_rx) = watch::channel(Vec::new());
+    tokio::spawn(serve_admin(config.clone(), listener, answers, unheard));
 
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
@@ -60,56 +71,113 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
     };
     tokio::pin!(ended);
 
+    let (lost, mut taken) = mpsc::channel(1);
     let node = tokio::select! {
-        node = start(&config, &stage) => node?,
+        node = start(&config, &stage, lost, unheard_rx) => node?,
         name = &mut ended => {
             tracing::info!("{name} before the node was up");
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let name = ended.await;
+    let (name, taken) = tokio::select! {
+        name = &mut ended => (name, None),
+        Some(taken) = taken.recv() => ("another machine has this node's name", Some(taken)),
+    };
     tracing::info!("{name}: a restart is expected; routes stay in the kernel");
     node.stop().await;
     let _removed = std::fs::remove_file(admin::socket_path(&config.run_dir));
-    Ok(ExitCode::SUCCESS)
+    match taken {
+        Some(taken) => Err(taken.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// What has to be ended in order.
 struct Node {
     reconciler: ReconcilerHandle,
     speaker: SpeakerHandle,
+    rememberer: Rememberer,
+    life: Life<EtcdStore>,
+    view: watch::Receiver<View>,
 }
 
 impl Node {
     /// The reconciler freezes first, or it would follow the dying sessions and take routes out of the kernel.
     async fn stop(self) {
         self.reconciler.freeze().await;
-        if tokio::time::timeout(SHUTDOWN, self.speaker.shutdown(true))
-            .await
-            .is_err()
-        {
+        let current = self.view.borrow().is_current();
+        let told = async {
+            if current && let Err(error) = self.life.end().await {
+                tracing::debug!(%error, "the lease of life runs out by itself");
+            }
+        };
+        let last = async {
+            let told = tokio::time::timeout(LAST_WORDS, told);
+            let remembered = tokio::time::timeout(SHUTDOWN, self.rememberer.finish());
+            if tokio::join!(told, remembered).1.is_err() {
+                tracing::warn!(
+                    "the last snapshot was not written in {} s",
+                    SHUTDOWN.as_secs()
+                );
+            }
+        };
+        let ((), closed) = tokio::join!(
+            last,
+            tokio::time::timeout(SHUTDOWN, self.speaker.shutdown(true))
+        );
+        if closed.is_err() {
             tracing::warn!("sessions did not close in {} s", SHUTDOWN.as_secs());
         }
     }
 }
 
-async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Result<Node> {
+/// Serves the admin socket. A directory that cannot be written is a problem and no reason not to route.
+async fn serve_admin(
+    config: Arc<Config>,
+    mut listener: anyhow::Result<UnixListener>,
+    answers: Answers,
+    problems: watch::Sender<Vec<Problem>>,
+) {
+    loop {
+        match listener {
+            Ok(listener) => {
+                problems.send_replace(Vec::new());
+                return admin::serve(listener, answers).await;
+            }
+            Err(error) => {
+                let problem = Problem {
+                    code: "node.run_dir".to_owned(),
+                    subject: admin::socket_path(&config.run_dir).display().to_string(),
+                    reason: format!(
+                        "no admin socket, so `caracal status` and CNI's announcement wait get no answer: {error:#}; make room, or make the \
+                         directory writable (CARACAL_RUN_DIR)"
+                    ),
+                };
+                if problems.borrow().is_empty() {
+                    tracing::warn!(code = %problem.code, "{}", problem.reason);
+                }
+                problems.send_replace(vec![problem]);
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+        listener = admin::listen(&config.run_dir);
+    }
+}
+
+async fn start(
+    config: &Arc<Config>,
+    stage: &watch::Sender<Stage>,
+    lost: mpsc::Sender<Taken>,
+    unheard: watch::Receiver<Vec<Problem>>,
+) -> anyhow::Result<Node> {
     let tell = |what: String| {
         let _previous = stage.send_replace(Stage::Starting(what));
     };
     let store = EtcdStore::new(EtcdConfig::from_env()?)?;
-    startup::register(&store, config, startup::interfaces, tell).await?;
-
+    let holder = machine::this(&config.lib_dir);
+    let begun = beginning::begin(&store, config, &holder, lost.clone(), tell).await?;
+    let view = begun.view;
     let (tunnel_problems, tunnel_problems_rx) = watch::channel(Vec::new());
-    tell("reading the datastore".to_owned());
-    let options = WatchOptions {
-        whole_blocks_of: Some(config.node.clone()),
-        ..WatchOptions::default()
-    };
-    let mut view = caracal_datastore::watch::spawn(store.clone(), options);
-    view.wait_for(|view| view.synced)
-        .await
-        .context("the watcher has ended")?;
 
     let known = match &config.secrets_dir {
         Some(folder) => secrets::read(folder)
@@ -128,7 +196,7 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         restarting,
         ..SpeakerOptions::default()
     };
-    let recalled = drain::recall(&config.lib_dir).context("reading whether the node is drained")?;
+    let (recalled, unread) = recall_drain(config);
     let current = drain::at_stage(planned.config, recalled.stage);
     let speaker = Speaker::spawn(current.clone(), options);
     if recalled.stage == drain::Stage::Drained {
@@ -184,9 +252,15 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         converged_tx,
     ));
 
-    let (gate, gate_rx) = watch::channel(Gate::default());
+    let (gate_tx, gate_rx) = watch::channel(Gate::default());
     let (snapshots, snapshots_rx) = watch::channel(view.borrow().snapshot.clone());
-    tokio::spawn(keep_gate(view.clone(), converged_rx, snapshots, gate));
+    tokio::spawn(gate::keep(
+        view.clone(),
+        converged_rx,
+        speaker.clone(),
+        snapshots,
+        gate_tx,
+    ));
     let reconciler = Reconciler::spawn(
         ReconcilerOptions {
             overrides: config.felix.clone(),
@@ -211,12 +285,18 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view.clone(),
         tombstone_problems,
     ));
+    let life = Life {
+        store: store.clone(),
+        me: config.node.clone(),
+        holder,
+        grace: config.ipam_grace.unwrap_or(machine::TERM),
+    };
+    tokio::spawn(life.clone().live(view.clone(), lost));
+    tokio::spawn(held::keep(config.run_dir.clone(), view.clone()));
     let (collected_tx, collected) = watch::channel(collector::Collected::default());
     if let Some(grace) = config.ipam_grace {
-        let me = &config.node;
-        tokio::spawn(collector::live(store.clone(), me.clone(), grace));
-        let collecting =
-            collector::collect(store.clone(), me.clone(), grace, view.clone(), collected_tx);
+        let me = config.node.clone();
+        let collecting = collector::collect(store.clone(), me, grace, view.clone(), collected_tx);
         tokio::spawn(collecting);
     }
     let (address_problems, address_problems_rx) = watch::channel(Vec::new());
@@ -253,12 +333,15 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
         view.clone(),
     ));
 
-    let problems = vec![
+    let mut problems = vec![
         plan_problems_rx,
         tunnel_problems_rx,
         tombstone_problems_rx,
         address_problems_rx,
+        unheard,
+        unread,
     ];
+    problems.extend(begun.problems);
     let auditor = Auditor::spawn(auditor::Heard {
         me: config.node.clone(),
         view: view.clone(),
@@ -270,7 +353,8 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     });
     let owners = Owners {
         store,
-        view,
+        view: view.clone(),
+        accepter: begun.accepter,
         speaker: speaker.clone(),
         told: told_rx,
         kernel: reconciler.status(),
@@ -284,7 +368,29 @@ async fn start(config: &Arc<Config>, stage: &watch::Sender<Stage>) -> anyhow::Re
     Ok(Node {
         reconciler,
         speaker,
+        rememberer: begun.rememberer,
+        life,
+        view,
     })
+}
+
+/// Whether the node was drained. Where that cannot be read it is taken to be in service, and told.
+fn recall_drain(config: &Config) -> (drain::DrainStatus, watch::Receiver<Vec<Problem>>) {
+    let (status, found) = match drain::recall(&config.lib_dir) {
+        Ok(status) => (status, Vec::new()),
+        Err(error) => {
+            let problem = Problem {
+                code: "node.lib_dir".to_owned(),
+                subject: config.lib_dir.display().to_string(),
+                reason: format!(
+                    "cannot read whether the node is drained: {error}; it is taken to be in service (CARACAL_LIB_DIR)"
+                ),
+            };
+            tracing::warn!(code = %problem.code, "{}", problem.reason);
+            (drain::DrainStatus::default(), vec![problem])
+        }
+    };
+    (status, watch::channel(found).1)
 }
 
 /// What the publisher works with.
@@ -370,50 +476,4 @@ fn tell<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
         *known = next;
         changed
     });
-}
-
-/// Deletion needs a fresh datastore and converged peers; this keeps the answer current, and hands on the snapshots
-/// of the views. The snapshot goes first: a gate that opens is never about a snapshot still to come.
-async fn keep_gate(
-    mut view: watch::Receiver<View>,
-    mut convergence: watch::Receiver<Convergence>,
-    snapshots: watch::Sender<Arc<Snapshot>>,
-    gate: watch::Sender<Gate>,
-) {
-    loop {
-        let heard = view.borrow_and_update().clone();
-        snapshots.send_if_modified(|old| {
-            let changed = !Arc::ptr_eq(old, &heard.snapshot);
-            *old = heard.snapshot.clone();
-            changed
-        });
-        let next = Gate {
-            datastore: match heard.freshness.reason() {
-                None => Ok(()),
-                Some(reason) => Err(format!("the datastore is not fresh: {reason}")),
-            },
-            bgp: awaited(&convergence.borrow_and_update()),
-        };
-        gate.send_if_modified(|gate| {
-            let changed = *gate != next;
-            *gate = next;
-            changed
-        });
-        tokio::select! {
-            changed = view.changed() => if changed.is_err() { return },
-            changed = convergence.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-fn awaited(convergence: &Convergence) -> Result<(), String> {
-    if convergence.converged {
-        return Ok(());
-    }
-    let names: Vec<&str> = convergence
-        .awaited
-        .iter()
-        .map(|name| name.as_str())
-        .collect();
-    Err(format!("waiting for End-of-RIB from {}", names.join(", ")))
 }

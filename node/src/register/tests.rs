@@ -85,13 +85,15 @@ async fn a_second_start_writes_nothing() {
     register(&store, &config, addresses("10.0.0.5/24"), now())
         .await
         .unwrap();
-    ensure_defaults(&store, &config, &[], now()).await.unwrap();
+    ensure_defaults(&store, &config, &[], None, now())
+        .await
+        .unwrap();
     let before = store.read(&[Range::Prefix("/".into())]).await.unwrap();
     register(&store, &config, addresses("10.0.0.5/24"), now())
         .await
         .unwrap();
     assert!(
-        ensure_defaults(&store, &config, &[], now())
+        ensure_defaults(&store, &config, &[], None, now())
             .await
             .unwrap()
             .is_empty()
@@ -140,7 +142,9 @@ async fn default_pools_are_made_once_and_validly() {
         ("CALICO_IPV4POOL_VXLAN", "CrossSubnet"),
         ("IP6", "autodetect"),
     ]);
-    let made = ensure_defaults(&store, &config, &[], now()).await.unwrap();
+    let made = ensure_defaults(&store, &config, &[], None, now())
+        .await
+        .unwrap();
     assert_eq!(made.len(), 6, "{made:?}");
     let prefix = "/calico/resources/v3/projectcalico.org/ippools/";
     let answer = store.read(&[Range::Prefix(prefix.into())]).await.unwrap();

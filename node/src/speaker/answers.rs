@@ -47,7 +47,8 @@ impl Answer for Answers {
             | Request::ExplainPath { .. }
             | Request::Drain { .. }
             | Request::Undrain
-            | Request::DrainStatus => {
+            | Request::DrainStatus
+            | Request::DatastoreAccept => {
                 Err("this is a standalone speaker; only a node answers that".to_owned())
             }
         }

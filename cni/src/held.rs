@@ -1,0 +1,64 @@
+//! The node's word that no address is to be given out: the datastore that answers is not known to be the cluster's, and what it
+//! calls free may be in use. A file in the run directory, so that an ADD costs no question more.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file; it holds the reason.
+const FILE: &str = "no-addresses";
+
+/// No address is given out.
+#[derive(Debug, thiserror::Error)]
+#[error("no address is given out on this node: {0}")]
+pub struct Held(pub String);
+
+fn path(run_dir: &Path) -> PathBuf {
+    run_dir.join(FILE)
+}
+
+/// Says that no address is to be given out, or takes it back.
+///
+/// # Errors
+/// Those of the file system.
+pub fn set(run_dir: &Path, reason: Option<&str>) -> io::Result<()> {
+    let Some(reason) = reason else {
+        return match std::fs::remove_file(path(run_dir)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    };
+    let draft = run_dir.join(format!(".{FILE}.new"));
+    std::fs::write(&draft, reason)?;
+    std::fs::rename(&draft, path(run_dir))
+}
+
+/// Whether addresses may be given out. A file that cannot be read is no word.
+///
+/// # Errors
+/// [`Held`].
+pub fn check(run_dir: &Path) -> Result<(), Held> {
+    match std::fs::read_to_string(path(run_dir)) {
+        Ok(reason) => Err(Held(reason.trim().to_owned())),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_word_is_given_and_taken_back() {
+        let dir = std::env::temp_dir().join(format!("caracal-held-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        set(&dir, None).unwrap();
+        check(&dir).unwrap();
+        set(&dir, Some("another cluster's")).unwrap();
+        let held = check(&dir).unwrap_err().to_string();
+        assert!(held.ends_with("on this node: another cluster's"), "{held}");
+        set(&dir, None).unwrap();
+        check(&dir).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,175 @@
+//! How a node begins: with the datastore when it answers; else with what it remembers. The first start of a node waits for
+//! the datastore, because nothing is known; every later one goes on without it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use caracal_datastore::store::Store;
+use caracal_datastore::watch::{Accepter, GuardOptions, Obeyed, View, WatchOptions, spawn_guarded};
+use caracal_ipam::lease::Holder;
+use caracal_model::Snapshot;
+use caracal_model::snapshot::Problem;
+use tokio::sync::{mpsc, watch};
+
+use super::registration::Registrar;
+use super::remember::{self, Rememberer};
+use super::{leave_file, machine, startup};
+use crate::config::Config;
+
+/// How long a start waits for a datastore that does not answer, when it can go on without it.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Pause between two tries to leave the node's name.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What a node begins with.
+pub(super) struct Beginning {
+    pub(super) view: watch::Receiver<View>,
+    pub(super) accepter: Accepter,
+    pub(super) rememberer: Rememberer,
+    pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
+}
+
+/// Brings the node to a first view.
+pub(super) async fn begin<S: Store>(
+    store: &S,
+    config: &Arc<Config>,
+    holder: &Holder,
+    lost: mpsc::Sender<machine::Taken>,
+    tell: impl Fn(String),
+) -> anyhow::Result<Beginning> {
+    let mut problems = Vec::new();
+    let obeyed = match remember::recall(&config.lib_dir, &config.node) {
+        Ok(obeyed) => obeyed,
+        Err(error) => {
+            let problem = remember::unused(&config.lib_dir, &error);
+            tracing::warn!(code = %problem.code, "{}", problem.reason);
+            problems.push(watch::channel(vec![problem]).1);
+            None
+        }
+    };
+    // Without its own Node a node has nothing to work with.
+    let of_ours = |obeyed: &Obeyed| obeyed.snapshot.nodes.contains_key(&config.node);
+    let goes_on = obeyed.as_ref().is_some_and(of_ours);
+    machine::admit(store, &config.node, holder).await?;
+    if !goes_on {
+        startup::register(store, config, startup::interfaces, &tell).await?;
+    }
+    tell("reading the datastore".to_owned());
+    let options = WatchOptions {
+        whole_blocks_of: Some(config.node.clone()),
+        ..WatchOptions::default()
+    };
+    let guard = GuardOptions {
+        me: config.node.clone(),
+        obeyed,
+        accept: config.accept.clone(),
+    };
+    let (mut view, accepter) = spawn_guarded(store.clone(), options, guard);
+    let (outcome, mut registered) = watch::channel(None);
+    let (registration, registration_rx) = watch::channel(Vec::new());
+    let registrar = Registrar {
+        store: store.clone(),
+        config: config.clone(),
+        holder: holder.clone(),
+        view: view.clone(),
+        interfaces: startup::interfaces,
+        registered: !goes_on,
+        guid: None,
+        outcome,
+        problems: registration,
+        lost,
+    };
+    tokio::spawn(registrar.run());
+    let (unwritten, unwritten_rx) = watch::channel(Vec::new());
+    tokio::spawn(leave_name(config.clone(), unwritten));
+    if goes_on {
+        let heard = view.wait_for(|view| view.synced || view.fault.is_some());
+        let answered = matches!(tokio::time::timeout(ANSWER, heard).await, Ok(Ok(_)));
+        if answered && view.borrow().synced {
+            // As every start does it: the plan is made with the addresses of now.
+            let written = async {
+                let node = registered.wait_for(Option::is_some).await.ok()?.clone()?;
+                let same = |view: &View| {
+                    let known = view.snapshot.nodes.get(&config.node);
+                    known.is_some_and(|known| **known == node)
+                };
+                view.wait_for(same).await.ok().map(drop)
+            };
+            let _late = tokio::time::timeout(ANSWER, written).await;
+        }
+        let view = view.borrow();
+        if !view.synced {
+            let reason = view.freshness.reason().unwrap_or_default();
+            let revision = view.snapshot.revision;
+            tracing::warn!(
+                reason,
+                revision,
+                "starting with what this node remembers; nothing is deleted"
+            );
+        }
+    } else {
+        view.wait_for(|view| view.synced)
+            .await
+            .context("the watcher has ended")?;
+    }
+    let (remembered, remembered_rx) = watch::channel(Vec::new());
+    let rememberer = remember::spawn(remember::Parts {
+        lib_dir: config.lib_dir.clone(),
+        me: config.node.clone(),
+        view: view.clone(),
+        all_endpoints: all_endpoints(config),
+        problems: remembered,
+    });
+    problems.extend([registration_rx, unwritten_rx, remembered_rx]);
+    Ok(Beginning {
+        view,
+        accepter,
+        rememberer,
+        problems,
+    })
+}
+
+/// Whether endpoints of other nodes have routes of their own (`routeSource: WorkloadIPs`).
+fn all_endpoints(config: &Config) -> Box<dyn Fn(&Snapshot) -> bool + Send + Sync> {
+    const VALUE: &str = "workloadips";
+    let given = config.felix.get("routesource").map(|v| v.to_lowercase());
+    Box::new(move |snapshot| match &given {
+        Some(value) => value == VALUE,
+        None => snapshot.felix_configurations.values().any(|felix| {
+            let value = felix.spec.extra.get("routeSource");
+            let text = value.and_then(|value| value.as_str());
+            text.is_some_and(|text| text.to_lowercase() == VALUE)
+        }),
+    })
+}
+
+/// Leaves the node's name where Calico's CNI plugin and ours look for it. Nothing else depends on it, so a directory that cannot
+/// be written is a problem and no reason not to start.
+async fn leave_name(config: Arc<Config>, problems: watch::Sender<Vec<Problem>>) {
+    while let Err(error) = leave_file(&config.lib_dir, "nodename", config.node.as_str()) {
+        let problem = unwritable(&config.lib_dir, &error);
+        if problems.borrow().is_empty() {
+            tracing::warn!(code = %problem.code, "{}", problem.reason);
+        }
+        problems.send_replace(vec![problem]);
+        tokio::time::sleep(RETRY).await;
+    }
+    problems.send_replace(Vec::new());
+    // The channel stays open as long as somebody listens.
+    problems.closed().await;
+}
+
+fn unwritable(lib_dir: &Path, error: &std::io::Error) -> Problem {
+    let path = lib_dir.join("nodename");
+    Problem {
+        code: "node.lib_dir".to_owned(),
+        subject: path.display().to_string(),
+        reason: format!(
+            "cannot write {}: {error}; the CNI plugin finds this node's name there; make room, or make the directory \
+             writable (CARACAL_LIB_DIR)",
+            path.display()
+        ),
+    }
+}

@@ -1,0 +1,208 @@
+#![allow(clippy::unwrap_used)]
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("caracal-{name}-{}", std::process::id()));
+    let _left = fs::remove_dir_all(&folder);
+    folder
+}
+
+fn me() -> NodeName {
+    "me".into()
+}
+
+fn example(nodes: usize) -> Snapshot {
+    let mut snapshot = Snapshot {
+        whole_blocks_of: Some(me()),
+        ..Snapshot::default()
+    };
+    for number in 0..nodes {
+        let name = if number == 0 {
+            "me".to_owned()
+        } else {
+            format!("node-{number}")
+        };
+        let text = format!(
+            r#"{{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
+        );
+        snapshot.apply(&format!("{NODES}/{name}"), Some(text.as_bytes()), 7);
+    }
+    snapshot.revision = 99;
+    snapshot
+}
+
+#[test]
+fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
+    let dir = folder("remember");
+    assert!(recall(&dir, &me()).unwrap().is_none());
+    let snapshot = example(3);
+    for _ in 0..2 {
+        let octets = write(&dir, &me(), StoreId(5), &snapshot, Endpoints::All).unwrap();
+        assert_eq!(octets, fs::metadata(path(&dir)).unwrap().len());
+    }
+    let mode = fs::metadata(path(&dir)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let recalled = recall(&dir, &me()).unwrap().unwrap();
+    assert_eq!(*recalled.snapshot, snapshot);
+    assert_eq!(recalled.store, StoreId(5));
+    let others = recall(&dir, &"you".into()).unwrap_err();
+    assert_eq!(others.to_string(), "it is the file of node me");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn every_cut_and_every_flipped_octet_is_noticed() {
+    let dir = folder("remember-bad");
+    write(&dir, &me(), StoreId(5), &example(3), Endpoints::All).unwrap();
+    let text = fs::read(path(&dir)).unwrap();
+    assert!(read(&text, &me()).is_ok());
+    for length in 0..text.len() {
+        let error = read(&text[..length], &me()).unwrap_err();
+        let named = matches!(error, RecallError::CutOff | RecallError::Checksum);
+        assert!(named, "cut at {length}: {error}");
+    }
+    for at in 0..text.len() {
+        let mut flipped = text.clone();
+        flipped[at] ^= 4;
+        assert!(read(&flipped, &me()).is_err(), "flipped at {at}");
+    }
+    let problem = unused(&dir, &RecallError::Checksum);
+    assert!(problem.reason.contains("damaged"), "{}", problem.reason);
+    // A later format, rightly summed.
+    let body = br#"{"caracal":"snapshot","version":2,"node":"me","revision":1,"store":1}"#;
+    let body = [&body[..], b"\n"].concat();
+    let later = format!("end\t0\t{}\n", hex(&Sha256::digest(&body)));
+    let error = read(&[&body[..], later.as_bytes()].concat(), &me()).unwrap_err();
+    assert!(error.to_string().contains("version 2"), "{error}");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+fn view(snapshot: Snapshot) -> View {
+    View {
+        snapshot: Arc::new(snapshot),
+        freshness: caracal_datastore::watch::Freshness::Fresh,
+        synced: true,
+        fault: None,
+        store: StoreId(1),
+    }
+}
+
+fn parts(dir: &Path, view: View) -> (Parts, watch::Sender<View>, watch::Receiver<Vec<Problem>>) {
+    let (sender, view) = watch::channel(view);
+    let (problems, seen) = watch::channel(Vec::new());
+    let parts = Parts {
+        lib_dir: dir.to_owned(),
+        me: me(),
+        view,
+        all_endpoints: Box::new(|_| false),
+        problems,
+    };
+    (parts, sender, seen)
+}
+
+#[test]
+fn changes_are_written_seldom_and_own_ones_sooner() {
+    let before = view(example(2));
+    let (parts, _sender, _seen) = parts(Path::new("/nowhere"), before.clone());
+    let ended = Instant::now();
+    let written = |took| Written {
+        snapshot: before.snapshot.clone(),
+        own: Own::of(&before.snapshot, &me()),
+        ended,
+        took,
+    };
+    let quick = Duration::from_millis(20);
+    assert!(parts.due(&before, None).is_some(), "the first one at once");
+    assert_eq!(parts.due(&before, Some(&written(quick))), None);
+    let others = view(example(3));
+    let due = |view: &View, took| parts.due(view, Some(&written(took)));
+    assert_eq!(due(&others, quick), Some(ended + REST));
+    // What takes long is done more seldom.
+    let slow = Duration::from_secs(1);
+    assert_eq!(due(&others, slow), Some(ended + slow * PART));
+    let mut own = example(2);
+    let key = format!("{NODES}/me");
+    let node = br#"{"metadata":{"name":"me","labels":{"a":"b"}},"spec":{}}"#;
+    own.apply(&key, Some(node), 100);
+    assert_eq!(due(&view(own), quick), Some(ended + OWN_REST));
+}
+
+#[tokio::test]
+async fn what_changed_is_written_at_the_end() {
+    let dir = folder("remember-task");
+    let (parts, sender, seen) = parts(&dir, view(example(1)));
+    let rememberer = spawn(parts);
+    sender.send_replace(view(example(181)));
+    rememberer.finish().await;
+    let recalled = recall(&dir, &me()).unwrap().unwrap();
+    assert_eq!(recalled.snapshot.nodes.len(), 181);
+    assert!(seen.borrow().is_empty());
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_a_problem() {
+    // A file in the place of the directory: root may write everywhere.
+    let dir = folder("remember-file");
+    fs::write(&dir, "").unwrap();
+    assert!(recall(&dir, &me()).unwrap().is_none());
+    let (parts, _sender, mut seen) = parts(&dir, view(example(1)));
+    let rememberer = spawn(parts);
+    let told = seen.wait_for(|found| !found.is_empty()).await.unwrap();
+    assert_eq!(told[0].code, "node.lib_dir");
+    drop(told);
+    rememberer.finish().await;
+    fs::remove_file(&dir).unwrap();
+}
+
+/// 5,000 nodes, 20,000 blocks. `cargo test --release -p caracal remember -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn size_and_time_of_a_large_cluster() {
+    let mut snapshot = example(5000);
+    for number in 0..20_000_usize {
+        let owner = match number % 5000 {
+            0 => "me".to_owned(),
+            node => format!("node-{node}"),
+        };
+        let cidr = format!(
+            "10.{}.{}.{}",
+            number >> 10,
+            number >> 2 & 255,
+            (number & 3) * 64
+        );
+        let allocations: Vec<String> = (0..64)
+            .map(|n| if n < 30 { "0".into() } else { "null".into() })
+            .collect();
+        let block = format!(
+            r#"{{"cidr":"{cidr}/26","affinity":"host:{owner}","allocations":[{}],"unallocated":[],"attributes":[{{"secondary":{{"node":"{owner}"}}}}]}}"#,
+            allocations.join(",")
+        );
+        let key = format!("/calico/ipam/v2/assignment/ipv4/block/{cidr}-26");
+        snapshot.apply(&key, Some(block.as_bytes()), 8);
+        let key = format!("/calico/ipam/v2/host/{owner}/ipv4/block/{cidr}-26");
+        snapshot.apply(&key, Some(br#"{"state":"confirmed"}"#), 8);
+    }
+    assert!(
+        snapshot.invalid.is_empty(),
+        "{:?}",
+        snapshot.invalid.iter().next()
+    );
+    let dir = folder("remember-large");
+    for _ in 0..3 {
+        let begun = std::time::Instant::now();
+        let octets = write(&dir, &me(), StoreId(5), &snapshot, Endpoints::Of(&me())).unwrap();
+        let written = begun.elapsed();
+        let begun = std::time::Instant::now();
+        recall(&dir, &me()).unwrap();
+        println!(
+            "{octets} octets, written in {written:?}, read in {:?}",
+            begun.elapsed()
+        );
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}

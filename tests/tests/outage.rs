@@ -1,0 +1,445 @@
+//! A datastore that is away, read-only, without a majority, empty, or another cluster's; directories that cannot be written; and
+//! two machines with one name. In none of them a running pod loses a packet.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::path::Path;
+
+use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_model::status::Status;
+use caracal_tests::loss::{Probes, RouteMonitor, kinds};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, caracals, example, exit_code,
+    more_pods, possible, settled, up_text,
+};
+
+const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
+const INFO: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+/// Another cluster's identity.
+const OTHER: &str = r#"{"metadata":{"name":"default"},"spec":{"clusterGUID":"0ther0ther"}}"#;
+const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
+
+/// A full mesh whose nodes have more environment.
+fn up(scenario: &str, name: &str, environment: &str) -> Option<Lab> {
+    if !possible(scenario, &[]) {
+        return None;
+    }
+    let text = fs::read_to_string(example("full-mesh")).unwrap();
+    let text = text.replace(", pods:", &format!(", env: {{{environment}}}, pods:"));
+    Some(up_text(&text, scenario, name))
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn etcdctl(lab: &Lab, arguments: &[&str]) -> String {
+    lab.etcdctl(arguments, b"")
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)))
+}
+
+fn has(status: &Status, code: &str) -> Result<String, String> {
+    let problem = status.problems.iter().find(|p| p.code == code);
+    problem
+        .map(|p| p.reason.clone())
+        .ok_or_else(|| format!("no {code}: {:?} {:?}", status.problems, status.datastore))
+}
+
+fn told(lab: &Lab, node: &str, code: &str) -> String {
+    let status = await_status(lab, node, 60 * SECOND, code, |s| has(s, code).map(drop));
+    has(&status, code).unwrap()
+}
+
+/// Sessions are up; the kernel is not swept.
+fn forwards_stale(status: &Status) -> Result<(), String> {
+    let down = status.peers.iter().find(|p| p.state != "Established");
+    if let Some(peer) = down {
+        return Err(format!(
+            "{} is {} ({:?})",
+            peer.name, peer.state, peer.reason
+        ));
+    }
+    let waits = status.datastore.state == "stale" && status.kernel.phase == "learning";
+    if status.peers.is_empty() || !waits {
+        return Err(format!("{:?} {:?}", status.datastore, status.kernel));
+    }
+    Ok(())
+}
+
+/// The node remembers what the datastore holds now.
+fn await_remembered(lab: &Lab, node: &str) {
+    let file = lab.folder().lib(node).join("last-snapshot");
+    let own = "/workloadendpoints/";
+    wait_until(120 * SECOND, "the last snapshot", || {
+        let text = fs::read_to_string(&file).map_err(|e| e.to_string())?;
+        let pods = lab.state().pods.iter().filter(|p| p.node == node).count();
+        match text.matches(own).count() >= pods {
+            true => Ok(()),
+            false => Err(text.lines().next().unwrap_or_default().to_owned()),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// ADD of another pod on node1 fails, and says why.
+fn assert_nothing_is_given_out(lab: &Lab, why: &str) {
+    let pod = &more_pods(lab, ["node1"])[0];
+    let error = lab.cni("ADD", pod).expect_err("an address was given out");
+    let error = error_chain(&error);
+    assert!(error.contains(why), "{error}");
+    println!("ADD: {error}");
+    let _ = lab.cni("DEL", pod);
+    caracal_lab::ip::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+}
+
+#[test]
+fn a_restart_without_the_datastore_loses_nothing() {
+    let scenario = "a_restart_without_the_datastore_loses_nothing";
+    let Some(mut lab) = up(
+        scenario,
+        "out-restart",
+        "FELIX_ROUTEREFRESHINTERVAL: \"3600\"",
+    ) else {
+        return;
+    };
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    for node in caracals(&lab) {
+        await_remembered(&lab, &node);
+    }
+    let before: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    let monitors = RouteMonitor::on_all(&lab);
+    let probes = Probes::start(&lab, &PAIRS);
+    probes.after(500);
+
+    // Away: after SIGTERM, after a crash, and all nodes at once.
+    lab.stop_etcd().unwrap();
+    lab.stop_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    let stale = await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    println!("restarted without etcd: {:?}", stale.datastore);
+    assert_eq!(stale.blocks.len(), 1, "its block is known");
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    assert_nothing_is_given_out(&lab, "does not answer");
+    for node in ["node2", "node3"] {
+        lab.kill9_node(node).unwrap();
+    }
+    for node in ["node2", "node3"] {
+        lab.restart_node(node).unwrap();
+    }
+    for node in caracals(&lab) {
+        await_status(&lab, &node, 60 * SECOND, "forwarding", forwards_stale);
+    }
+    assert_full_matrix(&lab);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+
+    // Full: it can be read, and takes no writes.
+    lab.stop_etcd().unwrap();
+    lab.start_etcd_with(&["--quota-backend-bytes=16777216"])
+        .unwrap();
+    await_settled(&lab);
+    fill(&lab);
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    let full = await_status(&lab, "node1", 60 * SECOND, "sessions up", settled);
+    println!("restarted beside a full etcd: {:?}", full.problems);
+    assert_nothing_is_given_out(&lab, "space exceeded");
+    etcdctl(&lab, &["del", "--prefix", "/calico/ballast/"]);
+    let revision = etcdctl(&lab, &["get", "/", "--limit=1", "-w", "json"]);
+    let revision: serde_json::Value = serde_json::from_str(&revision).unwrap();
+    let revision = revision["header"]["revision"].to_string();
+    etcdctl(&lab, &["compact", &revision]);
+    etcdctl(&lab, &["defrag"]);
+    etcdctl(&lab, &["alarm", "disarm"]);
+    await_settled(&lab);
+
+    // Without a majority: a second member that never comes.
+    etcdctl(
+        &lab,
+        &["member", "add", "ghost", "--peer-urls=http://127.0.0.1:9"],
+    );
+    let lost = |s: &Status| match s.datastore.state.as_str() {
+        "stale" => Ok(()),
+        _ => Err(format!("{:?}", s.datastore)),
+    };
+    await_status(&lab, "node1", 60 * SECOND, "no majority", lost);
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    let stale = await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    println!("restarted without a majority: {:?}", stale.datastore);
+    lab.kill9_etcd().unwrap();
+    lab.start_etcd_with(&["--force-new-cluster"]).unwrap();
+    await_settled(&lab);
+
+    unwritable_directories(&mut lab);
+    damaged_memory(&mut lab);
+    await_settled(&lab);
+    probes.after(500);
+    let afterwards: Vec<_> = caracals(&lab).iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(afterwards, before);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("restarts without the datastore");
+    }
+    assert_full_matrix(&lab);
+    probes.assert_none_lost("restarts without the datastore");
+}
+
+/// Writes until etcd refuses.
+fn fill(lab: &Lab) {
+    let value = "x".repeat(1 << 20);
+    for n in 0..64 {
+        let key = format!("/calico/ballast/{n}");
+        if let Err(error) = lab.etcdctl(&["put", &key], value.as_bytes()) {
+            let error = error_chain(&error);
+            assert!(error.contains("space exceeded"), "{error}");
+            return;
+        }
+    }
+    panic!("etcd takes everything");
+}
+
+/// A file where the library directory is to be, and something in the place of the admin socket. (A directory that is mounted
+/// read-only is the same to the process; root may write everywhere else.)
+fn unwritable_directories(lab: &mut Lab) {
+    let lib = lab.folder().lib("node1");
+    let away = lib.with_extension("away");
+    lab.stop_node("node1").unwrap();
+    fs::rename(&lib, &away).unwrap();
+    fs::write(&lib, "").unwrap();
+    lab.restart_node("node1").unwrap();
+    println!("{}", told(lab, "node1", "node.lib_dir"));
+    await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
+    lab.stop_node("node1").unwrap();
+    fs::remove_file(&lib).unwrap();
+    fs::rename(&away, &lib).unwrap();
+
+    let socket = lab.folder().socket("node1");
+    let _left = fs::remove_file(&socket);
+    fs::create_dir_all(socket.join("in-the-way")).unwrap();
+    lab.start_node("node1").unwrap();
+    wait_until(60 * SECOND, "the problem in the log", || {
+        let log = lab.folder().log_tail("node1", 200);
+        match log.contains("node.run_dir") {
+            true => Ok(()),
+            false => Err(log),
+        }
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    await_status(lab, "node2", 60 * SECOND, "the session with node1", settled);
+    fs::remove_dir_all(&socket).unwrap();
+    lab.await_node("node1").unwrap();
+    await_status(lab, "node1", 60 * SECOND, "no problem left", |s| {
+        settled(s)?;
+        match s.problems.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{:?}", s.problems)),
+        }
+    });
+}
+
+/// A flipped octet is noticed; the node starts without its memory.
+fn damaged_memory(lab: &mut Lab) {
+    let file = lab.folder().lib("node1").join("last-snapshot");
+    lab.stop_node("node1").unwrap();
+    let mut octets = fs::read(&file).unwrap();
+    let text = String::from_utf8_lossy(&octets);
+    assert!(text.contains("/nodes/node2"), "{text}");
+    let middle = octets.len() / 2;
+    octets[middle] ^= 1;
+    fs::write(&file, octets).unwrap();
+    lab.restart_node("node1").unwrap();
+    let said = told(lab, "node1", "node.last_snapshot");
+    assert!(said.contains("checksum"), "{said}");
+    await_status(lab, "node1", 60 * SECOND, "settled", settled);
+    await_remembered(lab, "node1");
+}
+
+#[test]
+fn an_empty_or_other_datastore_is_a_fault_and_no_order() {
+    let scenario = "an_empty_or_other_datastore_is_a_fault_and_no_order";
+    let Some(mut lab) = up(
+        scenario,
+        "out-other",
+        "FELIX_ROUTEREFRESHINTERVAL: \"3600\"",
+    ) else {
+        return;
+    };
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let nodes = caracals(&lab);
+    for node in &nodes {
+        await_remembered(&lab, node);
+    }
+    let before: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    let monitors = RouteMonitor::on_all(&lab);
+    let probes = Probes::start(&lab, &PAIRS);
+
+    // Empty, also for a node that restarts beside it.
+    let data = lab.folder().etcd();
+    let good = lab.folder().path().join("etcd-good");
+    lab.stop_etcd().unwrap();
+    copy(&data, &good);
+    fs::remove_dir_all(&data).unwrap();
+    lab.start_etcd().unwrap();
+    for node in &nodes {
+        let said = told(&lab, node, "datastore.emptied");
+        assert!(said.contains("caracal datastore accept"), "{said}");
+    }
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    told(&lab, "node1", "datastore.emptied");
+    await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
+    assert_nothing_is_given_out(&lab, "has lost all 3 nodes");
+    let keys = etcdctl(&lab, &["get", "--prefix", "--keys-only", "/"]);
+    assert_eq!(keys.trim(), "", "nothing was written");
+
+    // Somebody sets another cluster up there.
+    lab.etcdctl(&["put", INFO], OTHER.as_bytes()).unwrap();
+    let stranger = r#"{"metadata":{"name":"stranger"},"spec":{}}"#;
+    let path = format!("{NODES}/stranger");
+    lab.etcdctl(&["put", &path], stranger.as_bytes()).unwrap();
+    for node in &nodes {
+        println!("{}", told(&lab, node, "datastore.other_cluster"));
+    }
+    probes.after(1000);
+    let during: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(during, before);
+
+    // The good one is put back.
+    lab.stop_etcd().unwrap();
+    fs::remove_dir_all(&data).unwrap();
+    copy(&good, &data);
+    lab.start_etcd().unwrap();
+    await_settled(&lab);
+    probes.after(500);
+    let afterwards: Vec<_> = nodes.iter().map(|n| kinds(&lab, n)).collect();
+    assert_eq!(afterwards, before);
+    for monitor in &monitors {
+        monitor.assert_nothing_deleted("an empty and another cluster's datastore");
+    }
+    probes.assert_none_lost("an empty and another cluster's datastore");
+
+    own_node_lost(&lab, &nodes);
+    accepted(&lab);
+}
+
+/// Its own Node is deleted, then overwritten. For the others a Node that is gone is a node that left: they end their
+/// sessions with it, so its pods are cut off until it has written itself again.
+fn own_node_lost(lab: &Lab, nodes: &[String]) {
+    let own = format!("{NODES}/node1");
+    let whole = etcdctl(lab, &["get", &own, "--print-value-only"]);
+    for damage in ["", "nonsense"] {
+        match damage {
+            "" => etcdctl(lab, &["del", &own]),
+            text => lab.etcdctl(&["put", &own], text.as_bytes()).unwrap(),
+        };
+        let said = told(lab, "node1", "node.written_again");
+        println!("{said}");
+        wait_until(60 * SECOND, "the Node as it was", || {
+            let now = etcdctl(lab, &["get", &own, "--print-value-only"]);
+            let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+            match value(&now).is_some_and(|now| now["spec"] == value(&whole).unwrap()["spec"]) {
+                true => Ok(()),
+                false => Err(now),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+        for node in nodes {
+            await_status(lab, node, 60 * SECOND, "settled", settled);
+        }
+    }
+    await_settled(lab);
+    assert_full_matrix(lab);
+}
+
+fn accepted(lab: &Lab) {
+    let (code, says) = exit_code(lab, "node3", &["datastore", "accept"]);
+    assert_eq!(code, 0);
+    assert!(says.contains("Nothing to accept"), "{says}");
+    lab.etcdctl(&["put", INFO], OTHER.as_bytes()).unwrap();
+    told(lab, "node3", "datastore.other_cluster");
+    let (code, says) = exit_code(lab, "node3", &["datastore", "accept"]);
+    assert_eq!(code, 0);
+    assert!(says.contains("another cluster"), "{says}");
+    await_status(lab, "node3", 60 * SECOND, "followed", |s| {
+        match s.datastore.state.as_str() {
+            "fresh" => Ok(()),
+            _ => Err(format!("{:?}", s.datastore)),
+        }
+    });
+    told(lab, "node1", "datastore.other_cluster");
+}
+
+#[test]
+fn two_machines_with_one_name() {
+    // Renewed every two seconds.
+    let environment = "CARACAL_IPAM_GC_GRACE_SECONDS: \"10\"";
+    let Some(mut lab) = up("two_machines_with_one_name", "out-twins", environment) else {
+        return;
+    };
+    await_settled(&lab);
+    let lease = "/caracal/lease/node1";
+    wait_until(60 * SECOND, "a lease that names its machine", || {
+        let text = etcdctl(&lab, &["get", lease, "--print-value-only"]);
+        text.contains("machine").then_some(()).ok_or(text)
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    // Another machine, with directories of its own.
+    let folder = lab.folder().path().join("twin");
+    let said = folder.join("said");
+    fs::create_dir_all(&folder).unwrap();
+    let twin = |lab: &Lab, command: &str| {
+        let (folder, file) = (folder.display(), said.display());
+        let line = format!(
+            "NODENAME=node1 CARACAL_MACHINE_ID=twin CARACAL_RUN_DIR={folder} CARACAL_LIB_DIR={folder} \
+             FELIX_HEALTHENABLED=false caracal {command} > {file} 2>&1"
+        );
+        let words = ["sh", "-c", &line].map(Into::into);
+        let code = lab.exec("node2", &words).unwrap();
+        (code, fs::read_to_string(&said).unwrap())
+    };
+    let (code, says) = twin(&lab, "node");
+    assert_eq!(code, 1, "{says}");
+    assert!(
+        says.contains("another machine runs the node node1"),
+        "{says}"
+    );
+    assert!(says.contains("caracal node takeover node1"), "{says}");
+    // The same machine starts at once.
+    lab.kill9_node("node1").unwrap();
+    lab.restart_node("node1").unwrap();
+    await_settled(&lab);
+    let (code, says) = twin(&lab, "node takeover");
+    assert_eq!(code, 0, "{says}");
+    assert!(says.contains("node1 is this machine's now"), "{says}");
+    // The first one notices, and ends without a fight.
+    wait_until(
+        60 * SECOND,
+        "the first machine's process to end",
+        || match lab.node_runs("node1") {
+            true => Err(lab.folder().log_tail("node1", 5)),
+            false => Ok(()),
+        },
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    let log = lab.folder().log_tail("node1", 10);
+    assert!(log.contains("another machine runs the node node1"), "{log}");
+    // The twin never started, so its lease runs out, and the first machine has its name back.
+    wait_until(60 * SECOND, "the first machine to start again", || {
+        lab.restart_node("node1").map_err(|e| error_chain(&e))
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    await_settled(&lab);
+}
