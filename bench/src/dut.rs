@@ -1,14 +1,11 @@
 //! The speakers under test: their configuration, their process, what it cost.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use caracal_bgp::config::{Listen, PeerConfig, SpeakerConfig};
-use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 
 use crate::lab::{CLIENTS, DUT, LINK};
 use crate::scenario::{DUT_AS, Scenario};
@@ -33,11 +30,11 @@ const BIRD1: &str = "bird1/usr/sbin/bird";
 /// Where FRR keeps its daemons.
 const BGPD: &str = "/usr/lib/frr/bgpd";
 
-/// BIRD 1.6 where `make bench` unpacks it: this program is in `target/release`.
+/// BIRD 1.6 where `make bench` unpacks it: this program is somewhere in `target`.
 fn bird1() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    let found = program.parent()?.parent()?.join(BIRD1);
-    found.is_file().then_some(found)
+    let mut places = program.ancestors().map(|folder| folder.join(BIRD1));
+    places.find(|path| path.is_file())
 }
 
 impl Speaker {
@@ -87,11 +84,17 @@ impl Speaker {
         }
     }
 
-    /// Starts the speaker in a namespace, configured for a scenario.
-    pub fn start(self, scenario: &Scenario, namespace: &str, dir: &Path) -> Result<Process> {
+    /// Starts the speaker in a namespace, configured for a scenario; Caracal's program may be named.
+    pub fn start(
+        self,
+        scenario: &Scenario,
+        namespace: &str,
+        dir: &Path,
+        program: Option<&PathBuf>,
+    ) -> Result<Process> {
         let file = dir.join(format!("{}.conf", self.name()));
         let text = match self {
-            Self::Caracal => caracal(scenario)?,
+            Self::Caracal => caracal(scenario),
             Self::Bird2 => bird(scenario),
             Self::Bird1 => bird_1_6(scenario),
             Self::Frr => frr(scenario),
@@ -101,10 +104,10 @@ impl Speaker {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]);
         match self {
-            Self::Caracal => command
-                .arg(std::env::current_exe()?)
-                .arg("speaker")
-                .arg(&file),
+            Self::Caracal => {
+                command.arg(node_binary(program)?).args(["speaker", "-c"]);
+                command.arg(&file).env("CARACAL_RUN_DIR", dir)
+            }
             Self::Bird2 => {
                 command.args(["bird", "-f", "-c"]).arg(&file);
                 command.arg("-s").arg(dir.join("bird.ctl"))
@@ -164,11 +167,6 @@ impl Process {
     pub fn cpu(&self) -> Result<Duration> {
         cpu_of(self.id())
     }
-
-    /// Peak resident memory in KiB.
-    pub fn peak_kib(&self) -> Result<u64> {
-        Ok(memory_of(self.id())?.peak_kib)
-    }
 }
 
 /// What a process holds.
@@ -202,7 +200,7 @@ pub fn node_binary(named: Option<&PathBuf>) -> Result<PathBuf> {
     };
     ensure!(
         binary.is_file(),
-        "{} is missing; cargo build --release -p caracal",
+        "{} is missing; make static",
         binary.display()
     );
     Ok(binary)
@@ -231,30 +229,26 @@ impl Drop for Process {
     }
 }
 
-fn caracal(scenario: &Scenario) -> Result<String> {
-    let mut config = SpeakerConfig {
-        local_as: Asn(DUT_AS),
-        router_id: RouterId(DUT),
-        listen: Some(Listen {
-            address: Some(IpAddr::V4(DUT)),
-            second: None,
-            port: 179,
-        }),
-        peers: std::collections::BTreeMap::new(),
-        originate: std::collections::BTreeMap::new(),
-        filters: std::collections::BTreeMap::new(),
-        stations: std::collections::BTreeMap::new(),
-    };
-    for role in &scenario.roles {
-        let mut peer = PeerConfig::new(IpAddr::V4(role.address), Asn(role.asn));
-        peer.passive = true;
-        peer.source = Some(IpAddr::V4(DUT));
-        peer.hold_time = Duration::from_secs(u64::from(scenario.hold));
-        peer.client_of = (role.asn == DUT_AS).then_some(ClusterId(DUT));
-        let name = PeerName::from(role.address.to_string());
-        config.peers.insert(name, peer);
+fn caracal(scenario: &Scenario) -> String {
+    let hold = scenario.hold;
+    let mut text = format!(
+        "router id {DUT};\ntemplate bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {hold};\n  \
+         ipv4 {{ import all; export all; }};\n}}\n"
+    );
+    for (index, role) in scenario.roles.iter().enumerate() {
+        let kind = if role.asn == DUT_AS {
+            format!("rr client; rr cluster id {DUT};")
+        } else {
+            String::new()
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "protocol bgp p{index} from neighbour {{ neighbor {} as {}; {kind} }}",
+            role.address, role.asn
+        );
     }
-    Ok(serde_json::to_string_pretty(&config)?)
+    text
 }
 
 fn bird(scenario: &Scenario) -> String {

@@ -1,7 +1,7 @@
 //! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other in turn, with
 //! checked results. `caracal-bench instructions`: what the hot paths cost, in a unit that a busy machine does not
-//! change. `caracal-bench cni`: the CNI plugin beside Debian's, on a node of a lab. `caracal-bench speaker FILE`: the
-//! speaker under test, from a configuration in JSON.
+//! change. `caracal-bench cni`: the CNI plugin beside Debian's, on a node of a lab. Caracal is measured as the program that
+//! ships: `caracal speaker` with a file, the `caracal` beside this program or the one that is named.
 //!
 //! It makes two network namespaces of its own and needs root for them. It must never touch the namespace it was
 //! started in.
@@ -31,15 +31,17 @@ mod wire;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum as _};
 
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::speaker::SpeakerOptions;
 use dut::Speaker;
 use lab::Lab;
 use report::Runs;
 use scenario::Scenario;
+
+/// The allocator of the program that ships, for what is measured in this process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Debug, Parser)]
 #[command(about = "Compares BGP speakers under the same work")]
@@ -91,17 +93,12 @@ enum Action {
     /// One of them in the present namespace.
     #[command(hide = true)]
     InstallOne(agent::install::InstallOneArgs),
-    /// The speaker under test.
-    Speaker {
-        /// Its configuration: a `SpeakerConfig` as JSON.
-        config: PathBuf,
-    },
 }
 
 #[derive(Clone, Debug, clap::Args)]
 struct RunArgs {
-    /// A-N, B-N, C, D, E-N, L-N; N as in 100k or 1M.
-    #[arg(default_values = ["A-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100"])]
+    /// A-N, B-N, C, D, E-N, L-N, M-N; N as in 100k or 1M.
+    #[arg(default_values = ["A-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100", "M-1M"])]
     scenarios: Vec<String>,
     /// Speakers; those that are not installed are left out. Without it: all that are bearable, GoBGP only with few routes, and
     /// the idle scenario, which takes a minute for each run, once for those that it is not judged by.
@@ -110,6 +107,9 @@ struct RunArgs {
     /// Runs of each speaker; speakers take turns.
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// The `caracal` to measure; without it the one beside this program.
+    #[arg(long)]
+    caracal: Option<PathBuf>,
     /// Writes the tables into this Markdown file, too.
     #[arg(long)]
     write: Option<PathBuf>,
@@ -127,7 +127,6 @@ fn main() -> Result<()> {
         Action::Idle(args) => idle::run(&args),
         Action::Latency(args) => latency::run(&args),
         Action::InstallOne(args) => agent::install::run_one(&args),
-        Action::Speaker { config } => speak(&config),
     }
 }
 
@@ -148,6 +147,9 @@ fn outside(args: &RunArgs) -> Result<()> {
         command.args(["--speakers", &speakers.join(",")]);
     }
     command.args(["--runs", &args.runs.to_string()]);
+    if let Some(program) = &args.caracal {
+        command.arg("--caracal").arg(program);
+    }
     if let Some(file) = &args.write {
         command.arg("--write").arg(file);
     }
@@ -207,7 +209,7 @@ fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Resul
             .collect();
         for round in 0..args.runs {
             for (_, runs) in all.iter_mut().filter(|(wanted, _)| *wanted > round) {
-                match run::run(runs.speaker, &mut scenario, dut, dir) {
+                match run::run(runs.speaker, &mut scenario, dut, dir, args.caracal.as_ref()) {
                     Ok(outcome) => runs.outcomes.push(outcome),
                     Err(error) => runs.failures.push(format!("{error:#}")),
                 }
@@ -222,21 +224,4 @@ fn compare(dut: &str, args: &RunArgs, speakers: &[Speaker], dir: &Path) -> Resul
         measured.push((scenario.name.clone(), all));
     }
     Ok(measured)
-}
-
-/// Runs until it is killed.
-fn speak(file: &Path) -> Result<()> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let config: SpeakerConfig = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no configuration", file.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let _speaker = caracal_bgp::speaker::Speaker::spawn(config, SpeakerOptions::default());
-        std::future::pending::<()>().await;
-    });
-    Ok(())
 }

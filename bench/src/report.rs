@@ -73,8 +73,8 @@ pub fn table(all: &[Runs]) -> String {
         // Writing to a String cannot fail.
         let _ = write!(text, " {phase} wall s | {phase} CPU s |");
     }
-    text.push_str(" peak MiB | UPDATEs | MB | checked |\n|---|---|");
-    text.push_str(&"---|".repeat(phases.len() * 2 + 4));
+    text.push_str(" peak MiB | left MiB | UPDATEs | MB | checked |\n|---|---|");
+    text.push_str(&"---|".repeat(phases.len() * 2 + 5));
     text.push('\n');
     for runs in all {
         row(runs, phases.len(), &mut text);
@@ -109,8 +109,9 @@ fn row(runs: &Runs, phases: usize, text: &mut String) {
     };
     let _ = writeln!(
         text,
-        " {} | {} | {:.1} | {} |",
+        " {} | {} | {} | {:.1} | {} |",
         of(&|o| o.peak_kib).div_ceil(1024),
+        of(&|o| o.left_kib).div_ceil(1024),
         of(&|o| o.counters.updates),
         of(&|o| o.counters.octets) as f64 / 1e6,
         of(&|o| o.counters.checked),

@@ -1,11 +1,11 @@
 //! One run: a speaker, a scenario, a stopwatch.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::dut::{Process, Speaker};
+use crate::dut::{Process, Speaker, memory_of};
 use crate::generator::{Counters, Generator};
 use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
@@ -18,6 +18,8 @@ const CHANGES: usize = 300;
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the idle scenario looks on.
 const IDLE: Duration = Duration::from_secs(60);
+/// How long memory has to be given back after the last route was withdrawn.
+const FORGET: Duration = Duration::from_secs(10);
 
 /// What a phase cost.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,8 @@ pub struct Outcome {
     pub phases: Vec<(&'static str, Cost)>,
     /// Peak resident memory in KiB.
     pub peak_kib: u64,
+    /// Resident memory at the end.
+    pub left_kib: u64,
     /// Counters of the receivers.
     pub counters: Counters,
 }
@@ -51,9 +55,10 @@ pub fn run(
     scenario: &mut Scenario,
     namespace: &str,
     dir: &Path,
+    program: Option<&PathBuf>,
 ) -> Result<Outcome> {
     scenario.reset();
-    let mut process = speaker.start(scenario, namespace, dir)?;
+    let mut process = speaker.start(scenario, namespace, dir, program)?;
     let generator = Generator::connect(
         DUT,
         scenario.roles.clone(),
@@ -85,7 +90,8 @@ pub fn run(
     run.process.check()?;
     Ok(Outcome {
         phases,
-        peak_kib: run.process.peak_kib()?,
+        peak_kib: memory_of(run.process.id())?.peak_kib,
+        left_kib: memory_of(run.process.id())?.resident_kib,
         counters,
     })
 }
@@ -111,6 +117,13 @@ impl Run<'_> {
                     up.cpu += cost.cpu / 5;
                 }
                 Ok(vec![("load", load), ("withdraw", down), ("announce", up)])
+            }
+            Kind::Forget => {
+                let load = self.load()?;
+                let withdrawn = self.scenario.withdraw();
+                let withdraw = self.send(withdrawn)?;
+                self.generator.idle(FORGET, self.scenario)?;
+                Ok(vec![("load", load), ("withdraw", withdraw)])
             }
             Kind::Reflect => {
                 let announced = self.scenario.clients_announce();

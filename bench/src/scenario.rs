@@ -32,6 +32,8 @@ pub enum Kind {
     Choose,
     /// Load, then withdraw and announce, five times.
     Flap,
+    /// Load, withdraw, and see what memory is left.
+    Forget,
     /// Sessions that say nothing.
     Idle,
     /// A reflector at rest and one change at a time.
@@ -74,7 +76,7 @@ fn nth(base: Ipv4Addr, n: usize) -> Ipv4Addr {
 }
 
 impl Scenario {
-    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`, `L-300`; sizes may be chosen.
+    /// From its name: `A-1M`, `B-300`, `C`, `D`, `E-300`, `L-300`, `M-1M`; sizes may be chosen.
     pub fn new(name: &str) -> Result<Self> {
         let (letter, size) = name.split_once('-').unwrap_or((name, ""));
         let size = |default: usize| {
@@ -102,6 +104,11 @@ impl Scenario {
         };
         let (kind, roles, universe) = match letter {
             "A" => (Kind::Load, one_each(), Universe::internet(size(1_000_000)?)),
+            "M" => (
+                Kind::Forget,
+                one_each(),
+                Universe::internet(size(1_000_000)?),
+            ),
             "D" => (Kind::Flap, one_each(), Universe::internet(size(100_000)?)),
             "B" | "L" => {
                 let clients = size(300)?;
@@ -123,7 +130,7 @@ impl Scenario {
                 let clients = (0..size(300)?).map(client).collect();
                 (Kind::Idle, clients, Universe::blocks(0))
             }
-            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N or L-N"),
+            _ => bail!("there is no scenario {name}; expected A-N, B-N, C, D, E-N, L-N or M-N"),
         };
         let sets = (universe.len() * 6 / 100).max(1) as u32;
         let mut random = Random::new(2);
@@ -277,7 +284,9 @@ impl Expectation for Scenario {
                 let sender = wire::second_as(list).and_then(|asn| asn.checked_sub(SENDER_AS));
                 sender.map_or(u8::MAX, |n| n as u8 + 1)
             }
-            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Idle | Kind::Latency => 1,
+            Kind::Load | Kind::Reflect | Kind::Flap | Kind::Forget | Kind::Idle | Kind::Latency => {
+                1
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Address family, IPv4 or IPv6.
@@ -306,18 +307,6 @@ impl Prefix {
             .ok_or_else(|| PrefixError::Syntax(text.to_owned()))?;
         Self::from_str(&format!("{address}/{len}"))
     }
-
-    /// The CIDR as `ipnetwork`'s type, for crates that speak it.
-    #[must_use]
-    pub fn to_network(&self) -> ipnetwork::IpNetwork {
-        ipnetwork::IpNetwork::new(self.address, self.len).expect("MODEL-2: length fits the family")
-    }
-}
-
-impl From<ipnetwork::IpNetwork> for Prefix {
-    fn from(net: ipnetwork::IpNetwork) -> Self {
-        Self::truncated(net.ip(), net.prefix())
-    }
 }
 
 impl fmt::Display for Prefix {
@@ -373,6 +362,15 @@ impl Cidr {
     }
 }
 
+impl From<IpNetwork> for Cidr {
+    fn from(net: IpNetwork) -> Self {
+        Self {
+            address: net.ip(),
+            len: net.prefix(),
+        }
+    }
+}
+
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}/{}", self.address, self.len))
@@ -391,20 +389,22 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, PrefixError> {
         let syntax = || PrefixError::Syntax(text.to_owned());
         let (address, len) = match text.split_once('/') {
-            Some((a, l)) => (a.parse::<IpAddr>().map_err(|_| syntax())?, Some(l)),
-            None => (text.parse::<IpAddr>().map_err(|_| syntax())?, None),
-        };
-        let family = Family::of(address);
-        let len = match len {
-            // "+5" and "" are accepted by no CIDR grammar, but "+5" would be by u8::from_str.
-            Some(l) if l.bytes().all(|b| b.is_ascii_digit()) => l.parse().map_err(|_| syntax())?,
+            // Behind the slash `ipnetwork` takes a netmask and a sign, too; Calico does not.
+            Some((address, len)) if len.bytes().all(|b| b.is_ascii_digit()) => {
+                (address, Some(len.parse().map_err(|_| syntax())?))
+            }
             Some(_) => return Err(syntax()),
-            None => family.bits(),
+            None => (text, None),
         };
-        if len > family.bits() {
-            return Err(PrefixError::Length { len, family });
+        match (IpNetwork::from_str(text), len) {
+            (Ok(net), _) => Ok(net.into()),
+            // It says the same of an address that is none and of a length that is too long.
+            (Err(_), Some(len)) => {
+                let family = Family::of(address.parse().map_err(|_| syntax())?);
+                Err(PrefixError::Length { len, family })
+            }
+            (Err(_), None) => Err(syntax()),
         }
-        Ok(Self { address, len })
     }
 }
 
@@ -455,6 +455,8 @@ mod tests {
             "10.1.2.0/",
             "10.1.2.0/+8",
             "10.1.2.0/-1",
+            "10.1.2.0/255.255.255.0",
+            "10.1.2/33",
             "banana",
         ] {
             assert!(

@@ -24,6 +24,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// The same in every build (decision 0042).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|n| n.to_str()) {

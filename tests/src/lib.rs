@@ -43,6 +43,28 @@ pub fn binary() -> PathBuf {
     folder.join("caracal")
 }
 
+/// The static program that ships: `CARACAL_STATIC_BIN`, else the one that `make static` has built.
+#[must_use]
+pub fn static_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("CARACAL_STATIC_BIN") {
+        return path.into();
+    }
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let arch = std::env::consts::ARCH;
+    target.join(format!("{arch}-unknown-linux-gnu/release/caracal"))
+}
+
+/// Whether the static program is there. Prints the reason when not.
+///
+/// # Panics
+/// When it is not and `CARACAL_E2E_REQUIRED=1`.
+#[must_use]
+pub fn is_static_built(scenario: &str) -> bool {
+    let reason = (!static_binary().is_file())
+        .then(|| format!("{} is not built; make static", static_binary().display()));
+    can(scenario, reason)
+}
+
 /// Whether a scenario can run here. Prints the reason when not.
 ///
 /// # Panics
@@ -66,6 +88,10 @@ pub fn possible(scenario: &str, programs: &[&str]) -> bool {
             .err()
             .map(|missing| missing.to_string())
     };
+    can(scenario, reason)
+}
+
+fn can(scenario: &str, reason: Option<String>) -> bool {
     let Some(reason) = reason else { return true };
     let required = std::env::var("CARACAL_E2E_REQUIRED").is_ok_and(|v| v == "1");
     assert!(!required, "{scenario}: cannot run: {reason}");

@@ -11,8 +11,8 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Direct dependencies of each workspace member, dev-dependencies left out.
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// What cargo says of the workspace's members.
+fn packages() -> Vec<serde_json::Value> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
         .args([
@@ -31,10 +31,16 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         String::from_utf8_lossy(&output.stderr)
     );
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("valid JSON");
-    let text = |v: &serde_json::Value| v.as_str().expect("a name").to_owned();
-    metadata["packages"]
-        .as_array()
-        .expect("packages")
+    metadata["packages"].as_array().expect("packages").clone()
+}
+
+fn text(value: &serde_json::Value) -> String {
+    value.as_str().expect("a name").to_owned()
+}
+
+/// Direct dependencies of each workspace member, dev-dependencies left out.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    packages()
         .iter()
         .map(|package| {
             let deps = package["dependencies"].as_array().expect("dependencies");
@@ -96,6 +102,28 @@ fn crates_import_only_what_the_design_allows() {
                 allowed.contains(&dep.as_str()),
                 "{name} must not import {dep}"
             );
+        }
+    }
+}
+
+#[test]
+fn what_a_crate_declares_it_names() {
+    let dependencies = dependencies();
+    for package in packages() {
+        let name = text(&package["name"]);
+        let manifest = PathBuf::from(text(&package["manifest_path"]));
+        let folder = manifest.parent().and_then(Path::file_name);
+        let folder = folder.and_then(|f| f.to_str()).expect("a folder");
+        let code: String = sources(folder).into_iter().map(|(_, text)| text).collect();
+        for dep in &dependencies[&name] {
+            let word = dep.replace('-', "_");
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            let named = code.match_indices(&word).any(|(at, _)| {
+                let before = code[..at].chars().next_back();
+                let after = code[at + word.len()..].chars().next();
+                !before.is_some_and(is_word) && !after.is_some_and(is_word)
+            });
+            assert!(named, "{name} declares {dep} and never names it");
         }
     }
 }

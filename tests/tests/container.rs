@@ -1,9 +1,10 @@
 //! `caracal node` in a container as the DaemonSet's: three capabilities, a read-only root, no new privileges, `/proc/sys`
 //! read-only but for the mount of the host's network sysctls; run by `crun`, in the network namespace of a lab's node.
-//! And the init container, which has no capability at all.
+//! And the init container, which has no capability at all. What runs is the image that ships, with the static program.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,9 +12,13 @@ use caracal_lab::process::Running;
 use caracal_lab::{Lab, netns, program, wait_until};
 use caracal_tests::loss::Probes;
 use caracal_tests::{
-    SECOND, assert_full_matrix, await_settled, await_status, binary, possible, up,
+    SECOND, assert_full_matrix, await_settled, await_status, is_static_built, possible,
+    static_binary, up,
 };
 use serde_json::{Value, json};
+
+/// The most that the static program may have, in octets.
+const MOST: u64 = 15_000_000;
 
 /// The container of a name in the DaemonSet of `deploy/base`.
 fn manifest(list: &str) -> Value {
@@ -23,29 +28,61 @@ fn manifest(list: &str) -> Value {
     documents[0]["spec"]["template"]["spec"][list][0].clone()
 }
 
-/// The program, nft, and the libraries that they need, as in the image but for the program's being static there.
-fn root_of_image(dir: &Path) {
-    for folder in [
-        "proc",
-        "dev",
-        "tmp",
-        "usr/sbin",
-        "var/lib/calico",
-        "var/run/caracal",
-    ] {
-        fs::create_dir_all(dir.join(folder)).unwrap();
+/// The image that `deploy/image/build` makes of the static program, in a storage of its own.
+struct Image {
+    dir: PathBuf,
+}
+
+const TAG: &str = "localhost/caracal:test";
+
+impl Image {
+    fn build(dir: &Path) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let storage = format!(
+            "[storage]\ndriver = \"vfs\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n",
+            dir.display()
+        );
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("storage.conf"), storage).unwrap();
+        let image = Self {
+            dir: dir.to_owned(),
+        };
+        let mut build = Command::new(root.join("deploy/image/build"));
+        build.arg("--program").arg(static_binary()).arg(TAG);
+        let said = image.call(&mut build);
+        assert!(said.contains("Successfully tagged"), "{said}");
+        image
     }
-    let nft = program::find("nft").unwrap();
-    for (program, name) in [(binary(), "caracal"), (nft, "usr/sbin/nft")] {
-        fs::copy(&program, dir.join(name)).unwrap();
-        let mut ldd = Command::new("ldd");
-        ldd.arg(&program);
-        let text = program::call(None, &mut ldd, b"", 60 * SECOND).unwrap();
-        for library in text.split_whitespace().filter(|word| word.starts_with('/')) {
-            let to = dir.join(&library[1..]);
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(library, to).unwrap();
+
+    fn call(&self, command: &mut Command) -> String {
+        command.env("CONTAINERS_STORAGE_CONF", self.dir.join("storage.conf"));
+        program::call(None, command, b"", 120 * SECOND).unwrap()
+    }
+
+    fn podman(&self, arguments: &[&str]) -> String {
+        let mut command = with_one_cgroup_version("podman");
+        command.args(arguments);
+        self.call(&mut command)
+    }
+
+    /// What is in it, as a root file system with the directories that a runtime makes for its mounts.
+    fn unpack(&self, to: &Path) {
+        let archive = self.dir.join("root.tar");
+        let id = self.podman(&["create", "--network", "none", TAG]);
+        self.podman(&["export", "-o", archive.to_str().unwrap(), id.trim()]);
+        for folder in ["proc", "dev", "var/lib/calico", "var/run/caracal", "etc"] {
+            fs::create_dir_all(to.join(folder)).unwrap();
         }
+        let mut tar = program::command("tar").unwrap();
+        tar.arg("-xf").arg(&archive).arg("-C").arg(to);
+        program::call(None, &mut tar, b"", 60 * SECOND).unwrap();
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // A gigabyte after a few runs otherwise.
+        let _removed = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -98,26 +135,48 @@ fn bundle(dir: &Path, container: &Value, netns: &Path, env: &[String], binds: &[
 }
 
 /// crun takes either version of control groups, but no mixture.
-const CRUN: &str = "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi; exec crun \"$@\"";
+const ONE_VERSION: &str =
+    "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi; exec \"$@\"";
+
+fn with_one_cgroup_version(program: &str) -> Command {
+    let mut command = program::command("unshare").unwrap();
+    command.args(["--mount", "--propagation", "private"]);
+    command.args(["sh", "-c", ONE_VERSION, "sh", program]);
+    command
+}
 
 fn crun(dir: &Path, name: &str) -> Command {
-    let mut command = program::command("unshare").unwrap();
+    let mut command = with_one_cgroup_version("crun");
     command
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            CRUN,
-            "sh",
-        ])
         .args(["--cgroup-manager=disabled", "--root"])
         .arg(dir.join("state"))
         .args(["run", "--bundle"])
         .arg(dir)
         .arg(name);
     command
+}
+
+/// Answers DNS queries in a namespace, on the loopback address: each name has one IPv4 address.
+fn name_server(namespace: &str, address: Ipv4Addr) {
+    let socket = netns::run(namespace, || UdpSocket::bind("127.0.0.1:53"));
+    let socket = socket.unwrap().unwrap();
+    // It ends with the test program.
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            let query = &buffer[..len];
+            // Header, name, type and class.
+            let end = 12 + query[12..].iter().position(|b| *b == 0).unwrap() + 5;
+            let is_a = query[end - 4..end - 2] == [0, 1];
+            let mut answer = query[..end].to_vec();
+            answer[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+            if is_a {
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+                answer.extend(address.octets());
+            }
+            let _sent = socket.send_to(&answer, from);
+        }
+    });
 }
 
 fn sysctl(lab: &Lab, node: &str, key: &str) -> String {
@@ -129,11 +188,71 @@ fn sysctl(lab: &Lab, node: &str, key: &str) -> String {
 }
 
 #[test]
+fn the_image_runs() {
+    let scenario = "the_image_runs";
+    if !possible(scenario, &["podman", "crun", "nft", "tar"]) || !is_static_built(scenario) {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("caracal-image-{}", std::process::id()));
+    let image = Image::build(&dir);
+    let run = [
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--cgroups=disabled",
+        "--read-only",
+    ];
+    let version = image.podman(&[&run[..], &[TAG, "--version"]].concat());
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    let nft = [
+        &run[..],
+        &["--entrypoint", "/usr/sbin/nft", TAG, "--version"],
+    ]
+    .concat();
+    assert!(image.podman(&nft).contains("nftables"));
+    // A name out of /etc/hosts is found before the name server is asked, of which there is none here.
+    let ask = ["--add-host", "etcd.caracal.example:127.0.0.1", "-e"];
+    let ask = [
+        &ask[..],
+        &[
+            "ETCD_ENDPOINTS=http://etcd.caracal.example:1",
+            TAG,
+            "get",
+            "nodes",
+        ],
+    ];
+    let mut command = with_one_cgroup_version("podman");
+    command.args(run).args(ask.concat());
+    command.env("CONTAINERS_STORAGE_CONF", dir.join("storage.conf"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("refused"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_static_program_is_small() {
+    let scenario = "the_static_program_is_small";
+    if !is_static_built(scenario) {
+        return;
+    }
+    let size = fs::metadata(static_binary()).unwrap().len();
+    assert!(
+        size <= MOST,
+        "{size} octets, at most {MOST}: docs/deployment.md says what takes the space"
+    );
+}
+
+#[test]
 fn a_node_runs_with_the_rights_of_the_manifest() {
     if !possible(
         "a_node_runs_with_the_rights_of_the_manifest",
-        &["crun", "nft"],
-    ) {
+        &["podman", "crun", "nft", "tar"],
+    ) || !is_static_built("a_node_runs_with_the_rights_of_the_manifest")
+    {
         return;
     }
     let mut lab = up("full-mesh", "e2e-container");
@@ -145,10 +264,23 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     let layout = lab.layout().node("node1").unwrap().clone();
     let dir = lab.folder().run("node1").join("container");
     fs::create_dir_all(&dir).unwrap();
-    root_of_image(&dir.join("rootfs"));
+    let image = Image::build(&dir.join("image"));
+    image.unpack(&dir.join("rootfs"));
     fs::create_dir_all(dir.join("rootfs/host/proc/sys/net")).unwrap();
     let mut env: Vec<String> = layout.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
     env.push("PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+    // By its name, which a static program has to find without the libraries that a distribution has for it.
+    let endpoints = env.iter_mut().find(|e| e.starts_with("ETCD_ENDPOINTS="));
+    let endpoints = endpoints.expect("etcd's address");
+    let (address, port) = endpoints
+        .rsplit_once("://")
+        .unwrap()
+        .1
+        .split_once(':')
+        .unwrap();
+    name_server(&layout.netns, address.parse().unwrap());
+    *endpoints = format!("ETCD_ENDPOINTS=http://etcd.caracal.example:{port}");
+    fs::write(dir.join("rootfs/etc/resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
     let binds = [
         (lab.folder().lib("node1"), "/var/lib/calico"),
         (lab.folder().run("node1"), "/var/run/caracal"),

@@ -19,6 +19,8 @@ const MULTIHOP: u16 = 4784;
 const FIRST_SOURCE: u16 = 49152;
 /// RFC 5881 §5: with what packets leave, and on one hop arrive.
 const TTL: u8 = 255;
+/// Octets for the control messages of a packet. Of a type that converts to every C library's type of a length.
+const CONTROL_LEN: u8 = 64;
 /// Tries to find a free source port.
 const TRIES: u64 = 64;
 
@@ -130,7 +132,7 @@ fn receive_with_ttl(
         iov_len: buffer.len(),
     };
     // Aligned for the headers in it.
-    let mut control = [0_u64; 8];
+    let mut control = [0_u64; CONTROL_LEN as usize / size_of::<u64>()];
     // SAFETY: all pointers are to locals that outlive the call, each with its true length; zeroes are a valid
     // `msghdr` and a valid `sockaddr_storage`. The control messages are read with the kernel's macros, within the
     // length that it has set.
@@ -141,7 +143,7 @@ fn receive_with_ttl(
         message.msg_iov = &raw mut parts;
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = CONTROL_LEN.into();
         let len = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT);
         let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
         let mut ttl = None;
