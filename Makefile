@@ -117,11 +117,12 @@ scenarios: built static
 	$(RUN_SCENARIOS) ipip $(E2E) -- --test-threads=1 --nocapture
 
 # What ships, and the benchmark of the same build: static, so that one file runs on every distribution and in an image from
-# scratch (docs/decisions/0042). Flags for the target alone would also be for build scripts if it were not named.
+# scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use.
+# Flags would also be for build scripts if the target were not named.
 HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := target/$(HOST)/release
 static: packages-build
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --target $(HOST) \
+	RUSTFLAGS="-C target-feature=+crt-static -C force-unwind-tables=no" $(CARGO) build --release --target $(HOST) \
 	  -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
