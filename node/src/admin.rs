@@ -1,4 +1,8 @@
 //! The admin socket: one JSON object a line in, one out. `caracal status` and `caracal bgp` are clients.
+//!
+//! Routes come as many lines: an object for each, and `{"end":{"count":N}}` after the last. They are read from their
+//! owner as fast as the client takes them, and a client that hangs up ends it. An answer that takes long has lines
+//! `{"progress":"…"}` before it, each when something has moved.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +16,10 @@ use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
+
+use crate::routes::Rows;
 
 /// A question.
 #[derive(Debug, Serialize, Deserialize)]
@@ -20,17 +27,27 @@ use tokio::net::{UnixListener, UnixStream};
 pub(crate) enum Request {
     /// [`caracal_model::status::Status`].
     Status,
-    /// Best routes.
-    Routes,
-    /// Routes received from a peer.
+    /// Routes, a line each.
+    Routes {
+        /// Which of them.
+        #[serde(default)]
+        filter: RouteFilter,
+    },
+    /// Routes received from a peer, a line each.
     Received {
         /// Name or address.
         peer: String,
+        /// Which of them.
+        #[serde(default)]
+        filter: RouteFilter,
     },
-    /// Routes advertised to a peer.
+    /// Routes advertised to a peer, a line each.
     Advertised {
         /// Name or address.
         peer: String,
+        /// Which of them.
+        #[serde(default)]
+        filter: RouteFilter,
     },
     /// All paths of a prefix with reasons.
     Explain {
@@ -75,7 +92,23 @@ pub(crate) enum Request {
     Reload,
 }
 
-/// An answer.
+/// Which routes are asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RouteFilter {
+    /// Only this prefix.
+    pub(crate) prefix: Option<Prefix>,
+    /// And those inside it.
+    pub(crate) longer: bool,
+    /// Only from this peer; name or address.
+    pub(crate) peer: Option<String>,
+    /// Only best paths.
+    pub(crate) best: bool,
+    /// No routes, only their number.
+    pub(crate) count: bool,
+}
+
+/// A line of an answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
@@ -83,15 +116,47 @@ pub(crate) enum Reply {
     Ok(Value),
     /// Why there is none.
     Error(String),
+    /// How far the answer is.
+    Progress(String),
+    /// All routes have been told.
+    End {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// What an owner says.
+pub(crate) enum Answered {
+    /// A value.
+    Value(Value),
+    /// Many routes.
+    Rows(Box<Rows>),
+}
+
+impl From<Value> for Answered {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
+    }
 }
 
 /// Longest question, in octets.
 const MAX_REQUEST: u64 = 64 * 1024;
 
+/// How long a client waits while nothing moves.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often somebody who waits is told how far the answer is.
+const PROGRESS: Duration = Duration::from_secs(1);
+
 /// Who answers.
 pub(crate) trait Answer: Clone + Send + Sync + 'static {
     /// Answers one question.
-    fn answer(&self, request: Request) -> impl Future<Output = Result<Value, String>> + Send;
+    fn answer(&self, request: Request) -> impl Future<Output = Result<Answered, String>> + Send;
+
+    /// What keeps an answer waiting, as far as it moves by itself.
+    fn progress(&self) -> impl Future<Output = Option<String>> + Send {
+        std::future::ready(None)
+    }
 }
 
 /// The socket's path inside the run directory.
@@ -151,22 +216,68 @@ async fn converse(stream: UnixStream, answer: impl Answer) -> std::io::Result<()
     let (read, mut write) = stream.into_split();
     let mut lines = tokio::io::BufReader::new(read.take(MAX_REQUEST)).lines();
     while let Some(line) = lines.next_line().await? {
-        let reply = match serde_json::from_str(&line) {
-            Ok(request) => match answer.answer(request).await {
-                Ok(value) => Reply::Ok(value),
-                Err(reason) => Reply::Error(reason),
-            },
-            Err(error) => Reply::Error(format!("not a request: {error}")),
+        let answered = match serde_json::from_str(&line) {
+            Ok(request) => in_time(&answer, request, &mut write).await?,
+            Err(error) => Err(format!("not a request: {error}")),
         };
-        let mut text = serde_json::to_vec(&reply).expect("a reply is always valid JSON");
-        text.push(b'\n');
-        write.write_all(&text).await?;
+        let last = match answered {
+            Ok(Answered::Value(value)) => Reply::Ok(value),
+            Ok(Answered::Rows(rows)) => write_rows(*rows, &mut write).await?,
+            Err(reason) => Reply::Error(reason),
+        };
+        write.write_all(&line_of(&last)).await?;
     }
     Ok(())
 }
 
-/// Asks the node or speaker of this run directory.
-pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
+fn line_of(reply: &Reply) -> Vec<u8> {
+    let mut text = serde_json::to_vec(reply).expect("a reply is always valid JSON");
+    text.push(b'\n');
+    text
+}
+
+/// Answers, and says how far it is as long as that moves.
+async fn in_time(
+    answer: &impl Answer,
+    request: Request,
+    write: &mut OwnedWriteHalf,
+) -> std::io::Result<Result<Answered, String>> {
+    let mut wanted = std::pin::pin!(answer.answer(request));
+    let mut told = None;
+    loop {
+        tokio::select! {
+            biased;
+            answered = &mut wanted => return Ok(answered),
+            () = tokio::time::sleep(PROGRESS) => {
+                let now = answer.progress().await;
+                if now != told
+                    && let Some(text) = &now
+                {
+                    write.write_all(&line_of(&Reply::Progress(text.clone()))).await?;
+                }
+                told = now;
+            }
+        }
+    }
+}
+
+/// Writes a line for each route, as fast as the client reads. What comes last.
+async fn write_rows(mut rows: Rows, write: &mut OwnedWriteHalf) -> std::io::Result<Reply> {
+    loop {
+        match rows.next().await {
+            Ok(Some(lines)) => write.write_all(&lines).await?,
+            Ok(None) => {
+                return Ok(Reply::End {
+                    count: rows.count(),
+                });
+            }
+            Err(reason) => return Ok(Reply::Error(reason)),
+        }
+    }
+}
+
+/// Puts a question to the node or speaker of this run directory.
+fn connect(run_dir: &Path, request: &Request) -> anyhow::Result<BufReader<StdUnixStream>> {
     let path = socket_path(run_dir);
     let mut stream = StdUnixStream::connect(&path).with_context(|| {
         format!(
@@ -174,19 +285,72 @@ pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
             path.display()
         )
     })?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = serde_json::to_vec(request)?;
     text.push(b'\n');
     stream.write_all(&text)?;
+    Ok(BufReader::with_capacity(READ, stream))
+}
+
+/// Octets that a client reads at once.
+const READ: usize = 256 * 1024;
+
+/// The next line. An error when nothing comes for [`PATIENCE`], or the daemon ends.
+fn next_line<'l>(
+    reader: &mut BufReader<StdUnixStream>,
+    line: &'l mut String,
+) -> anyhow::Result<&'l str> {
+    line.clear();
+    let read = reader
+        .read_line(line)
+        .with_context(|| format!("no progress in {} s", PATIENCE.as_secs()))?;
+    anyhow::ensure!(
+        read > 0 && line.ends_with('\n'),
+        "the daemon ended before its answer was complete"
+    );
+    Ok(line.trim_end())
+}
+
+/// Asks the node or speaker of this run directory. How far it is goes to standard error.
+pub(crate) fn ask(run_dir: &Path, request: &Request) -> anyhow::Result<Value> {
+    let mut reader = connect(run_dir, request)?;
     let mut line = String::new();
-    BufReader::new(stream)
-        .read_line(&mut line)
-        .context("no answer in 10 s")?;
-    match serde_json::from_str(&line).context("the answer is not valid")? {
-        Reply::Ok(value) => Ok(value),
-        Reply::Error(reason) => anyhow::bail!("{reason}"),
+    loop {
+        let text = next_line(&mut reader, &mut line)?;
+        match serde_json::from_str(text).context("the answer is not valid")? {
+            Reply::Ok(value) => return Ok(value),
+            Reply::Error(reason) => anyhow::bail!("{reason}"),
+            Reply::Progress(text) => eprintln!("{text}"),
+            Reply::End { .. } => anyhow::bail!("the answer is not a value"),
+        }
     }
 }
+
+/// Asks for routes. Each is given as its line of JSON; the result is their number.
+pub(crate) fn ask_rows(
+    run_dir: &Path,
+    request: &Request,
+    mut each: impl FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<u64> {
+    let mut reader = connect(run_dir, request)?;
+    let mut line = String::new();
+    loop {
+        let text = next_line(&mut reader, &mut line)?;
+        if text.starts_with(ROW) {
+            each(text)?;
+            continue;
+        }
+        match serde_json::from_str(text).context("the answer is not valid")? {
+            Reply::End { count } => return Ok(count),
+            Reply::Error(reason) => anyhow::bail!("{reason}"),
+            Reply::Progress(_) => {}
+            Reply::Ok(_) => anyhow::bail!("the answer is not a list of routes"),
+        }
+    }
+}
+
+/// How the line of a route begins, and no other one.
+const ROW: &str = "{\"prefix\":";
 
 #[cfg(test)]
 mod tests {
@@ -196,13 +360,44 @@ mod tests {
     struct Echo;
 
     impl Answer for Echo {
-        async fn answer(&self, request: Request) -> Result<Value, String> {
+        async fn answer(&self, request: Request) -> Result<Answered, String> {
             match request {
-                Request::Status => Ok(Value::from("fine")),
-                Request::Received { peer } => Err(format!("no peer {peer}")),
-                other => Ok(serde_json::to_value(other).expect("valid")),
+                Request::Status => Ok(Value::from("fine").into()),
+                Request::Received { peer, .. } => Err(format!("no peer {peer}")),
+                // Never ready; what moves is told.
+                Request::Reload => std::future::pending().await,
+                other => Ok(serde_json::to_value(other).expect("valid").into()),
             }
         }
+
+        async fn progress(&self) -> Option<String> {
+            Some("half of it".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_told_how_far_it_is_once_for_each_step() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let server = tokio::spawn(converse(server, Echo));
+        client
+            .write_all(b"{\"request\":\"reload\"}\n")
+            .await
+            .unwrap();
+        let mut lines = tokio::io::BufReader::new(&mut client).lines();
+        let first = lines.next_line().await.unwrap().unwrap();
+        assert_eq!(first, "{\"progress\":\"half of it\"}");
+        let more = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await;
+        assert!(more.is_err(), "nothing has moved: {more:?}");
+        server.abort();
+    }
+
+    #[test]
+    fn an_old_question_without_a_filter_is_understood() {
+        let request = serde_json::from_str(r#"{"request":"routes"}"#).unwrap();
+        let Request::Routes { filter } = request else {
+            panic!("{request:?}")
+        };
+        assert_eq!(filter, RouteFilter::default());
     }
 
     #[tokio::test]
@@ -218,7 +413,10 @@ mod tests {
                 let again = listen(&dir).map(|_| ()).map_err(|e| e.to_string());
                 (
                     ask(Request::Status),
-                    ask(Request::Received { peer: "x".into() }),
+                    ask(Request::Received {
+                        peer: "x".into(),
+                        filter: RouteFilter::default(),
+                    }),
                     ask(Request::Explain { prefix }),
                     again,
                 )

@@ -340,24 +340,42 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Best routes.
+    /// Routes: all paths that are not refused, the best first. JSON is an object a line.
     Routes {
+        /// Which of them.
+        #[command(flatten)]
+        filter: RouteArgs,
+        /// Only paths from this peer: its name or address.
+        #[arg(long, value_name = "PEER")]
+        peer: Option<String>,
+        /// Only best paths.
+        #[arg(long)]
+        best: bool,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Routes that a peer sent.
+    /// Routes that a peer sent, refused ones too. JSON is an object a line.
     Received {
         /// Name or address of the peer.
         peer: String,
+        /// Which of them.
+        #[command(flatten)]
+        filter: RouteArgs,
+        /// Only those that are best.
+        #[arg(long)]
+        best: bool,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Routes that a peer is sent.
+    /// Routes that a peer is sent. JSON is an object a line.
     Advertised {
         /// Name or address of the peer.
         peer: String,
+        /// Which of them.
+        #[command(flatten)]
+        filter: RouteArgs,
         /// Output form.
         #[command(flatten)]
         output: OutputArgs,
@@ -380,6 +398,20 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+}
+
+/// Which routes are shown.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RouteArgs {
+    /// Only this prefix; an address is its host prefix. Exit code 3 when there is no route.
+    #[arg(value_parser = destination)]
+    pub(crate) prefix: Option<Prefix>,
+    /// And all more specific prefixes inside it.
+    #[arg(long, requires = "prefix")]
+    pub(crate) longer_prefixes: bool,
+    /// Only how many there are.
+    #[arg(long)]
+    pub(crate) count: bool,
 }
 
 /// `caracal render`.

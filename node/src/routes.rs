@@ -5,31 +5,109 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_agent::Learned;
-use caracal_bgp::rib::LearnedRoute;
+use caracal_bgp::rib::{AdvertisedRoute, LearnedRoute, RouteInfo, RouteQuery, RouteTable};
 use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::reader::RouteReader;
 use caracal_bgp::speaker::status as bgp;
 use caracal_bgp::types::PeerName;
 use caracal_model::Prefix;
 use caracal_model::status::{BfdStatus, PeerStatus, StationStatus};
 use serde_json::Value;
+use tokio::fs::File;
+use tokio::io::{AsyncWriteExt, BufWriter};
+
+use crate::admin::{Answered, RouteFilter};
+
+/// Many routes, a line of JSON each.
+pub(crate) struct Rows {
+    reader: RouteReader,
+    advertised: bool,
+    silent: bool,
+    count: u64,
+}
+
+impl Rows {
+    async fn open(
+        speaker: &SpeakerHandle,
+        table: RouteTable,
+        filter: RouteFilter,
+    ) -> Result<Answered, String> {
+        if filter.longer && filter.prefix.is_none() {
+            return Err("longer prefixes than which? name a PREFIX".to_owned());
+        }
+        let from = match filter.peer {
+            Some(peer) => Some(find_peer(speaker, &peer).await?),
+            None => None,
+        };
+        let advertised = matches!(table, RouteTable::Advertised(_));
+        let query = RouteQuery {
+            table,
+            prefix: filter.prefix,
+            longer: filter.longer,
+            from,
+            best: filter.best,
+        };
+        let reader = speaker.read(query).await.map_err(text)?;
+        let reader = reader.ok_or("the peer is no longer configured")?;
+        Ok(Answered::Rows(Box::new(Self {
+            reader,
+            advertised,
+            silent: filter.count,
+            count: 0,
+        })))
+    }
+
+    /// The next lines; `None`: that was all.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        let Some(routes) = self.reader.next().await.map_err(text)? else {
+            return Ok(None);
+        };
+        self.count += routes.len() as u64;
+        let mut lines = Vec::new();
+        if self.silent {
+            return Ok(Some(lines));
+        }
+        for route in routes {
+            let written = if self.advertised {
+                serde_json::to_writer(&mut lines, &AdvertisedRoute::from(route))
+            } else {
+                serde_json::to_writer(&mut lines, &RouteInfo::from(route))
+            };
+            written.map_err(text)?;
+            lines.push(b'\n');
+        }
+        Ok(Some(lines))
+    }
+
+    /// How many there were until now.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+}
 
 /// `caracal bgp routes`.
-pub(crate) async fn all(speaker: &SpeakerHandle) -> Result<Value, String> {
-    to_value(&speaker.routes().await.map_err(text)?)
+pub(crate) async fn all(speaker: &SpeakerHandle, filter: RouteFilter) -> Result<Answered, String> {
+    Rows::open(speaker, RouteTable::Routes, filter).await
 }
 
 /// `caracal bgp received PEER`.
-pub(crate) async fn received(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+pub(crate) async fn received(
+    speaker: &SpeakerHandle,
+    peer: &str,
+    filter: RouteFilter,
+) -> Result<Answered, String> {
     let name = find_peer(speaker, peer).await?;
-    let routes = speaker.received(name).await.map_err(text)?;
-    to_value(&routes.ok_or_else(|| no_peer(peer))?)
+    Rows::open(speaker, RouteTable::Received(name), filter).await
 }
 
 /// `caracal bgp advertised PEER`.
-pub(crate) async fn advertised(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+pub(crate) async fn advertised(
+    speaker: &SpeakerHandle,
+    peer: &str,
+    filter: RouteFilter,
+) -> Result<Answered, String> {
     let name = find_peer(speaker, peer).await?;
-    let routes = speaker.advertised(name).await.map_err(text)?;
-    to_value(&routes.ok_or_else(|| no_peer(peer))?)
+    Rows::open(speaker, RouteTable::Advertised(name), filter).await
 }
 
 /// `caracal bgp explain PREFIX`.
@@ -52,16 +130,26 @@ pub(crate) async fn mrt(speaker: &SpeakerHandle, file: &Path) -> Result<Value, S
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
     let time = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
-    let octets = speaker.mrt(time).await.map_err(text)?;
-    let len = octets.len();
+    let mut reader = speaker.mrt(time).await.map_err(text)?;
     let part = file.with_extension("part");
-    let write = async {
-        tokio::fs::write(&part, &octets).await?;
-        tokio::fs::rename(&part, file).await
+    let failed = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
+    let written = async {
+        let mut out = BufWriter::new(File::create(&part).await.map_err(failed)?);
+        let mut len = 0;
+        while let Some(octets) = reader.next().await.map_err(text)? {
+            len += octets.len();
+            out.write_all(&octets).await.map_err(failed)?;
+        }
+        out.flush().await.map_err(failed)?;
+        tokio::fs::rename(&part, file).await.map_err(failed)?;
+        Ok(len)
     };
-    let failed = |error| format!("cannot write {}: {error}", file.display());
-    write.await.map_err(failed)?;
-    to_value(&len)
+    let written: Result<usize, String> = written.await;
+    if written.is_err() {
+        // What is there of it is of no use; it may never have been made.
+        let _removed = tokio::fs::remove_file(&part).await;
+    }
+    to_value(&written?)
 }
 
 /// The peers, for `caracal bgp peers`.

@@ -91,6 +91,13 @@ fn json(lab: &Lab, node: &str, arguments: &[&str]) -> Value {
     let mut arguments = arguments.to_vec();
     arguments.extend(["-o", "json"]);
     let (_, text) = exit_code(lab, node, &arguments);
+    if arguments[..2] == ["bgp", "advertised"] {
+        // An object a line.
+        let lines = serde_json::Deserializer::from_str(&text).into_iter();
+        return lines
+            .collect::<Result<_, _>>()
+            .unwrap_or_else(|e| panic!("{e}: {text}"));
+    }
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

@@ -232,7 +232,9 @@ impl Site {
 
     fn json(&self, arguments: &[&str]) -> Result<Value, String> {
         let output = self.ask(&[arguments, &["-o", "json"]].concat());
-        if output.status.success() {
+        if output.status.success() && is_list(arguments) {
+            lines(&output.stdout)
+        } else if output.status.success() {
             serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
         } else {
             Err(String::from_utf8_lossy(&output.stderr).into_owned())
@@ -411,6 +413,18 @@ fn reflector(mut site: Site) {
     });
 }
 
+/// Questions whose answer is an object a line.
+fn is_list(arguments: &[&str]) -> bool {
+    matches!(arguments, ["bgp", "routes" | "received" | "advertised", ..])
+        && !arguments.contains(&"--count")
+}
+
+fn lines(octets: &[u8]) -> Result<Value, String> {
+    let values = serde_json::Deserializer::from_slice(octets).into_iter();
+    let values: Result<Vec<Value>, _> = values.collect();
+    values.map(Value::Array).map_err(|e| e.to_string())
+}
+
 fn questions_are_answered(site: &Site) {
     let (of_a, a) = (prefix(site.family, 1), address(site.family, A));
     let received = site.json(&["bgp", "received", "a"]).unwrap();
@@ -419,6 +433,7 @@ fn questions_are_answered(site: &Site) {
     assert_eq!(by_address, received);
     let advertised = site.json(&["bgp", "advertised", "b"]).unwrap();
     assert_eq!(advertised.as_array().unwrap().len(), 2, "{advertised:#}");
+    filters_of_questions(site, &of_a);
     let explained = site.ask(&["bgp", "explain", &of_a]);
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
     assert!(
@@ -474,6 +489,39 @@ fn a_peer_is_asked_again(site: &Site) {
     .unwrap();
     assert_eq!((site.session("a"), site.session("b")), before);
     let nobody = site.ask(&["bgp", "refresh", "nobody"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(
+        stderr(&nobody).contains("no peer nobody"),
+        "{}",
+        stderr(&nobody)
+    );
+}
+
+/// PREFIX, `--longer-prefixes`, `--peer`, `--best` and `--count`.
+fn filters_of_questions(site: &Site, of_a: &str) {
+    let count = |arguments: &[&str]| {
+        let all = site.json(&[&["bgp"], arguments].concat()).unwrap();
+        let number = all.as_array().unwrap().len();
+        let counted = site.ask(&[&["bgp"], arguments, &["--count"]].concat());
+        let text = String::from_utf8_lossy(&counted.stdout).into_owned();
+        assert_eq!(text, format!("{number}\n"), "{arguments:?}");
+        number
+    };
+    let all = count(&["routes"]);
+    assert!(all >= 3, "{all}");
+    assert_eq!(count(&["routes", of_a]), 1);
+    assert_eq!(count(&["routes", "--peer", "a"]), 1);
+    assert_eq!(count(&["routes", "--best"]), all, "no prefix has two paths");
+    let default = match site.family {
+        Family::Ipv4 => "0.0.0.0/0",
+        Family::Ipv6 => "::/0",
+    };
+    assert_eq!(count(&["routes", default, "--longer-prefixes"]), all);
+    assert_eq!(count(&["received", "a", of_a, "--best"]), 1);
+    assert_eq!(count(&["advertised", "b", of_a]), 1);
+    let none = site.ask(&["bgp", "routes", default]);
+    assert_eq!(none.status.code(), Some(3), "{}", stderr(&none));
+    let nobody = site.ask(&["bgp", "routes", "--peer", "nobody"]);
     assert_eq!(nobody.status.code(), Some(1));
     assert!(
         stderr(&nobody).contains("no peer nobody"),

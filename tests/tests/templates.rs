@@ -21,8 +21,10 @@ type Routes = BTreeMap<String, String>;
 /// What `observer` has received from an address, and not kept from before.
 fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, String> {
     let text = lab.caracal(observer, &["bgp", "received", address, "-o", "json"]);
-    let routes: Vec<Value> =
-        serde_json::from_str(&text.map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    let text = text.map_err(|e| e.to_string())?;
+    // An object a line.
+    let lines = serde_json::Deserializer::from_str(&text).into_iter();
+    let routes: Vec<Value> = lines.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
     if routes.iter().any(|r| r["stale"] == true) {
         return Err(format!("{observer} still has stale routes of {address}"));
     }
@@ -46,7 +48,8 @@ fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, Stri
 /// The best learned routes of the native speaker with their next hops.
 fn native_accepts(lab: &Lab, node: &str) -> Routes {
     let text = lab.caracal(node, &["bgp", "routes", "-o", "json"]).unwrap();
-    let routes: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let lines = serde_json::Deserializer::from_str(&text).into_iter();
+    let routes: Vec<Value> = lines.collect::<Result<_, _>>().unwrap();
     let best = |r: &&Value| r["status"] == "best" && !r["peer"].is_null();
     let hop = |r: &Value| r["nextHop"].as_str().unwrap_or_default().to_owned();
     let entry = |r: &Value| (r["prefix"].as_str().unwrap().to_owned(), hop(r));

@@ -85,10 +85,10 @@ impl Rib {
         from: usize,
         count: usize,
     ) -> (Vec<MonitoredPath<'_>>, Option<usize>) {
-        let dests = self.table.slots(from..from.saturating_add(count));
-        let next = (dests.len() == count).then_some(from + count);
+        let end = from.saturating_add(count);
+        let next = (end <= self.table.places()).then_some(end);
         let mut paths = Vec::new();
-        for dest in dests {
+        for (_, dest) in self.table.at(from..end) {
             let shown = dest.paths().iter().filter(|path| self.is_shown(path));
             paths.extend(shown.map(|path| self.monitored(dest, path)));
         }

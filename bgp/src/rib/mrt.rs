@@ -4,19 +4,18 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::{BufMut, BytesMut};
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 
-use super::table::{Dest, Path};
+use super::scan::{RouteQuery, RouteTable};
+use super::table::Path;
 use super::{PeerId, Rib};
-use crate::types::{Asn, RouterId};
+use crate::types::{Asn, PeerName, RouterId};
 use crate::wire::nlri;
 use crate::wire::update::encode_table_attributes;
 
 /// TABLE_DUMP_V2.
 const TYPE: u16 = 13;
 const PEER_INDEX_TABLE: u16 = 1;
-/// Octets of the common header.
-const HEADER: usize = 12;
 
 /// The subtype for a family, without and with path identifiers.
 const fn subtype(family: Family, paths: bool) -> u16 {
@@ -51,20 +50,59 @@ fn put_peer(id: RouterId, address: IpAddr, asn: Asn, out: &mut BytesMut) {
     out.put_u32(asn.0);
 }
 
+/// The peers of a dump, in the order of its index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MrtPeers(Vec<PeerName>);
+
 impl Rib {
     /// All usable paths. `time`: seconds of Unix time, for the records and for the routes, whose age is not kept.
     #[must_use]
     pub fn mrt(&self, time: u32) -> BytesMut {
-        let mut out = BytesMut::with_capacity(HEADER + 64 * self.table.len());
-        let peers: Vec<PeerId> = self.peers.ids();
+        let (mut out, peers) = self.mrt_index(time);
+        let all = RouteQuery::all(RouteTable::Routes);
+        let mut prefixes = self.scan(&all, 0..self.places()).unwrap_or_default();
+        prefixes.sort_unstable();
+        self.mrt_records(time, &peers, 0, &prefixes, &mut out);
+        out
+    }
+
+    /// The first record of a dump, and what those that follow refer to.
+    #[must_use]
+    pub fn mrt_index(&self, time: u32) -> (BytesMut, MrtPeers) {
+        let mut out = BytesMut::new();
+        let peers = MrtPeers(
+            self.peers
+                .iter()
+                .map(|(_, peer)| peer.name.clone())
+                .collect(),
+        );
         record(time, PEER_INDEX_TABLE, &mut out, |out| {
             self.put_index(&peers, out)
         });
-        let mut dests: Vec<&Dest> = self.table.iter().map(|(_, dest)| dest).collect();
-        dests.sort_unstable_by_key(|dest| dest.prefix);
-        let mut sequence = 0;
-        for dest in dests {
-            let usable = |path: &&Path| path.accepted().is_some();
+        (out, peers)
+    }
+
+    /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next number. A peer that was not
+    /// there when the dump began has no place in its index, and its paths are left out.
+    pub fn mrt_records(
+        &self,
+        time: u32,
+        peers: &MrtPeers,
+        mut sequence: u32,
+        prefixes: &[Prefix],
+        out: &mut BytesMut,
+    ) -> u32 {
+        let places = self.mrt_places(peers);
+        for prefix in prefixes {
+            let Some(id) = self.table.find(prefix) else {
+                continue;
+            };
+            let dest = self.table.get(id);
+            let entry = |path: &'_ Path| {
+                let owner = self.peers.paths.owner(path.peer);
+                places.get(owner.index()).copied().flatten()
+            };
+            let usable = |path: &&Path| path.accepted().is_some() && entry(path).is_some();
             let paths: Vec<&Path> = dest.paths().iter().filter(usable).collect();
             if paths.is_empty() {
                 continue;
@@ -72,27 +110,44 @@ impl Rib {
             let several = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
             let with_ids = paths.iter().any(several);
             let subtype = subtype(dest.prefix.family(), with_ids);
-            record(time, subtype, &mut out, |out| {
+            record(time, subtype, out, |out| {
                 out.put_u32(sequence);
                 nlri::encode(&dest.prefix, out);
                 out.put_u16(u16::try_from(paths.len()).unwrap_or(u16::MAX));
                 for path in paths.iter().take(usize::from(u16::MAX)) {
-                    self.put_entry(time, path, &peers, with_ids, out);
+                    self.put_entry(time, path, entry(path).unwrap_or_default(), with_ids, out);
                 }
             });
-            sequence += 1;
+            sequence = sequence.wrapping_add(1);
         }
-        out
+        sequence
+    }
+
+    /// For each peer, by its handle, its place in the index of a dump.
+    fn mrt_places(&self, peers: &MrtPeers) -> Vec<Option<u16>> {
+        let mut places = vec![None; 1];
+        places[PeerId::LOCAL.index()] = Some(0);
+        for (n, name) in peers.0.iter().enumerate() {
+            let Some(id) = self.peers.id(name) else {
+                continue;
+            };
+            if places.len() <= id.index() {
+                places.resize(id.index() + 1, None);
+            }
+            places[id.index()] = u16::try_from(n + 1).ok();
+        }
+        places
     }
 
     /// The collector, which is us, and the peers; entry 0 stands for ourselves.
-    fn put_index(&self, peers: &[PeerId], out: &mut BytesMut) {
+    fn put_index(&self, peers: &MrtPeers, out: &mut BytesMut) {
         out.put_u32(self.config.router_id.number());
         out.put_u16(0);
-        out.put_u16(u16::try_from(peers.len() + 1).unwrap_or(u16::MAX));
+        out.put_u16(u16::try_from(peers.0.len() + 1).unwrap_or(u16::MAX));
         let own = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         put_peer(self.config.router_id, own, self.config.local_as, out);
-        for peer in peers.iter().filter_map(|id| self.peers.get(*id)) {
+        let peers = peers.0.iter().filter_map(|name| self.peers.id(name));
+        for peer in peers.filter_map(|id| self.peers.get(id)) {
             let session = peer.session.as_ref();
             let unknown = RouterId(Ipv4Addr::UNSPECIFIED);
             let id = session.map_or(unknown, |session| session.router_id);
@@ -100,18 +155,8 @@ impl Rib {
         }
     }
 
-    fn put_entry(
-        &self,
-        time: u32,
-        path: &Path,
-        peers: &[PeerId],
-        with_ids: bool,
-        out: &mut BytesMut,
-    ) {
-        let owner = self.peers.paths.owner(path.peer);
-        let place = peers.iter().position(|peer| *peer == owner);
-        let index = place.map_or(0, |place| place + 1);
-        out.put_u16(u16::try_from(index).unwrap_or_default());
+    fn put_entry(&self, time: u32, path: &Path, index: u16, with_ids: bool, out: &mut BytesMut) {
+        out.put_u16(index);
         out.put_u32(time);
         if with_ids {
             out.put_u32(self.peers.paths.path_id(path.peer).unwrap_or_default());

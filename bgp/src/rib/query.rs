@@ -3,15 +3,13 @@
 use caracal_model::net::Prefix;
 
 use super::adj_out::{ExportCache, Withheld};
-use super::decision::{Candidate, Decision};
 use super::intern::Interner;
-use super::next_hops::Way;
-use super::select::candidate;
+use super::scan::{RouteQuery, RouteRecord, RouteTable};
 use super::settle::export_route;
-use super::table::{Dest, DestId, Path, Rank};
+use super::table::{Dest, DestId, Rank};
 use super::view::{
-    AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PathStatus, PeerCounts,
-    RibCounts, RouteInfo, communities,
+    AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PeerCounts, RibCounts,
+    RouteInfo, communities,
 };
 use super::{DEFAULT_LOCAL_PREF, PeerId, PeerState, Rib, SessionInfo};
 use crate::policy::PeerKind;
@@ -61,66 +59,32 @@ impl Rib {
     /// All paths that are not refused, by prefix, the best first.
     #[must_use]
     pub fn routes(&self) -> Vec<RouteInfo> {
-        let mut dests: Vec<&Dest> = self.table.iter().map(|(_, dest)| dest).collect();
-        dests.sort_unstable_by_key(|dest| dest.prefix);
-        let used = |route: &RouteInfo| !matches!(route.status, PathStatus::Refused { .. });
-        dests
+        let all = self.answer(&RouteQuery::all(RouteTable::Routes));
+        all.unwrap_or_default()
             .into_iter()
-            .flat_map(|dest| self.describe(dest))
-            .filter(used)
+            .map(Into::into)
             .collect()
     }
 
     /// The Adj-RIB-In of a peer, by prefix, refused routes included. `None`: there is no such peer.
     #[must_use]
     pub fn received(&self, peer: &PeerName) -> Option<Vec<RouteInfo>> {
-        let id = self.peers.id(peer)?;
-        let has = |dest: &&Dest| {
-            dest.paths()
-                .iter()
-                .any(|path| self.peers.owns(id, path.peer))
-        };
-        let mut dests: Vec<&Dest> = self
-            .table
-            .iter()
-            .map(|(_, dest)| dest)
-            .filter(has)
-            .collect();
-        dests.sort_unstable_by_key(|dest| dest.prefix);
-        let from = |route: &RouteInfo| route.peer.as_ref() == Some(peer);
-        Some(
-            dests
-                .into_iter()
-                .flat_map(|dest| self.describe(dest))
-                .filter(from)
-                .collect(),
-        )
+        let all = self.answer(&RouteQuery::all(RouteTable::Received(peer.clone())))?;
+        Some(all.into_iter().map(Into::into).collect())
     }
 
     /// The Adj-RIB-Out of a peer, by prefix; empty without a session. `None`: there is no such peer.
     #[must_use]
     pub fn advertised(&self, peer: &PeerName) -> Option<Vec<AdvertisedRoute>> {
-        let mut routes: Vec<AdvertisedRoute> = self
-            .routes_of_member(self.peers.id(peer)?)
-            .into_iter()
-            .filter_map(|(prefix, attrs)| {
-                Some(AdvertisedRoute {
-                    prefix,
-                    path_id: None,
-                    attrs: AttrsInfo::from(&*attrs?),
-                })
-            })
-            .collect();
-        let paths = self.paths_of_member(self.peers.id(peer)?, None);
-        routes.extend(paths.into_iter().filter_map(|(prefix, path_id, attrs)| {
-            Some(AdvertisedRoute {
-                prefix,
-                path_id: Some(path_id),
-                attrs: AttrsInfo::from(&*attrs?),
-            })
-        }));
-        routes.sort_unstable_by_key(|route| (route.prefix, route.path_id));
-        Some(routes)
+        let all = self.answer(&RouteQuery::all(RouteTable::Advertised(peer.clone())))?;
+        Some(all.into_iter().map(Into::into).collect())
+    }
+
+    /// The whole answer to a question, by prefix.
+    fn answer(&self, query: &RouteQuery) -> Option<Vec<RouteRecord>> {
+        let mut prefixes = self.scan(query, 0..self.places())?;
+        prefixes.sort_unstable();
+        Some(self.look(query, &prefixes, usize::MAX).0)
     }
 
     /// The established session of a peer.
@@ -210,88 +174,9 @@ impl Rib {
 
     /// All paths of a destination with what became of them, the best first.
     fn describe(&self, dest: &Dest) -> Vec<RouteInfo> {
-        let eligible: Vec<(usize, Candidate)> = dest
-            .paths()
-            .iter()
-            .enumerate()
-            .filter_map(|(n, path)| Some((n, candidate(path, &self.peers, &self.next_hops)?)))
-            .collect();
-        let candidates: Vec<Candidate> = eligible.iter().map(|(_, c)| c.clone()).collect();
-        let mut decision = Decision::default();
-        decision.run(&candidates);
-        let mut routes: Vec<RouteInfo> = dest
-            .paths()
-            .iter()
-            .enumerate()
-            .map(|(n, path)| {
-                let place = eligible.iter().position(|(index, _)| *index == n);
-                self.describe_path(dest.prefix, path, self.status(dest, path, place, &decision))
-            })
-            .collect();
-        let rank = |route: &RouteInfo| match route.status {
-            PathStatus::Best { .. } => 0,
-            PathStatus::Lost {
-                multipath: true, ..
-            } => 1,
-            PathStatus::Lost { .. } => 2,
-            _ => 3,
-        };
-        routes.sort_by(|a, b| rank(a).cmp(&rank(b)).then_with(|| a.peer.cmp(&b.peer)));
-        routes
-    }
-
-    fn status(
-        &self,
-        dest: &Dest,
-        path: &Path,
-        place: Option<usize>,
-        decision: &Decision,
-    ) -> PathStatus {
-        if let Some(refusal) = path.refusal() {
-            let peer = self.peers.get(path.peer);
-            let by = peer
-                .filter(|_| refusal == super::Refusal::Policy)
-                .and_then(|peer| {
-                    let rules =
-                        peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
-                    rules.decided_by(dest.prefix, &path.received)
-                });
-            return PathStatus::Refused { refusal, by };
-        }
-        let Some(place) = place else {
-            return PathStatus::Unreachable;
-        };
-        if self.is_deferring() {
-            return PathStatus::Deferred;
-        }
-        match (decision.lost[place], decision.best) {
-            (Some(reason), _) => PathStatus::Lost {
-                reason,
-                multipath: decision.multipath.contains(&place),
-            },
-            (None, Some((_, reason))) => PathStatus::Best { reason },
-            (None, None) => PathStatus::Unreachable,
-        }
-    }
-
-    /// How the next hop is reached, once somebody keeps track of that.
-    fn way(&self, path: &Path) -> Option<Way> {
-        if path.peer == PeerId::LOCAL || !self.next_hops.is_tracking() {
-            return None;
-        }
-        let attrs = path.accepted().unwrap_or(&path.received);
-        self.next_hops.get().way(&attrs.next_hop?).cloned()
-    }
-
-    fn describe_path(&self, prefix: Prefix, path: &Path, status: PathStatus) -> RouteInfo {
-        RouteInfo {
-            prefix,
-            peer: self.peers.get(path.peer).map(|peer| peer.name.clone()),
-            path_id: self.peers.paths.path_id(path.peer),
-            attrs: AttrsInfo::from(&**path.accepted().unwrap_or(&path.received)),
-            stale: path.stale.is_kept(),
-            way: self.way(path),
-            status,
-        }
+        self.records(dest)
+            .into_iter()
+            .map(RouteInfo::from)
+            .collect()
     }
 }

@@ -223,6 +223,16 @@ impl Group {
         })
     }
 
+    /// The paths to a destination that a member is told.
+    pub(super) fn sent_paths_of<'a>(
+        &'a self,
+        id: DestId,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (u32, &'a Arc<PathAttrs>)> {
+        let paths = self.paths.get(&id.index()).into_iter().flatten();
+        paths.filter_map(|(path_id, sent)| Some((*path_id, sent.visible_to(member).ok()?)))
+    }
+
     /// The first of the paths to a destination that a member is told.
     pub(super) fn sent_path(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
         let paths = self.paths.get(&id.index())?;

@@ -308,11 +308,20 @@ impl Table {
         }
     }
 
+    /// Number of places, free ones included.
+    pub(super) fn places(&self) -> usize {
+        let last = self.chunks.last().map_or(0, Vec::len);
+        self.chunks.len().saturating_sub(1) * CHUNK + last
+    }
+
     /// The destinations at these places, as far as there are so many; one that is free has no paths.
-    pub(super) fn slots(&self, places: std::ops::Range<usize>) -> Vec<&Dest> {
-        let end = self.chunks.iter().map(Vec::len).sum();
-        let dest = |place: usize| &self.chunks[place / CHUNK][place % CHUNK];
-        (places.start..places.end.min(end)).map(dest).collect()
+    pub(super) fn at(
+        &self,
+        places: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = (DestId, &Dest)> {
+        let end = places.end.min(self.places());
+        let dest = |place: usize| (Self::id(place), &self.chunks[place / CHUNK][place % CHUNK]);
+        (places.start..end).map(dest)
     }
 
     /// All destinations, in no particular order.

@@ -16,6 +16,7 @@ mod framing;
 mod link_local;
 pub mod listener;
 pub mod message;
+pub mod reader;
 pub mod session;
 pub mod shared;
 mod socket;
@@ -25,7 +26,6 @@ pub mod status;
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
-use bytes::Bytes;
 use caracal_model::net::Prefix;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -33,11 +33,12 @@ use self::core::{Core, Inbox};
 use crate::config::SpeakerConfig;
 use crate::rib::{
     AdvertisedRoute, Explanation, ForwardPolicy, LearnedRoute, NextHops, Parting, RouteInfo,
-    StartupTimes,
+    RouteQuery, RouteRecord, RouteTable, StartupTimes,
 };
 use crate::types::PeerName;
 use feed::KeyedFeed;
 use message::{ListenerStart, SessionStart};
+use reader::{MrtReader, RouteReader, Slice};
 use status::{Convergence, SpeakerStatus};
 
 /// Capacity of the command channel, in commands. Commands come from people and from one configuration task.
@@ -131,13 +132,10 @@ enum Command {
     Enable(oneshot::Sender<()>),
     NextHops(NextHops, oneshot::Sender<()>),
     Status(oneshot::Sender<SpeakerStatus>),
-    Routes(oneshot::Sender<Vec<RouteInfo>>),
-    Received(PeerName, oneshot::Sender<Option<Vec<RouteInfo>>>),
-    Advertised(PeerName, oneshot::Sender<Option<Vec<AdvertisedRoute>>>),
+    Slice(Slice),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
     Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
     Refresh(PeerName, oneshot::Sender<bool>),
-    Mrt(u32, oneshot::Sender<Bytes>),
     Fib(ForwardPolicy, oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -210,12 +208,33 @@ impl SpeakerHandle {
         self.ask(Command::Status).await
     }
 
-    /// All paths that are not refused, by prefix, the best first.
+    /// Reads many routes, by prefix and a slice at a time: the core is never busy with it for long. The routes of one
+    /// prefix belong together, the whole is no snapshot. `None`: the question names a peer that is not there.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn read(&self, query: RouteQuery) -> Result<Option<RouteReader>, SpeakerEnded> {
+        RouteReader::open(self.clone(), query).await
+    }
+
+    async fn read_all<T: From<RouteRecord>>(
+        &self,
+        table: RouteTable,
+    ) -> Result<Option<Vec<T>>, SpeakerEnded> {
+        match self.read(RouteQuery::all(table)).await? {
+            Some(reader) => reader.all().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// All paths that are not refused, by prefix, the best first: [`SpeakerHandle::read`] for small tables.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn routes(&self) -> Result<Vec<RouteInfo>, SpeakerEnded> {
-        self.ask(Command::Routes).await
+        self.read_all(RouteTable::Routes)
+            .await
+            .map(Option::unwrap_or_default)
     }
 
     /// What a peer has announced to us, refused routes included. `None`: there is no such peer.
@@ -223,7 +242,7 @@ impl SpeakerHandle {
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn received(&self, peer: PeerName) -> Result<Option<Vec<RouteInfo>>, SpeakerEnded> {
-        self.ask(|answer| Command::Received(peer, answer)).await
+        self.read_all(RouteTable::Received(peer)).await
     }
 
     /// What we have announced to a peer. `None`: there is no such peer.
@@ -234,7 +253,7 @@ impl SpeakerHandle {
         &self,
         peer: PeerName,
     ) -> Result<Option<Vec<AdvertisedRoute>>, SpeakerEnded> {
-        self.ask(|answer| Command::Advertised(peer, answer)).await
+        self.read_all(RouteTable::Advertised(peer)).await
     }
 
     /// Everything that is known about a prefix.
@@ -263,12 +282,12 @@ impl SpeakerHandle {
         self.ask(|answer| Command::Refresh(peer, answer)).await
     }
 
-    /// The table as an MRT file (RFC 6396), with this time in seconds of Unix time.
+    /// The table as an MRT file (RFC 6396), with this time in seconds of Unix time, in parts.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
-    pub async fn mrt(&self, time: u32) -> Result<Bytes, SpeakerEnded> {
-        self.ask(|answer| Command::Mrt(time, answer)).await
+    pub async fn mrt(&self, time: u32) -> Result<MrtReader, SpeakerEnded> {
+        MrtReader::open(self.clone(), time).await
     }
 
     /// A new subscription to the routes for the forwarding table. It starts with all there are.

@@ -1,28 +1,53 @@
 //! `caracal bgp`: what the speaker knows, in the habits of birdc and gobgp.
 
+use std::io::{BufWriter, Write};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
-use caracal_bgp::rib::{AdvertisedRoute, Advertisement, AttrsInfo, Explanation, RouteInfo};
+use anyhow::Context;
+use caracal_bgp::rib::{
+    Advertisement, DecidedBy, Explanation, PathStatus, Reason, Refusal, RouteInfo, Way,
+};
+use caracal_model::Prefix;
 use caracal_model::status::Status;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::columns::Columns;
 use super::output::watch;
-use super::{run_dir, status, table};
-use crate::admin::{Request, ask};
-use crate::args::{BgpCommand, Output};
+use super::{run_dir, status};
+use crate::admin::{Request, RouteFilter, ask, ask_rows};
+use crate::args::{BgpCommand, Output, RouteArgs};
 use crate::cli::exit::NOT_FOUND;
 
 pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {
         BgpCommand::Peers { watch, output } => return peers(watch.watch, output.output),
-        BgpCommand::Routes { output } => show(&Request::Routes, output.output, routes)?,
-        BgpCommand::Received { peer, output } => {
-            show(&Request::Received { peer }, output.output, routes)?;
+        BgpCommand::Routes {
+            filter,
+            peer,
+            best,
+            output,
+        } => {
+            let filter = filter_of(&filter, peer, best);
+            return show(&Request::Routes { filter }, output.output);
         }
-        BgpCommand::Advertised { peer, output } => {
-            show(&Request::Advertised { peer }, output.output, advertised)?;
+        BgpCommand::Received {
+            peer,
+            filter,
+            best,
+            output,
+        } => {
+            let filter = filter_of(&filter, None, best);
+            return show(&Request::Received { peer, filter }, output.output);
+        }
+        BgpCommand::Advertised {
+            peer,
+            filter,
+            output,
+        } => {
+            let filter = filter_of(&filter, None, false);
+            return show(&Request::Advertised { peer, filter }, output.output);
         }
         BgpCommand::Refresh { peer } => {
             ask(&run_dir(), &Request::Refresh { peer })?;
@@ -71,17 +96,129 @@ fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
     show(&ask()?)
 }
 
-fn show<T: DeserializeOwned>(
-    request: &Request,
-    output: Output,
-    print: impl Fn(&[T]),
-) -> anyhow::Result<()> {
-    let value: Value = ask(&run_dir(), request)?;
-    match output {
-        Output::Json | Output::Yaml => output.print(&value),
-        Output::Table | Output::Wide => print(&serde_json::from_value::<Vec<T>>(value)?),
+fn filter_of(args: &RouteArgs, peer: Option<String>, best: bool) -> RouteFilter {
+    RouteFilter {
+        prefix: args.prefix,
+        longer: args.longer_prefixes,
+        peer,
+        best,
+        count: args.count,
     }
-    Ok(())
+}
+
+/// Prints routes as they come. A reader that has seen enough ends this process, and with it the question.
+fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
+    let (Request::Routes { filter }
+    | Request::Received { filter, .. }
+    | Request::Advertised { filter, .. }) = request
+    else {
+        anyhow::bail!("no question for routes");
+    };
+    let out = BufWriter::new(std::io::stdout().lock());
+    if filter.count {
+        let count = ask_rows(&run_dir(), request, |_| Ok(()))?;
+        if output.is_data() {
+            output.print(&serde_json::json!({ "count": count }));
+        } else {
+            println!("{count}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let count = match (output, request) {
+        (Output::Json, _) => lines(request, out)?,
+        (Output::Yaml, _) => ask_rows(&run_dir(), request, |line| {
+            println!("---");
+            output.print(&serde_json::from_str(line)?);
+            Ok(())
+        })?,
+        (_, Request::Advertised { .. }) => rows(request, Columns::new(out, ADVERTISED), |route| {
+            let [prefix, next_hop, _, pref, med, path, _] = row(route);
+            [prefix, next_hop, pref, med, path]
+        })?,
+        _ => rows(request, Columns::new(out, COLUMNS), row)?,
+    };
+    match filter.prefix {
+        Some(prefix) if count == 0 => {
+            eprintln!("caracal: no such route: {prefix}");
+            Ok(ExitCode::from(NOT_FOUND))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// The daemon's lines as they are.
+fn lines(request: &Request, mut out: impl Write) -> anyhow::Result<u64> {
+    let mut first = true;
+    let count = ask_rows(&run_dir(), request, |line| {
+        writeln!(out, "{line}")?;
+        // The first lines at once, the others when there is a block of them.
+        if std::mem::take(&mut first) {
+            out.flush()?;
+        }
+        Ok(())
+    })?;
+    out.flush()?;
+    Ok(count)
+}
+
+fn rows<W: Write, const N: usize>(
+    request: &Request,
+    mut columns: Columns<W, N>,
+    row: impl Fn(&Row) -> [String; N],
+) -> anyhow::Result<u64> {
+    let count = ask_rows(&run_dir(), request, |line| {
+        let route = serde_json::from_str(line).context("the answer is not valid")?;
+        Ok(columns.row(row(&route))?)
+    })?;
+    columns.end()?;
+    Ok(count)
+}
+
+/// A [`RouteInfo`] or an [`AdvertisedRoute`] as a line says it, no more than what is shown: a million of them are read.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    prefix: Prefix,
+    next_hop: Option<IpAddr>,
+    as_path: String,
+    local_pref: Option<u32>,
+    med: Option<u32>,
+    #[serde(default)]
+    peer: Option<String>,
+    #[serde(default)]
+    path_id: Option<u32>,
+    #[serde(default)]
+    stale: bool,
+    #[serde(default)]
+    way: Option<Way>,
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    reason: Option<Reason>,
+    #[serde(default)]
+    multipath: bool,
+    #[serde(default)]
+    refusal: Option<Refusal>,
+    #[serde(default)]
+    by: Option<DecidedBy>,
+}
+
+impl Row {
+    fn status(&self) -> Option<PathStatus> {
+        Some(match (self.status.as_deref()?, self.reason, self.refusal) {
+            ("best", Some(reason), _) => PathStatus::Best { reason },
+            ("lost", Some(reason), _) => PathStatus::Lost {
+                reason,
+                multipath: self.multipath,
+            },
+            ("refused", _, Some(refusal)) => PathStatus::Refused {
+                refusal,
+                by: self.by.clone(),
+            },
+            ("deferred", ..) => PathStatus::Deferred,
+            _ => PathStatus::Unreachable,
+        })
+    }
 }
 
 const COLUMNS: [&str; 7] = [
@@ -94,18 +231,23 @@ const COLUMNS: [&str; 7] = [
     "STATUS",
 ];
 
-fn row(prefix: &str, from: &str, attrs: &AttrsInfo, status: &str) -> [String; 7] {
+const ADVERTISED: [&str; 5] = ["PREFIX", "NEXT HOP", "LOCAL PREF", "MED", "AS PATH"];
+
+fn row(route: &Row) -> [String; 7] {
     let number = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
+    let status = route.status();
+    let status = status.map(|status| sentence(&status, route.stale, route.way.as_ref()));
+    let id = route.path_id.map(|id| format!(" #{id}"));
     [
-        prefix.to_owned(),
-        attrs
+        format!("{}{}", route.prefix, id.unwrap_or_default()),
+        route
             .next_hop
             .map_or_else(|| "self".to_owned(), |a| a.to_string()),
-        from.to_owned(),
-        number(attrs.local_pref),
-        number(attrs.med),
-        attrs.as_path.clone(),
-        status.to_owned(),
+        route.peer.clone().unwrap_or_else(|| "local".to_owned()),
+        number(route.local_pref),
+        number(route.med),
+        route.as_path.clone(),
+        status.unwrap_or_default(),
     ]
 }
 
@@ -117,35 +259,17 @@ fn from(route: &RouteInfo) -> String {
 }
 
 fn status_of(route: &RouteInfo) -> String {
-    let stale = if route.stale {
+    sentence(&route.status, route.stale, route.way.as_ref())
+}
+
+fn sentence(status: &PathStatus, stale: bool, way: Option<&Way>) -> String {
+    let stale = if stale {
         " (stale: the peer restarts)"
     } else {
         ""
     };
-    let way = route.way.as_ref();
     let way = way.map_or_else(String::new, |way| format!("; next hop {way}"));
-    format!("{}{stale}{way}", route.status.sentence())
-}
-
-fn routes(routes: &[RouteInfo]) {
-    let mut shown = table(&COLUMNS);
-    for route in routes {
-        shown.add_row(row(
-            &route.prefix.to_string(),
-            &from(route),
-            &route.attrs,
-            &status_of(route),
-        ));
-    }
-    println!("{shown}");
-}
-
-fn advertised(routes: &[AdvertisedRoute]) {
-    let mut shown = table(&COLUMNS[..6]);
-    for route in routes {
-        shown.add_row(row(&route.prefix.to_string(), "", &route.attrs, "")[..6].to_vec());
-    }
-    println!("{shown}");
+    format!("{}{stale}{way}", status.sentence())
 }
 
 pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
@@ -177,5 +301,65 @@ pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
     match &explanation.learned {
         Some(learned) => println!("  to the kernel: via {:?}", learned.next_hops),
         None => println!("  not to the kernel"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use caracal_bgp::rib::AttrsInfo;
+
+    use super::*;
+
+    /// What is read from a line is what was written into it, for each status.
+    #[test]
+    fn a_row_says_what_the_route_said() {
+        let by = DecidedBy {
+            filter: "f".to_owned(),
+            term: 1,
+        };
+        let reason = Reason::LocalPref;
+        let refused = |refusal, by| PathStatus::Refused { refusal, by };
+        for status in [
+            PathStatus::Best { reason },
+            PathStatus::Lost {
+                reason,
+                multipath: true,
+            },
+            PathStatus::Lost {
+                reason,
+                multipath: false,
+            },
+            refused(Refusal::AsLoop, None),
+            refused(Refusal::Policy, Some(by)),
+            PathStatus::Unreachable,
+            PathStatus::Deferred,
+        ] {
+            let route = RouteInfo {
+                prefix: "10.0.0.0/8".parse().unwrap(),
+                peer: Some("p".into()),
+                path_id: Some(7),
+                attrs: AttrsInfo {
+                    next_hop: Some([10, 0, 0, 2].into()),
+                    origin: "IGP".to_owned(),
+                    as_path: "65001".to_owned(),
+                    local_pref: Some(100),
+                    med: None,
+                    communities: vec![],
+                    originator_id: None,
+                    cluster_list: vec![],
+                },
+                stale: true,
+                way: Some(Way::default()),
+                status: status.clone(),
+            };
+            let line = serde_json::to_string(&route).unwrap();
+            assert!(line.starts_with("{\"prefix\":"), "{line}");
+            let read: Row = serde_json::from_str(&line).unwrap();
+            assert_eq!(read.status(), Some(status));
+            let [prefix, hop, peer, pref, med, path, said] = row(&read);
+            assert_eq!([prefix, hop, peer], ["10.0.0.0/8 #7", "10.0.0.2", "p"]);
+            assert_eq!([pref, med, path], ["100", "", "65001"]);
+            assert_eq!(said, status_of(&route));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bgp;
+mod columns;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
 mod drain;

@@ -22,7 +22,7 @@ use super::auditor::Auditor;
 use super::collector::Collected;
 use super::drain::{Drainer, Order};
 use super::explain;
-use crate::admin::{Answer, Request};
+use crate::admin::{Answer, Answered, Request};
 use crate::config::Config;
 use crate::routes::{self, text, to_value};
 
@@ -61,19 +61,25 @@ pub(super) struct Answers {
 }
 
 impl Answer for Answers {
-    async fn answer(&self, request: Request) -> Result<Value, String> {
+    async fn answer(&self, request: Request) -> Result<Answered, String> {
         let stage = self.stage.borrow().clone();
         let owners = match (stage, &request) {
             (Stage::Running(owners), _) => owners,
-            (Stage::Starting(reason), Request::Status) => return to_value(&self.starting(reason)),
+            (Stage::Starting(reason), Request::Status) => {
+                return to_value(&self.starting(reason)).map(Answered::from);
+            }
             (Stage::Starting(reason), _) => return Err(format!("the node is starting: {reason}")),
         };
         let speaker = &owners.speaker;
-        match request {
+        let answer = match request {
             Request::Status => to_value(&self.status(&owners).await?),
-            Request::Routes => routes::all(speaker).await,
-            Request::Received { peer } => routes::received(speaker, &peer).await,
-            Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
+            Request::Routes { filter } => return routes::all(speaker, filter).await,
+            Request::Received { peer, filter } => {
+                return routes::received(speaker, &peer, filter).await;
+            }
+            Request::Advertised { peer, filter } => {
+                return routes::advertised(speaker, &peer, filter).await;
+            }
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
@@ -104,7 +110,8 @@ impl Answer for Answers {
                 "a node follows the datastore by itself; reload is for `caracal speaker`"
                     .to_owned(),
             ),
-        }
+        };
+        answer.map(Answered::from)
     }
 }
 

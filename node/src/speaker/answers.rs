@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
-use crate::admin::{Answer, Request};
+use crate::admin::{Answer, Answered, Request};
 use crate::routes::{self, text, to_value};
 
 /// State of parts that a standalone speaker does not have.
@@ -29,13 +29,17 @@ pub(super) struct Answers {
 }
 
 impl Answer for Answers {
-    async fn answer(&self, request: Request) -> Result<Value, String> {
+    async fn answer(&self, request: Request) -> Result<Answered, String> {
         let speaker = &self.speaker;
-        match request {
+        let answer = match request {
             Request::Status => to_value(&self.status().await?),
-            Request::Routes => routes::all(speaker).await,
-            Request::Received { peer } => routes::received(speaker, &peer).await,
-            Request::Advertised { peer } => routes::advertised(speaker, &peer).await,
+            Request::Routes { filter } => return routes::all(speaker, filter).await,
+            Request::Received { peer, filter } => {
+                return routes::received(speaker, &peer, filter).await;
+            }
+            Request::Advertised { peer, filter } => {
+                return routes::advertised(speaker, &peer, filter).await;
+            }
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
@@ -51,7 +55,8 @@ impl Answer for Answers {
             | Request::DatastoreAccept => {
                 Err("this is a standalone speaker; only a node answers that".to_owned())
             }
-        }
+        };
+        answer.map(Answered::from)
     }
 }
 

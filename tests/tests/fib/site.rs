@@ -220,8 +220,14 @@ impl Site {
         command.env("CARACAL_RUN_DIR", &self.folder);
         let output = command.args(arguments).args(["-o", "json"]).output();
         let output = output.map_err(|error| error.to_string())?;
-        serde_json::from_slice(&output.stdout)
-            .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())
+        let error = |_| String::from_utf8_lossy(&output.stderr).into_owned();
+        if arguments[..2] == ["bgp", "routes"] && output.status.success() {
+            // An object a line.
+            let lines = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+            let routes: Result<Vec<Value>, _> = lines.collect();
+            return routes.map(Value::Array).map_err(error);
+        }
+        serde_json::from_slice(&output.stdout).map_err(error)
     }
 
     /// Waits until a question gets the answer.

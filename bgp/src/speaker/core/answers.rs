@@ -33,15 +33,12 @@ impl Core {
                 let _ = done.send(());
             }
             Command::Status(answer) => drop(answer.send(self.status())),
-            Command::Routes(answer) => drop(answer.send(self.rib.routes())),
-            Command::Received(peer, answer) => drop(answer.send(self.rib.received(&peer))),
-            Command::Advertised(peer, answer) => drop(answer.send(self.rib.advertised(&peer))),
+            Command::Slice(slice) => slice.answer(&self.rib),
             Command::Explain(prefix, answer) => {
                 drop(answer.send(Box::new(self.rib.explain(&prefix))));
             }
             Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
-            Command::Mrt(time, answer) => drop(answer.send(self.rib.mrt(time).freeze())),
             Command::Fib(policy, answer) => drop(answer.send(self.subscribe(policy))),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}

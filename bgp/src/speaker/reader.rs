@@ -1,0 +1,292 @@
+//! Reading many routes from the core, a slice at a time.
+//!
+//! The core does one bounded piece of work for each question and goes on with other work; sorting and printing happen
+//! in the task that reads. A reader that is slow waits only for itself, and one that is dropped asks no more.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use caracal_model::net::Prefix;
+use tokio::sync::oneshot;
+
+use super::{Command, SpeakerEnded, SpeakerHandle};
+use crate::rib::{MrtPeers, Rib, RouteQuery, RouteRecord, RouteTable};
+
+/// Places of the table that one question looks at: less than a millisecond of work.
+const PLACES: usize = 8192;
+/// Prefixes whose routes one question asks for.
+const PREFIXES: usize = 512;
+/// Routes in one answer, beyond those of its last prefix.
+const ROUTES: usize = 2048;
+
+/// What a reader asks of the core.
+#[derive(Debug)]
+pub(super) enum Slice {
+    /// The prefixes at these places, and the number of places there are. `None`: there is no such peer.
+    Scan(
+        Arc<RouteQuery>,
+        Range<usize>,
+        oneshot::Sender<Option<(Vec<Prefix>, usize)>>,
+    ),
+    /// Routes of the first of these prefixes, and of how many.
+    Look(
+        Arc<RouteQuery>,
+        Vec<Prefix>,
+        oneshot::Sender<(Vec<RouteRecord>, usize)>,
+    ),
+    /// The first record of a dump with this time.
+    MrtIndex(u32, oneshot::Sender<(BytesMut, MrtPeers)>),
+    /// The records of these prefixes, numbered from here on, and the next number.
+    MrtRecords {
+        time: u32,
+        peers: Arc<MrtPeers>,
+        sequence: u32,
+        prefixes: Vec<Prefix>,
+        answer: oneshot::Sender<(BytesMut, u32)>,
+    },
+}
+
+impl Slice {
+    /// Who no longer waits for the answer does not get one.
+    pub(super) fn answer(self, rib: &Rib) {
+        match self {
+            Self::Scan(query, places, answer) => {
+                let found = rib.scan(&query, places);
+                drop(answer.send(found.map(|prefixes| (prefixes, rib.places()))));
+            }
+            Self::Look(query, prefixes, answer) => {
+                drop(answer.send(rib.look(&query, &prefixes, ROUTES)));
+            }
+            Self::MrtIndex(time, answer) => drop(answer.send(rib.mrt_index(time))),
+            Self::MrtRecords {
+                time,
+                peers,
+                sequence,
+                prefixes,
+                answer,
+            } => {
+                let mut out = BytesMut::new();
+                let next = rib.mrt_records(time, &peers, sequence, &prefixes, &mut out);
+                drop(answer.send((out, next)));
+            }
+        }
+    }
+}
+
+/// Prefixes in order, IPv4 ones in eight octets each.
+#[derive(Debug, Default)]
+struct Prefixes {
+    v4: Vec<u64>,
+    v6: Vec<Prefix>,
+}
+
+impl Prefixes {
+    fn extend(&mut self, prefixes: Vec<Prefix>) {
+        for prefix in prefixes {
+            match prefix.address() {
+                std::net::IpAddr::V4(address) => {
+                    self.v4
+                        .push(u64::from(address.to_bits()) << 8 | u64::from(prefix.len()));
+                }
+                std::net::IpAddr::V6(_) => self.v6.push(prefix),
+            }
+        }
+    }
+
+    fn sort(&mut self) {
+        self.v4.sort_unstable();
+        self.v6.sort_unstable();
+    }
+
+    fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    fn get(&self, at: usize) -> Option<Prefix> {
+        let Some(key) = self.v4.get(at) else {
+            return self.v6.get(at.checked_sub(self.v4.len())?).copied();
+        };
+        let address = u32::try_from(key >> 8).unwrap_or_default();
+        let len = u8::try_from(key & 0xff).unwrap_or_default();
+        Some(Prefix::v4(address.into(), len))
+    }
+
+    fn slice(&self, from: usize) -> Vec<Prefix> {
+        let end = self.len().min(from + PREFIXES);
+        (from..end).filter_map(|at| self.get(at)).collect()
+    }
+}
+
+/// The answer to a question about many routes, by prefix.
+#[derive(Debug)]
+pub struct RouteReader {
+    speaker: SpeakerHandle,
+    query: Arc<RouteQuery>,
+    prefixes: Prefixes,
+    at: usize,
+}
+
+impl RouteReader {
+    /// Collects the prefixes. `None`: the question names a peer that is not there.
+    pub(super) async fn open(
+        speaker: SpeakerHandle,
+        query: RouteQuery,
+    ) -> Result<Option<Self>, SpeakerEnded> {
+        let query = Arc::new(query);
+        let prefixes = collect(&speaker, &query).await?;
+        Ok(prefixes.map(|prefixes| Self {
+            speaker,
+            query,
+            prefixes,
+            at: 0,
+        }))
+    }
+
+    /// The next routes; `None`: that was all.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn next(&mut self) -> Result<Option<Vec<RouteRecord>>, SpeakerEnded> {
+        while self.at < self.prefixes.len() {
+            let slice = self.prefixes.slice(self.at);
+            let query = self.query.clone();
+            let ask = |answer| Command::Slice(Slice::Look(query, slice, answer));
+            let (routes, done) = self.speaker.ask(ask).await?;
+            self.at += done;
+            if !routes.is_empty() {
+                return Ok(Some(routes));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All that is left.
+    pub(super) async fn all<T: From<RouteRecord>>(mut self) -> Result<Vec<T>, SpeakerEnded> {
+        let mut all = Vec::new();
+        while let Some(routes) = self.next().await? {
+            all.extend(routes.into_iter().map(T::from));
+        }
+        Ok(all)
+    }
+}
+
+/// The prefixes that a question is about, in order.
+async fn collect(
+    speaker: &SpeakerHandle,
+    query: &Arc<RouteQuery>,
+) -> Result<Option<Prefixes>, SpeakerEnded> {
+    let mut prefixes = Prefixes::default();
+    if let (Some(prefix), false) = (query.prefix, query.longer) {
+        // One lookup, once it is known that the peer is there.
+        let none = |answer| Command::Slice(Slice::Scan(query.clone(), 0..0, answer));
+        let known = speaker.ask(none).await?.is_some();
+        prefixes.extend(vec![prefix]);
+        return Ok(known.then_some(prefixes));
+    }
+    let mut from = 0;
+    loop {
+        let places = from..from + PLACES;
+        let ask = |answer| Command::Slice(Slice::Scan(query.clone(), places, answer));
+        let Some((found, places)) = speaker.ask(ask).await? else {
+            return Ok(None);
+        };
+        prefixes.extend(found);
+        from += PLACES;
+        if from >= places {
+            break;
+        }
+    }
+    let sorted = tokio::task::spawn_blocking(move || {
+        prefixes.sort();
+        prefixes
+    });
+    // It fails only when the runtime ends.
+    sorted.await.map(Some).map_err(|_| SpeakerEnded)
+}
+
+/// The table as an MRT file (RFC 6396), in parts.
+#[derive(Debug)]
+pub struct MrtReader {
+    speaker: SpeakerHandle,
+    time: u32,
+    index: Option<Bytes>,
+    peers: Arc<MrtPeers>,
+    prefixes: Prefixes,
+    at: usize,
+    sequence: u32,
+}
+
+impl MrtReader {
+    pub(super) async fn open(speaker: SpeakerHandle, time: u32) -> Result<Self, SpeakerEnded> {
+        let ask = |answer| Command::Slice(Slice::MrtIndex(time, answer));
+        let (index, peers) = speaker.ask(ask).await?;
+        let query = Arc::new(RouteQuery::all(RouteTable::Routes));
+        let prefixes = collect(&speaker, &query).await?;
+        Ok(Self {
+            speaker,
+            time,
+            index: Some(index.freeze()),
+            peers: Arc::new(peers),
+            prefixes: prefixes.unwrap_or_default(),
+            at: 0,
+            sequence: 0,
+        })
+    }
+
+    /// The next octets of the file; `None`: that was all.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, SpeakerEnded> {
+        if let Some(index) = self.index.take() {
+            return Ok(Some(index));
+        }
+        while self.at < self.prefixes.len() {
+            let prefixes = self.prefixes.slice(self.at);
+            self.at += prefixes.len();
+            let (time, peers, sequence) = (self.time, self.peers.clone(), self.sequence);
+            let ask = |answer| {
+                Command::Slice(Slice::MrtRecords {
+                    time,
+                    peers,
+                    sequence,
+                    prefixes,
+                    answer,
+                })
+            };
+            let (octets, next) = self.speaker.ask(ask).await?;
+            self.sequence = next;
+            if !octets.is_empty() {
+                return Ok(Some(octets.freeze()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn prefixes_come_in_order_whatever_their_family() {
+        let texts = [
+            "fd00::/64",
+            "10.0.0.0/8",
+            "10.0.0.0/24",
+            "0.0.0.0/0",
+            "::/0",
+            "9.0.0.0/32",
+        ];
+        let mut expected: Vec<Prefix> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let mut prefixes = Prefixes::default();
+        prefixes.extend(expected.clone());
+        prefixes.sort();
+        expected.sort_unstable();
+        assert_eq!(prefixes.slice(0), expected);
+        assert_eq!(prefixes.slice(4), expected[4..]);
+        assert_eq!(prefixes.get(6), None);
+    }
+}

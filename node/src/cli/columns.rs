@@ -1,0 +1,117 @@
+//! A table that is printed while it comes: the first rows decide how wide the columns are, and a longer text later on
+//! moves only its own row.
+
+use std::io::{self, Write};
+
+/// Rows that decide the widths.
+const FIRST: usize = 256;
+
+/// A table without borders on its way to `out`, in the look of [`super::table`].
+pub(super) struct Columns<W: Write, const N: usize> {
+    out: W,
+    header: [&'static str; N],
+    /// `None`: not decided yet.
+    widths: Option<[usize; N]>,
+    waiting: Vec<[String; N]>,
+}
+
+impl<W: Write, const N: usize> Columns<W, N> {
+    pub(super) const fn new(out: W, header: [&'static str; N]) -> Self {
+        Self {
+            out,
+            header,
+            widths: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Prints a row, or keeps it until the widths are known.
+    pub(super) fn row(&mut self, row: [String; N]) -> io::Result<()> {
+        if let Some(widths) = &self.widths {
+            return write_row(&mut self.out, widths, row.iter().map(String::as_str));
+        }
+        self.waiting.push(row);
+        if self.waiting.len() == FIRST {
+            self.begin()?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        let mut widths = self.header.map(|text| text.chars().count());
+        for row in &self.waiting {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        }
+        write_row(&mut self.out, &widths, self.header)?;
+        for row in self.waiting.drain(..) {
+            write_row(&mut self.out, &widths, row.iter().map(String::as_str))?;
+        }
+        self.widths = Some(widths);
+        self.out.flush()
+    }
+
+    /// Prints what is left.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        if self.widths.is_none() {
+            self.begin()?;
+        }
+        self.out.flush()
+    }
+}
+
+fn write_row<'t, const N: usize>(
+    out: &mut impl Write,
+    widths: &[usize; N],
+    row: impl IntoIterator<Item = &'t str>,
+) -> io::Result<()> {
+    let mut line = String::new();
+    for (text, width) in row.into_iter().zip(widths) {
+        line.push(' ');
+        line.push_str(text);
+        let pad = width.saturating_sub(text.chars().count()) + 1;
+        line.extend(std::iter::repeat_n(' ', pad));
+    }
+    writeln!(out, "{}", line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(rows: &[[&str; 2]]) -> String {
+        let mut out = Vec::new();
+        let mut columns = Columns::new(&mut out, ["A", "LONG NAME"]);
+        for row in rows {
+            columns.row(row.map(str::to_owned)).unwrap();
+        }
+        columns.end().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_the_first_rows_need() {
+        assert_eq!(text(&[]), " A  LONG NAME\n");
+        let shown = text(&[["10.0.0.0/8", "x"], ["–", "y"]]);
+        assert_eq!(
+            shown,
+            " A           LONG NAME\n 10.0.0.0/8  x\n –           y\n"
+        );
+    }
+
+    #[test]
+    fn rows_are_printed_before_the_last_one_has_come() {
+        let mut out = Vec::new();
+        let mut columns = Columns::new(&mut out, ["A", "B"]);
+        for _ in 0..FIRST {
+            columns.row(["1".to_owned(), String::new()]).unwrap();
+        }
+        assert!(columns.waiting.is_empty());
+        columns.row(["longer".to_owned(), "2".to_owned()]).unwrap();
+        columns.end().unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text.lines().count(), FIRST + 2);
+        assert!(text.ends_with(" longer  2\n"), "{text}");
+    }
+}
