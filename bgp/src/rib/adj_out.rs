@@ -462,6 +462,10 @@ pub(super) struct Group {
     out: SentRoutes,
     /// The same for families of which the members take several paths.
     pub(super) paths: SentPaths,
+    /// It has all that is in the table.
+    pub(super) filled: bool,
+    /// Peers on their way to it or from it: it stays although it may have no members.
+    pub(super) pins: usize,
 }
 
 impl Group {
@@ -471,6 +475,8 @@ impl Group {
             members: Vec::new(),
             out: SentRoutes::default(),
             paths: SentPaths::default(),
+            filled: false,
+            pins: 0,
         }
     }
 
@@ -515,6 +521,11 @@ impl Group {
         self.out.warm(id.index())
     }
 
+    /// Something has been told about a destination.
+    pub(super) fn has_sent(&self, id: DestId) -> bool {
+        self.out.get(id.index()).is_some()
+    }
+
     /// What a member is told about a destination.
     pub(super) fn sent(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
         visible(self.out.get(id.index()), member)
@@ -525,34 +536,21 @@ impl Group {
         self.out.get(id.index())?.visible_to(member).err()
     }
 
-    /// The difference between what a peer was told as a member of `self` and what it is told as a member of
-    /// `other`.
+    /// What a peer is to be told about a destination that was a member of `self` and is now one of `other`.
     pub(super) fn difference(
         &self,
-        old: &Member,
+        id: DestId,
+        prefix: Prefix,
         other: &Self,
-        new: &Member,
-        prefix_of: impl Fn(usize) -> Prefix,
-    ) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
-        let size = self.out.len().max(other.out.len());
-        let at = |group: &'_ Self, index: usize, member: &Member| {
-            visible(group.out.get(index), member).cloned()
-        };
-        (0..size)
-            .filter_map(|index| {
-                let (before, after) = (at(self, index, old), at(other, index, new));
-                changed(before.as_ref(), after.as_ref()).then(|| (prefix_of(index), after))
-            })
-            .collect()
+        member: &Member,
+    ) -> Option<(Prefix, Option<Arc<PathAttrs>>)> {
+        let (before, after) = (self.sent(id, member), other.sent(id, member));
+        changed(before, after).then(|| (prefix, after.cloned()))
     }
 
     /// Number of prefixes a member is told.
     pub(super) fn count(&self, member: &Member) -> usize {
-        self.out
-            .iter()
-            .filter(|sent| visible(*sent, member).is_some())
-            .count()
-            + self.sent_paths(member).count()
+        self.out.count(member) + self.sent_paths(member).count()
     }
 }
 

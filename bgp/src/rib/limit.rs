@@ -12,14 +12,15 @@ use crate::config::LimitAction;
 impl Rib {
     /// Looks whether the peer has announced too much, and says so once.
     pub(super) fn check_limit(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return;
-        };
-        let Some(limit) = peer.config.prefix_limit else {
+        let limit = self.peers.get(id).and_then(|peer| peer.config.prefix_limit);
+        let Some(limit) = limit else {
             return;
         };
         for family in [Family::Ipv4, Family::Ipv6] {
-            let count = peer.received_of(family);
+            let count = self.received_ahead(id, family);
+            let Some(peer) = self.peers.get_mut(id) else {
+                return;
+            };
             let max = usize::try_from(limit.max).unwrap_or(usize::MAX);
             let warning = usize::try_from(limit.warning_from()).unwrap_or(usize::MAX);
             let warn = count >= warning;

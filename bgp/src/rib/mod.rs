@@ -20,6 +20,7 @@ mod free;
 mod import;
 mod index;
 mod intern;
+mod jobs;
 mod limit;
 mod monitor;
 mod mrt;
@@ -41,7 +42,7 @@ mod startup;
 mod table;
 mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,7 @@ pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
 pub use forward::{ForwardPolicy, inherit};
 pub use import::{DecidedBy, Refusal};
+pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};
 pub use mrt::MrtPeers;
 pub use next_hops::{NextHops, Way};
@@ -74,6 +76,7 @@ use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
 use adj_out::Group;
 use intern::Interner;
+use jobs::{Drops, Jobs, Kind};
 use peers::{Filters, PeerState, Peers};
 use select::Selector;
 use settle::AHEAD;
@@ -126,16 +129,19 @@ pub enum Outbound {
         /// Routes of families of which it takes several paths.
         paths: Vec<ToldPath>,
     },
-    /// Everything of a family again for one peer, marked as such (RFC 7313).
-    Refresh {
+    /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes meanwhile.
+    RefreshBegin {
         /// The peer.
         peer: PeerId,
         /// The family.
         family: Family,
-        /// Everything it is told.
-        routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
-        /// The same when it takes several paths.
-        paths: Vec<ToldPath>,
+    },
+    /// That was everything (RFC 7313, EoRR).
+    RefreshEnd {
+        /// The peer.
+        peer: PeerId,
+        /// The family.
+        family: Family,
     },
     /// The peer has announced more prefixes than it may; its session has to end.
     PrefixLimit {
@@ -184,9 +190,22 @@ pub struct Rib {
     selector: Selector,
     startup: Startup,
     /// Destinations to decide.
-    dirty: Vec<DestId>,
-    /// End-of-RIB markers that are due when selection is no longer deferred.
+    dirty: VecDeque<DestId>,
+    /// Destinations that have been put on that list, and taken from it.
+    marked: u64,
+    settled: u64,
+    /// Some of that list has been left for [`Rib::work`].
+    undecided_left: bool,
+    /// Long work that is not done.
+    jobs: Jobs,
+    /// Places that a call looks at itself before it leaves the rest to [`Rib::work`].
+    inline: usize,
+    /// Paths to what we originate.
+    local_paths: usize,
+    /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been told what there is.
     owed: Vec<(PeerId, Family)>,
+    /// They are not due before so many destinations have been decided.
+    owed_after: u64,
     /// What is to be said about peers with too many prefixes.
     notices: Vec<Outbound>,
     /// Paths that have changed, while somebody monitors them.
@@ -214,8 +233,15 @@ impl Rib {
             next_hops: next_hops::Tracked::default(),
             selector: Selector::default(),
             startup: Startup::new(now, options.restarting, options.startup),
-            dirty: Vec::new(),
+            dirty: VecDeque::new(),
+            marked: 0,
+            settled: 0,
+            undecided_left: false,
+            jobs: Jobs::default(),
+            inline: jobs::INLINE,
+            local_paths: 0,
             owed: Vec::new(),
+            owed_after: 0,
             notices: Vec::new(),
             changed_paths: None,
             follows_interfaces: false,
@@ -232,35 +258,24 @@ impl Rib {
 
     /// A session is established: the peer will be told the whole table and then End-of-RIB.
     pub fn peer_up(&mut self, now: Instant, name: &PeerName, session: SessionInfo) -> Changes {
-        let mut changes = Changes::default();
         let Some(id) = self.peers.id(name) else {
-            return changes;
+            return Changes::default();
         };
         // RFC 4724 §4.2: a new session before the end of the old one is the end of the old one.
         self.end_session(now, id, true);
+        self.end_judging(id);
         self.startup.up(now, id, &session);
         let families = session.families.clone();
         self.start_session(now, id, session);
         self.enter_group(id);
-        let routes = self.routes_of_member(id);
-        let paths = self.paths_of_member(id, None);
-        if !routes.is_empty() || !paths.is_empty() {
-            let peer = id;
-            let all = Outbound::Peer {
-                peer,
-                routes,
-                paths,
-            };
-            changes.out.push(all);
-        }
-        if self.startup.deferring() {
-            self.owed
-                .extend(families.into_iter().map(|family| (id, family)));
-        } else {
-            let marker = |family| Outbound::EndOfRib { peer: id, family };
-            changes.out.extend(families.into_iter().map(marker));
-        }
-        self.finish(now, changes)
+        self.queue(Kind::Dump {
+            peer: id,
+            family: None,
+            marked: false,
+        });
+        self.owed
+            .extend(families.into_iter().map(|family| (id, family)));
+        self.finish(now, Changes::default())
     }
 
     /// A session has ended. `graceful`: the peer's routes are kept as RFC 4724 §4.2 says.
@@ -294,6 +309,7 @@ impl Rib {
         let Some(id) = self.peers.id(name).filter(up) else {
             return;
         };
+        self.end_judging(id);
         self.startup.activity(now, id);
         for (n, prefix) in update.withdrawn.iter().enumerate() {
             if n.is_multiple_of(AHEAD) {
@@ -317,13 +333,13 @@ impl Rib {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.unfinished.remove(&family);
             }
-            self.sweep_stale(id, |seen, _| seen == family);
+            self.sweep_stale(id, Drops::family(family));
         }
     }
 
     /// Number of destinations that [`Rib::decide`] would look at.
     #[must_use]
-    pub const fn undecided(&self) -> usize {
+    pub fn undecided(&self) -> usize {
         self.dirty.len()
     }
 
@@ -350,7 +366,7 @@ impl Rib {
     pub fn set_next_hops(&mut self, now: Instant, next_hops: NextHops) -> Changes {
         if next_hops != *self.next_hops.get() {
             let old = std::mem::replace(&mut self.next_hops, next_hops::Tracked::new(next_hops));
-            self.next_hops_moved(&old);
+            self.next_hops_moved(old);
         }
         self.finish(now, Changes::default())
     }
@@ -389,20 +405,48 @@ impl Rib {
 
     /// Ends every call that changes something.
     fn finish(&mut self, now: Instant, mut changes: Changes) -> Changes {
+        self.begin_jobs(&mut changes);
+        // So long a list is left by the end of a deferral only.
+        let most = if self.dirty.len() > BACKLOG {
+            self.inline
+        } else {
+            usize::MAX
+        };
+        self.finish_with(now, changes, most)
+    }
+
+    /// The same, with so many decisions at most.
+    fn finish_with(&mut self, now: Instant, mut changes: Changes, most: usize) -> Changes {
         changes.out.append(&mut self.notices);
         let due = self.startup.expire(now);
-        if !self.startup.deferring() {
-            self.settle(&mut changes);
-        }
         if due {
-            let marker = |(peer, family)| Outbound::EndOfRib { peer, family };
-            changes
-                .out
-                .extend(std::mem::take(&mut self.owed).into_iter().map(marker));
+            self.owed_after = self.marked;
+        }
+        if !self.startup.deferring() {
+            self.settle(most, &mut changes);
+            self.undecided_left = !self.dirty.is_empty();
+            self.pay_owed(&mut changes);
         }
         changes
     }
+
+    /// End-of-RIB for those who have been told everything.
+    fn pay_owed(&mut self, changes: &mut Changes) {
+        if self.owed.is_empty() || self.settled < self.owed_after {
+            return;
+        }
+        for (peer, family) in std::mem::take(&mut self.owed) {
+            if self.is_dumped(peer) {
+                changes.out.push(Outbound::EndOfRib { peer, family });
+            } else {
+                self.owed.push((peer, family));
+            }
+        }
+    }
 }
+
+/// A list of undecided destinations that is longer is decided in slices.
+const BACKLOG: usize = 32 * 1024;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 
 use super::import::{self, Imported, Refusal};
-use super::table::{Dest, DestId, Path, Rank, Staleness};
+use super::table::{DestId, Path, Rank, Staleness};
 use super::{PeerId, Rib, forward};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;
@@ -15,7 +15,8 @@ impl Rib {
     pub(super) fn mark(&mut self, id: DestId) {
         let dest = self.table.get_mut(id);
         if !std::mem::replace(&mut dest.dirty, true) {
-            self.dirty.push(id);
+            self.dirty.push_back(id);
+            self.marked += 1;
         }
     }
 
@@ -55,7 +56,13 @@ impl Rib {
                 && path.stale != Staleness::LongLived
             {
                 // Nothing about it changes when the peer just repeats it (RFC 7313).
-                if std::mem::replace(&mut path.stale, Staleness::Fresh).is_kept() {
+                let was = std::mem::replace(&mut path.stale, Staleness::Fresh);
+                if was != Staleness::Fresh
+                    && let Some(state) = self.peers.get_mut(peer_id)
+                {
+                    state.note_staleness(prefix.family(), was, Staleness::Fresh);
+                }
+                if was.is_kept() {
                     self.note_path(dest, id);
                     self.touch(dest, id);
                 }
@@ -95,9 +102,13 @@ impl Rib {
             state.received_ipv6 +=
                 usize::from(old.is_none() && dest.prefix.family() == Family::Ipv6);
             state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
+            if let Some(old) = &old {
+                state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
+            }
         }
         if old.is_none() {
             self.peers.paths.take(peer);
+            self.local_paths += usize::from(peer == PeerId::LOCAL);
         }
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
         dest.push(Path::new(received, peer, outcome));
@@ -109,11 +120,25 @@ impl Rib {
 
     /// Removes the path of a peer.
     pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
+        let paths = self.table.get(id).paths();
+        if let Some(at) = paths.iter().position(|path| path.peer == peer) {
+            self.remove_at(id, at);
+        }
+    }
+
+    fn remove_at(&mut self, id: DestId, at: usize) {
+        let peer = self.table.get(id).paths()[at].peer;
         self.note_path(id, peer);
         let dest = self.table.get_mut(id);
-        let Some(old) = dest.remove(peer) else { return };
+        let Some(old) = dest.remove_at(at) else {
+            return;
+        };
         dest.touched |= old.rank != Rank::None;
+        if peer == PeerId::LOCAL {
+            self.local_paths -= 1;
+        }
         if let Some(state) = self.peers.get_mut(peer) {
+            state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
             state.received -= 1;
             state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
             state.accepted -= usize::from(old.accepted().is_some());
@@ -125,46 +150,30 @@ impl Rib {
 
     /// A path changed in place.
     pub(super) fn touch(&mut self, id: DestId, peer: PeerId) {
+        let paths = self.table.get(id).paths();
+        if let Some(at) = paths.iter().position(|path| path.peer == peer) {
+            self.touch_at(id, at);
+        }
+    }
+
+    /// The same by the path's place.
+    pub(super) fn touch_at(&mut self, id: DestId, at: usize) {
         let dest = self.table.get_mut(id);
-        let used = dest
-            .path_of(peer)
-            .is_some_and(|path| path.rank != Rank::None);
-        dest.touched |= used;
+        dest.touched |= dest.paths()[at].rank != Rank::None;
         self.mark(id);
     }
 
-    /// The paths of a peer that `which` selects: their destinations and their handles.
-    pub(super) fn find_paths(
-        &self,
-        peer: PeerId,
-        which: impl Fn(&Dest, &Path) -> bool,
-    ) -> Vec<(DestId, PeerId)> {
-        let mut found = Vec::new();
-        let mut left = self
-            .peers
-            .get(peer)
-            .map_or(usize::MAX, |peer| peer.received);
-        for (id, dest) in self.table.iter() {
-            if left == 0 {
-                break;
+    /// Removes the paths of a destination that `which` selects.
+    pub(super) fn drop_paths(&mut self, id: DestId, which: impl Fn(&Self, Family, &Path) -> bool) {
+        let family = self.table.get(id).prefix.family();
+        let mut at = 0;
+        while let Some(path) = self.table.get(id).paths().get(at) {
+            if which(self, family, path) {
+                // Another one takes its place.
+                self.remove_at(id, at);
+            } else {
+                at += 1;
             }
-            for path in dest.paths() {
-                if self.peers.owns(peer, path.peer) {
-                    left -= 1;
-                    if which(dest, path) {
-                        found.push((id, path.peer));
-                    }
-                }
-            }
-        }
-        found
-    }
-
-    /// Removes the paths of a peer that `which` selects.
-    pub(super) fn remove_paths(&mut self, peer: PeerId, which: impl Fn(&Dest, &Path) -> bool) {
-        let found = self.find_paths(peer, which);
-        for (id, handle) in found {
-            self.remove_path(id, handle);
         }
     }
 

@@ -10,8 +10,10 @@ use caracal_model::net::Family;
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
 use super::next_hops::Tracked;
+use super::restart::slot;
 use super::session::SessionInfo;
 use super::several::PathHandles;
+use super::table::Staleness;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, PeerKind, Term, Verdict};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
@@ -112,6 +114,12 @@ pub(super) struct PeerState {
     pub(super) over_limit: bool,
     /// The warning about its number of prefixes has been given, by family.
     pub(super) warned: [bool; 2],
+    /// Its stale paths by kind and family: kept over a restart, a last resort, awaited in a refresh.
+    stale: [[usize; 2]; 3],
+    /// Its paths are on their way out of the table.
+    pub(super) forgetting: bool,
+    /// It is no longer configured, and goes with its last path.
+    removed: bool,
 }
 
 impl PeerState {
@@ -140,6 +148,9 @@ impl PeerState {
             refreshing: [None; 2],
             over_limit: false,
             warned: [false; 2],
+            stale: [[0; 2]; 3],
+            forgetting: false,
+            removed: false,
         };
         peer.configure(config, speaker, filters);
         peer
@@ -176,7 +187,43 @@ impl PeerState {
         changed
     }
 
-    /// True when some of its routes are kept past the end of a session.
+    /// A path of it has another staleness.
+    pub(super) fn note_staleness(&mut self, family: Family, was: Staleness, is: Staleness) {
+        let place = |staleness| match staleness {
+            Staleness::Fresh => None,
+            Staleness::Restart => Some(0),
+            Staleness::LongLived => Some(1),
+            Staleness::Refresh => Some(2),
+        };
+        if let Some(kind) = place(was) {
+            self.stale[kind][slot(family)] -= 1;
+        }
+        if let Some(kind) = place(is) {
+            self.stale[kind][slot(family)] += 1;
+        }
+    }
+
+    /// True when some of its paths are kept past the end of a session.
+    pub(super) fn keeps_stale(&self) -> bool {
+        self.stale[..2].iter().flatten().any(|count| *count > 0)
+    }
+
+    /// Number of paths of a family that are kept over a restart.
+    pub(super) const fn kept_for_restart(&self, family: Family) -> usize {
+        self.stale[0][slot(family)]
+    }
+
+    /// Number of paths of a family that are a last resort.
+    pub(super) const fn kept_long(&self, family: Family) -> usize {
+        self.stale[1][slot(family)]
+    }
+
+    /// Number of paths of a family that await a refresh.
+    pub(super) const fn refreshed(&self, family: Family) -> usize {
+        self.stale[2][slot(family)]
+    }
+
+    /// True while some of its routes may be kept past the end of a session: there is a timer for them.
     pub(super) fn has_stale(&self) -> bool {
         self.stale_until.is_some() || self.long_lived_until.iter().any(Option::is_some)
     }
@@ -315,6 +362,11 @@ impl Peers {
             .filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
+    /// Number of paths in the table that came from peers.
+    pub(super) fn received(&self) -> usize {
+        self.slots.iter().flatten().map(|peer| peer.received).sum()
+    }
+
     pub(super) fn ids(&self) -> Vec<PeerId> {
         self.names.values().copied().collect()
     }
@@ -352,9 +404,28 @@ impl Peers {
         }
     }
 
+    /// Removes a peer. Its handle is free when its last path has gone.
     pub(super) fn remove(&mut self, id: PeerId) {
-        if let Some(peer) = self.slots.get_mut(id.index()).and_then(Option::take) {
-            self.names.remove(&peer.name);
+        let Some(peer) = self.slots.get_mut(id.index()).and_then(Option::as_mut) else {
+            return;
+        };
+        self.names.remove(&peer.name);
+        peer.removed = true;
+        if !peer.forgetting {
+            self.slots[id.index()] = None;
+        }
+    }
+
+    /// The last path of a peer has gone.
+    pub(super) fn forgotten(&mut self, id: PeerId) {
+        let Some(slot) = self.slots.get_mut(id.index()) else {
+            return;
+        };
+        if let Some(peer) = slot {
+            peer.forgetting = false;
+            if peer.removed {
+                *slot = None;
+            }
         }
     }
 }

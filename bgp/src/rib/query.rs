@@ -103,10 +103,10 @@ impl Rib {
             .membership(id)
             .map_or(0, |(group, member)| group.count(member));
         Some(PeerCounts {
-            received: state.received,
-            accepted: state.accepted,
+            received: if state.forgetting { 0 } else { state.received },
+            accepted: if state.forgetting { 0 } else { state.accepted },
             advertised,
-            stale: state.has_stale(),
+            stale: state.keeps_stale(),
         })
     }
 
@@ -115,7 +115,7 @@ impl Rib {
     pub fn counts(&self) -> RibCounts {
         RibCounts {
             prefixes: self.table.len(),
-            paths: self.table.iter().map(|(_, dest)| dest.paths().len()).sum(),
+            paths: self.local_paths + self.peers.received(),
             attribute_sets: self.interner.len(),
             update_groups: self.groups.iter().flatten().count(),
         }

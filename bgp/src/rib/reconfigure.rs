@@ -2,24 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
-use caracal_model::net::Prefix;
 use foldhash::HashMap;
 
 use super::import::Imported;
+use super::jobs::Kind;
 use super::next_hops::Tracked;
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::{DestId, Staleness};
-use super::{Changes, Outbound, PeerId, Rib, ToldPath};
-use crate::attrs::PathAttrs;
+use super::{Changes, PeerId, Rib};
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
 
 /// What is another for a next hop.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     cost: bool,
     interface: bool,
@@ -34,8 +32,19 @@ impl Moved {
     }
 }
 
-/// A prefix and what a peer is told of it; `None` withdraws.
-type Told = (Prefix, Option<Arc<PathAttrs>>);
+/// A change of the ways to next hops on its way through the table: what was before, and what is known of the difference.
+#[derive(Debug, Default)]
+pub(super) struct NextHopChange {
+    old: Tracked,
+    known: HashMap<IpAddr, Moved>,
+}
+
+impl NextHopChange {
+    /// The present is another one again.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+}
 
 impl Rib {
     /// Gives a peer another name; nothing else changes. The new name is not taken.
@@ -50,7 +59,6 @@ impl Rib {
     /// ([`config::PeerChange::reset`]) the session counts as ended.
     pub fn reconfigure(&mut self, now: Instant, new: &SpeakerConfig) -> Changes {
         let change = config::diff(&self.config, new);
-        let mut changes = Changes::default();
         for name in &change.removed {
             if let Some(id) = self.peers.id(name) {
                 self.end_session(now, id, false);
@@ -71,10 +79,10 @@ impl Rib {
         let reflection = clusters != self.clusters;
         self.clusters = clusters;
         let import_again = self.configure_peers(now, &change, reflection);
-        self.import_again(&import_again);
+        self.import_again(import_again);
         if reflection || roles {
             // The peer may be the source of routes whose export to others depends on whether it is a client.
-            self.touch_all();
+            self.queue(Kind::TouchAll);
         }
         for (name, config) in new
             .peers
@@ -86,16 +94,7 @@ impl Rib {
             self.startup.expect(now, id, restart_time);
         }
         for id in self.peers.ids() {
-            let (routes, paths) = self.regroup(id);
-            if !routes.is_empty() || !paths.is_empty() {
-                let peer = id;
-                let difference = Outbound::Peer {
-                    peer,
-                    routes,
-                    paths,
-                };
-                changes.out.push(difference);
-            }
+            self.regroup(id);
         }
         for prefix in &change.withdrawn {
             self.remove_local(*prefix);
@@ -103,7 +102,7 @@ impl Rib {
         for prefix in &change.originated {
             self.put_local(*prefix, &new.originate[prefix]);
         }
-        self.finish(now, changes)
+        self.finish(now, Changes::default())
     }
 
     /// Gives the peers that stay their new rules. The result: whose routes must pass import policy again.
@@ -137,71 +136,75 @@ impl Rib {
 
     /// Decides again what leads over a next hop whose way is another one than `old` says. Where policy asks for the
     /// interface, it runs again.
-    pub(super) fn next_hops_moved(&mut self, old: &Tracked) {
-        let mut groups = self.groups.iter().flatten();
-        let exports_ask =
-            self.follows_interfaces || groups.any(|group| group.key.asks_for_interface);
-        let mut known: HashMap<IpAddr, Moved> = HashMap::default();
-        for id in self.table.ids() {
-            let next_hops = self.table.get(id).paths().iter().filter_map(|path| {
-                let attrs = path.accepted().filter(|_| path.peer != PeerId::LOCAL)?;
-                attrs.next_hop
-            });
-            let new = &self.next_hops;
-            let moved = |next_hop: IpAddr| {
-                *known.entry(next_hop).or_insert_with(|| Moved {
-                    cost: old.cost(&next_hop) != new.cost(&next_hop),
-                    interface: exports_ask && old.interface(&next_hop) != new.interface(&next_hop),
-                })
-            };
-            let moved = next_hops.map(moved).fold(Moved::default(), Moved::or);
-            if moved.interface {
-                // No other path may win, and still export policy has to look again.
-                self.table.get_mut(id).touched = true;
-            }
-            if moved.cost || moved.interface {
-                self.mark(id);
-            }
-        }
+    pub(super) fn next_hops_moved(&mut self, old: Tracked) {
+        self.forget_next_hop_changes();
+        self.queue(Kind::NextHops(Box::new(NextHopChange {
+            old,
+            known: HashMap::default(),
+        })));
         let asks = |id: &PeerId| {
             let peer = self.peers.get(*id);
             peer.is_some_and(|peer| peer.import_asks_for_interface())
         };
         let again: BTreeSet<PeerId> = self.peers.ids().into_iter().filter(asks).collect();
-        self.import_again(&again);
+        self.import_again(again);
+    }
+
+    /// A destination follows the next hops of its paths.
+    pub(super) fn follow_next_hops(&mut self, id: DestId, change: &mut NextHopChange) {
+        let mut groups = self.groups.iter().flatten();
+        let exports_ask =
+            self.follows_interfaces || groups.any(|group| group.key.asks_for_interface);
+        let next_hops = self.table.get(id).paths().iter().filter_map(|path| {
+            let attrs = path.accepted().filter(|_| path.peer != PeerId::LOCAL)?;
+            attrs.next_hop
+        });
+        let NextHopChange { old, known } = change;
+        let new = &self.next_hops;
+        let moved = |next_hop: IpAddr| {
+            *known.entry(next_hop).or_insert_with(|| Moved {
+                cost: old.cost(&next_hop) != new.cost(&next_hop),
+                interface: exports_ask && old.interface(&next_hop) != new.interface(&next_hop),
+            })
+        };
+        let moved = next_hops.map(moved).fold(Moved::default(), Moved::or);
+        if moved.interface {
+            // No other path may win, and still export policy has to look again.
+            self.table.get_mut(id).touched = true;
+        }
+        if moved.cost || moved.interface {
+            self.mark(id);
+        }
     }
 
     /// Runs import policy again over the stored routes of these peers.
-    fn import_again(&mut self, peers: &BTreeSet<PeerId>) {
-        if peers.is_empty() {
-            return;
+    fn import_again(&mut self, peers: BTreeSet<PeerId>) {
+        if !peers.is_empty() {
+            self.queue(Kind::Import(peers));
         }
-        for id in self.table.ids() {
+    }
+
+    /// The same for one destination.
+    pub(super) fn import_dest_again(&mut self, id: DestId, peers: &BTreeSet<PeerId>) {
+        for at in 0..self.table.get(id).paths().len() {
             let dest = self.table.get(id);
-            let prefix = dest.prefix;
-            let affected: Vec<_> = dest
-                .paths()
-                .iter()
-                .filter(|path| peers.contains(&self.peers.paths.owner(path.peer)))
-                .map(|path| (path.peer, path.received.clone()))
-                .collect();
-            for (from, received) in affected {
-                let Some(peer) = self.peers.get(from) else {
-                    continue;
-                };
-                let rules =
-                    peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
-                let outcome = rules.import(prefix, &received, &mut self.interner);
-                self.replace_outcome(id, from, outcome);
+            let path = &dest.paths()[at];
+            if !peers.contains(&self.peers.paths.owner(path.peer)) {
+                continue;
             }
+            let Some(peer) = self.peers.get(path.peer) else {
+                continue;
+            };
+            let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+            let outcome = rules.import(dest.prefix, &path.received, &mut self.interner);
+            self.replace_outcome(id, at, outcome);
         }
     }
 
     /// Stores the outcome of a second import, keeping the path's staleness.
-    fn replace_outcome(&mut self, id: DestId, from: PeerId, outcome: Imported) {
-        let Some(path) = self.table.get_mut(id).path_of(from) else {
-            return;
-        };
+    fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported) {
+        let path = &mut self.table.get_mut(id).paths_mut()[at];
+        let from = path.peer;
         let before = (path.accepted().cloned(), path.refusal());
         path.set_outcome(outcome);
         if path.stale == Staleness::LongLived
@@ -217,42 +220,35 @@ impl Rib {
         }
         if !same {
             self.note_path(id, from);
-            self.touch(id, from);
+            self.touch_at(id, at);
         }
     }
 
-    /// Every destination is decided and exported again.
-    fn touch_all(&mut self) {
-        for id in self.table.ids() {
-            self.table.get_mut(id).touched = true;
-            self.mark(id);
+    /// Has an established peer go over to the update group of its rules. It is told the difference between the old view
+    /// and the new one when that group has seen the whole table.
+    pub(super) fn regroup(&mut self, id: PeerId) {
+        // One that is on its way asks again when it has arrived.
+        if self.is_moving(id) {
+            return;
         }
-    }
-
-    /// Moves an established peer to the update group of its new rules. The result: what it must be told to
-    /// get from the old view to the new one.
-    fn regroup(&mut self, id: PeerId) -> (Vec<Told>, Vec<ToldPath>) {
-        let Some((old, member)) = self.membership(id) else {
-            return Default::default();
+        self.cancel_move(id);
+        let Some((old, _)) = self.membership(id) else {
+            return;
         };
         let key = self.peers.get(id).and_then(PeerState::group_key);
         if key.as_ref() == Some(&old.key) {
-            return Default::default();
+            return;
         }
-        let member = *member;
-        let Some(next) = self.group_for(id) else {
-            return Default::default();
+        let Some(to) = self.group_for(id) else {
+            return;
         };
-        let Some((old, _)) = self.membership(id) else {
-            return Default::default();
-        };
-        let Some(new) = self.groups[next].as_ref() else {
-            return Default::default();
-        };
-        let routes = old.difference(&member, new, &member, |index| self.table.prefix_at(index));
-        let paths = old.path_difference(&member, new, &member, |index| self.table.prefix_at(index));
-        self.leave_group(id);
-        self.enter_group(id);
-        (routes, paths)
+        if let Some(group) = self.groups[to].as_mut() {
+            group.pins += 1;
+        }
+        self.queue(Kind::Move {
+            peer: id,
+            from: None,
+            to,
+        });
     }
 }

@@ -4,59 +4,60 @@ use std::time::Instant;
 
 use caracal_model::net::Family;
 
+use super::jobs::Kind;
 use super::restart::{STALE_LIMIT, slot};
-use super::table::Staleness;
-use super::{Changes, Outbound, PeerId, Rib};
+use super::table::{DestId, Staleness};
+use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;
 
 impl Rib {
     /// A peer asks for everything of a family again (RFC 2918).
-    pub fn route_refresh(&mut self, name: &PeerName, family: Family) -> Changes {
-        let mut changes = Changes::default();
-        let Some(peer) = self.peers.id(name) else {
-            return changes;
-        };
-        let mut routes = self.routes_of_member(peer);
-        routes.retain(|(prefix, _)| prefix.family() == family);
-        let paths = self.paths_of_member(peer, Some(family));
-        let marked = self
-            .session(name)
-            .is_some_and(|session| session.options.enhanced_refresh);
-        // While selection is deferred nothing is known: a marked refresh would say that nothing is there.
-        if marked && !self.is_deferring() {
-            let refresh = Outbound::Refresh {
+    pub fn route_refresh(&mut self, now: Instant, name: &PeerName, family: Family) -> Changes {
+        if let Some(peer) = self.peers.id(name)
+            && self.membership(peer).is_some()
+            // What is not told yet is told anyway, before End-of-RIB.
+            && !self.restart_dump(peer, family)
+        {
+            let session = self.session(name);
+            let marked = session.is_some_and(|session| session.options.enhanced_refresh);
+            self.queue(Kind::Dump {
                 peer,
-                family,
-                routes,
-                paths,
-            };
-            changes.out.push(refresh);
-        } else if !routes.is_empty() || !paths.is_empty() {
-            let all = Outbound::Peer {
-                peer,
-                routes,
-                paths,
-            };
-            changes.out.push(all);
+                family: Some(family),
+                // While selection is deferred nothing is known: a marked refresh would say that nothing is there.
+                marked: marked && !self.is_deferring(),
+            });
         }
-        changes
+        self.finish(now, Changes::default())
     }
 
-    /// The peer is about to send everything of a family again (RFC 7313 §4, BoRR).
-    pub fn refresh_begin(&mut self, now: Instant, name: &PeerName, family: Family) {
-        let Some(id) = self.peers.id(name) else {
+    /// The peer is about to send everything of a family again (RFC 7313 §4, BoRR). Its messages wait while it is busy.
+    pub fn refresh_begin(&mut self, now: Instant, name: &PeerName, family: Family) -> Changes {
+        if let Some(id) = self.peers.id(name) {
+            self.end_judging(id);
+            if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.up) {
+                peer.refreshing[slot(family)] = Some(now + STALE_LIMIT);
+                self.queue(Kind::MarkRefresh(id, family));
+            }
+        }
+        self.finish(now, Changes::default())
+    }
+
+    /// The paths of a peer to a destination await to be announced again.
+    pub(super) fn mark_refresh(&mut self, id: DestId, peer: PeerId, family: Family) {
+        let dest = self.table.get_mut(id);
+        if dest.prefix.family() != family {
             return;
-        };
-        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.up) else {
-            return;
-        };
-        peer.refreshing[slot(family)] = Some(now + STALE_LIMIT);
-        let fresh = self.find_paths(id, |dest, path| {
-            path.stale == Staleness::Fresh && dest.prefix.family() == family
-        });
-        for (dest, handle) in fresh {
-            if let Some(path) = self.table.get_mut(dest).path_of(handle) {
+        }
+        let mut marked = 0;
+        for path in dest.paths_mut() {
+            if path.stale == Staleness::Fresh && self.peers.owns(peer, path.peer) {
                 path.stale = Staleness::Refresh;
+                marked += 1;
+            }
+        }
+        if let Some(state) = self.peers.get_mut(peer) {
+            for _ in 0..marked {
+                state.note_staleness(family, Staleness::Fresh, Staleness::Refresh);
             }
         }
     }
@@ -76,9 +77,7 @@ impl Rib {
             .and_then(|peer| peer.refreshing[slot(family)].take());
         // RFC 7313 §4: an EoRR without BoRR means nothing.
         if refreshing.is_some() {
-            self.remove_paths(id, |dest, path| {
-                path.stale == Staleness::Refresh && dest.prefix.family() == family
-            });
+            self.queue(Kind::EndRefresh(id, family));
         }
     }
 

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use caracal_model::net::Family;
 
 use super::intern::Interner;
+use super::jobs::{Drops, Kind};
+use super::peers::PeerState;
 use super::session::LongLivedRestart;
 use super::table::{DestId, Staleness};
 use super::{PeerId, Rib, SessionInfo};
@@ -26,13 +28,21 @@ pub(super) fn long_lived(
     attrs: &Arc<PathAttrs>,
     interner: &mut Interner,
 ) -> Option<Arc<PathAttrs>> {
-    if attrs.has_community(AnyCommunity::Standard(Community::NO_LLGR)) {
+    if is_never_kept(attrs) {
         return None;
     }
     let mut marked = (**attrs).clone();
     marked.add_community(AnyCommunity::Standard(Community::LLGR_STALE));
     Some(interner.intern(marked))
 }
+
+/// RFC 9494 §4.2: the route must not be kept beyond the restart time.
+fn is_never_kept(attrs: &PathAttrs) -> bool {
+    attrs.has_community(AnyCommunity::Standard(Community::NO_LLGR))
+}
+
+/// Both families, each at its [`slot`].
+pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// The families that a peer preserved over its restart, by its Forwarding State bits.
 struct Preserved {
@@ -84,14 +94,19 @@ impl Rib {
         }
         // RFC 4724 §4.2: without the Forwarding State bit for the family, its stale routes go at once. The same holds
         // for the bit of RFC 9494 §4.2.
-        self.sweep_stale(id, |family, staleness| match staleness {
-            Staleness::LongLived => !preserved.long_lived.contains(&family),
-            _ => !preserved.restart.contains(&family),
-        });
+        self.sweep_stale(
+            id,
+            Drops {
+                restart: FAMILIES.map(|family| !preserved.restart.contains(&family)),
+                long_lived: FAMILIES.map(|family| !preserved.long_lived.contains(&family)),
+            },
+        );
     }
 
     /// Ends the session of a peer, if it has one.
     pub(super) fn end_session(&mut self, now: Instant, id: PeerId, graceful: bool) {
+        self.end_judging(id);
+        self.prune_timers(id);
         self.owed.retain(|(peer, _)| *peer != id);
         self.leave_group(id);
         let Some(peer) = self.peers.get_mut(id) else {
@@ -117,104 +132,114 @@ impl Rib {
         // kept long has its own time.
         let in_time = peer.restart_ends.filter(|end| *end > now);
         let until = in_time.unwrap_or(now + restart.time);
-        self.sweep_stale(id, |family, staleness| match staleness {
-            Staleness::LongLived => !long_lived.contains(&family),
-            _ => in_time.is_none(),
-        });
         let kept = |family: Family| {
             restart.families.iter().any(|(kept, _)| *kept == family) || long_lived.contains(&family)
         };
-        self.remove_paths(id, |dest, _| !kept(dest.prefix.family()));
-        for (dest, handle) in self.find_paths(id, |_, path| path.stale != Staleness::LongLived) {
-            if let Some(path) = self.table.get_mut(dest).path_of(handle) {
-                path.stale = Staleness::Restart;
-                self.touch(dest, handle);
-            }
-        }
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.stale_until = Some(until);
-            peer.restart_ends = Some(until);
-        }
+        let drops = Drops {
+            restart: [in_time.is_none(); 2],
+            long_lived: FAMILIES.map(|family| !long_lived.contains(&family)),
+        };
+        peer.stale_until = Some(until);
+        peer.restart_ends = Some(until);
+        self.queue(Kind::Retain {
+            peer: id,
+            drops,
+            kept: FAMILIES.map(kept),
+        });
         self.expire_stale(now);
+    }
+
+    /// The paths of a peer to a destination become stale, or go.
+    pub(super) fn retain_paths(&mut self, id: DestId, peer: PeerId, drops: Drops, kept: [bool; 2]) {
+        self.drop_paths(id, |rib, family, path| {
+            rib.peers.owns(peer, path.peer)
+                && (!kept[slot(family)] || drops.includes(family, path.stale))
+        });
+        self.restale(id, peer, Staleness::Restart);
+    }
+
+    /// Gives the paths of a peer to a destination another staleness, but for those that are a last resort already.
+    fn restale(&mut self, id: DestId, peer: PeerId, stale: Staleness) {
+        for at in 0..self.table.get(id).paths().len() {
+            let dest = self.table.get_mut(id);
+            let family = dest.prefix.family();
+            let path = &mut dest.paths_mut()[at];
+            if path.stale == Staleness::LongLived || !self.peers.owns(peer, path.peer) {
+                continue;
+            }
+            let was = std::mem::replace(&mut path.stale, stale);
+            if let Some(state) = self.peers.get_mut(peer) {
+                state.note_staleness(family, was, stale);
+            }
+            self.touch_at(id, at);
+        }
     }
 
     /// Drops all routes of a peer and its session.
     pub(super) fn forget_routes(&mut self, id: PeerId) {
-        self.remove_paths(id, |_, _| true);
         if let Some(peer) = self.peers.get_mut(id) {
             peer.session = None;
             peer.stale_until = None;
             peer.restart_ends = None;
             peer.long_lived_until = [None; 2];
+            if peer.received > 0 {
+                peer.forgetting = true;
+                self.supersede(id);
+                self.queue(Kind::Forget(BTreeSet::from([id])));
+            }
         }
     }
 
-    /// Drops the stale routes of a peer that `which` selects.
-    pub(super) fn sweep_stale(&mut self, id: PeerId, which: impl Fn(Family, Staleness) -> bool) {
-        if self.peers.get(id).is_none_or(|peer| !peer.has_stale()) {
-            return;
+    /// Drops stale routes of a peer.
+    pub(super) fn sweep_stale(&mut self, id: PeerId, drops: Drops) {
+        if self.peers.get(id).is_some_and(PeerState::has_stale) {
+            self.queue(Kind::Sweep { peer: id, drops });
         }
-        self.remove_paths(id, |dest, path| {
-            path.stale.is_kept() && which(dest.prefix.family(), path.stale)
-        });
-        let mut restart = false;
-        let mut long_lived = [false; 2];
-        for (_, dest) in self.table.iter() {
-            let of_peer = dest
-                .paths()
-                .iter()
-                .filter(|path| self.peers.owns(id, path.peer));
-            for path in of_peer {
-                match path.stale {
-                    Staleness::Restart => restart = true,
-                    Staleness::LongLived => long_lived[slot(dest.prefix.family())] = true,
-                    Staleness::Fresh | Staleness::Refresh => {}
-                }
-            }
-        }
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.stale_until = peer.stale_until.filter(|_| restart);
-            peer.restart_ends = peer.restart_ends.filter(|_| restart);
-            for (until, left) in peer.long_lived_until.iter_mut().zip(long_lived) {
-                *until = until.filter(|_| left);
-            }
+    }
+
+    /// Without a session, whatever is left of a peer is stale.
+    pub(super) fn forget_if_nothing_is_kept(&mut self, id: PeerId) {
+        let judged = self.is_judged(id);
+        let peer = self.peers.get(id).filter(|_| !judged);
+        if peer.is_some_and(|peer| !peer.up && peer.session.is_some() && !peer.has_stale()) {
+            self.forget_routes(id);
         }
     }
 
     /// Drops what has been stale for too long, or keeps it as a last resort.
     pub(super) fn expire_stale(&mut self, now: Instant) {
         for id in self.peers.ids() {
-            let Some(peer) = self.peers.get(id) else {
+            let Some(peer) = self.peers.get_mut(id) else {
                 continue;
             };
-            let (up, until) = (peer.up, peer.long_lived_until);
-            if peer.stale_until.is_some_and(|until| until <= now) {
-                if up {
-                    self.sweep_stale(id, |_, staleness| staleness == Staleness::Restart);
-                } else {
-                    self.keep_long(now, id);
+            let due = |until: &mut Option<Instant>| {
+                let due = until.is_some_and(|until| until <= now);
+                if due {
+                    *until = None;
                 }
+                due
+            };
+            let mut drops = Drops::default();
+            for (until, drop) in peer.long_lived_until.iter_mut().zip(&mut drops.long_lived) {
+                *drop = due(until);
             }
-            for family in [Family::Ipv4, Family::Ipv6] {
-                if until[slot(family)].is_some_and(|until| until <= now) {
-                    self.sweep_stale(id, |seen, staleness| {
-                        seen == family && staleness == Staleness::LongLived
-                    });
-                }
+            let up = peer.up;
+            let restart = due(&mut peer.stale_until);
+            if restart && up {
+                peer.restart_ends = None;
+                drops.restart = [true; 2];
+            } else if restart {
+                self.keep_long(now, id);
             }
-            // Without a session, whatever is left of the peer is stale.
-            if self
-                .peers
-                .get(id)
-                .is_some_and(|peer| !peer.up && peer.session.is_some() && !peer.has_stale())
-            {
-                self.forget_routes(id);
+            if drops != Drops::default() {
+                self.queue(Kind::Sweep { peer: id, drops });
             }
         }
     }
 
     /// RFC 9494 §4.2: the restart time is over. What the peer wants to be kept longer is, as a last resort.
     fn keep_long(&mut self, now: Instant, id: PeerId) {
+        self.prune_timers(id);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -232,28 +257,35 @@ impl Rib {
             peer.long_lived_until[slot(entry.family)].get_or_insert(now + entry.time);
         }
         let kept = |family: Family| entries.iter().any(|entry| entry.family == family);
-        self.remove_paths(id, |dest, _| !kept(dest.prefix.family()));
-        for (dest, handle) in self.find_paths(id, |_, path| path.stale != Staleness::LongLived) {
-            self.keep_path_long(dest, handle);
-        }
-        // Drops the timers of families of which nothing is left.
-        self.sweep_stale(id, |_, _| false);
+        self.queue(Kind::KeepLong {
+            peer: id,
+            kept: FAMILIES.map(kept),
+        });
     }
 
-    fn keep_path_long(&mut self, dest: DestId, id: PeerId) {
-        let Some(path) = self.table.get_mut(dest).path_of(id) else {
-            return;
-        };
-        path.stale = Staleness::LongLived;
-        let Some(accepted) = path.accepted().cloned() else {
-            return;
-        };
-        match long_lived(&accepted, &mut self.interner) {
-            Some(marked) => {
-                path.replace_accepted(Some(marked));
-                self.touch(dest, id);
+    /// The paths of a peer to a destination become a last resort, or go.
+    pub(super) fn keep_paths_long(&mut self, id: DestId, peer: PeerId, kept: [bool; 2]) {
+        self.drop_paths(id, |rib, family, path| {
+            rib.peers.owns(peer, path.peer)
+                && (!kept[slot(family)]
+                    || (path.stale != Staleness::LongLived
+                        && path.accepted().is_some_and(|attrs| is_never_kept(attrs))))
+        });
+        for at in 0..self.table.get(id).paths().len() {
+            let dest = self.table.get_mut(id);
+            let family = dest.prefix.family();
+            let path = &mut dest.paths_mut()[at];
+            if path.stale == Staleness::LongLived || !self.peers.owns(peer, path.peer) {
+                continue;
             }
-            None => self.remove_path(dest, id),
+            let was = std::mem::replace(&mut path.stale, Staleness::LongLived);
+            if let Some(accepted) = path.accepted().cloned() {
+                path.replace_accepted(long_lived(&accepted, &mut self.interner));
+            }
+            if let Some(state) = self.peers.get_mut(peer) {
+                state.note_staleness(family, was, Staleness::LongLived);
+            }
+            self.touch_at(id, at);
         }
     }
 }

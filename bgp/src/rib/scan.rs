@@ -224,10 +224,16 @@ impl Rib {
         for place in &decision.multipath {
             multipath[*place] = true;
         }
+        // Paths of a peer that is gone are no routes any more.
+        let gone = |path: &Path| {
+            let peer = self.peers.get(path.peer);
+            peer.is_some_and(|peer| peer.forgetting)
+        };
         let mut routes: Vec<RouteRecord> = dest
             .paths()
             .iter()
             .zip(places)
+            .filter(|(path, _)| !gone(path))
             .map(|(path, place)| {
                 let equal = place.is_some_and(|place| multipath[place]);
                 let status = self.path_status(dest, path, place, equal, &decision);

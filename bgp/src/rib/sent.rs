@@ -115,18 +115,23 @@ pub(super) struct SentRoutes {
 }
 
 impl SentRoutes {
-    /// Destinations from this one on have never been told anything.
-    pub(super) const fn len(&self) -> usize {
-        self.routes.len()
-    }
-
     /// What has been told of a destination.
     pub(super) fn get(&self, dest: usize) -> Option<&Sent> {
         let handle = self.routes.get(dest).copied().flatten()?;
         self.pairs[handle.index()].as_ref()
     }
 
+    /// Number of destinations that a member is told about.
+    pub(super) fn count(&self, member: &Member) -> usize {
+        let visible = |(sent, uses): (&Option<Sent>, &u32)| match sent {
+            Some(sent) if sent.visible_to(member).is_ok() => *uses as usize,
+            _ => 0,
+        };
+        self.pairs.iter().zip(&self.uses).map(visible).sum()
+    }
+
     /// What has been told, of each destination.
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Sent>> {
         (0..self.routes.len()).map(|dest| self.get(dest))
     }

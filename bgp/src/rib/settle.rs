@@ -1,29 +1,33 @@
 //! From changed destinations to what update groups and their members are told.
 
-use std::sync::Arc;
-
 use caracal_model::net::Prefix;
 
 use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
+use super::jobs::Kind;
 use super::next_hops::Tracked;
 use super::peers::Peers;
 use super::several::{PathRoute, PathUpdate};
 use super::table::{Dest, DestId, Path};
 use super::{Changes, Outbound, PeerId, Rib};
-use crate::attrs::PathAttrs;
 
 /// For so many destinations what is to be read next is read together.
 pub(super) const AHEAD: usize = 64;
 
 impl Rib {
-    /// Decides every destination on the list and exports what changed.
-    pub(super) fn settle(&mut self, changes: &mut Changes) {
-        let dirty = std::mem::take(&mut self.dirty);
+    /// Decides the first `most` destinations on the list and exports what changed.
+    pub(super) fn settle(&mut self, most: usize, changes: &mut Changes) {
+        let dirty: Vec<DestId> = if self.dirty.len() <= most {
+            std::mem::take(&mut self.dirty).into()
+        } else {
+            self.dirty.drain(..most).collect()
+        };
         if dirty.is_empty() {
             return;
         }
+        self.settled += dirty.len() as u64;
+        self.move_first(&dirty, changes);
         changes.prefixes.reserve(dirty.len());
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
         updates.resize_with(self.groups.len(), Default::default);
@@ -76,6 +80,24 @@ impl Rib {
         }
     }
 
+    /// A peer that goes over to another group has been told by the old one what is said of these destinations until now:
+    /// it has to hear the difference before they change.
+    fn move_first(&mut self, dirty: &[DestId], changes: &mut Changes) {
+        for (peer, from, done) in self.moves() {
+            let (mut routes, mut paths) = (Vec::new(), Vec::new());
+            for id in dirty.iter().filter(|id| id.index() >= done) {
+                self.move_dest(*id, peer, from, &mut routes, &mut paths);
+            }
+            if !routes.is_empty() || !paths.is_empty() {
+                changes.out.push(Outbound::Peer {
+                    peer,
+                    routes,
+                    paths,
+                });
+            }
+        }
+    }
+
     /// Has what the groups remember of these destinations on its way to the caches: what is withdrawn comes in another order
     /// than it was announced in, and each look by itself would wait for memory.
     fn warm_out(&self, ids: &[DestId]) {
@@ -107,38 +129,36 @@ impl Rib {
         if let Some(index) = self.groups.iter().position(same) {
             return Some(index);
         }
-        let mut group = Group::new(key);
-        let mut cache = ExportCache::default();
-        for (id, dest) in self.table.iter() {
-            let route = export_route(dest, &self.peers, &self.next_hops);
-            group.update(id, dest.prefix, route, &mut cache, &mut self.interner);
-        }
-        if group.key.add_path.is_some() {
-            let mut interner = std::mem::take(&mut self.interner);
-            for (id, dest) in self.table.iter() {
-                let paths = self.in_order(dest);
-                group.update_paths(id, dest.prefix, &paths, &mut interner, &mut Vec::new());
-            }
-            self.interner = interner;
-        }
+        let group = Group::new(key);
         let free = self.groups.iter().position(Option::is_none);
         let index = free.unwrap_or(self.groups.len());
         if free.is_none() {
             self.groups.push(None);
         }
         self.groups[index] = Some(group);
+        let cache = Box::default();
+        self.queue(Kind::Fill {
+            group: index,
+            cache,
+        });
         Some(index)
     }
 
     /// Makes an established peer a member of its group.
     pub(super) fn enter_group(&mut self, peer: PeerId) {
-        let index = self.group_for(peer);
-        if let Some(group) = index.and_then(|index| self.groups[index].as_mut())
+        if let Some(index) = self.group_for(peer) {
+            self.join(peer, index);
+        }
+    }
+
+    /// Makes an established peer a member of a group.
+    pub(super) fn join(&mut self, peer: PeerId, index: usize) {
+        if let Some(group) = self.groups[index].as_mut()
             && let Some(state) = self.peers.get_mut(peer)
             && let Some(session) = &state.session
         {
             group.join(peer, session.remote_address);
-            state.group = index;
+            state.group = Some(index);
         }
     }
 
@@ -147,13 +167,12 @@ impl Rib {
             .peers
             .get_mut(peer)
             .and_then(|state| state.group.take());
-        if let Some(slot) = index.and_then(|index| self.groups.get_mut(index))
-            && let Some(group) = slot
-        {
+        if let Some(Some(group)) = index.and_then(|index| self.groups.get_mut(index)) {
             group.leave(peer);
-            if group.members.is_empty() {
-                *slot = None;
-            }
+        }
+        self.cancel_exports(peer);
+        if let Some(index) = index {
+            self.drop_unused(index);
         }
     }
 
@@ -161,19 +180,6 @@ impl Rib {
     pub(super) fn membership(&self, peer: PeerId) -> Option<(&Group, &Member)> {
         let group = self.groups.get(self.peers.get(peer)?.group?)?.as_ref()?;
         Some((group, group.member(peer)?))
-    }
-
-    /// Everything a peer is told.
-    pub(super) fn routes_of_member(&self, peer: PeerId) -> Vec<(Prefix, Option<Arc<PathAttrs>>)> {
-        let Some((group, member)) = self.membership(peer) else {
-            return Vec::new();
-        };
-        let told = |(id, dest): (DestId, &Dest)| {
-            group
-                .sent(id, member)
-                .map(|attrs| (dest.prefix, Some(attrs.clone())))
-        };
-        self.table.iter().filter_map(told).collect()
     }
 }
 

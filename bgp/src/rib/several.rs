@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::Prefix;
 use foldhash::HashMap;
 
 use super::adj_out::{ExportCache, ExportRoute, Group, Member};
@@ -241,31 +241,26 @@ impl Group {
             .find_map(|(_, sent)| sent.visible_to(member).ok())
     }
 
-    /// The difference between what a peer was told of paths as a member of `self` and what it is told as a member of
-    /// `other`.
+    /// What a peer is to be told of the paths to a destination that was a member of `self` and is now one of `other`.
     pub(super) fn path_difference(
         &self,
-        old: &Member,
+        id: DestId,
+        prefix: Prefix,
         other: &Self,
-        new: &Member,
-        prefix_of: impl Fn(usize) -> Prefix,
-    ) -> Vec<ToldPath> {
-        let before: HashMap<(usize, u32), &Arc<PathAttrs>> = self
-            .sent_paths(old)
-            .map(|(dest, path_id, attrs)| ((dest, path_id), attrs))
-            .collect();
-        let after: HashMap<(usize, u32), &Arc<PathAttrs>> = other
-            .sent_paths(new)
-            .map(|(dest, path_id, attrs)| ((dest, path_id), attrs))
-            .collect();
+        member: &Member,
+        told: &mut Vec<ToldPath>,
+    ) {
+        if self.paths.is_empty() && other.paths.is_empty() {
+            return;
+        }
+        let before: HashMap<u32, &Arc<PathAttrs>> = self.sent_paths_of(id, member).collect();
+        let after: HashMap<u32, &Arc<PathAttrs>> = other.sent_paths_of(id, member).collect();
         let gone = before.keys().filter(|key| !after.contains_key(*key));
-        let withdrawn = gone.map(|(dest, path_id)| (prefix_of(*dest), *path_id, None));
+        told.extend(gone.map(|path_id| (prefix, *path_id, None)));
         let changed = after
             .iter()
             .filter(|(key, attrs)| !same(before.get(*key).copied(), Some(**attrs)));
-        let announced = changed
-            .map(|((dest, path_id), attrs)| (prefix_of(*dest), *path_id, Some((*attrs).clone())));
-        withdrawn.chain(announced).collect()
+        told.extend(changed.map(|(path_id, attrs)| (prefix, *path_id, Some((*attrs).clone()))));
     }
 }
 
@@ -292,18 +287,5 @@ impl Rib {
             ordered.extend(export_path(dest.prefix, path, &self.peers, &self.next_hops));
         }
         ordered
-    }
-
-    /// All paths that a peer is told, of a family or of both.
-    pub(super) fn paths_of_member(&self, peer: PeerId, family: Option<Family>) -> Vec<ToldPath> {
-        let Some((group, member)) = self.membership(peer) else {
-            return Vec::new();
-        };
-        let told = |(dest, path_id, attrs): (usize, u32, &Arc<PathAttrs>)| {
-            (self.table.prefix_at(dest), path_id, Some(attrs.clone()))
-        };
-        let wanted =
-            |(prefix, ..): &ToldPath| family.is_none_or(|family| prefix.family() == family);
-        group.sent_paths(member).map(told).filter(wanted).collect()
     }
 }

@@ -191,6 +191,14 @@ impl Dest {
     /// Takes out the path of a peer.
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Path> {
         let index = self.paths().iter().position(|path| path.peer == peer)?;
+        self.remove_at(index)
+    }
+
+    /// Takes out a path by its place; the last one takes it.
+    pub(super) fn remove_at(&mut self, index: usize) -> Option<Path> {
+        if index >= self.paths().len() {
+            return None;
+        }
         match &mut self.paths {
             Paths::Many(paths) => {
                 let path = paths.swap_remove(index);
@@ -231,11 +239,6 @@ impl Table {
 
     pub(super) fn get_mut(&mut self, id: DestId) -> &mut Dest {
         &mut self.chunks[id.index() / CHUNK][id.index() % CHUNK]
-    }
-
-    /// The prefix of the destination whose handle has this index.
-    pub(super) fn prefix_at(&self, index: usize) -> Prefix {
-        self.chunks[index / CHUNK][index % CHUNK].prefix
     }
 
     fn hash(&self, prefix: &Prefix) -> u32 {
@@ -296,7 +299,8 @@ impl Table {
         Self::id(next)
     }
 
-    fn id(place: usize) -> DestId {
+    /// The handle of a place.
+    pub(super) fn id(place: usize) -> DestId {
         DestId::new(u32::try_from(place).expect("fewer than 2^32 prefixes fit into memory"))
     }
 
@@ -322,11 +326,6 @@ impl Table {
         let end = places.end.min(self.places());
         let dest = |place: usize| (Self::id(place), &self.chunks[place / CHUNK][place % CHUNK]);
         (places.start..end).map(dest)
-    }
-
-    /// All destinations, in no particular order.
-    pub(super) fn ids(&self) -> Vec<DestId> {
-        self.index.iter().collect()
     }
 
     /// All destinations, in no particular order.

@@ -118,6 +118,8 @@ struct Net {
     notices: Vec<Outbound>,
     /// What the forwarding side knows.
     fib: BTreeMap<Prefix, LearnedRoute>,
+    /// Work is done in slices: a withdrawal may come before what it withdraws has been told.
+    in_slices: bool,
     /// What a monitoring station knows.
     station: BTreeMap<PathName, monitor::Views>,
 }
@@ -141,6 +143,7 @@ impl Net {
             refreshes: Vec::new(),
             notices: Vec::new(),
             fib: BTreeMap::new(),
+            in_slices: false,
             station: BTreeMap::new(),
         };
         net.mirror(changes);
@@ -184,20 +187,13 @@ impl Net {
                     self.tell(peer, routes);
                     self.tell_paths(peer, paths);
                 }
-                Outbound::Refresh {
-                    peer,
-                    family,
-                    routes,
-                    paths,
-                } => {
+                Outbound::RefreshBegin { peer, family } => {
                     let told_paths = self.told_paths.entry(peer).or_default();
                     told_paths.retain(|(prefix, _), _| prefix.family() != family);
-                    self.tell_paths(peer, paths);
                     let told = self.told.entry(peer).or_default();
                     told.retain(|prefix, _| prefix.family() != family);
-                    self.refreshes.push((peer, family));
-                    self.tell(peer, routes);
                 }
+                Outbound::RefreshEnd { peer, family } => self.refreshes.push((peer, family)),
                 notice @ (Outbound::PrefixLimit { .. } | Outbound::PrefixWarning { .. }) => {
                     self.notices.push(notice);
                 }
@@ -207,6 +203,7 @@ impl Net {
     }
 
     fn tell(&mut self, peer: PeerId, routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>) {
+        let in_slices = self.in_slices;
         let told = self.told.entry(peer).or_default();
         for (prefix, attrs) in routes {
             match attrs {
@@ -214,7 +211,7 @@ impl Net {
                 None => {
                     let known = told.remove(&prefix);
                     assert!(
-                        known.is_some(),
+                        known.is_some() || in_slices,
                         "{prefix} withdrawn without having been announced"
                     );
                 }
@@ -223,13 +220,17 @@ impl Net {
     }
 
     fn tell_paths(&mut self, peer: PeerId, paths: Vec<ToldPath>) {
+        let in_slices = self.in_slices;
         let told = self.told_paths.entry(peer).or_default();
         for (prefix, path_id, attrs) in paths {
             match attrs {
                 Some(attrs) => drop(told.insert((prefix, path_id), attrs)),
                 None => {
                     let known = told.remove(&(prefix, path_id));
-                    assert!(known.is_some(), "{prefix} {path_id} was never announced");
+                    assert!(
+                        known.is_some() || in_slices,
+                        "{prefix} {path_id} was never announced"
+                    );
                 }
             }
         }

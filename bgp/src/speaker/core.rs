@@ -323,12 +323,9 @@ impl Core {
                 RefreshKind::Request => {
                     // What has been heard is part of the answer, so that its changes do not come behind it.
                     self.decide();
-                    self.rib.route_refresh(&name, family)
+                    self.rib.route_refresh(now, &name, family)
                 }
-                RefreshKind::Begin => {
-                    self.rib.refresh_begin(now, &name, family);
-                    return;
-                }
+                RefreshKind::Begin => self.rib.refresh_begin(now, &name, family),
                 RefreshKind::End => self.rib.refresh_end(now, &name, family),
                 RefreshKind::Other(_) => return,
             },
@@ -403,14 +400,14 @@ impl Core {
                         }
                     }
                 }
-                Outbound::Refresh {
-                    peer,
-                    family,
-                    routes,
-                    paths,
-                } => {
+                Outbound::RefreshBegin { peer, family } => {
                     if let Some(feed) = self.feed(peer) {
-                        feed.refresh(family, routes, paths);
+                        feed.begin_refresh(family);
+                    }
+                }
+                Outbound::RefreshEnd { peer, family } => {
+                    if let Some(feed) = self.feed(peer) {
+                        feed.end_refresh(family);
                     }
                 }
                 Outbound::PrefixLimit {

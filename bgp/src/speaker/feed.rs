@@ -3,8 +3,8 @@
 //!
 //! Its lock is held for a map operation and never across an await.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use caracal_model::net::{Family, Prefix};
@@ -30,6 +30,8 @@ struct Pending<V> {
     shared: VecDeque<(Arc<SharedUpdate>, Member)>,
     /// Number of changes in `shared`.
     shared_len: usize,
+    /// Families of which everything is being queued again without marks, with End-of-RIB at the end.
+    unmarked: BTreeSet<Family>,
     /// The writer is gone: nothing more will come.
     closed: bool,
 }
@@ -120,6 +122,7 @@ impl<V> Feed<V> {
             order: VecDeque::new(),
             shared: VecDeque::new(),
             shared_len: 0,
+            unmarked: BTreeSet::new(),
             closed: false,
         };
         Self {
@@ -273,39 +276,38 @@ impl OutFeed {
         self.feed.bell.notify_one();
     }
 
-    /// Queues everything of a family again between its marks (RFC 7313 §4): what the reader has not heard when the second
-    /// one comes is gone for it. `changes` is all there is, so it replaces whatever of the family is pending.
+    /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC 7313 §4): what the reader
+    /// has not heard when the second one comes is gone for it. All there is follows, so that whatever of the family is
+    /// pending is dropped.
     ///
     /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come before it; the
     /// routes go out again before End-of-RIB then.
-    pub fn refresh(
-        &self,
-        family: Family,
-        changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>,
-        paths: impl IntoIterator<Item = ToldPath>,
-    ) {
+    pub fn begin_refresh(&self, family: Family) {
         let mut pending = self.feed.lock();
         pending.fold();
         let end_of_rib = Item::Marker(Marker::EndOfRib(family));
-        let marked = !pending.order.contains(&end_of_rib);
-        if marked {
+        if pending.order.contains(&end_of_rib) {
+            pending.order.retain(|item| *item != end_of_rib);
+            pending.unmarked.insert(family);
+        } else if !pending.unmarked.contains(&family) {
             pending.forget(family);
             let begin = Item::Marker(Marker::RefreshBegin(family));
             pending.order.push_back(begin);
+        }
+        drop(pending);
+        self.feed.bell.notify_one();
+    }
+
+    /// That was everything.
+    pub fn end_refresh(&self, family: Family) {
+        let mut pending = self.feed.lock();
+        pending.fold();
+        let end = if pending.unmarked.remove(&family) {
+            Marker::EndOfRib(family)
         } else {
-            pending.order.retain(|item| *item != end_of_rib);
-        }
-        for (prefix, value) in changes {
-            pending.push(prefix, value);
-        }
-        for (prefix, path_id, value) in paths {
-            pending.push_path(prefix, path_id, value);
-        }
-        pending.order.push_back(if marked {
-            Item::Marker(Marker::RefreshEnd(family))
-        } else {
-            end_of_rib
-        });
+            Marker::RefreshEnd(family)
+        };
+        pending.order.push_back(Item::Marker(end));
         drop(pending);
         self.feed.bell.notify_one();
     }
@@ -529,7 +531,9 @@ mod tests {
         feed.push(p("10.0.9.0/24"), None);
         feed.push(p("fd00::/64"), None);
         for _ in 0..2 {
-            feed.refresh(Family::Ipv4, [(p("10.0.0.0/24"), Some(attrs(2)))], []);
+            feed.begin_refresh(Family::Ipv4);
+            feed.push(p("10.0.0.0/24"), Some(attrs(2)));
+            feed.end_refresh(Family::Ipv4);
         }
         feed.push(p("10.0.1.0/24"), Some(attrs(3)));
         let before = feed.take(10);
@@ -552,7 +556,9 @@ mod tests {
         let one = attrs(1);
         feed.push(p("10.0.0.0/24"), Some(one.clone()));
         feed.end_of_rib(Family::Ipv4);
-        feed.refresh(Family::Ipv4, [(p("10.0.1.0/24"), Some(one))], []);
+        feed.begin_refresh(Family::Ipv4);
+        feed.push(p("10.0.1.0/24"), Some(one));
+        feed.end_refresh(Family::Ipv4);
         let batch = feed.take(10);
         assert_eq!(batch.announced[0].1.len(), 2);
         assert_eq!(batch.markers, [Marker::EndOfRib(Family::Ipv4)]);

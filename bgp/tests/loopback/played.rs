@@ -285,7 +285,9 @@ async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
         next_hop: Some([10, 0, 0, 1].into()),
         ..PathAttrs::default()
     };
-    feed.refresh(Family::Ipv4, [(prefix(9), Some(Arc::new(attrs)))], []);
+    feed.begin_refresh(Family::Ipv4);
+    feed.push(prefix(9), Some(Arc::new(attrs)));
+    feed.end_refresh(Family::Ipv4);
     let mark = |kind| Message::RouteRefresh(RouteRefresh { family, kind });
     assert_eq!(peer.receive().await, mark(RefreshKind::Begin));
     assert!(matches!(peer.receive().await, Message::Update(_)));

@@ -14,7 +14,7 @@ use caracal_model::ipam::AffinityState;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
 use caracal_model::{NodeName, Snapshot};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::announced::{self, Told};

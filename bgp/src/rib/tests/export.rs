@@ -289,15 +289,23 @@ fn a_new_session_is_told_everything_then_end_of_rib() {
 fn rfc2918_refresh_repeats_what_was_told() {
     let mut net = all_up([client(2), client(3)]);
     net.announce(2, &[1, 2], attrs(2));
-    let changes = net.rib.route_refresh(&name(3), Family::Ipv4);
+    let changes = net.rib.route_refresh(net.now, &name(3), Family::Ipv4);
     let [Outbound::Peer { routes, .. }] = &changes.out[..] else {
         panic!("{changes:?}")
     };
     let mut prefixes: Vec<_> = routes.iter().map(|(prefix, _)| *prefix).collect();
     prefixes.sort_unstable();
     assert_eq!(prefixes, [prefix(1), prefix(2)]);
-    assert!(net.rib.route_refresh(&name(3), Family::Ipv6).is_empty());
-    assert!(net.rib.route_refresh(&name(2), Family::Ipv4).is_empty());
+    assert!(
+        net.rib
+            .route_refresh(net.now, &name(3), Family::Ipv6)
+            .is_empty()
+    );
+    assert!(
+        net.rib
+            .route_refresh(net.now, &name(2), Family::Ipv4)
+            .is_empty()
+    );
 }
 
 #[test]

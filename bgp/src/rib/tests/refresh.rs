@@ -23,7 +23,7 @@ fn rfc7313_4_a_request_is_answered_between_marks() {
     net.up_with(2, enhanced(2));
     net.up(3);
     for n in [2, 3] {
-        let changes = net.rib.route_refresh(&name(n), Family::Ipv4);
+        let changes = net.rib.route_refresh(net.now, &name(n), Family::Ipv4);
         net.mirror(changes);
     }
     let two = net.rib.peer_id(&name(2)).unwrap();
@@ -42,7 +42,8 @@ fn rfc7313_4_what_does_not_come_again_goes_with_the_end_mark() {
     net.up_with(2, enhanced(2));
     net.announce(2, &[1, 2, 3], attrs(2));
     net.announce(3, &[4], attrs(3));
-    net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    let changes = net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    net.mirror(changes);
     assert!(!net.fib[&prefix(1)].stale, "in use as before");
     net.announce(2, &[1], attrs(2));
     let mut other = attrs(2);
@@ -69,7 +70,8 @@ fn rfc7313_4_an_end_without_begin_means_nothing_and_a_begin_without_end_ends_by_
     let changes = net.rib.refresh_end(net.now, &name(2), Family::Ipv4);
     net.mirror(changes);
     assert_eq!(net.fib.len(), 2);
-    net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    let changes = net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    net.mirror(changes);
     net.announce(2, &[2], attrs(2));
     net.advance(299);
     assert_eq!(net.fib.len(), 2);
@@ -82,7 +84,8 @@ fn rfc7313_4_an_end_without_begin_means_nothing_and_a_begin_without_end_ends_by_
 fn a_session_that_ends_during_a_refresh_keeps_all_its_routes_for_the_restart() {
     let mut net = Net::mesh([2]);
     net.announce(2, &[1, 2], attrs(2));
-    net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    let changes = net.rib.refresh_begin(net.now, &name(2), Family::Ipv4);
+    net.mirror(changes);
     net.down(2, true);
     assert_eq!(net.fib.len(), 2);
     net.up(2);

@@ -21,6 +21,12 @@ enum Event {
     Client(u8, bool),
     Filter(u8, bool),
     Preference(u8),
+    Refresh(u8),
+    RefreshBegin(u8),
+    RefreshEnd(u8),
+    NextHop(bool),
+    Replace(u8),
+    LongLived(u8),
 }
 
 /// Attributes from a small set, so that ties and repetitions are common.
@@ -55,6 +61,20 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (2u8..5, any::<bool>()).prop_map(|(p, c)| Event::Client(p, c)),
         1 => (peer, any::<bool>()).prop_map(|(p, f)| Event::Filter(p, f)),
         1 => (0u8..3).prop_map(Event::Preference),
+    ]
+}
+
+/// Everything that starts long work, too.
+fn long_event() -> impl Strategy<Value = Event> {
+    let peer = 2u8..7;
+    prop_oneof![
+        16 => event(),
+        1 => peer.clone().prop_map(Event::Refresh),
+        1 => peer.clone().prop_map(Event::RefreshBegin),
+        1 => peer.clone().prop_map(Event::RefreshEnd),
+        1 => any::<bool>().prop_map(Event::NextHop),
+        1 => peer.clone().prop_map(Event::Replace),
+        1 => peer.prop_map(Event::LongLived),
     ]
 }
 
@@ -166,6 +186,65 @@ fn happen(net: &mut Net, event: Event) {
         Event::Preference(preference) => net.reconfigure(|config| {
             config.filters.insert("f".to_owned(), filter(preference));
         }),
+        Event::Refresh(n) => {
+            let changes = net.rib.route_refresh(net.now, &name(n), Family::Ipv4);
+            net.mirror(changes);
+        }
+        Event::RefreshBegin(n) => {
+            let changes = net.rib.refresh_begin(net.now, &name(n), Family::Ipv4);
+            net.mirror(changes);
+        }
+        Event::RefreshEnd(n) => {
+            let changes = net.rib.refresh_end(net.now, &name(n), Family::Ipv4);
+            net.mirror(changes);
+        }
+        Event::NextHop(reached) => {
+            let way = reached.then(Way::default);
+            let next_hops = NextHops {
+                known: BTreeMap::from([(Prefix::host(address(9)), way)]),
+                others: Some(Way::default()),
+            };
+            let changes = net.rib.set_next_hops(net.now, next_hops);
+            net.mirror(changes);
+        }
+        Event::Replace(n) => {
+            let id = net.rib.peer_id(&name(n)).unwrap();
+            net.told.remove(&id);
+            net.station.retain(|path, _| path.peer != id);
+            let peer = net.config.peers[&name(n)].clone();
+            net.reconfigure(|config| drop(config.peers.remove(&name(n))));
+            net.reconfigure(|config| drop(config.peers.insert(name(n), peer)));
+        }
+        Event::LongLived(n) => {
+            let entry = LongLivedRestart {
+                family: Family::Ipv4,
+                forwarding: true,
+                time: Duration::from_secs(50),
+            };
+            let options = SessionOptions {
+                long_lived: Some(vec![entry]),
+                enhanced_refresh: true,
+                ..SessionOptions::default()
+            };
+            net.up_with(
+                n,
+                SessionInfo {
+                    options,
+                    ..session(n)
+                },
+            );
+        }
+    }
+}
+
+/// Does work that is left, as often as `times` and as much at a time.
+fn work(net: &mut Net, times: usize, places: usize) {
+    for _ in 0..times {
+        if !net.rib.has_work() {
+            return;
+        }
+        let changes = net.rib.work(net.now, places);
+        net.mirror(changes);
     }
 }
 
@@ -235,6 +314,46 @@ proptest! {
         }
         prop_assert_eq!(net.rib.counts().paths, fresh.rib.counts().paths);
         prop_assert_eq!(net.rib.counts().prefixes, fresh.rib.counts().prefixes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    /// RIB-5: however the work is cut, and whatever happens in between, it ends where the whole of it would have.
+    #[test]
+    fn work_in_slices_ends_where_the_whole_of_it_does(
+        restarting: bool,
+        events in prop::collection::vec((long_event(), 0usize..4, 0usize..3), 1..60),
+        last in 1usize..4,
+    ) {
+        let mut whole = start(restarting);
+        let mut sliced = start(restarting);
+        sliced.rib.inline = 0;
+        sliced.in_slices = true;
+        for (event, times, places) in events {
+            happen(&mut whole, event.clone());
+            happen(&mut sliced, event);
+            work(&mut sliced, times, places);
+        }
+        work(&mut sliced, 10_000, last);
+        prop_assert!(!sliced.rib.has_work(), "{:?}", sliced.rib.progress());
+        whole.check();
+        sliced.check();
+        for seconds in [0, 30, 40, 200, 3000] {
+            whole.advance(seconds);
+            sliced.advance(seconds);
+            work(&mut sliced, 10_000, last);
+            prop_assert_eq!(&whole.fib, &sliced.fib);
+            for n in 2..7 {
+                prop_assert_eq!(whole.told(n), sliced.told(n), "peer {}", n);
+                prop_assert_eq!(whole.rib.received(&name(n)), sliced.rib.received(&name(n)));
+                prop_assert_eq!(whole.rib.peer_counts(&name(n)), sliced.rib.peer_counts(&name(n)));
+            }
+            let of = |net: &Net| (net.rib.counts().paths, net.rib.counts().prefixes, net.rib.counts().update_groups);
+            prop_assert_eq!(of(&whole), of(&sliced));
+            prop_assert!(sliced.rib.owed.is_empty() || sliced.rib.is_deferring());
+        }
     }
 }
 

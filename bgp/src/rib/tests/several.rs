@@ -145,7 +145,7 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
     let mut net = net(PathCount::All);
     net.announce_path(2, 1, 1, external(21, &[65002]));
     net.announce_path(2, 2, 1, external(22, &[65002]));
-    let changes = net.rib.route_refresh(&name(8), Family::Ipv4);
+    let changes = net.rib.route_refresh(net.now, &name(8), Family::Ipv4);
     let [Outbound::Peer { paths, routes, .. }] = &changes.out[..] else {
         panic!("{changes:?}")
     };

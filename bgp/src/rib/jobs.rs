@@ -1,0 +1,796 @@
+//! Long work in slices: whatever has to look at the whole table is a job with a cursor over the places of the table.
+//!
+//! A call that starts such work notes what holds from now on at once, queues the job and does the first slice itself,
+//! so that in a small table everything is done when the call returns. The rest is done by [`Rib::work`], as much at
+//! a time as the caller wants; what else happens meanwhile happens in between.
+//!
+//! Jobs are level-triggered: what a job does to a destination depends on the peers, rules and next hops of the moment
+//! at which it comes by, never on those of the moment at which it was queued. Destinations that come or change
+//! meanwhile are treated by the present rules anyway. So the order of jobs does not matter, with one exception: those
+//! that judge the received paths of one peer by when they came go one after the other, and as long as one of them
+//! could take new paths for old ones the peer is *busy* ([`Rib::is_busy`]). A call for a busy peer first ends those
+//! jobs; a caller that must not be held up keeps the peer's messages until it is not busy any more.
+//!
+//! * RIB-5: when no work is left, the table is what it would be had every job been done at once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use caracal_model::net::{Family, Prefix};
+use serde::{Deserialize, Serialize};
+
+use super::adj_out::ExportCache;
+use super::peers::PeerState;
+use super::reconfigure::NextHopChange;
+use super::restart::{FAMILIES, slot};
+use super::settle::export_route;
+use super::several::ToldPath;
+use super::table::{DestId, Staleness, Table};
+use super::{Changes, Outbound, PeerId, Rib};
+use crate::attrs::PathAttrs;
+use crate::types::PeerName;
+
+/// Places that a call looks at itself: in a table of so many prefixes nothing is left for later.
+pub(super) const INLINE: usize = 2048;
+
+/// A place with many paths counts as more than one: so many paths are as much work as a place.
+const PATHS_PER_PLACE: usize = 8;
+
+/// Stale paths to drop: for each family those of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drops {
+    pub(super) restart: [bool; 2],
+    pub(super) long_lived: [bool; 2],
+}
+
+impl Drops {
+    pub(super) fn includes(self, family: Family, staleness: Staleness) -> bool {
+        match staleness {
+            Staleness::Restart => self.restart[slot(family)],
+            Staleness::LongLived => self.long_lived[slot(family)],
+            Staleness::Fresh | Staleness::Refresh => false,
+        }
+    }
+
+    /// How many of a peer's paths of a family go.
+    fn doomed(self, peer: &PeerState, family: Family) -> usize {
+        let of = |drop: bool, count: usize| if drop { count } else { 0 };
+        of(self.restart[slot(family)], peer.kept_for_restart(family))
+            + of(self.long_lived[slot(family)], peer.kept_long(family))
+    }
+
+    /// Both kinds of a family.
+    pub(super) fn family(family: Family) -> Self {
+        let mut of = [false; 2];
+        of[slot(family)] = true;
+        Self {
+            restart: of,
+            long_lived: of,
+        }
+    }
+}
+
+/// What a job does to each destination.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// The session of these peers is over, and nothing of theirs is kept.
+    Forget(BTreeSet<PeerId>),
+    /// The session is over: paths become stale, but for those that go at once and families that are not kept.
+    Retain {
+        peer: PeerId,
+        drops: Drops,
+        kept: [bool; 2],
+    },
+    /// Stale paths go.
+    Sweep { peer: PeerId, drops: Drops },
+    /// The restart time is over: paths become a last resort, families that are not kept go (RFC 9494 §4.2).
+    KeepLong { peer: PeerId, kept: [bool; 2] },
+    /// The peer sends everything of a family again (RFC 7313).
+    MarkRefresh(PeerId, Family),
+    /// What it has not sent since goes.
+    EndRefresh(PeerId, Family),
+    /// Received paths of these peers go through import policy again.
+    Import(BTreeSet<PeerId>),
+    /// What leads over next hops that have moved is decided again.
+    NextHops(Box<NextHopChange>),
+    /// Everything is decided and exported again.
+    TouchAll,
+    /// A new update group gets its Adj-RIB-Out.
+    Fill {
+        group: usize,
+        cache: Box<ExportCache>,
+    },
+    /// A peer goes over to another update group; `from` is the old one, once the job has begun.
+    Move {
+        peer: PeerId,
+        from: Option<usize>,
+        to: usize,
+    },
+    /// A peer is told what there is, of one family or of both.
+    Dump {
+        peer: PeerId,
+        family: Option<Family>,
+        /// Between marks (RFC 7313).
+        marked: bool,
+    },
+}
+
+impl Kind {
+    /// The peers whose received paths it judges by when they came.
+    fn judges(&self, id: PeerId) -> bool {
+        match self {
+            Self::Forget(peers) => peers.contains(&id),
+            Self::Retain { peer, .. }
+            | Self::Sweep { peer, .. }
+            | Self::KeepLong { peer, .. }
+            | Self::MarkRefresh(peer, _)
+            | Self::EndRefresh(peer, _) => *peer == id,
+            _ => false,
+        }
+    }
+
+    fn judged(&self) -> BTreeSet<PeerId> {
+        match self {
+            Self::Forget(peers) => peers.clone(),
+            Self::Retain { peer, .. }
+            | Self::Sweep { peer, .. }
+            | Self::KeepLong { peer, .. }
+            | Self::MarkRefresh(peer, _)
+            | Self::EndRefresh(peer, _) => BTreeSet::from([*peer]),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// It could take paths that come now for old ones.
+    const fn takes_new_for_old(&self) -> bool {
+        matches!(
+            self,
+            Self::Forget(_) | Self::Retain { .. } | Self::KeepLong { .. } | Self::MarkRefresh(..)
+        )
+    }
+
+    const fn what(&self) -> &'static str {
+        match self {
+            Self::Forget(_) => "withdraw the routes of peers that are gone",
+            Self::Retain { .. } => "keep routes over a restart",
+            Self::Sweep { .. } => "drop stale routes",
+            Self::KeepLong { .. } => "keep routes as a last resort",
+            Self::MarkRefresh(..) | Self::EndRefresh(..) => "route refresh",
+            Self::Import(_) => "run import filters again",
+            Self::NextHops(_) => "follow next hops",
+            Self::TouchAll => "decide again",
+            Self::Fill { .. } => "run export filters",
+            Self::Move { .. } => "announce the difference of export filters",
+            Self::Dump { .. } => "announce the table",
+        }
+    }
+}
+
+/// A job and how far it is.
+#[derive(Debug)]
+pub(super) struct Job {
+    number: u64,
+    kind: Kind,
+    at: usize,
+}
+
+/// The jobs that are not done, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    list: Vec<Job>,
+    last: u64,
+    /// The job that had the last slice.
+    turn: u64,
+    /// Some job has been queued since the last slice.
+    new: bool,
+}
+
+/// How far a piece of long work is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is done.
+    pub what: String,
+    /// For which peer, if for one.
+    pub peer: Option<PeerName>,
+    /// Destinations that are done.
+    pub done: usize,
+    /// Destinations in all.
+    pub total: usize,
+}
+
+/// What a slice has to tell a peer.
+type Routes = Vec<(Prefix, Option<Arc<PathAttrs>>)>;
+
+impl Jobs {
+    fn find(&self, number: u64) -> usize {
+        self.list.partition_point(|job| job.number < number)
+    }
+
+    fn has(&self, which: impl Fn(&Kind) -> bool) -> bool {
+        self.list.iter().any(|job| which(&job.kind))
+    }
+
+    /// The next job that may run, in turn.
+    fn next(&self, groups_ready: impl Fn(&Kind) -> bool) -> Option<usize> {
+        let ready = |at: usize| {
+            let kind = &self.list[at].kind;
+            let judged = kind.judged();
+            let earlier = self.list[..at].iter();
+            let first = |id: &PeerId| !earlier.clone().any(|job| job.kind.judges(*id));
+            groups_ready(kind) && judged.iter().all(first)
+        };
+        let after = self.find(self.turn + 1);
+        (after..self.list.len())
+            .chain(0..after)
+            .find(|at| ready(*at))
+    }
+}
+
+impl Rib {
+    /// True while there is work for [`Rib::work`].
+    #[must_use]
+    pub const fn has_work(&self) -> bool {
+        !self.jobs.list.is_empty() || self.undecided_left
+    }
+
+    /// True while new paths of a peer could be taken for old ones: its messages should wait.
+    #[must_use]
+    pub fn is_busy(&self, name: &PeerName) -> bool {
+        !self.jobs.list.is_empty() && self.peer_id(name).is_some_and(|id| self.busy(id))
+    }
+
+    fn busy(&self, id: PeerId) -> bool {
+        self.jobs
+            .has(|kind| kind.takes_new_for_old() && kind.judges(id))
+    }
+
+    /// Stands for all work that has been started until now.
+    #[must_use]
+    pub const fn ticket(&self) -> u64 {
+        self.jobs.last
+    }
+
+    /// True when all work that a ticket stands for is done.
+    #[must_use]
+    pub fn is_done(&self, ticket: u64) -> bool {
+        let first = self.jobs.list.first();
+        first.is_none_or(|job| job.number > ticket) && !self.undecided_left
+    }
+
+    /// How far long work is.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        let progress = |job: &Job| Progress {
+            what: job.kind.what().to_owned(),
+            peer: self.job_peer(&job.kind),
+            done: job.at,
+            total: self.table.places(),
+        };
+        let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
+        if self.undecided_left {
+            all.push(Progress {
+                what: "decide and announce".to_owned(),
+                peer: None,
+                done: 0,
+                total: self.dirty.len(),
+            });
+        }
+        all
+    }
+
+    fn job_peer(&self, kind: &Kind) -> Option<PeerName> {
+        let id = match kind {
+            Kind::Move { peer, .. } | Kind::Dump { peer, .. } => *peer,
+            Kind::Import(peers) if peers.len() == 1 => *peers.first()?,
+            other => {
+                let judged = other.judged();
+                *judged.first().filter(|_| judged.len() == 1)?
+            }
+        };
+        Some(self.peers.get(id)?.name.clone())
+    }
+
+    /// Does work on about so many destinations.
+    pub fn work(&mut self, now: Instant, places: usize) -> Changes {
+        let mut changes = Changes::default();
+        self.run_jobs(places, &mut changes);
+        self.jobs.new = false;
+        self.finish_with(now, changes, places.max(1))
+    }
+
+    /// The first slice of what was queued since the last time.
+    pub(super) fn begin_jobs(&mut self, changes: &mut Changes) {
+        if std::mem::take(&mut self.jobs.new) {
+            self.run_jobs(self.inline, changes);
+        }
+    }
+
+    pub(super) fn queue(&mut self, kind: Kind) {
+        self.jobs.last += 1;
+        self.jobs.new = true;
+        // One that has not begun does the same.
+        let joined = self.jobs.list.iter_mut().filter(|job| job.at == 0);
+        for job in joined {
+            match (&mut job.kind, &kind) {
+                (Kind::Forget(known), Kind::Forget(peers))
+                | (Kind::Import(known), Kind::Import(peers)) => {
+                    known.extend(peers);
+                    return;
+                }
+                (Kind::TouchAll, Kind::TouchAll) => return,
+                // It compares with what was before, whenever it comes by.
+                (Kind::NextHops(_), Kind::NextHops(_)) => return,
+                _ => {}
+            }
+        }
+        self.jobs.list.push(Job {
+            number: self.jobs.last,
+            kind,
+            at: 0,
+        });
+    }
+
+    /// The ways to next hops are others again, or whether exports ask for interfaces.
+    pub(super) fn forget_next_hop_changes(&mut self) {
+        for job in &mut self.jobs.list {
+            if let Kind::NextHops(change) = &mut job.kind {
+                change.forget();
+            }
+        }
+    }
+
+    /// Takes out the jobs that judge received paths of a peer: something else is to become of them.
+    pub(super) fn supersede(&mut self, id: PeerId) {
+        self.jobs.list.retain_mut(|job| match &mut job.kind {
+            Kind::Forget(_) => true,
+            other => !other.judges(id),
+        });
+    }
+
+    /// Forgets what a peer was to be told.
+    pub(super) fn cancel_exports(&mut self, id: PeerId) {
+        let mut unpinned = Vec::new();
+        self.jobs.list.retain(|job| match &job.kind {
+            Kind::Dump { peer, .. } => *peer != id,
+            Kind::Move { peer, from, to } if *peer == id => {
+                unpinned.extend(from.iter().chain([to]).copied());
+                false
+            }
+            _ => true,
+        });
+        for group in unpinned {
+            self.unpin(group);
+        }
+    }
+
+    fn unpin(&mut self, group: usize) {
+        if let Some(Some(pinned)) = self.groups.get_mut(group) {
+            pinned.pins -= 1;
+        }
+        self.drop_unused(group);
+    }
+
+    /// Drops a group that nobody needs any more.
+    pub(super) fn drop_unused(&mut self, index: usize) {
+        let Some(slot) = self.groups.get_mut(index) else {
+            return;
+        };
+        if slot
+            .as_ref()
+            .is_some_and(|group| group.members.is_empty() && group.pins == 0)
+        {
+            *slot = None;
+            let fills = |kind: &Kind| matches!(kind, Kind::Fill { group, .. } if *group == index);
+            self.jobs.list.retain(|job| !fills(&job.kind));
+        }
+    }
+
+    /// Forgets a refresh that was to be answered, and says whether the first dump to the peer is under way, which then
+    /// begins again.
+    pub(super) fn restart_dump(&mut self, id: PeerId, of: Family) -> bool {
+        let mut first = false;
+        self.jobs.list.retain_mut(|job| match &job.kind {
+            Kind::Dump { peer, family, .. } if *peer == id => {
+                if family.is_none() {
+                    first = true;
+                    job.at = 0;
+                }
+                *family != Some(of)
+            }
+            _ => true,
+        });
+        first
+    }
+
+    /// Whether a peer has been told all there was when its session began.
+    pub(super) fn is_dumped(&self, id: PeerId) -> bool {
+        let first =
+            |kind: &Kind| matches!(kind, Kind::Dump { peer, family: None, .. } if *peer == id);
+        self.jobs.list.is_empty() || !self.jobs.has(first)
+    }
+
+    /// Whether a peer is on its way to another group.
+    pub(super) fn is_moving(&self, id: PeerId) -> bool {
+        let moves =
+            |kind: &Kind| matches!(kind, Kind::Move { peer, from: Some(_), .. } if *peer == id);
+        self.jobs.has(moves)
+    }
+
+    /// Forgets a move that has not begun.
+    pub(super) fn cancel_move(&mut self, id: PeerId) {
+        let mut group = None;
+        self.jobs.list.retain(|job| match &job.kind {
+            Kind::Move {
+                peer,
+                from: None,
+                to,
+            } if *peer == id => {
+                group = Some(*to);
+                false
+            }
+            _ => true,
+        });
+        if let Some(group) = group {
+            self.unpin(group);
+        }
+    }
+
+    /// Peers on their way to another group, each with its old one and the place up to which it is done.
+    pub(super) fn moves(&self) -> Vec<(PeerId, usize, usize)> {
+        let moves = |job: &Job| match &job.kind {
+            Kind::Move {
+                peer,
+                from: Some(from),
+                ..
+            } => Some((*peer, *from, job.at)),
+            _ => None,
+        };
+        self.jobs.list.iter().filter_map(moves).collect()
+    }
+
+    /// Whether some job judges received paths of a peer.
+    pub(super) fn is_judged(&self, id: PeerId) -> bool {
+        self.jobs.has(|kind| kind.judges(id))
+    }
+
+    /// What the jobs that are queued will yet drop of a peer's stale paths; and whether more may become stale.
+    fn drops_ahead(&self, id: PeerId) -> (Drops, bool) {
+        let (mut ahead, mut more) = (Drops::default(), false);
+        for job in &self.jobs.list {
+            match &job.kind {
+                Kind::Sweep { peer, drops } if *peer == id => {
+                    for at in 0..2 {
+                        ahead.restart[at] |= drops.restart[at];
+                        ahead.long_lived[at] |= drops.long_lived[at];
+                    }
+                }
+                kind => more |= kind.takes_new_for_old() && kind.judges(id),
+            }
+        }
+        (ahead, more)
+    }
+
+    /// The number of a peer's paths of a family, as it will be without those that are on their way out.
+    pub(super) fn received_ahead(&self, id: PeerId, family: Family) -> usize {
+        let Some(peer) = self.peers.get(id) else {
+            return 0;
+        };
+        let all = peer.received_of(family);
+        if self.jobs.list.is_empty() {
+            return all;
+        }
+        let refreshed = |kind: &Kind| matches!(kind, Kind::EndRefresh(peer, of) if *peer == id && *of == family);
+        let refreshed = if self.jobs.has(refreshed) {
+            peer.refreshed(family)
+        } else {
+            0
+        };
+        all - self.drops_ahead(id).0.doomed(peer, family) - refreshed
+    }
+
+    /// Forgets the timers of stale routes that are not there, or will not be when all jobs are done.
+    pub(super) fn prune_timers(&mut self, id: PeerId) {
+        let (ahead, more) = self.drops_ahead(id);
+        if more {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(id) else {
+            return;
+        };
+        let left =
+            |family: Family, doomed: [bool; 2], count: usize| !doomed[slot(family)] && count > 0;
+        let restart = FAMILIES
+            .into_iter()
+            .any(|family| left(family, ahead.restart, peer.kept_for_restart(family)));
+        peer.stale_until = peer.stale_until.filter(|_| restart);
+        peer.restart_ends = peer.restart_ends.filter(|_| restart);
+        for family in FAMILIES {
+            if !left(family, ahead.long_lived, peer.kept_long(family)) {
+                peer.long_lived_until[slot(family)] = None;
+            }
+        }
+    }
+
+    /// Ends the work that could take new paths of a peer for old ones. Whoever must not be held up asks
+    /// [`Rib::is_busy`] first.
+    pub(super) fn end_judging(&mut self, id: PeerId) {
+        let mut changes = Changes::default();
+        while !self.jobs.list.is_empty() && self.busy(id) {
+            let first = self.jobs.list.iter().position(|job| job.kind.judges(id));
+            let Some(at) = first else { break };
+            // Others of the job's peers may wait for jobs of their own.
+            let at = self.first_before(at);
+            self.run_job(at, usize::MAX, &mut changes);
+        }
+        // None of these tells anybody anything by itself.
+        debug_assert!(changes.is_empty());
+    }
+
+    /// The first job that has to be done before this one can.
+    fn first_before(&self, at: usize) -> usize {
+        let judged = self.jobs.list[at].kind.judged();
+        let earlier = self.jobs.list[..at].iter();
+        let judges = |job: &Job| judged.iter().any(|id| job.kind.judges(*id));
+        let found = earlier.enumerate().find(|(_, job)| judges(job));
+        found.map_or(at, |(earlier, _)| self.first_before(earlier))
+    }
+
+    fn run_jobs(&mut self, places: usize, changes: &mut Changes) {
+        let mut left = places;
+        while left > 0 {
+            let filled = |index: usize| {
+                let group = self.groups.get(index).and_then(Option::as_ref);
+                group.is_none_or(|group| group.filled)
+            };
+            let ready = |kind: &Kind| match kind {
+                Kind::Move { from: None, to, .. } => filled(*to),
+                Kind::Dump { peer, .. } => {
+                    let group = self.peers.get(*peer).and_then(|peer| peer.group);
+                    group.is_none_or(filled)
+                }
+                _ => true,
+            };
+            let Some(at) = self.jobs.next(ready) else {
+                break;
+            };
+            left = left.saturating_sub(self.run_job(at, left, changes));
+        }
+    }
+
+    /// Does a slice of a job. The result is how much it was, at least 1.
+    fn run_job(&mut self, at: usize, places: usize, changes: &mut Changes) -> usize {
+        let mut job = self.jobs.list.remove(at);
+        self.jobs.turn = job.number;
+        let mut spent = 0;
+        let (mut routes, mut paths) = (Routes::new(), Vec::new());
+        if job.at == 0 {
+            self.begin(&mut job.kind, changes);
+        }
+        while spent < places && job.at < self.table.places() {
+            if job.at.is_multiple_of(64) && self.is_over(&job.kind) {
+                job.at = self.table.places();
+                break;
+            }
+            let id = Table::id(job.at);
+            spent += 1 + self.table.get(id).paths().len() / PATHS_PER_PLACE;
+            self.visit(&mut job.kind, id, &mut routes, &mut paths);
+            job.at += 1;
+        }
+        if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
+            && !(routes.is_empty() && paths.is_empty())
+        {
+            changes.out.push(Outbound::Peer {
+                peer: *peer,
+                routes,
+                paths,
+            });
+        }
+        if job.at < self.table.places() {
+            let place = self.jobs.find(job.number);
+            self.jobs.list.insert(place, job);
+        } else {
+            self.end(job.kind, changes);
+        }
+        spent.max(1)
+    }
+
+    /// True when nothing is left for a job to find.
+    fn is_over(&self, kind: &Kind) -> bool {
+        let of = |id: &PeerId| self.peers.get(*id);
+        match kind {
+            Kind::Forget(peers) => {
+                let mut peers = peers.iter();
+                peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
+            }
+            Kind::Sweep { peer, drops } => of(peer).is_none_or(|peer| {
+                let mut families = FAMILIES.into_iter();
+                families.all(|family| drops.doomed(peer, family) == 0)
+            }),
+            Kind::EndRefresh(peer, family) => {
+                of(peer).is_none_or(|peer| peer.refreshed(*family) == 0)
+            }
+            Kind::Retain { peer, .. }
+            | Kind::KeepLong { peer, .. }
+            | Kind::MarkRefresh(peer, _) => of(peer).is_none_or(|peer| peer.received == 0),
+            Kind::Import(peers) => {
+                let mut peers = peers.iter();
+                peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
+            }
+            _ => false,
+        }
+    }
+
+    fn begin(&mut self, kind: &mut Kind, changes: &mut Changes) {
+        match kind {
+            Kind::Dump {
+                peer,
+                family: Some(family),
+                marked: true,
+            } => changes.out.push(Outbound::RefreshBegin {
+                peer: *peer,
+                family: *family,
+            }),
+            Kind::Move { peer, from, to } if from.is_none() => {
+                let Some(old) = self.peers.get(*peer).and_then(|peer| peer.group) else {
+                    return;
+                };
+                // It stays as long as it says what the peer has been told.
+                if let Some(group) = self.groups[old].as_mut() {
+                    group.pins += 1;
+                    group.leave(*peer);
+                }
+                *from = Some(old);
+                self.join(*peer, *to);
+            }
+            _ => {}
+        }
+    }
+
+    fn visit(
+        &mut self,
+        kind: &mut Kind,
+        id: DestId,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        match kind {
+            Kind::Forget(peers) => {
+                self.drop_paths(id, |rib, _, path| {
+                    peers.contains(&rib.peers.paths.owner(path.peer))
+                });
+            }
+            Kind::Retain { peer, drops, kept } => self.retain_paths(id, *peer, *drops, *kept),
+            Kind::Sweep { peer, drops } => self.drop_paths(id, |rib, family, path| {
+                rib.peers.owns(*peer, path.peer) && drops.includes(family, path.stale)
+            }),
+            Kind::KeepLong { peer, kept } => self.keep_paths_long(id, *peer, *kept),
+            Kind::MarkRefresh(peer, family) => self.mark_refresh(id, *peer, *family),
+            Kind::EndRefresh(peer, of) => self.drop_paths(id, |rib, family, path| {
+                rib.peers.owns(*peer, path.peer)
+                    && family == *of
+                    && path.stale == Staleness::Refresh
+            }),
+            Kind::Import(peers) => self.import_dest_again(id, peers),
+            Kind::NextHops(change) => self.follow_next_hops(id, change),
+            Kind::TouchAll => {
+                if !self.table.get(id).paths().is_empty() {
+                    self.table.get_mut(id).touched = true;
+                    self.mark(id);
+                }
+            }
+            Kind::Fill { group, cache } => self.fill(id, *group, cache),
+            Kind::Move { peer, from, .. } => {
+                if let Some(from) = *from {
+                    self.move_dest(id, *peer, from, routes, paths);
+                }
+            }
+            Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes, paths),
+        }
+    }
+
+    /// A group's Adj-RIB-Out gets a destination. Its members are told later.
+    fn fill(&mut self, id: DestId, group: usize, cache: &mut ExportCache) {
+        if self.table.get(id).paths().is_empty() {
+            return;
+        }
+        let Some(mut filled) = self.groups[group].take() else {
+            return;
+        };
+        let dest = self.table.get(id);
+        let route = export_route(dest, &self.peers, &self.next_hops);
+        // What it has been told already it has been told by a decision, and is told what becomes of it by the next.
+        if !filled.has_sent(id) {
+            filled.update(id, dest.prefix, route, cache, &mut self.interner);
+        }
+        if filled.key.add_path.is_some() && !filled.paths.contains_key(&id.index()) {
+            let mut interner = std::mem::take(&mut self.interner);
+            let dest = self.table.get(id);
+            let paths = self.in_order(dest);
+            filled.update_paths(id, dest.prefix, &paths, &mut interner, &mut Vec::new());
+            self.interner = interner;
+        }
+        self.groups[group] = Some(filled);
+    }
+
+    /// What a peer that has changed its group is to be told about a destination.
+    pub(super) fn move_dest(
+        &self,
+        id: DestId,
+        peer: PeerId,
+        from: usize,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        let Some((new, member)) = self.membership(peer) else {
+            return;
+        };
+        let Some(old) = self.groups.get(from).and_then(Option::as_ref) else {
+            return;
+        };
+        let prefix = self.table.get(id).prefix;
+        routes.extend(old.difference(id, prefix, new, member));
+        old.path_difference(id, prefix, new, member, paths);
+    }
+
+    fn dump(
+        &self,
+        id: DestId,
+        peer: PeerId,
+        family: Option<Family>,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        let Some((group, member)) = self.membership(peer) else {
+            return;
+        };
+        let prefix = self.table.get(id).prefix;
+        if family.is_some_and(|family| family != prefix.family()) {
+            return;
+        }
+        let told = group.sent(id, member);
+        routes.extend(told.map(|attrs| (prefix, Some(attrs.clone()))));
+        let told = group.sent_paths_of(id, member);
+        paths.extend(told.map(|(path_id, attrs)| (prefix, path_id, Some(attrs.clone()))));
+    }
+
+    fn end(&mut self, kind: Kind, changes: &mut Changes) {
+        match kind {
+            Kind::Forget(peers) => {
+                for id in peers {
+                    if !self.is_judged(id) {
+                        self.peers.forgotten(id);
+                    }
+                }
+            }
+            Kind::Retain { peer, .. } | Kind::Sweep { peer, .. } | Kind::KeepLong { peer, .. } => {
+                self.prune_timers(peer);
+                self.forget_if_nothing_is_kept(peer);
+            }
+            Kind::Fill { group, .. } => {
+                if let Some(Some(group)) = self.groups.get_mut(group) {
+                    group.filled = true;
+                }
+            }
+            Kind::Move { peer, from, to } => {
+                self.unpin(to);
+                if let Some(from) = from {
+                    self.unpin(from);
+                }
+                // Its rules may have changed again meanwhile.
+                self.regroup(peer);
+            }
+            Kind::Dump {
+                peer,
+                family: Some(family),
+                marked: true,
+            } => changes.out.push(Outbound::RefreshEnd { peer, family }),
+            Kind::MarkRefresh(..)
+            | Kind::EndRefresh(..)
+            | Kind::Import(_)
+            | Kind::NextHops(_)
+            | Kind::TouchAll
+            | Kind::Dump { .. } => {}
+        }
+    }
+}
