@@ -30,6 +30,9 @@ pub struct Status {
     /// The stations that monitor what peers announce (RFC 7854), sorted by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stations: Vec<StationStatus>,
+    /// Long work on the routing table that is under way; routing goes on meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<WorkStatus>,
     /// Our blocks.
     pub blocks: Vec<BlockStatus>,
     /// The kernel.
@@ -39,6 +42,31 @@ pub struct Status {
     pub drain: Option<String>,
     /// Everything that is wrong, each with key and reason.
     pub problems: Vec<Problem>,
+}
+
+/// Long work on the routing table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkStatus {
+    /// What is done: `run import filters again`.
+    pub what: String,
+    /// For which peer, if for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Destinations that are done.
+    pub done: usize,
+    /// Destinations in all.
+    pub total: usize,
+}
+
+impl std::fmt::Display for WorkStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some(peer) = &self.peer {
+            write!(f, " ({peer})")?;
+        }
+        write!(f, ": {} of {} destinations", self.done, self.total)
+    }
 }
 
 /// The datastore as the node sees it.

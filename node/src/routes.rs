@@ -5,13 +5,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_agent::Learned;
-use caracal_bgp::rib::{AdvertisedRoute, LearnedRoute, RouteInfo, RouteQuery, RouteTable};
+use caracal_bgp::rib::{
+    AdvertisedRoute, LearnedRoute, Progress, RouteInfo, RouteQuery, RouteTable,
+};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::reader::RouteReader;
 use caracal_bgp::speaker::status as bgp;
 use caracal_bgp::types::PeerName;
 use caracal_model::Prefix;
-use caracal_model::status::{BfdStatus, PeerStatus, StationStatus};
+use caracal_model::status::{BfdStatus, PeerStatus, StationStatus, WorkStatus};
 use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncWriteExt, BufWriter};
@@ -210,6 +212,24 @@ pub(crate) fn stations(stations: Vec<bgp::StationStatus>) -> Vec<StationStatus> 
         reason: station.reason,
     };
     stations.into_iter().map(status).collect()
+}
+
+/// Long work on the table, for `caracal status` and for who waits.
+pub(crate) fn work(work: Vec<Progress>) -> Vec<WorkStatus> {
+    let status = |progress: Progress| WorkStatus {
+        what: progress.what,
+        peer: progress.peer.map(|peer| peer.to_string()),
+        done: progress.done,
+        total: progress.total,
+    };
+    work.into_iter().map(status).collect()
+}
+
+/// How far the first of it is.
+pub(crate) async fn progress(speaker: &SpeakerHandle) -> Option<String> {
+    let status = speaker.status().await.ok()?;
+    let first = work(status.work).into_iter().next()?;
+    Some(first.to_string())
 }
 
 /// An error as the answer.

@@ -122,6 +122,7 @@ impl Index {
     }
 
     /// All handles, in no particular order.
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = DestId> {
         self.slots.iter().filter_map(|slot| slot.id)
     }

@@ -348,6 +348,12 @@ impl Rib {
         });
     }
 
+    /// The session ends in which everything was to come again.
+    pub(super) fn cancel_refresh(&mut self, id: PeerId) {
+        let marks = |kind: &Kind| matches!(kind, Kind::MarkRefresh(peer, _) if *peer == id);
+        self.jobs.list.retain(|job| !marks(&job.kind));
+    }
+
     /// Forgets what a peer was to be told.
     pub(super) fn cancel_exports(&mut self, id: PeerId) {
         let mut unpinned = Vec::new();

@@ -2,6 +2,7 @@
 //! only after others have taken their place.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,12 @@ impl Rib {
     /// already.
     #[must_use]
     pub fn parting(&self, going: &BTreeSet<PeerName>) -> Parting {
+        self.parting_at(going, 0..self.places())
+    }
+
+    /// The same with the prefixes at some places of the table.
+    #[must_use]
+    pub fn parting_at(&self, going: &BTreeSet<PeerName>, places: Range<usize>) -> Parting {
         let leaves: BTreeSet<PeerId> = going
             .iter()
             .filter_map(|name| self.peers.id(name))
@@ -35,7 +42,7 @@ impl Rib {
             .map(|(_, peer)| peer.name.clone())
             .collect();
         let mut uncovered: Vec<Prefix> = Vec::new();
-        for (_, dest) in self.table.iter() {
+        for (_, dest) in self.table.at(places) {
             let accepted = || dest.paths().iter().filter(|path| path.accepted().is_some());
             let lost = accepted().any(|path| leaves.contains(&self.peers.paths.owner(path.peer)));
             let covered = || {

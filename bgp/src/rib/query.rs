@@ -1,5 +1,7 @@
 //! Questions about the table. They change nothing and copy only what is asked for.
 
+use std::ops::Range;
+
 use caracal_model::net::Prefix;
 
 use super::adj_out::{ExportCache, Withheld};
@@ -22,11 +24,16 @@ impl Rib {
         self.learned_of(self.table.get(self.table.find(prefix)?))
     }
 
+    /// The routes for the forwarding table at some places of the table.
+    pub fn learned_at(&self, places: Range<usize>) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
+        self.table
+            .at(places)
+            .filter_map(|(_, dest)| Some((dest.prefix, self.learned_of(dest)?)))
+    }
+
     /// All routes for the forwarding table.
     pub fn all_learned(&self) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
-        self.table
-            .iter()
-            .filter_map(|(_, dest)| Some((dest.prefix, self.learned_of(dest)?)))
+        self.learned_at(0..self.places())
     }
 
     fn learned_of(&self, dest: &Dest) -> Option<LearnedRoute> {

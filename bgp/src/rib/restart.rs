@@ -105,7 +105,7 @@ impl Rib {
 
     /// Ends the session of a peer, if it has one.
     pub(super) fn end_session(&mut self, now: Instant, id: PeerId, graceful: bool) {
-        self.end_judging(id);
+        self.cancel_refresh(id);
         self.prune_timers(id);
         self.owed.retain(|(peer, _)| *peer != id);
         self.leave_group(id);
@@ -182,7 +182,7 @@ impl Rib {
             peer.stale_until = None;
             peer.restart_ends = None;
             peer.long_lived_until = [None; 2];
-            if peer.received > 0 {
+            if peer.received > 0 && !peer.forgetting {
                 peer.forgetting = true;
                 self.supersede(id);
                 self.queue(Kind::Forget(BTreeSet::from([id])));

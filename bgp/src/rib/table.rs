@@ -329,6 +329,7 @@ impl Table {
     }
 
     /// All destinations, in no particular order.
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (DestId, &Dest)> {
         self.index.iter().map(|id| (id, self.get(id)))
     }

@@ -8,15 +8,16 @@ mod bfd;
 mod listening;
 mod ranges;
 mod sessions;
+mod slices;
 mod stations;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use caracal_model::net::Prefix;
 use foldhash::HashMap;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinSet};
 use tracing::{debug, info, warn};
 
@@ -24,7 +25,7 @@ use super::admission::{Admission, PeerAdmission};
 use super::feed::OutFeed;
 use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
-use super::status::Convergence;
+use super::status::{Convergence, Turns};
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions};
@@ -33,6 +34,7 @@ use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
 use listening::Listening;
 use ranges::Dynamic;
+use slices::{Said, Subscription};
 use stations::Stations;
 
 /// How many messages are taken from the sessions before others get a turn.
@@ -40,7 +42,7 @@ const BATCH: usize = 64;
 
 /// How many destinations may wait for a decision: what is under way at a time costs memory, and beyond a
 /// few full messages for each peer, more of it saves nothing.
-const DECIDE: usize = 8192;
+const DECIDE: usize = 4096;
 
 /// How soon a control message is offered again to a session whose channel was full.
 const RETRY: Duration = Duration::from_millis(100);
@@ -131,6 +133,17 @@ pub(super) struct Core {
     liveness: Liveness,
     stations: Stations,
     starts: Tasks,
+    /// What has been taken from the sessions and is heard in the next turns.
+    unheard: VecDeque<Said>,
+    /// What peers have said whose last words the table is still busy with.
+    parked: VecDeque<Said>,
+    /// Who waits for long work, with its ticket.
+    waiting: Vec<(u64, oneshot::Sender<()>)>,
+    /// Feeds for the forwarding side that do not have all routes yet.
+    subscriptions: Vec<Subscription>,
+    /// Destinations in one step of long work.
+    step: usize,
+    turns: Turns,
 }
 
 /// What the core task hears.
@@ -178,6 +191,12 @@ impl Core {
             liveness: Liveness::default(),
             stations: Stations::new(),
             starts,
+            unheard: VecDeque::new(),
+            parked: VecDeque::new(),
+            waiting: Vec::new(),
+            subscriptions: Vec::new(),
+            step: slices::FIRST_STEP,
+            turns: Turns::default(),
         };
         (core, inbox)
     }
@@ -190,10 +209,13 @@ impl Core {
         self.start_listening();
         self.follow_stations(&self.config.stations.keys().cloned().collect());
         let mut batch = Vec::with_capacity(BATCH);
+        let mut turn = Instant::now();
         loop {
             self.offer_configuration();
             self.publish_convergence();
             self.tell_stations();
+            self.end_turn(turn);
+            let working = self.has_work();
             let due = self.next_timeout();
             let sleep = async {
                 match due {
@@ -202,14 +224,10 @@ impl Core {
                 }
             };
             tokio::select! {
-                _ = inbox.sessions.recv_many(&mut batch, BATCH) => {
-                    for message in batch.drain(..) {
-                        self.hear(message);
-                        if self.rib.undecided() >= DECIDE {
-                            self.decide();
-                        }
-                    }
-                    self.decide();
+                _ = inbox.sessions.recv_many(&mut batch, BATCH), if self.takes_messages() => {
+                    turn = Instant::now();
+                    self.unheard.extend(batch.drain(..).map(Said::Message));
+                    self.hear_unheard(turn);
                 }
                 command = inbox.commands.recv() => match command {
                     Some(Command::Shutdown { restart, done }) => {
@@ -218,34 +236,49 @@ impl Core {
                         let _ = done.send(());
                         return;
                     }
-                    Some(command) => self.obey(command),
+                    Some(command) => {
+                        turn = Instant::now();
+                        self.obey(command);
+                    }
                     None => return,
                 },
                 Some(ended) = self.sessions.join_next_with_id(), if !self.sessions.is_empty() => {
+                    turn = Instant::now();
                     // What the task said before it ended is still in the channel, and must not be taken
                     // for words of its successor.
                     for _ in 0..inbox.sessions.len() {
                         if let Ok(message) = inbox.sessions.try_recv() {
-                            self.hear(message);
+                            self.unheard.push_back(Said::Message(message));
                         }
                     }
-                    self.decide();
-                    self.session_ended(ended);
+                    self.unheard.push_back(Said::Ended(ended));
+                    self.hear_unheard(turn);
                 }
-                () = self.liveness.changed() => self.hear_bfd(),
+                // What is left to do comes after whatever happens, and goes on when nothing does.
+                () = task::yield_now(), if working => turn = Instant::now(),
+                () = self.liveness.changed() => {
+                    turn = Instant::now();
+                    self.hear_bfd();
+                }
                 event = self.listening.events.recv() => {
+                    turn = Instant::now();
                     if let Some(event) = event {
                         self.hear_listener(event);
                     }
                 }
-                Some(event) = self.stations.events.recv() => self.hear_station(event),
+                Some(event) = self.stations.events.recv() => {
+                    turn = Instant::now();
+                    self.hear_station(event);
+                }
                 () = sleep => {
+                    turn = Instant::now();
                     self.report_statistics();
                     let changes = self.rib.handle_timeout(now());
                     self.emit(changes);
                     self.expire_dynamic();
                 }
             }
+            self.work(turn);
         }
     }
 
@@ -260,13 +293,7 @@ impl Core {
     /// A message from a session task.
     fn hear(&mut self, message: ToCore) {
         let now = now();
-        let name = match &message {
-            ToCore::Up { peer, .. }
-            | ToCore::Down { peer, .. }
-            | ToCore::Update { peer, .. }
-            | ToCore::RouteRefresh { peer, .. }
-            | ToCore::State { peer, .. } => peer.clone(),
-        };
+        let name = message.peer().clone();
         if let ToCore::Down { end, .. } = &message {
             // Stations hear of it also when the session was told to end.
             self.monitor_down(&name, end);

@@ -143,6 +143,20 @@ pub enum ToCore {
     },
 }
 
+impl ToCore {
+    /// Which peer's session says it, by the name under which that was started.
+    #[must_use]
+    pub const fn peer(&self) -> &PeerName {
+        match self {
+            Self::Up { peer, .. }
+            | Self::Down { peer, .. }
+            | Self::Update { peer, .. }
+            | Self::RouteRefresh { peer, .. }
+            | Self::State { peer, .. } => peer,
+        }
+    }
+}
+
 /// What the core tells a session.
 #[derive(Debug)]
 pub enum ToSession {

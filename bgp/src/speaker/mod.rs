@@ -134,7 +134,6 @@ enum Command {
     Status(oneshot::Sender<SpeakerStatus>),
     Slice(Slice),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
-    Parting(BTreeSet<PeerName>, oneshot::Sender<Parting>),
     Refresh(PeerName, oneshot::Sender<bool>),
     Fib(ForwardPolicy, oneshot::Sender<FibFeed>),
     Shutdown {
@@ -271,7 +270,7 @@ impl SpeakerHandle {
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn parting(&self, going: BTreeSet<PeerName>) -> Result<Parting, SpeakerEnded> {
-        self.ask(|answer| Command::Parting(going, answer)).await
+        reader::parting(self, going).await
     }
 
     /// Asks a peer to send everything again (RFC 2918). `false`: it has no session, or cannot be asked now.

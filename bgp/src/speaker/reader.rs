@@ -3,6 +3,7 @@
 //! The core does one bounded piece of work for each question and goes on with other work; sorting and printing happen
 //! in the task that reads. A reader that is slow waits only for itself, and one that is dropped asks no more.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use caracal_model::net::Prefix;
 use tokio::sync::oneshot;
 
 use super::{Command, SpeakerEnded, SpeakerHandle};
-use crate::rib::{MrtPeers, Rib, RouteQuery, RouteRecord, RouteTable};
+use crate::rib::{MrtPeers, Parting, Rib, RouteQuery, RouteRecord, RouteTable};
+use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
 const PLACES: usize = 8192;
@@ -35,6 +37,12 @@ pub(super) enum Slice {
         Vec<Prefix>,
         oneshot::Sender<(Vec<RouteRecord>, usize)>,
     ),
+    /// What would be missing at these places without some peers, and the number of places there are.
+    Parting(
+        Arc<BTreeSet<PeerName>>,
+        Range<usize>,
+        oneshot::Sender<(Parting, usize)>,
+    ),
     /// The first record of a dump with this time.
     MrtIndex(u32, oneshot::Sender<(BytesMut, MrtPeers)>),
     /// The records of these prefixes, numbered from here on, and the next number.
@@ -57,6 +65,9 @@ impl Slice {
             }
             Self::Look(query, prefixes, answer) => {
                 drop(answer.send(rib.look(&query, &prefixes, ROUTES)));
+            }
+            Self::Parting(going, places, answer) => {
+                drop(answer.send((rib.parting_at(&going, places), rib.places())));
             }
             Self::MrtIndex(time, answer) => drop(answer.send(rib.mrt_index(time))),
             Self::MrtRecords {
@@ -203,6 +214,29 @@ async fn collect(
     });
     // It fails only when the runtime ends.
     sorted.await.map(Some).map_err(|_| SpeakerEnded)
+}
+
+/// What would be missing if these peers went.
+pub(super) async fn parting(
+    speaker: &SpeakerHandle,
+    going: BTreeSet<PeerName>,
+) -> Result<Parting, SpeakerEnded> {
+    let going = Arc::new(going);
+    let mut all = Parting::default();
+    let mut from = 0;
+    loop {
+        let places = from..from + PLACES;
+        let ask = |answer| Command::Slice(Slice::Parting(going.clone(), places, answer));
+        let (found, places) = speaker.ask(ask).await?;
+        all.incomplete = found.incomplete;
+        all.uncovered.extend(found.uncovered);
+        from += PLACES;
+        if from >= places {
+            break;
+        }
+    }
+    all.uncovered.sort_unstable();
+    Ok(all)
 }
 
 /// The table as an MRT file (RFC 6396), in parts.

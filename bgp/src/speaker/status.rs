@@ -1,11 +1,12 @@
 //! What a speaker tells people about itself. Everything here can be serialised.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::bfd::Seen;
-use crate::rib::{PeerCounts, RibCounts, SessionInfo};
+use crate::rib::{PeerCounts, Progress, RibCounts, SessionInfo};
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 
 /// The speaker as a whole.
@@ -30,6 +31,23 @@ pub struct SpeakerStatus {
     /// The monitoring stations, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stations: Vec<StationStatus>,
+    /// Long work on the table that is under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<Progress>,
+    /// How long the owner of the table is busy at a time.
+    #[serde(default)]
+    pub turns: Turns,
+}
+
+/// The turns of the task that owns the table: what it does before it listens to everybody again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turns {
+    /// The longest one since the start.
+    pub longest: Duration,
+    /// How many there have been.
+    pub count: u64,
+    /// How many of them took more than 20 ms.
+    pub slow: u64,
 }
 
 /// One monitoring station (RFC 7854).

@@ -84,6 +84,9 @@ fn print(status: &Status, output: Output) {
         status.asn,
         status.router_id
     );
+    for work in &status.work {
+        println!("Table: {work}");
+    }
     println!(
         "Datastore: {} at revision {}{}",
         status.datastore.state,

@@ -86,6 +86,24 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         Family::new("caracal_bgp_prefixes", Kind::Gauge, "Prefixes with a path.")
             .value(count(status.rib.prefixes)),
         Family::new("caracal_bgp_paths", Kind::Gauge, "Paths.").value(count(status.rib.paths)),
+        Family::new(
+            "caracal_bgp_table_work",
+            Kind::Gauge,
+            "Pieces of long work on the table that are under way.",
+        )
+        .value(count(status.work.len())),
+        Family::new(
+            "caracal_bgp_core_longest_turn_seconds",
+            Kind::Gauge,
+            "The longest time since the start for which the owner of the table heard nobody.",
+        )
+        .value(status.turns.longest.as_secs_f64()),
+        Family::new(
+            "caracal_bgp_core_slow_turns",
+            Kind::Counter,
+            "Times since the start that this took more than 20 ms.",
+        )
+        .value(total(status.turns.slow)),
     ];
     families.extend(of_peers(&listed));
     families

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use caracal_bgp::rib::{PeerCounts, RibCounts};
-use caracal_bgp::speaker::status::{Convergence, PeerStatus, SpeakerStatus};
+use caracal_bgp::speaker::status::{Convergence, PeerStatus, SpeakerStatus, Turns};
 use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
 
 use super::bgp;
@@ -49,6 +49,8 @@ fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus {
             awaited: awaited.iter().map(|name| PeerName::from(*name)).collect(),
         },
         stations: vec![],
+        work: vec![],
+        turns: Turns::default(),
     }
 }
 

@@ -156,6 +156,7 @@ impl Answers {
         };
         status.peers = routes::peers(bgp.peers);
         status.stations = routes::stations(bgp.stations);
+        status.work = routes::work(bgp.work);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
         status.kernel.paths = paths(snapshot, &kernel.paths);

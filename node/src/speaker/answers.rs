@@ -58,6 +58,10 @@ impl Answer for Answers {
         };
         answer.map(Answered::from)
     }
+
+    async fn progress(&self) -> Option<String> {
+        routes::progress(&self.speaker).await
+    }
 }
 
 impl Answers {
@@ -102,6 +106,7 @@ impl Answers {
             },
             peers: routes::peers(bgp.peers),
             stations: routes::stations(bgp.stations),
+            work: routes::work(bgp.work),
             problems,
             ..Status::default()
         })

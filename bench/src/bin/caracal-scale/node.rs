@@ -187,7 +187,13 @@ impl Node {
             self.take(now, end, what, effects);
         }
         if let Table::Full(rib) = &mut self.table {
-            let changes = rib.decide(now);
+            let mut changes = rib.decide(now);
+            // Here nobody waits meanwhile: all of it counts.
+            while rib.has_work() {
+                let more = rib.work(now, usize::MAX);
+                changes.prefixes.extend(more.prefixes);
+                changes.out.extend(more.out);
+            }
             self.emit(changes, effects);
         }
     }
@@ -287,7 +293,10 @@ impl Node {
                     options: SessionOptions::default(),
                     capabilities: Vec::new(),
                 };
-                let changes = rib.peer_up(now, &self.ends[end].name, session);
+                let mut changes = rib.peer_up(now, &self.ends[end].name, session);
+                while rib.has_work() {
+                    changes.out.extend(rib.work(now, usize::MAX).out);
+                }
                 self.emit(changes, effects);
             }
         }

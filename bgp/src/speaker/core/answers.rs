@@ -3,7 +3,9 @@
 use std::time::UNIX_EPOCH;
 
 use caracal_model::net::Family;
+use tokio::sync::oneshot;
 
+use super::slices::Subscription;
 use super::{Core, Peer, now};
 use crate::rib::ForwardPolicy;
 use crate::speaker::message::ToSession;
@@ -17,7 +19,7 @@ impl Core {
         match command {
             Command::Reconfigure(config, done) => {
                 self.reconfigure(*config);
-                let _ = done.send(());
+                self.when_done(done);
             }
             Command::Disable(text, done) => {
                 self.disable(text);
@@ -30,16 +32,15 @@ impl Core {
             Command::NextHops(next_hops, done) => {
                 let changes = self.rib.set_next_hops(now(), next_hops);
                 self.emit(changes);
-                let _ = done.send(());
+                self.when_done(done);
             }
             Command::Status(answer) => drop(answer.send(self.status())),
             Command::Slice(slice) => slice.answer(&self.rib),
             Command::Explain(prefix, answer) => {
                 drop(answer.send(Box::new(self.rib.explain(&prefix))));
             }
-            Command::Parting(going, answer) => drop(answer.send(self.rib.parting(&going))),
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
-            Command::Fib(policy, answer) => drop(answer.send(self.subscribe(policy))),
+            Command::Fib(policy, answer) => self.subscribe(policy, answer),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}
         }
@@ -55,17 +56,20 @@ impl Core {
         session.families.iter().all(ask)
     }
 
-    /// A feed that starts with all routes there are.
-    fn subscribe(&mut self, policy: ForwardPolicy) -> FibFeed {
+    /// A feed that starts with all routes there are; it is given when they are in it.
+    fn subscribe(&mut self, policy: ForwardPolicy, answer: oneshot::Sender<FibFeed>) {
         let feed = FibFeed::new();
-        let all = self.rib.all_learned();
-        let all = all.filter(|(prefix, _)| self.rib.forwards(prefix, &policy));
-        feed.extend(all.map(|(prefix, route)| (prefix, Some(route))));
         if policy.asks_for_interface() {
             self.rib.follow_interfaces();
         }
-        self.fib.push((feed.clone(), policy));
-        feed
+        self.fib.push((feed.clone(), policy.clone()));
+        self.subscriptions.push(Subscription {
+            feed,
+            policy,
+            at: 0,
+            answer,
+        });
+        self.fill_subscriptions();
     }
 
     fn status(&self) -> SpeakerStatus {
@@ -83,6 +87,8 @@ impl Core {
             deferring: self.rib.is_deferring(),
             convergence: self.convergence.borrow().clone(),
             stations: self.stations.status(),
+            work: self.rib.progress(),
+            turns: self.turns,
         }
     }
 

@@ -1,0 +1,295 @@
+//! The core's turns: nothing that takes long is done in one go, so that whoever asks waits for one turn and not for the table.
+//!
+//! A turn takes what has happened, then a slice of the work that is left. What a peer says while the table is still busy
+//! with its last words is parked, in order; when too much is parked, the sessions are read again only after that.
+
+use std::time::{Duration, Instant};
+
+use caracal_model::net::Prefix;
+use tokio::sync::oneshot;
+use tokio::task::{Id, JoinError};
+
+use super::{Core, DECIDE, now};
+use crate::rib::ForwardPolicy;
+use crate::speaker::FibFeed;
+use crate::speaker::message::ToCore;
+use crate::types::PeerName;
+use crate::wire::update::Update;
+
+/// How long a turn may hear, and how long it may work. The aim is 20 ms for all; a step is not cut short.
+const SLICE: Duration = Duration::from_millis(4);
+
+/// A turn that is longer counts as slow.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// How long a step of long work is to take: many in a slice, so that none is much too long.
+const STEP: [Duration; 2] = [Duration::from_micros(250), Duration::from_millis(1)];
+
+/// Destinations in a step: the first one, the least and the most.
+pub(super) const FIRST_STEP: usize = 128;
+const STEPS: [usize; 2] = [16, 2048];
+
+/// Prefixes of an UPDATE that are heard at once.
+const PIECE: usize = 1024;
+
+/// Messages that wait for their peers at most; each is a few kilooctets, and a peer sends no more than its session reads.
+const PARKED: usize = 1024;
+
+/// Destinations in one step of a subscription.
+const SUBSCRIBED: usize = 1024;
+
+/// What a session task says.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the small one is rare, and a box for each message is not"
+)]
+pub(super) enum Said {
+    /// A message.
+    Message(ToCore),
+    /// Nothing more: it has ended.
+    Ended(Result<(Id, PeerName), JoinError>),
+}
+
+/// A feed for the forwarding side that is being filled.
+pub(super) struct Subscription {
+    pub(super) feed: FibFeed,
+    pub(super) policy: ForwardPolicy,
+    pub(super) at: usize,
+    pub(super) answer: oneshot::Sender<FibFeed>,
+}
+
+/// Takes the first part of a long UPDATE and leaves the rest in it. `None`: it is not long.
+fn first_piece(update: &mut Update) -> Option<Update> {
+    fn split<T>(list: &mut Vec<T>, at: usize) -> Vec<T> {
+        let rest = list.split_off(at.min(list.len()));
+        std::mem::replace(list, rest)
+    }
+    if update.withdrawn.len() + update.announced.len() <= PIECE {
+        return None;
+    }
+    let withdrawn = split(&mut update.withdrawn, PIECE);
+    let room = PIECE - withdrawn.len();
+    let announced = split(&mut update.announced, room);
+    Some(Update {
+        withdrawn_ids: split(&mut update.withdrawn_ids, withdrawn.len()),
+        announced_ids: split(&mut update.announced_ids, announced.len()),
+        attrs: update.attrs.clone().filter(|_| !announced.is_empty()),
+        withdrawn,
+        announced,
+        end_of_rib: None,
+    })
+}
+
+impl Core {
+    /// True when more can be taken from the sessions.
+    pub(super) fn takes_messages(&self) -> bool {
+        self.unheard.is_empty() && self.parked.len() < PARKED
+    }
+
+    /// True when there is something to do although nothing happens.
+    pub(super) fn has_work(&self) -> bool {
+        self.rib.has_work()
+            || !self.unheard.is_empty()
+            || !self.subscriptions.is_empty()
+            || !self.parked.is_empty()
+    }
+
+    /// Who has said it, by the name that the peer has now.
+    fn speaker_of(&self, said: &Said) -> Option<PeerName> {
+        let name = match said {
+            Said::Message(message) => message.peer(),
+            Said::Ended(Ok((id, started))) => self.tasks.get(id).unwrap_or(started),
+            Said::Ended(Err(failure)) => self.tasks.get(&failure.id())?,
+        };
+        Some(self.renamed.get(name).unwrap_or(name).clone())
+    }
+
+    /// Hears what the sessions have said, for a slice.
+    pub(super) fn hear_unheard(&mut self, turn: Instant) {
+        while let Some(said) = self.unheard.pop_front() {
+            if self.rib.has_work() || !self.parked.is_empty() {
+                let of = self.speaker_of(&said);
+                let busy = |name: &PeerName| self.rib.is_busy(name);
+                let mut parked = self.parked.iter();
+                let waits = of.as_ref().is_some_and(busy)
+                    || parked.any(|parked| self.speaker_of(parked) == of);
+                if waits {
+                    self.parked.push_back(said);
+                    continue;
+                }
+            }
+            self.hear_piece(said);
+            if turn.elapsed() >= SLICE {
+                break;
+            }
+        }
+        self.decide();
+    }
+
+    fn hear_piece(&mut self, said: Said) {
+        match said {
+            Said::Message(ToCore::Update { peer, mut update }) => match first_piece(&mut update) {
+                Some(piece) => {
+                    let rest = ToCore::Update {
+                        peer: peer.clone(),
+                        update,
+                    };
+                    self.unheard.push_front(Said::Message(rest));
+                    self.hear(ToCore::Update {
+                        peer,
+                        update: piece,
+                    });
+                }
+                None => self.hear(ToCore::Update { peer, update }),
+            },
+            Said::Message(message) => self.hear(message),
+            Said::Ended(ended) => {
+                self.decide();
+                self.session_ended(ended);
+            }
+        }
+        if self.rib.undecided() >= DECIDE {
+            self.decide();
+        }
+    }
+
+    /// Does a slice of what is left to do.
+    pub(super) fn work(&mut self, turn: Instant) {
+        if !self.has_work() {
+            return;
+        }
+        // Hearing has had its slice.
+        let begin = Instant::now();
+        self.hear_parked(begin);
+        self.fill_subscriptions();
+        while self.rib.has_work() && begin.elapsed() < SLICE {
+            let step = Instant::now();
+            let changes = self.rib.work(now(), self.step);
+            self.emit(changes);
+            let [short, long] = STEP;
+            let [least, most] = STEPS;
+            match step.elapsed() {
+                took if took < short => self.step = (self.step * 2).min(most),
+                took if took > long => self.step = (self.step / 2).max(least),
+                _ => {}
+            }
+        }
+        if turn.elapsed() < SLICE * 2 {
+            self.hear_unheard(begin);
+        }
+        self.answer_waiting();
+    }
+
+    /// Hears what was parked of peers that are not busy any more.
+    fn hear_parked(&mut self, begin: Instant) {
+        let free = |core: &Self, said: &Said| {
+            let name = core.speaker_of(said);
+            name.is_none_or(|name| !core.rib.is_busy(&name))
+        };
+        while begin.elapsed() < SLICE {
+            // The first of a peer's is found first.
+            let Some(at) = self.parked.iter().position(|said| free(self, said)) else {
+                break;
+            };
+            let Some(said) = self.parked.remove(at) else {
+                break;
+            };
+            // The rest of a long one is the next.
+            let unheard = self.unheard.len();
+            self.hear_piece(said);
+            if self.unheard.len() > unheard
+                && let Some(rest) = self.unheard.pop_front()
+            {
+                self.parked.insert(at, rest);
+            }
+        }
+        self.decide();
+    }
+
+    /// Puts more routes into new feeds of the forwarding side, and gives away those that have all.
+    pub(super) fn fill_subscriptions(&mut self) {
+        let begin = Instant::now();
+        for mut filled in std::mem::take(&mut self.subscriptions) {
+            while filled.at < self.rib.places() && begin.elapsed() < SLICE / 2 {
+                let places = filled.at..filled.at + SUBSCRIBED;
+                let routes = self.rib.learned_at(places);
+                let passes = |prefix: &Prefix| self.rib.forwards(prefix, &filled.policy);
+                let routes = routes.filter(|(prefix, _)| passes(prefix));
+                filled
+                    .feed
+                    .extend(routes.map(|(prefix, route)| (prefix, Some(route))));
+                filled.at += SUBSCRIBED;
+            }
+            if filled.at < self.rib.places() {
+                self.subscriptions.push(filled);
+            } else {
+                // Who no longer waits for it does not get it.
+                drop(filled.answer.send(filled.feed));
+            }
+        }
+    }
+
+    /// Answers when the work is done that has been started until now.
+    pub(super) fn when_done(&mut self, answer: oneshot::Sender<()>) {
+        self.waiting.push((self.rib.ticket(), answer));
+        self.answer_waiting();
+    }
+
+    fn answer_waiting(&mut self) {
+        for (ticket, answer) in std::mem::take(&mut self.waiting) {
+            if self.rib.is_done(ticket) {
+                // Who no longer waits does not get an answer.
+                let _ = answer.send(());
+            } else {
+                self.waiting.push((ticket, answer));
+            }
+        }
+    }
+
+    /// Notes how long a turn has taken.
+    pub(super) fn end_turn(&mut self, turn: Instant) {
+        let took = turn.elapsed();
+        self.turns.count += 1;
+        self.turns.slow += u64::from(took > SLOW);
+        self.turns.longest = self.turns.longest.max(took);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs::PathAttrs;
+
+    #[test]
+    fn a_long_update_comes_in_pieces_that_say_the_same() {
+        let prefix = |n: u32| Prefix::v4((n << 8).into(), 24);
+        let whole = Update {
+            withdrawn: (0..1500).map(prefix).collect(),
+            withdrawn_ids: (0..1500).collect(),
+            announced: (2000..4500).map(prefix).collect(),
+            announced_ids: (7000..9500).collect(),
+            attrs: Some(PathAttrs::default()),
+            end_of_rib: None,
+        };
+        let mut rest = whole.clone();
+        let mut pieces = Vec::new();
+        while let Some(piece) = first_piece(&mut rest) {
+            pieces.push(piece);
+        }
+        pieces.push(rest);
+        let (mut sum, mut sizes) = (Update::default(), Vec::new());
+        for piece in pieces {
+            sizes.push(piece.withdrawn.len() + piece.announced.len());
+            assert_eq!(piece.withdrawn.len(), piece.withdrawn_ids.len());
+            assert_eq!(piece.announced.len(), piece.announced_ids.len());
+            assert!(piece.attrs.is_some() || piece.announced.is_empty());
+            sum.withdrawn.extend(piece.withdrawn);
+            sum.withdrawn_ids.extend(piece.withdrawn_ids);
+            sum.announced.extend(piece.announced);
+            sum.announced_ids.extend(piece.announced_ids);
+            sum.attrs = sum.attrs.or(piece.attrs);
+        }
+        assert_eq!(sum, whole);
+        assert_eq!(sizes, [1024, 1024, 1024, 928]);
+    }
+}
