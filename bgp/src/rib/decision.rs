@@ -102,6 +102,19 @@ impl fmt::Display for Reason {
     }
 }
 
+impl Candidate {
+    /// What makes a path better than another one where MED counts between all paths: lower is better. It is no order of
+    /// the decision process, in which MED counts within an AS.
+    pub(super) fn rank(&self) -> impl Ord + use<> {
+        (
+            (self.no_carrier, self.long_lived_stale, !self.local),
+            (u32::MAX - self.local_pref, self.as_path_len, self.origin),
+            (self.med, !self.external, self.metric, self.router_id),
+            (self.cluster_list_len, self.address, self.path_id),
+        )
+    }
+}
+
 /// The outcome for a set of paths. Reused between decisions to save allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {

@@ -81,7 +81,11 @@ impl Index {
     }
 
     fn grow(&mut self) {
-        let size = (self.slots.len() * 2).max(MIN_SLOTS);
+        self.resize(self.slots.len() * 2);
+    }
+
+    fn resize(&mut self, size: usize) {
+        let size = size.max(MIN_SLOTS);
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; size]);
         for slot in old.into_iter().filter(|slot| slot.id.is_some()) {
             self.put(slot);
@@ -111,7 +115,17 @@ impl Index {
         }
         self.slots[hole] = EMPTY;
         self.len -= 1;
+        // Far below the size at which it grew, so that it does not go to and fro.
+        if self.slots.len() > MIN_SLOTS && self.len < self.slots.len() / 16 {
+            self.resize(self.slots.len() / 8);
+        }
         true
+    }
+
+    /// Octets that it has room for.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
     }
 
     /// Loads the slots at which searches for these hashes begin, and gives the handles found there. The loads do not

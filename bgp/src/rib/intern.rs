@@ -10,6 +10,8 @@ use crate::attrs::PathAttrs;
 
 /// Sets below this number are not worth a sweep.
 const MIN_SWEEP: usize = 1024;
+/// More sets are swept in slices: each is a look at memory that is in no cache.
+const MAX_SWEEP: usize = 16 * 1024;
 
 /// A set with its hash beside it: growing the table, and passing over other sets, touch no set.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Interner {
     hasher: foldhash::quality::RandomState,
     /// Sweep when the table has grown to this size.
     sweep_at: usize,
+    /// Somebody has to call [`Interner::sweep_slice`] for all buckets.
+    due: bool,
 }
 
 impl Interner {
@@ -36,7 +40,12 @@ impl Interner {
             return known.set.clone();
         }
         if self.sets.len() >= self.sweep_at.max(MIN_SWEEP) {
-            self.sweep();
+            if self.sets.len() < MAX_SWEEP {
+                self.sweep();
+            } else {
+                self.due = true;
+                self.sweep_at = self.sets.len() * 2;
+            }
         }
         let set = Arc::new(attrs);
         let entry = Entry {
@@ -50,6 +59,30 @@ impl Interner {
     /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has doubled.
     fn sweep(&mut self) {
         self.sets.retain(|entry| Arc::strong_count(&entry.set) > 1);
+        self.shrink();
+    }
+
+    /// True, once, when a sweep in slices is due.
+    pub(super) fn take_due(&mut self) -> bool {
+        std::mem::take(&mut self.due)
+    }
+
+    /// Number of places for sets.
+    pub(super) fn buckets(&self) -> usize {
+        self.sets.num_buckets()
+    }
+
+    /// Drops the set in a place when nobody else holds it. A table that grows meanwhile may hide some from this sweep.
+    pub(super) fn sweep_bucket(&mut self, bucket: usize) {
+        if let Ok(entry) = self.sets.get_bucket_entry(bucket)
+            && Arc::strong_count(&entry.get().set) == 1
+        {
+            entry.remove();
+        }
+    }
+
+    /// A sweep is over.
+    pub(super) fn shrink(&mut self) {
         self.sweep_at = self.sets.len() * 2;
         if self.sets.capacity() > self.sweep_at.max(MIN_SWEEP) * 4 {
             self.sets.shrink_to(self.sweep_at, |entry| entry.hash);

@@ -26,13 +26,16 @@ use super::reconfigure::NextHopChange;
 use super::restart::{FAMILIES, slot};
 use super::settle::export_route;
 use super::several::ToldPath;
-use super::table::{DestId, Staleness, Table};
+use super::table::{DestId, Staleness};
 use super::{Changes, Outbound, PeerId, Rib};
 use crate::attrs::PathAttrs;
 use crate::types::PeerName;
 
 /// Places that a call looks at itself: in a table of so many prefixes nothing is left for later.
 pub(super) const INLINE: usize = 2048;
+
+/// A table of fewer prefixes is small.
+const MUCH: usize = 4096;
 
 /// A place with many paths counts as more than one: so many paths are as much work as a place.
 const PATHS_PER_PLACE: usize = 8;
@@ -96,6 +99,8 @@ pub(super) enum Kind {
     NextHops(Box<NextHopChange>),
     /// Everything is decided and exported again.
     TouchAll,
+    /// Attribute sets that nobody uses any more go.
+    Sets,
     /// A new update group gets its Adj-RIB-Out.
     Fill {
         group: usize,
@@ -160,6 +165,7 @@ impl Kind {
             Self::Import(_) => "run import filters again",
             Self::NextHops(_) => "follow next hops",
             Self::TouchAll => "decide again",
+            Self::Sets => "give memory back",
             Self::Fill { .. } => "run export filters",
             Self::Move { .. } => "announce the difference of export filters",
             Self::Dump { .. } => "announce the table",
@@ -265,7 +271,7 @@ impl Rib {
             what: job.kind.what().to_owned(),
             peer: self.job_peer(&job.kind),
             done: job.at,
-            total: self.table.places(),
+            total: self.extent(&job.kind),
         };
         let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
         if self.undecided_left {
@@ -289,6 +295,28 @@ impl Rib {
             }
         };
         Some(self.peers.get(id)?.name.clone())
+    }
+
+    /// Where the cursor of a job ends.
+    fn extent(&self, kind: &Kind) -> usize {
+        match kind {
+            Kind::Sets => self.interner.buckets(),
+            _ => self.table.places(),
+        }
+    }
+
+    /// Gives memory back when the table has become much smaller, or holds many sets that nobody may use.
+    pub(super) fn tidy(&mut self) {
+        let now = self.table.len();
+        self.peak = self.peak.max(now);
+        let smaller = self.peak > MUCH && now < self.peak / 4;
+        if smaller {
+            self.peak = now;
+            self.peers.paths.shrink();
+        }
+        if self.interner.take_due() || smaller {
+            self.queue(Kind::Sets);
+        }
     }
 
     /// Does work on about so many destinations.
@@ -318,7 +346,7 @@ impl Rib {
                     known.extend(peers);
                     return;
                 }
-                (Kind::TouchAll, Kind::TouchAll) => return,
+                (Kind::TouchAll, Kind::TouchAll) | (Kind::Sets, Kind::Sets) => return,
                 // It compares with what was before, whenever it comes by.
                 (Kind::NextHops(_), Kind::NextHops(_)) => return,
                 _ => {}
@@ -573,15 +601,25 @@ impl Rib {
         if job.at == 0 {
             self.begin(&mut job.kind, changes);
         }
-        while spent < places && job.at < self.table.places() {
+        while spent < places && job.at < self.extent(&job.kind) {
             if job.at.is_multiple_of(64) && self.is_over(&job.kind) {
-                job.at = self.table.places();
+                job.at = usize::MAX;
                 break;
             }
-            let id = Table::id(job.at);
-            spent += 1 + self.table.get(id).paths().len() / PATHS_PER_PLACE;
-            self.visit(&mut job.kind, id, &mut routes, &mut paths);
+            if matches!(job.kind, Kind::Sets) {
+                self.interner.sweep_bucket(job.at);
+                job.at += 1;
+                spent += usize::from(job.at.is_multiple_of(4));
+                continue;
+            }
+            let found = self.table.dest_at(job.at);
+            let found = found.map(|(id, dest)| (id, dest.paths().len()));
             job.at += 1;
+            spent += 1;
+            if let Some((id, count)) = found {
+                spent += count / PATHS_PER_PLACE;
+                self.visit(&mut job.kind, id, &mut routes, &mut paths);
+            }
         }
         if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
             && !(routes.is_empty() && paths.is_empty())
@@ -592,7 +630,7 @@ impl Rib {
                 paths,
             });
         }
-        if job.at < self.table.places() {
+        if job.at < self.extent(&job.kind) {
             let place = self.jobs.find(job.number);
             self.jobs.list.insert(place, job);
         } else {
@@ -679,11 +717,11 @@ impl Rib {
             }),
             Kind::Import(peers) => self.import_dest_again(id, peers),
             Kind::NextHops(change) => self.follow_next_hops(id, change),
+            // By its own cursor.
+            Kind::Sets => {}
             Kind::TouchAll => {
-                if !self.table.get(id).paths().is_empty() {
-                    self.table.get_mut(id).touched = true;
-                    self.mark(id);
-                }
+                self.table.get_mut(id).touched = true;
+                self.mark(id);
             }
             Kind::Fill { group, cache } => self.fill(id, *group, cache),
             Kind::Move { peer, from, .. } => {
@@ -697,9 +735,6 @@ impl Rib {
 
     /// A group's Adj-RIB-Out gets a destination. Its members are told later.
     fn fill(&mut self, id: DestId, group: usize, cache: &mut ExportCache) {
-        if self.table.get(id).paths().is_empty() {
-            return;
-        }
         let Some(mut filled) = self.groups[group].take() else {
             return;
         };
@@ -791,6 +826,7 @@ impl Rib {
                 family: Some(family),
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
+            Kind::Sets => self.interner.shrink(),
             Kind::MarkRefresh(..)
             | Kind::EndRefresh(..)
             | Kind::Import(_)

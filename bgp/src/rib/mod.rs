@@ -202,6 +202,8 @@ pub struct Rib {
     inline: usize,
     /// Paths to what we originate.
     local_paths: usize,
+    /// The most prefixes there have been since memory was last given back.
+    peak: usize,
     /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been told what there is.
     owed: Vec<(PeerId, Family)>,
     /// They are not due before so many destinations have been decided.
@@ -240,6 +242,7 @@ impl Rib {
             jobs: Jobs::default(),
             inline: jobs::INLINE,
             local_paths: 0,
+            peak: 0,
             owed: Vec::new(),
             owed_after: 0,
             notices: Vec::new(),
@@ -425,6 +428,7 @@ impl Rib {
         if !self.startup.deferring() {
             self.settle(most, &mut changes);
             self.undecided_left = !self.dirty.is_empty();
+            self.tidy();
             self.pay_owed(&mut changes);
         }
         changes

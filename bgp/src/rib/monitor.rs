@@ -66,8 +66,8 @@ impl Rib {
             None => Some(name.peer),
         };
         let path = self.table.find(&name.prefix).and_then(|dest| {
-            let paths = self.table.get(dest).paths();
-            paths.iter().find(|path| Some(path.peer) == handle)
+            let dest = self.table.get(dest);
+            dest.paths().get(dest.position(handle?)?)
         });
         let path = path.filter(|path| !path.stale.is_kept());
         MonitoredPath {

@@ -120,8 +120,7 @@ impl Rib {
 
     /// Removes the path of a peer.
     pub(super) fn remove_path(&mut self, id: DestId, peer: PeerId) {
-        let paths = self.table.get(id).paths();
-        if let Some(at) = paths.iter().position(|path| path.peer == peer) {
+        if let Some(at) = self.table.get(id).position(peer) {
             self.remove_at(id, at);
         }
     }
@@ -150,8 +149,7 @@ impl Rib {
 
     /// A path changed in place.
     pub(super) fn touch(&mut self, id: DestId, peer: PeerId) {
-        let paths = self.table.get(id).paths();
-        if let Some(at) = paths.iter().position(|path| path.peer == peer) {
+        if let Some(at) = self.table.get(id).position(peer) {
             self.touch_at(id, at);
         }
     }

@@ -19,6 +19,9 @@ use super::table::{Dest, DestId};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
 
+/// The decision process orders so many paths by being run again and again.
+const DECIDED: usize = 128;
+
 /// Handles with this bit are of paths, not of peers.
 const PATH: u32 = 1 << 31;
 
@@ -91,6 +94,15 @@ impl PathHandles {
         handle
     }
 
+    /// Gives memory back when no path has a handle, and what can be spared otherwise.
+    pub(super) fn shrink(&mut self) {
+        if self.known.is_empty() {
+            *self = Self::default();
+        } else {
+            self.known.shrink_to_fit();
+        }
+    }
+
     /// A path with this handle is in the table now.
     pub(super) fn take(&mut self, handle: PeerId) {
         if let Some(index) = index(handle) {
@@ -159,6 +171,35 @@ impl PathUpdate {
     }
 }
 
+/// What is told of the paths to one destination, by identifier.
+enum Told<'a> {
+    Few(&'a [(u32, Sent)]),
+    Many(HashMap<u32, &'a Sent>),
+}
+
+impl<'a> Told<'a> {
+    fn new(list: &'a [(u32, Sent)]) -> Self {
+        if list.len() <= DECIDED {
+            return Self::Few(list);
+        }
+        Self::Many(
+            list.iter()
+                .map(|(path_id, sent)| (*path_id, sent))
+                .collect(),
+        )
+    }
+
+    fn of(&self, path_id: u32) -> Option<&'a Sent> {
+        match self {
+            Self::Few(list) => {
+                let found = list.iter().find(|(seen, _)| *seen == path_id);
+                found.map(|(_, sent)| sent)
+            }
+            Self::Many(map) => map.get(&path_id).copied(),
+        }
+    }
+}
+
 /// The part of an Adj-RIB-Out that holds several paths, by destination.
 pub(super) type SentPaths = HashMap<usize, Vec<(u32, Sent)>>;
 
@@ -191,19 +232,14 @@ impl Group {
             self.paths.insert(id.index(), after.clone())
         };
         let before = before.unwrap_or_default();
-        let of = |list: &[(u32, Sent)], path_id: u32| {
-            let found = list.iter().find(|(seen, _)| *seen == path_id);
-            found.map(|(_, sent)| sent.clone())
-        };
-        let gone = before
-            .iter()
-            .filter(|(seen, _)| of(&after, *seen).is_none());
+        let (old, new) = (Told::new(&before), Told::new(&after));
+        let gone = before.iter().filter(|(seen, _)| new.of(*seen).is_none());
         for (path_id, _) in gone.chain(&after) {
             let route = PathRoute {
                 prefix,
                 path_id: *path_id,
-                before: of(&before, *path_id),
-                after: of(&after, *path_id),
+                before: old.of(*path_id).cloned(),
+                after: new.of(*path_id).cloned(),
             };
             if route.before != route.after {
                 changes.push(route);
@@ -274,6 +310,23 @@ impl Rib {
             .collect();
         let mut decision = Decision::default();
         let mut ordered = Vec::with_capacity(left.len());
+        if left.len() > DECIDED {
+            // So many are put in order by one look at each, after the best: MED then counts between all of them.
+            let candidates: Vec<_> = left
+                .iter()
+                .map(|(candidate, _)| candidate.clone())
+                .collect();
+            decision.run(&candidates);
+            let best = decision.best.map(|(best, _)| left.swap_remove(best));
+            left.sort_by_key(|(candidate, _)| candidate.rank());
+            let paths = best.into_iter().chain(left).map(|(_, path)| path);
+            ordered.extend(
+                paths.filter_map(|path| {
+                    export_path(dest.prefix, path, &self.peers, &self.next_hops)
+                }),
+            );
+            return ordered;
+        }
         while !left.is_empty() {
             let candidates: Vec<_> = left
                 .iter()

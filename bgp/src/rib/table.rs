@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use caracal_model::net::Prefix;
+use foldhash::HashMap;
 
 use super::PeerId;
 use super::free::Free;
@@ -140,11 +141,75 @@ pub(super) struct Dest {
 enum Paths {
     Empty,
     One(Path),
-    #[allow(
-        clippy::box_collection,
-        reason = "a third of a Vec's size in each destination"
-    )]
-    Many(Box<Vec<Path>>),
+    Many(Box<Many>),
+}
+
+/// Two paths or more.
+#[derive(Clone, Debug, Default)]
+struct Many {
+    paths: Vec<Path>,
+    /// Where each path is, when they are so many that one is not simply looked for.
+    places: HashMap<PeerId, u32>,
+}
+
+/// With more paths than this, where each is is kept.
+const LOOKED_THROUGH: usize = 64;
+
+#[cfg(test)]
+thread_local! {
+    /// How many paths have been looked at for that of a peer.
+    static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+pub(super) fn looked_at() -> usize {
+    LOOKED_AT.get()
+}
+
+impl Many {
+    fn position(&self, peer: PeerId) -> Option<usize> {
+        if self.places.is_empty() {
+            let found = self.paths.iter().position(|path| path.peer == peer);
+            #[cfg(test)]
+            LOOKED_AT.set(LOOKED_AT.get() + found.map_or(self.paths.len(), |at| at + 1));
+            return found;
+        }
+        #[cfg(test)]
+        LOOKED_AT.set(LOOKED_AT.get() + 1);
+        self.places.get(&peer).map(|place| *place as usize)
+    }
+
+    fn push(&mut self, path: Path) {
+        if !self.places.is_empty() {
+            self.note(path.peer, self.paths.len());
+        }
+        self.paths.push(path);
+        if self.places.is_empty() && self.paths.len() > LOOKED_THROUGH {
+            for at in 0..self.paths.len() {
+                self.note(self.paths[at].peer, at);
+            }
+        }
+    }
+
+    fn note(&mut self, peer: PeerId, at: usize) {
+        let at = u32::try_from(at).expect("fewer than 2^32 paths fit into memory");
+        self.places.insert(peer, at);
+    }
+
+    fn swap_remove(&mut self, at: usize) -> Path {
+        let path = self.paths.swap_remove(at);
+        if !self.places.is_empty() {
+            self.places.remove(&path.peer);
+            if let Some(moved) = self.paths.get(at) {
+                self.note(moved.peer, at);
+            }
+            if self.paths.len() < LOOKED_THROUGH / 2 {
+                self.places = HashMap::default();
+                self.paths.shrink_to_fit();
+            }
+        }
+        path
+    }
 }
 
 impl Dest {
@@ -153,7 +218,7 @@ impl Dest {
         match &self.paths {
             Paths::Empty => &[],
             Paths::One(path) => std::slice::from_ref(path),
-            Paths::Many(paths) => paths,
+            Paths::Many(many) => &many.paths,
         }
     }
 
@@ -162,7 +227,7 @@ impl Dest {
         match &mut self.paths {
             Paths::Empty => &mut [],
             Paths::One(path) => std::slice::from_mut(path),
-            Paths::Many(paths) => paths,
+            Paths::Many(many) => &mut many.paths,
         }
     }
 
@@ -173,25 +238,37 @@ impl Dest {
 
     /// The path of a peer.
     pub(super) fn path_of(&mut self, peer: PeerId) -> Option<&mut Path> {
-        self.paths_mut().iter_mut().find(|path| path.peer == peer)
+        let at = self.position(peer)?;
+        self.paths_mut().get_mut(at)
+    }
+
+    /// Where the path of a peer is.
+    pub(super) fn position(&self, peer: PeerId) -> Option<usize> {
+        match &self.paths {
+            Paths::Empty => None,
+            Paths::One(path) => (path.peer == peer).then_some(0),
+            Paths::Many(many) => many.position(peer),
+        }
     }
 
     /// Adds a path; the peer has none yet.
     pub(super) fn push(&mut self, path: Path) {
         self.paths = match std::mem::replace(&mut self.paths, Paths::Empty) {
             Paths::Empty => Paths::One(path),
-            Paths::One(first) => Paths::Many(Box::new(vec![first, path])),
-            Paths::Many(mut paths) => {
-                paths.push(path);
-                Paths::Many(paths)
+            Paths::One(first) => Paths::Many(Box::new(Many {
+                paths: vec![first, path],
+                places: HashMap::default(),
+            })),
+            Paths::Many(mut many) => {
+                many.push(path);
+                Paths::Many(many)
             }
         };
     }
 
     /// Takes out the path of a peer.
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Path> {
-        let index = self.paths().iter().position(|path| path.peer == peer)?;
-        self.remove_at(index)
+        self.remove_at(self.position(peer)?)
     }
 
     /// Takes out a path by its place; the last one takes it.
@@ -200,10 +277,10 @@ impl Dest {
             return None;
         }
         match &mut self.paths {
-            Paths::Many(paths) => {
-                let path = paths.swap_remove(index);
-                if paths.len() == 1 {
-                    let last = paths.pop();
+            Paths::Many(many) => {
+                let path = many.swap_remove(index);
+                if many.paths.len() == 1 {
+                    let last = many.paths.pop();
                     self.paths = last.map_or(Paths::Empty, Paths::One);
                 }
                 Some(path)
@@ -223,8 +300,23 @@ impl Dest {
 pub(super) struct Table {
     index: Index,
     hasher: foldhash::fast::RandomState,
+    /// A chunk none of whose places is taken has no memory.
     chunks: Vec<Vec<Dest>>,
+    /// For each chunk, how many of its places are taken.
+    taken: Vec<u32>,
     free: Free,
+    /// Number of places, free ones included.
+    places: usize,
+}
+
+/// What is at a free place of a chunk that has memory.
+fn empty() -> Dest {
+    Dest {
+        prefix: Prefix::v4(std::net::Ipv4Addr::UNSPECIFIED, 0),
+        dirty: false,
+        touched: false,
+        paths: Paths::Empty,
+    }
 }
 
 impl Table {
@@ -288,14 +380,23 @@ impl Table {
 
     fn place(&mut self, dest: Dest) -> DestId {
         if let Some(place) = self.free.take() {
-            self.chunks[place / CHUNK][place % CHUNK] = dest;
+            let chunk = &mut self.chunks[place / CHUNK];
+            if chunk.is_empty() {
+                let size = CHUNK.min(self.places - place / CHUNK * CHUNK);
+                *chunk = vec![empty(); size];
+            }
+            chunk[place % CHUNK] = dest;
+            self.taken[place / CHUNK] += 1;
             return Self::id(place);
         }
-        let next = self.index.len();
+        let next = self.places;
         if next.is_multiple_of(CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
+            self.taken.push(0);
         }
         self.chunks[next / CHUNK].push(dest);
+        self.taken[next / CHUNK] += 1;
+        self.places += 1;
         Self::id(next)
     }
 
@@ -307,25 +408,53 @@ impl Table {
     /// Gives a destination without paths back.
     pub(super) fn release(&mut self, id: DestId) {
         let prefix = self.get(id).prefix;
-        if self.index.remove(self.hash(&prefix), id) {
-            self.free.put(id.index());
+        if !self.index.remove(self.hash(&prefix), id) {
+            return;
+        }
+        self.free.put(id.index());
+        let chunk = id.index() / CHUNK;
+        self.taken[chunk] -= 1;
+        if self.taken[chunk] == 0 {
+            self.chunks[chunk] = Vec::new();
+        }
+        if self.index.len() == 0 {
+            // Nothing is left that a place could be remembered for.
+            self.chunks = Vec::new();
+            self.taken = Vec::new();
+            self.free = Free::default();
+            self.places = 0;
         }
     }
 
-    /// Number of places, free ones included.
-    pub(super) fn places(&self) -> usize {
-        let last = self.chunks.last().map_or(0, Vec::len);
-        self.chunks.len().saturating_sub(1) * CHUNK + last
+    /// Octets that the table has room for.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        let dests: usize = self.chunks.iter().map(Vec::capacity).sum();
+        dests * size_of::<Dest>() + self.index.room()
     }
 
-    /// The destinations at these places, as far as there are so many; one that is free has no paths.
+    /// The destination at a place; `None`: the place is free.
+    pub(super) fn dest_at(&self, place: usize) -> Option<(DestId, &Dest)> {
+        let dest = self.chunks.get(place / CHUNK)?.get(place % CHUNK)?;
+        (!dest.paths().is_empty()).then(|| (Self::id(place), dest))
+    }
+
+    /// Number of places, free ones included.
+    pub(super) const fn places(&self) -> usize {
+        self.places
+    }
+
+    /// The destinations at these places, as far as there are so many; one that is free has no paths, or is left out.
     pub(super) fn at(
         &self,
         places: std::ops::Range<usize>,
     ) -> impl Iterator<Item = (DestId, &Dest)> {
-        let end = places.end.min(self.places());
-        let dest = |place: usize| (Self::id(place), &self.chunks[place / CHUNK][place % CHUNK]);
-        (places.start..end).map(dest)
+        let end = places.end.min(self.places);
+        let dest = |place: usize| {
+            let chunk = &self.chunks[place / CHUNK];
+            Some((Self::id(place), chunk.get(place % CHUNK)?))
+        };
+        (places.start..end).filter_map(dest)
     }
 
     /// All destinations, in no particular order.
@@ -351,6 +480,27 @@ mod tests {
     }
 
     #[test]
+    fn of_many_paths_each_is_found() {
+        let mut table = Table::default();
+        let id = table.find_or_insert("10.0.0.0/8".parse().unwrap());
+        let dest = table.get_mut(id);
+        for peer in 1..=500 {
+            dest.push(path(peer));
+        }
+        for peer in (1..=500).filter(|peer| peer % 7 != 0) {
+            assert_eq!(dest.remove(PeerId(peer)).unwrap().peer, PeerId(peer));
+            assert!(dest.position(PeerId(peer)).is_none());
+            for left in (7..=500).step_by(7) {
+                assert_eq!(dest.path_of(PeerId(left)).unwrap().peer, PeerId(left));
+            }
+        }
+        for peer in (7..=500).step_by(7) {
+            assert!(dest.remove(PeerId(peer)).is_some());
+        }
+        assert!(dest.paths().is_empty());
+    }
+
+    #[test]
     fn paths_come_and_go() {
         let mut table = Table::default();
         let id = table.find_or_insert("10.0.0.0/8".parse().unwrap());
@@ -364,6 +514,38 @@ mod tests {
         assert_eq!(dest.paths().len(), 1);
         assert_eq!(dest.remove(PeerId(2)).unwrap().peer, PeerId(2));
         assert!(dest.paths().is_empty());
+    }
+
+    #[test]
+    fn a_table_that_is_empty_has_no_memory_and_one_that_is_nearly_empty_has_little() {
+        let mut table = Table::default();
+        let prefix = |n: u32| Prefix::v4(n.into(), 32);
+        let ids: Vec<_> = (0..200_000u32)
+            .map(|n| table.find_or_insert(prefix(n)))
+            .collect();
+        let full = table.room();
+        for id in &ids[2000..] {
+            table.release(*id);
+        }
+        let (part, few) = (table.room(), 2 * CHUNK * size_of::<Dest>() + 64 * 1024);
+        assert!(part <= few && few < full / 50, "{part} of {full}");
+        // It grows again, first into the places that it had.
+        for n in 500_000..700_000 {
+            table.find_or_insert(prefix(n));
+        }
+        assert_eq!(table.len(), 202_000);
+        assert!(
+            (0..2000)
+                .chain(500_000..700_000)
+                .all(|n| table.find(&prefix(n)).is_some())
+        );
+        assert_eq!(table.iter().count(), 202_000);
+        let all: Vec<_> = table.iter().map(|(id, _)| id).collect();
+        for id in all {
+            table.release(id);
+        }
+        assert_eq!((table.places(), table.len()), (0, 0));
+        assert!(table.room() <= 1024, "{}", table.room());
     }
 
     #[test]

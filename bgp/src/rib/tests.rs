@@ -13,6 +13,7 @@ mod refresh;
 mod restart;
 mod sequences;
 mod several;
+mod slices;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -19,6 +19,9 @@ use crate::rib::{Member, ToldPath};
 /// before it, and what a peer that does not read costs is bounded by the table.
 const SHARED_LIMIT: usize = 128 * 1024;
 
+/// A queue that has room for no more keeps it.
+const SMALL: usize = 16 * 1024;
+
 /// Values that wait for the reader, in the order in which their keys were first pushed.
 #[derive(Debug)]
 struct Pending<V> {
@@ -98,12 +101,28 @@ impl Pending<Option<Arc<PathAttrs>>> {
 
     /// Puts shared changes among those by prefix, where later ones replace them.
     fn fold(&mut self) {
-        for (update, member) in std::mem::take(&mut self.shared) {
+        while !self.shared.is_empty() {
+            self.fold_first();
+        }
+    }
+
+    /// The same with the oldest of them.
+    fn fold_first(&mut self) {
+        if let Some((update, member)) = self.shared.pop_front() {
+            self.shared_len -= update.len();
             for (prefix, attrs) in update.for_member(&member) {
                 self.push(prefix, attrs);
             }
         }
-        self.shared_len = 0;
+    }
+
+    /// Gives the memory of a long queue back when all of it has been taken.
+    fn shrink(&mut self) {
+        if self.order.is_empty() && self.order.capacity() > SMALL {
+            self.order = VecDeque::new();
+            self.values = HashMap::default();
+            self.paths = HashMap::default();
+        }
     }
 }
 
@@ -257,8 +276,9 @@ impl OutFeed {
         let mut pending = self.feed.lock();
         pending.shared_len += update.len();
         pending.shared.push_back((update, member));
-        if pending.shared_len > SHARED_LIMIT || pending.shared.len() > SHARED_LIMIT / 16 {
-            pending.fold();
+        // The oldest ones only: whoever fills the feed must not be held up by a reader that is slow.
+        while pending.shared_len > SHARED_LIMIT || pending.shared.len() > SHARED_LIMIT / 16 {
+            pending.fold_first();
         }
         drop(pending);
         self.feed.bell.notify_one();
@@ -393,6 +413,7 @@ impl OutFeed {
                 Some(Item::Value(_) | Item::Path(..)) | None => break,
             }
         }
+        pending.shrink();
         batch
     }
 }

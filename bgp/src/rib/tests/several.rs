@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{AddPath, PathCount};
+use crate::types::ClusterId;
 
 /// Peers 2 and 3 may send several paths, 8 takes so many, 9 one.
 fn net(count: PathCount) -> Net {
@@ -200,4 +201,51 @@ proptest! {
         net.check();
         prop_assert_eq!(net.rib.counts().paths, 0);
     }
+}
+
+/// The time of a look at each path is what it takes, not of each path for each path: ten thousand paths to one prefix from one peer
+/// and one more to whom all of them are told; then the session ends.
+#[test]
+fn many_paths_to_one_prefix_go_without_being_looked_for() {
+    let mut config = with_peers([internal_peer(7), internal_peer(8)]);
+    for n in [7, 8] {
+        config.peers.get_mut(&name(n)).unwrap().client_of = Some(ClusterId([1, 1, 1, 1].into()));
+    }
+    config.peers.get_mut(&name(8)).unwrap().add_path.send = Some(PathCount::All);
+    let mut net = Net::new(config);
+    net.up(7);
+    let options = SessionOptions {
+        path_ids_out: vec![Family::Ipv4],
+        ..SessionOptions::default()
+    };
+    net.up_with(
+        8,
+        SessionInfo {
+            options,
+            ..session(8)
+        },
+    );
+    let count = 10_000u32;
+    net.apply(
+        7,
+        Update {
+            announced: vec![prefix(1); count as usize],
+            announced_ids: (0..count).collect(),
+            attrs: Some(attrs(7)),
+            ..Update::default()
+        },
+    );
+    assert_eq!(net.rib.counts().paths, count as usize);
+    let id = net.rib.peer_id(&name(8)).unwrap();
+    assert_eq!(net.told_paths[&id].len(), count as usize);
+    let before = crate::rib::table::looked_at();
+    net.down(7, false);
+    let looked = crate::rib::table::looked_at() - before;
+    assert!(
+        looked <= 4 * count as usize,
+        "{looked} looks for {count} paths"
+    );
+    assert_eq!(net.rib.counts().paths, 0);
+    assert!(net.told_paths[&id].is_empty());
+    net.check();
 }

@@ -1,0 +1,247 @@
+//! Nothing looks at the whole table in one call: what each call does is counted, in a table that is larger than a slice.
+
+use super::*;
+use crate::policy::{Action, Filter, Term};
+
+/// Prefixes of the table, several times what a call may look at.
+const MANY: u32 = 20_000;
+/// Destinations that are asked for at a time.
+const STEP: usize = 256;
+
+fn far(n: u32) -> Prefix {
+    Prefix::v4((0x0a00_0000 + (n << 8)).into(), 24)
+}
+
+fn long_lived(n: u8) -> SessionInfo {
+    let entry = LongLivedRestart {
+        family: Family::Ipv4,
+        forwarding: true,
+        time: Duration::from_secs(3600),
+    };
+    let options = SessionOptions {
+        long_lived: Some(vec![entry]),
+        enhanced_refresh: true,
+        ..SessionOptions::default()
+    };
+    SessionInfo {
+        options,
+        ..session(n)
+    }
+}
+
+/// External peer 2 has announced everything to 3 and 4.
+fn large() -> Net {
+    let mut net = Net::new(with_peers([
+        external_peer(2),
+        internal_peer(3),
+        internal_peer(4),
+    ]));
+    net.in_slices = true;
+    net.up_with(2, long_lived(2));
+    net.up_with(3, long_lived(3));
+    announce_all(&mut net);
+    net.end_of_rib(2);
+    finish(&mut net, 0);
+    assert_eq!(net.fib.len(), MANY as usize);
+    net
+}
+
+fn announce_all(net: &mut Net) {
+    for first in (0..MANY).step_by(1000) {
+        net.apply(
+            2,
+            Update {
+                announced: (first..first + 1000).map(far).collect(),
+                attrs: Some(external(2, &[65002])),
+                ..Update::default()
+            },
+        );
+    }
+}
+
+/// How much a call has said.
+fn said(changes: &Changes) -> usize {
+    let out = changes.out.iter().map(|out| match out {
+        Outbound::Group(update) => update.routes.len(),
+        Outbound::Peer { routes, .. } => routes.len(),
+        _ => 1,
+    });
+    changes.prefixes.len().max(out.max().unwrap_or_default())
+}
+
+/// Ends the work in steps, each of them small, and at least so many.
+fn finish(net: &mut Net, least: usize) {
+    let mut steps = 0;
+    while net.rib.has_work() {
+        let changes = net.rib.work(net.now, STEP);
+        assert!(
+            said(&changes) <= STEP,
+            "{} in a step of {STEP}",
+            said(&changes)
+        );
+        net.mirror(changes);
+        steps += 1;
+        assert!(steps < 1000, "{:?}", net.rib.progress());
+    }
+    assert!(steps >= least, "{steps} steps");
+}
+
+/// Begins something, which does no more than a slice at once; the rest is left.
+fn begin(net: &mut Net, what: impl FnOnce(&mut Net) -> Changes) {
+    let changes = what(net);
+    let bound = jobs::INLINE + 16;
+    assert!(said(&changes) <= bound, "{} at once", said(&changes));
+    net.mirror(changes);
+    assert!(net.rib.has_work(), "all of it was done at once");
+    // So much is left in each case: the table without the first slice.
+    finish(net, (MANY as usize - jobs::INLINE) / STEP);
+    net.check();
+}
+
+#[test]
+fn whatever_concerns_the_whole_table_comes_in_slices() {
+    let mut net = large();
+    let before = net.fib.len();
+
+    // An import filter.
+    let local_pref = |pref| Filter {
+        terms: vec![Term {
+            conditions: vec![],
+            actions: vec![Action::SetLocalPref(pref)],
+            verdict: None,
+        }],
+    };
+    begin(&mut net, |net| {
+        net.config.filters.insert("f".to_owned(), local_pref(7));
+        net.config.peers.get_mut(&name(2)).unwrap().import = vec!["f".to_owned()];
+        net.rib.reconfigure(net.now, &net.config.clone())
+    });
+    assert!(net.fib.values().all(|route| route.local_pref == 7));
+
+    // An export filter.
+    begin(&mut net, |net| {
+        net.config.filters.insert("g".to_owned(), local_pref(9));
+        net.config.peers.get_mut(&name(3)).unwrap().export = vec!["g".to_owned()];
+        net.rib.reconfigure(net.now, &net.config.clone())
+    });
+    assert!(
+        net.told(3)
+            .values()
+            .all(|attrs| attrs.local_pref == Some(9))
+    );
+
+    // Another way to the next hop.
+    begin(&mut net, |net| {
+        let way = Way {
+            metric: 3,
+            ..Way::default()
+        };
+        let next_hops = NextHops {
+            known: BTreeMap::from([(Prefix::host(address(2)), Some(way))]),
+            others: Some(Way::default()),
+        };
+        net.rib.set_next_hops(net.now, next_hops)
+    });
+
+    // A new peer is told everything, and then End-of-RIB.
+    begin(&mut net, |net| {
+        net.rib.peer_up(net.now, &name(4), session(4))
+    });
+    assert_eq!(net.told(4).len(), before);
+    let four = net.rib.peer_id(&name(4)).unwrap();
+    assert_eq!(net.markers.last(), Some(&(four, Family::Ipv4)));
+
+    // A peer asks for everything again.
+    begin(&mut net, |net| {
+        net.rib.route_refresh(net.now, &name(3), Family::Ipv4)
+    });
+    assert_eq!(net.told(3).len(), before);
+
+    // A peer is about to send everything again, and sends half of it.
+    begin(&mut net, |net| {
+        net.rib.refresh_begin(net.now, &name(2), Family::Ipv4)
+    });
+    let half = Update {
+        announced: (0..MANY / 2).map(far).collect(),
+        attrs: Some(external(2, &[65002])),
+        ..Update::default()
+    };
+    net.apply(2, half);
+    begin(&mut net, |net| {
+        net.rib.refresh_end(net.now, &name(2), Family::Ipv4)
+    });
+    assert_eq!(net.fib.len(), before / 2);
+    announce_all(&mut net);
+
+    // The session ends, and the routes are kept; then as a last resort; then not at all.
+    begin(&mut net, |net| net.rib.peer_down(net.now, &name(2), true));
+    assert!(net.fib.values().all(|route| route.stale));
+    begin(&mut net, |net| {
+        net.now += Duration::from_secs(120);
+        net.rib.handle_timeout(net.now)
+    });
+    assert_eq!(net.fib.len(), before);
+    begin(&mut net, |net| {
+        net.now += Duration::from_secs(3600);
+        net.rib.handle_timeout(net.now)
+    });
+    assert_eq!(net.fib.len(), 0);
+
+    // A session ends for good.
+    net.up_with(2, long_lived(2));
+    announce_all(&mut net);
+    begin(&mut net, |net| net.rib.peer_down(net.now, &name(2), false));
+    assert_eq!(net.fib.len(), 0);
+
+    // Stale routes go with End-of-RIB.
+    net.up_with(2, long_lived(2));
+    announce_all(&mut net);
+    begin(&mut net, |net| net.rib.peer_down(net.now, &name(2), true));
+    net.up_with(2, long_lived(2));
+    begin(&mut net, |net| {
+        net.rib
+            .apply(net.now, &name(2), Update::end_of_rib(Family::Ipv4))
+    });
+    assert_eq!(net.fib.len(), 0);
+    assert_eq!(net.rib.counts().prefixes, 0);
+}
+
+/// While the routes of a peer that is gone are still in the table they win nothing, are shown to nobody, and its next
+/// session is not confused with them.
+#[test]
+fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
+    let mut net = large();
+    let changes = net.rib.peer_down(net.now, &name(2), false);
+    net.mirror(changes);
+    assert!(net.rib.is_busy(&name(2)));
+    assert!(net.rib.received(&name(2)).unwrap().is_empty());
+    assert_eq!(net.rib.peer_counts(&name(2)).unwrap().received, 0);
+    let last = far(MANY - 1);
+    assert!(net.rib.explain(&last).paths.is_empty());
+    // Another peer's path wins at once.
+    let worse = PathAttrs {
+        local_pref: Some(1),
+        ..attrs(3)
+    };
+    net.apply(
+        3,
+        Update {
+            announced: vec![last],
+            attrs: Some(worse),
+            ..Update::default()
+        },
+    );
+    assert_eq!(net.fib[&last].peer, name(3));
+    // Who does not wait has the rest done first.
+    net.up_with(2, long_lived(2));
+    assert!(!net.rib.is_busy(&name(2)));
+    let again = Update {
+        announced: vec![far(1)],
+        attrs: Some(external(2, &[65002])),
+        ..Update::default()
+    };
+    net.apply(2, again);
+    finish(&mut net, 0);
+    assert_eq!(net.fib.len(), 2);
+    net.check();
+}
