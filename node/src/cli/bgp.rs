@@ -131,11 +131,15 @@ fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
             output.print(&serde_json::from_str(line)?);
             Ok(())
         })?,
-        (_, Request::Advertised { .. }) => rows(request, Columns::new(out, ADVERTISED), |route| {
-            let [prefix, next_hop, _, pref, med, path, _] = row(route);
-            [prefix, next_hop, pref, med, path]
-        })?,
-        _ => rows(request, Columns::new(out, COLUMNS), row)?,
+        (_, Request::Advertised { .. }) => rows(
+            request,
+            Columns::new(out, ADVERTISED, output.columns()),
+            |route| {
+                let [prefix, next_hop, _, pref, med, path, _] = row(route);
+                [prefix, next_hop, pref, med, path]
+            },
+        )?,
+        _ => rows(request, Columns::new(out, COLUMNS, output.columns()), row)?,
     };
     match filter.prefix {
         Some(prefix) if count == 0 => {

@@ -6,20 +6,26 @@ use std::io::{self, Write};
 /// Rows that decide the widths.
 const FIRST: usize = 256;
 
+/// The last column is never narrower.
+const NARROW: usize = 16;
+
 /// A table without borders on its way to `out`, in the look of [`super::table`].
 pub(super) struct Columns<W: Write, const N: usize> {
     out: W,
     header: [&'static str; N],
+    /// How wide a row may be: the last column wraps.
+    limit: Option<u16>,
     /// `None`: not decided yet.
     widths: Option<[usize; N]>,
     waiting: Vec<[String; N]>,
 }
 
 impl<W: Write, const N: usize> Columns<W, N> {
-    pub(super) const fn new(out: W, header: [&'static str; N]) -> Self {
+    pub(super) const fn new(out: W, header: [&'static str; N], limit: Option<u16>) -> Self {
         Self {
             out,
             header,
+            limit,
             widths: None,
             waiting: Vec::new(),
         }
@@ -44,6 +50,11 @@ impl<W: Write, const N: usize> Columns<W, N> {
                 *width = (*width).max(text.chars().count());
             }
         }
+        if let (Some(limit), Some((last, others))) = (self.limit, widths.split_last_mut()) {
+            let taken: usize = others.iter().map(|width| width + 2).sum();
+            let left = usize::from(limit).saturating_sub(taken + 2);
+            *last = (*last).min(left.max(NARROW));
+        }
         write_row(&mut self.out, &widths, self.header)?;
         for row in self.waiting.drain(..) {
             write_row(&mut self.out, &widths, row.iter().map(String::as_str))?;
@@ -67,13 +78,43 @@ fn write_row<'t, const N: usize>(
     row: impl IntoIterator<Item = &'t str>,
 ) -> io::Result<()> {
     let mut line = String::new();
-    for (text, width) in row.into_iter().zip(widths) {
+    let mut more = Vec::new();
+    for (at, (text, width)) in row.into_iter().zip(widths).enumerate() {
+        let mut lines = match at + 1 == N {
+            true => wrapped(text, *width),
+            false => vec![text],
+        };
+        let text = lines.remove(0);
+        more = lines;
         line.push(' ');
         line.push_str(text);
         let pad = width.saturating_sub(text.chars().count()) + 1;
         line.extend(std::iter::repeat_n(' ', pad));
     }
-    writeln!(out, "{}", line.trim_end())
+    writeln!(out, "{}", line.trim_end())?;
+    let before: usize = widths.iter().take(N.saturating_sub(1)).map(|w| w + 2).sum();
+    for text in more {
+        writeln!(out, "{:before$} {text}", "")?;
+    }
+    Ok(())
+}
+
+/// A text in lines of so many letters, where its words allow; never empty.
+fn wrapped(text: &str, width: usize) -> Vec<&str> {
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while rest.chars().count() > width {
+        let end = rest
+            .char_indices()
+            .nth(width + 1)
+            .map_or(rest.len(), |(at, _)| at);
+        let Some(at) = rest[..end].rfind(' ').or_else(|| rest.find(' ')) else {
+            break;
+        };
+        lines.push(&rest[..at]);
+        rest = rest[at..].trim_start();
+    }
+    lines.push(rest);
+    lines
 }
 
 #[cfg(test)]
@@ -82,7 +123,7 @@ mod tests {
 
     fn text(rows: &[[&str; 2]]) -> String {
         let mut out = Vec::new();
-        let mut columns = Columns::new(&mut out, ["A", "LONG NAME"]);
+        let mut columns = Columns::new(&mut out, ["A", "LONG NAME"], None);
         for row in rows {
             columns.row(row.map(str::to_owned)).unwrap();
         }
@@ -103,7 +144,7 @@ mod tests {
     #[test]
     fn rows_are_printed_before_the_last_one_has_come() {
         let mut out = Vec::new();
-        let mut columns = Columns::new(&mut out, ["A", "B"]);
+        let mut columns = Columns::new(&mut out, ["A", "B"], None);
         for _ in 0..FIRST {
             columns.row(["1".to_owned(), String::new()]).unwrap();
         }
@@ -113,5 +154,20 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.lines().count(), FIRST + 2);
         assert!(text.ends_with(" longer  2\n"), "{text}");
+    }
+
+    #[test]
+    fn the_last_column_wraps_between_words() {
+        let mut out = Vec::new();
+        let mut columns = Columns::new(&mut out, ["A", "B"], Some(22));
+        for text in ["the best path has a higher preference", "short", ""] {
+            columns.row(["x".to_owned(), text.to_owned()]).unwrap();
+        }
+        columns.end().unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let expected =
+            " A  B\n x  the best path has\n    a higher\n    preference\n x  short\n x\n";
+        assert_eq!(text, expected);
+        assert!(text.lines().all(|line| line.len() <= 22), "{text}");
     }
 }
