@@ -532,7 +532,7 @@ async fn answers_can_be_serialised() {
     assert!(
         serde_json::to_string(&received)
             .unwrap()
-            .contains(r#""next_hop":"10.0.0.2""#)
+            .contains(r#""nextHop":"10.0.0.2""#)
     );
 }
 
