@@ -91,9 +91,9 @@ fn json(lab: &Lab, node: &str, arguments: &[&str]) -> Value {
     let mut arguments = arguments.to_vec();
     arguments.extend(["-o", "json"]);
     let (_, text) = exit_code(lab, node, &arguments);
-    if arguments[..2] == ["bgp", "advertised"] {
+    if arguments.starts_with(&["bgp", "advertised"]) {
         // An object a line.
-        let lines = serde_json::Deserializer::from_str(&text).into_iter();
+        let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
         return lines
             .collect::<Result<_, _>>()
             .unwrap_or_else(|e| panic!("{e}: {text}"));

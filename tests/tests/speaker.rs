@@ -420,7 +420,7 @@ fn is_list(arguments: &[&str]) -> bool {
 }
 
 fn lines(octets: &[u8]) -> Result<Value, String> {
-    let values = serde_json::Deserializer::from_slice(octets).into_iter();
+    let values = serde_json::Deserializer::from_slice(octets).into_iter::<Value>();
     let values: Result<Vec<Value>, _> = values.collect();
     values.map(Value::Array).map_err(|e| e.to_string())
 }

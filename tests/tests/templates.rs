@@ -23,7 +23,7 @@ fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, Stri
     let text = lab.caracal(observer, &["bgp", "received", address, "-o", "json"]);
     let text = text.map_err(|e| e.to_string())?;
     // An object a line.
-    let lines = serde_json::Deserializer::from_str(&text).into_iter();
+    let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let routes: Vec<Value> = lines.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
     if routes.iter().any(|r| r["stale"] == true) {
         return Err(format!("{observer} still has stale routes of {address}"));
@@ -48,7 +48,7 @@ fn announced_to(lab: &Lab, observer: &str, address: &str) -> Result<Routes, Stri
 /// The best learned routes of the native speaker with their next hops.
 fn native_accepts(lab: &Lab, node: &str) -> Routes {
     let text = lab.caracal(node, &["bgp", "routes", "-o", "json"]).unwrap();
-    let lines = serde_json::Deserializer::from_str(&text).into_iter();
+    let lines = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let routes: Vec<Value> = lines.collect::<Result<_, _>>().unwrap();
     let best = |r: &&Value| r["status"] == "best" && !r["peer"].is_null();
     let hop = |r: &Value| r["nextHop"].as_str().unwrap_or_default().to_owned();
