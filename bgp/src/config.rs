@@ -96,6 +96,9 @@ pub struct PeerConfig {
     pub local_as: Option<Asn>,
     /// Source address of our connections; also our NEXT_HOP. `None` = the kernel's choice.
     pub source: Option<IpAddr>,
+    /// True: no session is wanted, until somebody enables the peer or this changes.
+    #[serde(default)]
+    pub disabled: bool,
     /// True: wait for the peer to connect, never dial.
     pub passive: bool,
     /// Hold time that we propose; zero turns keepalives off (RFC 4271 §4.2).
@@ -157,6 +160,7 @@ impl PeerConfig {
             remote_as,
             local_as: None,
             source: None,
+            disabled: false,
             passive: false,
             hold_time: Duration::from_secs(90),
             families: vec![Family::Ipv4],

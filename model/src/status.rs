@@ -1,5 +1,6 @@
 //! What a node says of itself: the answer of `caracal status -o json`. Stable, documented, additive.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -97,8 +98,20 @@ pub struct PeerStatus {
     pub state: String,
     /// Seconds in this state.
     pub since_seconds: u64,
-    /// Why the session is down, or was last.
+    /// Why there is no session; absent while there is one.
     pub reason: Option<String>,
+    /// For how many seconds there has been no session; absent while there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_seconds: Option<u64>,
+    /// An operator, or the configuration, wants no session.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
+    /// Why the last session ended or the last attempt failed, also when there is a session since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<PastError>,
+    /// Errors since the start, by kind.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub errors: BTreeMap<String, u64>,
     /// Prefixes received.
     pub received: usize,
     /// Prefixes accepted.
@@ -110,6 +123,16 @@ pub struct PeerStatus {
     /// What BFD sees of it, where it is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bfd: Option<BfdStatus>,
+}
+
+/// Something that went wrong once, which says nothing about now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PastError {
+    /// How long ago, in seconds.
+    pub age_seconds: u64,
+    /// What, as a sentence.
+    pub text: String,
 }
 
 /// A peer as BFD sees it (RFC 5880).
@@ -167,7 +190,7 @@ pub struct KernelStatus {
     /// Revision of the last snapshot that was applied without errors.
     pub revision: i64,
     /// Routes of ours by kind: `blackhole`, `local`, `direct`, `ipip`, `vxlan`.
-    pub routes: std::collections::BTreeMap<String, usize>,
+    pub routes: BTreeMap<String, usize>,
     /// Tunnel devices that are up.
     pub tunnels: Vec<String>,
     /// `objects` when routes lead through next-hop objects, else `plain` with the reason.

@@ -54,6 +54,18 @@ pub(crate) enum Request {
         /// The destination.
         prefix: Prefix,
     },
+    /// Everything about a peer, or null.
+    Peer {
+        /// Name or address.
+        peer: String,
+    },
+    /// Do something to a peer; the answer is an [`Outcome`].
+    Operate {
+        /// Name or address.
+        peer: String,
+        /// What.
+        order: PeerOrder,
+    },
     /// Have a peer announce everything again (RFC 2918).
     Refresh {
         /// Name or address.
@@ -90,6 +102,40 @@ pub(crate) enum Request {
     DatastoreAccept,
     /// Read the file again, and move what differs. Standalone speakers only.
     Reload,
+}
+
+/// What an operator does to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PeerOrder {
+    /// No session until it is enabled.
+    Disable {
+        /// For the peer's operator.
+        text: String,
+    },
+    /// Sessions may run again.
+    Enable,
+    /// A new session.
+    Reset {
+        /// For the peer's operator.
+        text: String,
+    },
+    /// Ask for all routes again.
+    SoftIn,
+    /// Announce all routes again.
+    SoftOut,
+}
+
+/// What became of an order; each with a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Outcome {
+    /// It is carried out.
+    Done(String),
+    /// It is not, for a reason.
+    Refused(String),
+    /// There is no such peer.
+    NoPeer(String),
 }
 
 /// Which routes are asked for.

@@ -340,6 +340,39 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// One peer with everything that is known about it.
+    Peer {
+        /// Name or address of the peer.
+        peer: String,
+        /// Output form.
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Ends the session with a peer and starts none, until it is enabled, its `disabled` changes in the configuration,
+    /// or this process is started anew.
+    Disable {
+        /// Name or address of the peer.
+        peer: String,
+        /// Told to the peer's operator (RFC 9003); at most 255 octets.
+        #[arg(long, default_value = "")]
+        text: String,
+    },
+    /// Lets sessions with a disabled peer run again.
+    Enable {
+        /// Name or address of the peer.
+        peer: String,
+    },
+    /// Ends the session with a peer and begins a new one.
+    Reset {
+        /// Name or address of the peer.
+        peer: String,
+        /// Keeps the session: takes in all its routes again, or sends it all routes again.
+        #[arg(long, value_enum, conflicts_with = "text")]
+        soft: Option<Soft>,
+        /// Told to the peer's operator (RFC 9003); at most 255 octets.
+        #[arg(long, default_value = "")]
+        text: String,
+    },
     /// Routes: all paths that are not refused, the best first. JSON is an object a line.
     Routes {
         /// Which of them.
@@ -412,6 +445,15 @@ pub(crate) struct RouteArgs {
     /// Only how many there are.
     #[arg(long)]
     pub(crate) count: bool,
+}
+
+/// Which way a soft reset goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Soft {
+    /// The peer is asked to send all routes again (RFC 2918); where it cannot, those it has sent are filtered again.
+    In,
+    /// The peer is sent all routes again.
+    Out,
 }
 
 /// `caracal render`.

@@ -14,6 +14,7 @@ use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::EncapMode;
 use caracal_model::resource::bgp::AsNumber;
+use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use crate::detect::Method;
 use crate::http::ports::Ports;
@@ -41,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) accept: Accept,
     /// `CARACAL_EBGP_REQUIRES_POLICY`: towards another AS nothing passes without a BGPFilter (RFC 8212).
     pub(crate) ebgp_requires_policy: bool,
+    /// `CARACAL_MAX_PREFIXES`: how many prefixes a peer may announce in each family.
+    pub(crate) max_prefixes: MaxPrefixes,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
     pub(crate) router_id: RouterIdSetting,
     /// Name of the node in Kubernetes.
@@ -102,7 +105,7 @@ pub(crate) enum AddressChoice {
 }
 
 /// `CALICO_ROUTER_ID`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouterIdSetting {
     /// The node's IPv4 address.
     NodeAddress,
@@ -204,6 +207,29 @@ impl<'a> Env<'a> {
     }
 }
 
+/// `CALICO_ROUTER_ID`, for the node and for whoever renders its configuration.
+pub(crate) fn router_id(env: &Env<'_>) -> Result<RouterIdSetting, ConfigError> {
+    let choice = env.parse("CALICO_ROUTER_ID", |text| match text {
+        "hash" => Ok(RouterIdSetting::Hash),
+        text => text
+            .parse()
+            .map(RouterIdSetting::Literal)
+            .map_err(|_| "expected hash or a dotted quad".to_owned()),
+    })?;
+    Ok(choice.unwrap_or(RouterIdSetting::NodeAddress))
+}
+
+impl RouterIdSetting {
+    /// As the plan takes it.
+    pub(crate) const fn choice(self) -> RouterIdChoice {
+        match self {
+            Self::NodeAddress => RouterIdChoice::NodeAddress,
+            Self::Hash => RouterIdChoice::Hash,
+            Self::Literal(id) => RouterIdChoice::Literal(id),
+        }
+    }
+}
+
 impl Config {
     /// Resolves the environment. `nodename_file` and `hostname` are the fall-backs for the name.
     pub(crate) fn from_env(
@@ -226,13 +252,10 @@ impl Config {
             Some(AsNumber(number)) => Ok(Asn(number)),
             None => Err("expected an AS number, 1 to 4294967295 or HIGH.LOW".to_owned()),
         })?;
-        let router_id = env.parse("CALICO_ROUTER_ID", |text| match text {
-            "hash" => Ok(RouterIdSetting::Hash),
-            text => text
-                .parse()
-                .map(RouterIdSetting::Literal)
-                .map_err(|_| "expected hash or a dotted quad".to_owned()),
+        let max_prefixes = env.parse("CARACAL_MAX_PREFIXES", |text| {
+            MaxPrefixes::parse(text).ok_or_else(|| "expected a number above 0, or off".to_owned())
         })?;
+        let router_id = router_id(&env)?;
         let objects = env.parse("CARACAL_NEXTHOP_OBJECTS", |text| match text {
             "auto" => Ok(true),
             "off" => Ok(false),
@@ -253,8 +276,9 @@ impl Config {
             accept: env
                 .parse("CARACAL_DATASTORE_ACCEPT", accept)?
                 .unwrap_or_default(),
+            max_prefixes: max_prefixes.unwrap_or_default(),
             ebgp_requires_policy: env.flag("CARACAL_EBGP_REQUIRES_POLICY", false)?,
-            router_id: router_id.unwrap_or(RouterIdSetting::NodeAddress),
+            router_id,
             orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
             wait_for_datastore: env.flag("WAIT_FOR_DATASTORE", false)?,
             skip_address_check: env.flag("DISABLE_NODE_IP_CHECK", false)?,

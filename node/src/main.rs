@@ -14,6 +14,7 @@ mod metrics;
 mod mode_check;
 mod next_hops;
 mod node;
+mod peer_problems;
 mod register;
 mod routes;
 mod speaker;

@@ -8,17 +8,17 @@ use caracal_agent::Learned;
 use caracal_bgp::rib::{
     AdvertisedRoute, LearnedRoute, Progress, RouteInfo, RouteQuery, RouteTable,
 };
-use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::reader::RouteReader;
 use caracal_bgp::speaker::status as bgp;
+use caracal_bgp::speaker::{Order, OrderError, SpeakerHandle};
 use caracal_bgp::types::PeerName;
 use caracal_model::Prefix;
-use caracal_model::status::{BfdStatus, PeerStatus, StationStatus, WorkStatus};
+use caracal_model::status::{BfdStatus, PastError, PeerStatus, StationStatus, WorkStatus};
 use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncWriteExt, BufWriter};
 
-use crate::admin::{Answered, RouteFilter};
+use crate::admin::{Answered, Outcome, PeerOrder, RouteFilter};
 
 /// Many routes, a line of JSON each.
 pub(crate) struct Rows {
@@ -154,6 +154,38 @@ pub(crate) async fn mrt(speaker: &SpeakerHandle, file: &Path) -> Result<Value, S
     to_value(&written?)
 }
 
+/// `caracal bgp peer PEER`; null when there is no such peer.
+pub(crate) async fn peer(speaker: &SpeakerHandle, peer: &str) -> Result<Value, String> {
+    match find(speaker, peer).await? {
+        Some(name) => to_value(&speaker.peer(name).await.map_err(text)?),
+        None => Ok(Value::Null),
+    }
+}
+
+/// `caracal bgp disable`, `enable` and `reset`.
+pub(crate) async fn operate(
+    speaker: &SpeakerHandle,
+    peer: &str,
+    order: PeerOrder,
+) -> Result<Value, String> {
+    let Some(name) = find(speaker, peer).await? else {
+        return to_value(&Outcome::NoPeer(no_peer(peer)));
+    };
+    let order = match order {
+        PeerOrder::Disable { text } => Order::Disable(text),
+        PeerOrder::Enable => Order::Enable,
+        PeerOrder::Reset { text } => Order::Reset(text),
+        PeerOrder::SoftIn => Order::SoftIn,
+        PeerOrder::SoftOut => Order::SoftOut,
+    };
+    let outcome = match speaker.operate(name, order).await.map_err(text)? {
+        Ok(done) => Outcome::Done(done),
+        Err(OrderError::NoPeer) => Outcome::NoPeer(no_peer(peer)),
+        Err(refused) => Outcome::Refused(format!("peer {peer}: {refused}")),
+    };
+    to_value(&outcome)
+}
+
 /// The peers, for `caracal bgp peers`.
 pub(crate) fn peers(peers: Vec<bgp::PeerStatus>) -> Vec<PeerStatus> {
     let now = SystemTime::now()
@@ -175,6 +207,17 @@ fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
         state: peer.state.to_string(),
         since_seconds: now.saturating_sub(peer.since),
         reason: peer.reason,
+        down_seconds: peer.down_seconds,
+        disabled: peer.disabled,
+        last_error: peer.last_error.map(|error| PastError {
+            age_seconds: now.saturating_sub(error.at),
+            text: error.text,
+        }),
+        errors: peer
+            .errors
+            .into_iter()
+            .map(|(kind, count)| (kind.json_name(), count))
+            .collect(),
         received: peer.routes.received,
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,
@@ -248,11 +291,15 @@ fn no_peer(peer: &str) -> String {
 
 /// A peer by name or address.
 async fn find_peer(speaker: &SpeakerHandle, wanted: &str) -> Result<PeerName, String> {
+    let found = find(speaker, wanted).await?;
+    found.ok_or_else(|| no_peer(wanted))
+}
+
+async fn find(speaker: &SpeakerHandle, wanted: &str) -> Result<Option<PeerName>, String> {
     let status = speaker.status().await.map_err(text)?;
-    status
+    let found = status
         .peers
         .into_iter()
-        .find(|p| p.name.as_str() == wanted || p.address.to_string() == wanted)
-        .map(|p| p.name)
-        .ok_or_else(|| no_peer(wanted))
+        .find(|p| p.name.as_str() == wanted || p.address.to_string() == wanted);
+    Ok(found.map(|p| p.name))
 }

@@ -238,6 +238,8 @@ pub struct Peer {
     pub strict_bind: bool,
     /// Seconds.
     pub hold_time: u64,
+    /// No session is wanted.
+    pub disabled: bool,
     /// Wait for the peer.
     pub passive: bool,
     /// Cluster id, when the peer is a client.

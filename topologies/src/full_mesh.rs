@@ -13,7 +13,7 @@ use caracal_model::resource::Kind;
 use crate::Problems;
 use crate::auto::Choice;
 use crate::session::{Session, password, peer_name, waits_for};
-use crate::view::{BGP_PORT, FAMILIES, View, path};
+use crate::view::{BGP_PORT, FAMILIES, View, path, unusable};
 
 /// [`PeerConfig::kind`] of mesh sessions.
 pub const KIND: &str = "mesh";
@@ -42,6 +42,10 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
                 continue;
             };
             if node_name == view.name || node.spec.cluster_id().is_some() {
+                continue;
+            }
+            if unusable(address).is_some() {
+                // The view has named it as a problem.
                 continue;
             }
             let node_path = Key::node(node_name).to_path();

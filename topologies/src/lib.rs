@@ -57,6 +57,7 @@ use caracal_model::net::Prefix;
 use caracal_model::snapshot::{Problem, Snapshot};
 
 pub use router_id::RouterIdChoice;
+pub use session::{MAX_PREFIXES, MaxPrefixes};
 use view::View;
 
 /// What a plan depends on besides the snapshot.
@@ -67,6 +68,9 @@ pub struct PlanOptions {
     /// Passwords that BGPPeer and BGPConfiguration refer to. A reference without an entry leaves its peers
     /// out (TOPO-4).
     pub secrets: BTreeMap<SecretName, Password>,
+    /// How many prefixes a peer may announce in each family (`CARACAL_MAX_PREFIXES`). `None`: no limit but those of
+    /// resources, as in a text that is rendered for another daemon.
+    pub max_prefixes: Option<MaxPrefixes>,
     /// Contexts of templates may hold passwords. The speaker's configuration has them always.
     pub show_passwords: bool,
 }
@@ -132,13 +136,14 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         announce::EXPORT_FILTER.to_owned(),
         announce::export_filter(&view, reflects),
     );
+    let most = options.max_prefixes.unwrap_or(MaxPrefixes::Off);
     let config = SpeakerConfig {
         local_as: view.asn,
         router_id: router_id::choose(&view, &mut problems),
         listen: Some(settings::listen(&view)),
         peers: sessions
             .into_iter()
-            .map(|(name, session)| (name, session.into_config()))
+            .map(|(name, session)| (name, session.into_config(most)))
             .collect(),
         originate: announce::originate(&view, &services, &mut problems),
         filters,

@@ -18,9 +18,9 @@ use caracal_model::resource::{Kind, Node};
 use caracal_model::selector::Selector;
 
 use crate::route_reflector::client_of;
-use crate::session::{Session, password, peer_name, waits_for};
+use crate::session::{MAX_PREFIXES, MaxPrefixes, Session, password, peer_name, waits_for};
 use crate::settings::restart_time;
-use crate::view::{BGP_PORT, FAMILIES, View, path};
+use crate::view::{BGP_PORT, FAMILIES, View, path, unusable};
 use crate::{Problems, go_duration};
 
 /// How a peer was named.
@@ -135,16 +135,24 @@ fn remotes(view: &View<'_>, request: &Request<'_>, problems: &mut Problems) -> V
             .flat_map(|(name, node)| as_remotes(view, name, node, &FAMILIES))
             .collect();
     }
-    let (Some((address, port)), Some(asn)) = (spec.peer_address(), spec.as_number) else {
-        problems.note(
-            "bgp.peer",
-            path(Kind::BgpPeer, name),
-            "spec has neither peerIP with asNumber, nor peerSelector, nor localWorkloadSelector; it gives no peers",
-        );
-        return Vec::new();
+    let mut fault = |reason: String| {
+        problems.note("bgp.peer", path(Kind::BgpPeer, name), reason);
+        Vec::new()
     };
-    let asn = Asn(asn.0);
+    let Some((address, port)) = spec.peer_address() else {
+        return fault(
+            "spec has neither peerIP with asNumber, nor peerSelector, nor localWorkloadSelector; it gives no peers"
+                .to_owned(),
+        );
+    };
     let known = view.node_at(address);
+    // A node says its AS itself: its own, or the cluster's.
+    let of_node = || known.map(|(_, node)| view.asn_of(node));
+    let Some(asn) = spec.as_number.map(|asn| Asn(asn.0)).or_else(of_node) else {
+        return fault(format!(
+            "spec has no asNumber, and peerIP {address} is no node's address, whose AS is known; it gives no peers"
+        ));
+    };
     let listens = known
         .filter(|(_, node)| view.asn_of(node) == asn)
         .map(|(name, _)| view.listen_port_of(name));
@@ -223,11 +231,11 @@ fn reverse(view: &View<'_>, node: &Node, request: &Request<'_>) -> Vec<Remote> {
         }
         &FAMILIES
     } else {
-        let (Some((address, port)), Some(asn)) = (spec.peer_address(), spec.as_number) else {
+        let Some((address, port)) = spec.peer_address() else {
             return Vec::new();
         };
         let is_us = view.is_own(address)
-            && Asn(asn.0) == view.asn
+            && spec.as_number.is_none_or(|asn| Asn(asn.0) == view.asn)
             && port.is_none_or(|port| port == 0 || port == view.settings.listen_port);
         if !is_us {
             return Vec::new();
@@ -252,10 +260,28 @@ fn add(
 ) {
     let spec = request.spec;
     let place = (remote.address, remote.port);
+    let subject = path(Kind::BgpPeer, request.name);
+    let by_address = matches!(remote.origin, Origin::Address { .. });
+    if let Some(fault) = unusable(remote.address) {
+        // A node's address is named with the node.
+        if by_address {
+            let reason = format!("peerIP {} {fault}; it gives no peer", remote.address);
+            problems.note("bgp.peer", subject, reason);
+        }
+        return;
+    }
+    // A resource for several nodes may name one of them; one for this node alone may not name it.
+    if view.is_own(remote.address) && by_address && spec.node == view.name.as_str() {
+        let reason = format!(
+            "peerIP {} is the own address of the node it is for; it gives no peer",
+            remote.address
+        );
+        problems.note("bgp.peer", subject, reason);
+        return;
+    }
     if view.is_own(remote.address) || places.contains_key(&place) {
         return;
     }
-    let subject = path(Kind::BgpPeer, request.name);
     let family = Family::of(remote.address);
     let Some(own) = view.address(family) else {
         if matches!(remote.origin, Origin::Address { .. }) {
@@ -288,6 +314,7 @@ fn add(
     let mut session = Session::new(base(view, own, scope, spec, remote), subject);
     session.peer.password = password;
     session.filters.clone_from(&spec.filters);
+    session.max_prefixes = max_prefixes(view, request.name, &session.subject, problems);
     timers(&mut session, spec, problems);
     next_hop(view, &mut session, spec);
     if !spec.reachable_by.is_empty() {
@@ -366,6 +393,25 @@ fn base(
     }
     .to_owned();
     peer
+}
+
+/// What the annotation says about the number of prefixes.
+fn max_prefixes(
+    view: &View<'_>,
+    name: &str,
+    subject: &str,
+    problems: &mut Problems,
+) -> Option<MaxPrefixes> {
+    let annotations = &view.snapshot.bgp_peers.get(name)?.metadata.annotations;
+    let text = annotations.get(MAX_PREFIXES)?;
+    let parsed = MaxPrefixes::parse(text);
+    if parsed.is_none() {
+        let reason = format!(
+            "annotation {MAX_PREFIXES} {text:?} is neither a number above 0 nor off; the node's setting is used"
+        );
+        problems.note("bgp.max_prefixes", subject, reason);
+    }
+    parsed
 }
 
 fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::config::{Password, PeerConfig};
+use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
 use caracal_bgp::types::{Asn, PeerName};
 use caracal_model::resource::bgp::SecretKeyRef;
 
@@ -12,6 +12,56 @@ use crate::{Problems, SecretName};
 
 /// The longest TCP MD5 key that Linux takes.
 const MAX_PASSWORD: usize = 80;
+
+/// Annotation of a BGPPeer: how many prefixes its peers may announce in each family, or `off`. Calico has no field for it.
+pub const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
+
+/// How many prefixes a peer of a node may announce in each family. A cluster of 5,000 nodes with four blocks each has
+/// 20,000; twelve times that costs a node some 30 MiB and the kernel about as much.
+const DEFAULT_MAX_PREFIXES: u32 = 250_000;
+
+/// After this pause a peer that announced too much is tried again: a fault that somebody has mended heals without a hand,
+/// and one that stays costs one table each five minutes.
+const LIMIT_PAUSE: Duration = Duration::from_secs(300);
+
+/// How many prefixes a peer may announce in each family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxPrefixes {
+    /// So many, and then the session ends for [`LIMIT_PAUSE`].
+    Most(u32),
+    /// As many as it likes.
+    Off,
+}
+
+impl Default for MaxPrefixes {
+    /// More than any cluster has.
+    fn default() -> Self {
+        Self::Most(DEFAULT_MAX_PREFIXES)
+    }
+}
+
+impl MaxPrefixes {
+    /// From a number above 0, or `off`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "off" => Some(Self::Off),
+            number => number.parse().ok().filter(|n| *n > 0).map(Self::Most),
+        }
+    }
+
+    /// As the speaker has it: with a warning at 75 %.
+    #[must_use]
+    pub const fn limit(self) -> Option<PrefixLimit> {
+        match self {
+            Self::Off => None,
+            Self::Most(max) => Some(PrefixLimit {
+                action: LimitAction::Restart(LIMIT_PAUSE),
+                ..PrefixLimit::new(max)
+            }),
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
@@ -24,6 +74,8 @@ pub(crate) struct Session {
     pub(crate) keepalive: Option<Duration>,
     /// Gateway to the peer (`reachableBy`), of the peer's family.
     pub(crate) reachable_by: Option<IpAddr>,
+    /// How many prefixes the peer may announce, when a resource says so.
+    pub(crate) max_prefixes: Option<MaxPrefixes>,
     /// Names of BGPFilters, in order.
     pub(crate) filters: Vec<String>,
     /// Path of the resource that asks for the session.
@@ -39,6 +91,7 @@ impl Session {
             restart_time: None,
             keepalive: None,
             reachable_by: None,
+            max_prefixes: None,
             filters: Vec::new(),
             subject,
         }
@@ -54,8 +107,12 @@ impl Session {
         is_quotable(self.peer.password.as_ref())
     }
 
-    pub(crate) fn into_config(self) -> PeerConfig {
-        self.peer
+    /// With this limit where no resource says another one.
+    pub(crate) fn into_config(self, max_prefixes: MaxPrefixes) -> PeerConfig {
+        PeerConfig {
+            prefix_limit: self.max_prefixes.unwrap_or(max_prefixes).limit(),
+            ..self.peer
+        }
     }
 }
 

@@ -75,6 +75,14 @@ impl<'a> View<'a> {
                 );
             }
         }
+        for (name, node) in &snapshot.nodes {
+            let addresses = FAMILIES.iter().filter_map(|f| node.spec.address(*f));
+            for (address, fault) in addresses.filter_map(|a| Some((a, unusable(a)?))) {
+                let reason =
+                    format!("the BGP address {address} {fault}; nobody peers with the node there");
+                problems.note("node.address", Key::node(name).to_path(), reason);
+            }
+        }
         if let Err(reason) = auto::tuning(snapshot) {
             problems.note(
                 "bgp.topology",
@@ -158,6 +166,18 @@ impl<'a> View<'a> {
         self.nodes()
             .find(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
     }
+}
+
+/// Why no peer can have an address, if that is so.
+pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
+    if address.is_unspecified() {
+        return Some("is no host's address");
+    }
+    if address.is_multicast() {
+        return Some("is a multicast address");
+    }
+    let broadcast = IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
+    (address == broadcast).then_some("is the broadcast address")
 }
 
 /// The path of a cluster-scoped resource, for problems.

@@ -44,11 +44,14 @@ pub struct PeerChange {
     pub import: bool,
     /// The rules for announced routes differ: the difference is announced.
     pub export: bool,
+    /// It is disabled now, or is no longer.
+    pub disabled: Option<bool>,
 }
 
 impl PeerChange {
     const fn is_empty(self) -> bool {
         !(self.reset || self.replaced || self.session || self.import || self.export)
+            && self.disabled.is_none()
     }
 }
 
@@ -148,6 +151,7 @@ fn peer_change(
         remote_as,
         local_as,
         source,
+        disabled,
         passive,
         hold_time,
         families,
@@ -208,6 +212,7 @@ fn peer_change(
             || *client_of != old.client_of
             || *require_policy != old.require_policy
             || uses_changed(export),
+        disabled: (*disabled != old.disabled).then_some(*disabled),
     }
 }
 
@@ -260,6 +265,7 @@ mod tests {
         session: false,
         import: false,
         export: false,
+        disabled: None,
     };
     const REPLACED: PeerChange = PeerChange {
         replaced: true,
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn each_field_of_a_peer_touches_that_peer_only_and_only_so_much() {
         type Change = fn(&mut PeerConfig);
-        let table: [(Change, PeerChange); 25] = [
+        let table: [(Change, PeerChange); 26] = [
             (|p| p.address = [10, 0, 0, 9].into(), REPLACED),
             (|p| p.port = 1179, RESET),
             (|p| p.remote_as = Asn(1), REPLACED),
@@ -333,6 +339,13 @@ mod tests {
             (|p| p.add_path.receive = true, RESET),
             (|p| p.long_lived = Some(Duration::from_secs(1)), RESET),
             (|p| p.bfd = Some(Bfd::default()), SESSION),
+            (
+                |p| p.disabled = true,
+                PeerChange {
+                    disabled: Some(true),
+                    ..PeerChange::default()
+                },
+            ),
         ];
         for (change, expected) in table {
             let mut new = config();

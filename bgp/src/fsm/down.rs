@@ -146,6 +146,32 @@ impl Down {
         }
     }
 
+    /// True when one of the two ends does not want the session as it is, or nobody listens: not silence, not loss.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::ConnectFailed(failure) => failure.cause == std::io::ErrorKind::ConnectionRefused,
+            Self::PeerAs { .. }
+            | Self::RouterIdConflict(_)
+            | Self::NoCommonFamily { .. }
+            | Self::Notified(_)
+            | Self::Malformed(_)
+            | Self::Unexpected { .. }
+            | Self::PrefixLimit { .. } => true,
+            Self::Flapping { last, .. } => last.is_refusal(),
+            Self::ConnectTimeout(_)
+            | Self::HoldTimerExpired(_)
+            | Self::NoOpen(_)
+            | Self::SendHoldTimerExpired
+            | Self::Collision(_)
+            | Self::Closed(_)
+            | Self::Replaced
+            | Self::Bfd { .. }
+            | Self::Stopped(_)
+            | Self::Restarting => false,
+        }
+    }
+
     /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492 §3).
     pub(super) fn refuses_parameters(&self) -> bool {
         let code = Code::Open(OpenSubcode::UnsupportedParameter);

@@ -296,6 +296,14 @@ impl Rib {
         }
     }
 
+    /// Nobody waits any more for a peer to tell everything since the start.
+    pub fn not_awaited(&mut self, now: Instant, name: &PeerName) -> Changes {
+        if let Some(id) = self.peers.id(name) {
+            self.startup.forget(id);
+        }
+        self.handle_timeout(now)
+    }
+
     /// An UPDATE of an established session.
     pub fn apply(&mut self, now: Instant, name: &PeerName, update: Update) -> Changes {
         self.receive(now, name, update);

@@ -101,7 +101,7 @@ impl Rib {
             state.received += usize::from(old.is_none());
             state.received_ipv6 +=
                 usize::from(old.is_none() && dest.prefix.family() == Family::Ipv6);
-            state.accepted = state.accepted + usize::from(is_accepted) - usize::from(was_accepted);
+            state.count_accepted(dest.prefix.family(), was_accepted, is_accepted);
             if let Some(old) = &old {
                 state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
             }
@@ -140,7 +140,7 @@ impl Rib {
             state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
             state.received -= 1;
             state.received_ipv6 -= usize::from(dest.prefix.family() == Family::Ipv6);
-            state.accepted -= usize::from(old.accepted().is_some());
+            state.count_accepted(dest.prefix.family(), old.accepted().is_some(), false);
         }
         self.peers.paths.drop(peer);
         // Also when it was not in use: the destination may be empty now and must be released.

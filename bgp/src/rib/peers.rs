@@ -102,6 +102,8 @@ pub(super) struct PeerState {
     pub(super) accepted: usize,
     /// Those of `received` that are IPv6.
     pub(super) received_ipv6: usize,
+    /// Those of `accepted` that are IPv6.
+    accepted_ipv6: usize,
     /// Stale routes are kept until then.
     pub(super) stale_until: Option<Instant>,
     /// When the first of several restarts in a row is over; none of the next ones gives stale routes more time.
@@ -142,6 +144,7 @@ impl PeerState {
             received: 0,
             accepted: 0,
             received_ipv6: 0,
+            accepted_ipv6: 0,
             stale_until: None,
             restart_ends: None,
             long_lived_until: [None; 2],
@@ -244,6 +247,23 @@ impl PeerState {
         match family {
             Family::Ipv4 => self.received - self.received_ipv6,
             Family::Ipv6 => self.received_ipv6,
+        }
+    }
+
+    /// Number of prefixes of a family that were accepted.
+    pub(super) const fn accepted_of(&self, family: Family) -> usize {
+        match family {
+            Family::Ipv4 => self.accepted - self.accepted_ipv6,
+            Family::Ipv6 => self.accepted_ipv6,
+        }
+    }
+
+    /// A prefix of this family was accepted or not, and is or is not now.
+    pub(super) fn count_accepted(&mut self, family: Family, was: bool, is: bool) {
+        let counted = |count: usize| count + usize::from(is) - usize::from(was);
+        self.accepted = counted(self.accepted);
+        if family == Family::Ipv6 {
+            self.accepted_ipv6 = counted(self.accepted_ipv6);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 
 use super::adj_out::{ExportCache, Withheld};
 use super::intern::Interner;
@@ -115,6 +115,25 @@ impl Rib {
             advertised,
             stale: state.keeps_stale(),
         })
+    }
+
+    /// Counters of a peer in one family: received, accepted, advertised.
+    #[must_use]
+    pub fn peer_counts_of(&self, peer: &PeerName, family: Family) -> Option<[usize; 3]> {
+        let id = self.peers.id(peer)?;
+        let state = self.peers.get(id)?;
+        let of_family = |index| self.table.prefix_at(index).family() == family;
+        let advertised = match self.membership(id) {
+            None => 0,
+            // Most sessions carry one family, and then no prefix has to be looked at.
+            Some((group, member)) if group.key.families == [family] => group.count(member),
+            Some((group, member)) => group.count_where(member, of_family),
+        };
+        Some([
+            state.received_of(family),
+            state.accepted_of(family),
+            advertised,
+        ])
     }
 
     /// Counters of the table.

@@ -177,6 +177,13 @@ impl Rib {
         }
     }
 
+    /// Runs import policy again over the stored routes of a peer.
+    pub fn import_peer_again(&mut self, now: Instant, name: &PeerName) -> Changes {
+        let id = self.peers.id(name);
+        self.import_again(id.into_iter().collect());
+        self.finish(now, Changes::default())
+    }
+
     /// Runs import policy again over the stored routes of these peers.
     fn import_again(&mut self, peers: BTreeSet<PeerId>) {
         if !peers.is_empty() {
@@ -203,7 +210,9 @@ impl Rib {
 
     /// Stores the outcome of a second import, keeping the path's staleness.
     fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported) {
-        let path = &mut self.table.get_mut(id).paths_mut()[at];
+        let dest = self.table.get_mut(id);
+        let family = dest.prefix.family();
+        let path = &mut dest.paths_mut()[at];
         let from = path.peer;
         let before = (path.accepted().cloned(), path.refusal());
         path.set_outcome(outcome);
@@ -216,7 +225,7 @@ impl Rib {
         // RIB-2: equal sets are the same set.
         let same = before == (path.accepted().cloned(), path.refusal());
         if let Some(peer) = self.peers.get_mut(from) {
-            peer.accepted = peer.accepted + usize::from(is) - usize::from(was);
+            peer.count_accepted(family, was, is);
         }
         if !same {
             self.note_path(id, from);

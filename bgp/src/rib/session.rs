@@ -32,6 +32,8 @@ pub struct SessionInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionOptions {
+    /// The peer can be asked for everything again (RFC 2918).
+    pub route_refresh: bool,
     /// Begin and end of a refresh are marked (RFC 7313).
     pub enhanced_refresh: bool,
     /// IPv4 prefixes may have IPv6 next hops (RFC 8950).

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::log_limit::{LogKind, LogLimit, summarise_peers};
 use crate::bfd::{Event, Packet, Session, State, Timers};
 use crate::config::Bfd;
 use crate::types::PeerName;
@@ -84,6 +85,7 @@ impl BfdHandle {
             receivers: HashMap::new(),
             random: RandomState::new(),
             created: 0,
+            log: LogLimit::default(),
         };
         std::thread::Builder::new()
             .name("bfd".to_owned())
@@ -125,6 +127,7 @@ struct Thread {
     /// Keys differ from process to process: discriminators and ports cannot be guessed from afar.
     random: RandomState,
     created: u64,
+    log: LogLimit<(PeerName, LogKind)>,
 }
 
 impl Thread {
@@ -216,6 +219,7 @@ impl Thread {
 
     /// Sends and notes what is due. The result: when something is next.
     fn work(&mut self, now: Instant) -> Option<Instant> {
+        summarise_peers(self.log.due(now));
         let mut next: Option<Instant> = None;
         for (name, watched) in &mut self.sessions {
             if watched.retry.is_some_and(|due| due <= now) {
@@ -223,7 +227,7 @@ impl Thread {
                 watched.open(now, &mut self.receivers, seed);
             }
             if let Some(event) = watched.session.handle_timeout(now) {
-                watched.note(name, event);
+                watched.note(name, event, now, &mut self.log);
             }
             if let Some(sender) = &watched.sender {
                 while let Some(packet) = watched.session.poll(now) {
@@ -236,7 +240,7 @@ impl Thread {
             let due = session.into_iter().chain(watched.retry).min();
             next = next.into_iter().chain(due).min();
         }
-        next
+        next.into_iter().chain(self.log.next_timeout()).min()
     }
 
     /// Takes in all packets that wait.
@@ -261,7 +265,7 @@ impl Thread {
                 if let Some((name, watched)) = ours {
                     watched.seen.control_plane_independent = packet.control_plane_independent;
                     if let Some(event) = watched.session.receive(now, &packet) {
-                        watched.note(name, event);
+                        watched.note(name, event, now, &mut self.log);
                     }
                 }
             }
@@ -313,15 +317,27 @@ impl Watched {
         }
     }
 
-    fn note(&mut self, name: &PeerName, event: Event) {
+    fn note(
+        &mut self,
+        name: &PeerName,
+        event: Event,
+        now: Instant,
+        log: &mut LogLimit<(PeerName, LogKind)>,
+    ) {
+        let mut allows = |kind| log.allows(now, (name.clone(), kind));
         match event {
-            Event::Up => info!(peer = %name, "BFD is up"),
-            Event::RemoteAdminDown => info!(peer = %name, "the peer has ended BFD"),
+            Event::Up if allows(LogKind::BfdUp) => info!(peer = %name, "BFD is up"),
+            Event::RemoteAdminDown if allows(LogKind::BfdEnded) => {
+                info!(peer = %name, "the peer has ended BFD");
+            }
+            Event::Up | Event::RemoteAdminDown => {}
             Event::Down {
                 diagnostic,
                 control_plane_independent,
             } => {
-                warn!(peer = %name, %diagnostic, control_plane_independent, "BFD is down");
+                if allows(LogKind::BfdDown) {
+                    warn!(peer = %name, %diagnostic, control_plane_independent, "BFD is down");
+                }
                 self.seen.downs += 1;
                 self.seen.diagnostic = Some(diagnostic.to_string());
                 self.seen.control_plane_independent = control_plane_independent;

@@ -5,7 +5,9 @@
 
 mod answers;
 mod bfd;
+mod history;
 mod listening;
+mod operate;
 mod ranges;
 mod sessions;
 mod slices;
@@ -23,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use super::admission::{Admission, PeerAdmission};
 use super::feed::OutFeed;
+use super::log_limit::{LogKind, LogLimit, summarise_peers};
 use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
 use super::status::{Convergence, Turns};
@@ -32,7 +35,9 @@ use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions};
 use crate::types::{PeerName, SessionState};
 use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
+use history::History;
 use listening::Listening;
+use operate::Disabled;
 use ranges::Dynamic;
 use slices::{Said, Subscription};
 use stations::Stations;
@@ -65,9 +70,14 @@ struct Peer {
     state: SessionState,
     since: SystemTime,
     reason: Option<String>,
+    /// One of the two ends does not want the session as it is.
+    refused: bool,
     established_count: u64,
     /// Its connections that are no session.
     admission: PeerAdmission,
+    /// The operator or the configuration wants no session with it, for this reason.
+    disabled: Option<Disabled>,
+    history: History,
 }
 
 impl Peer {
@@ -80,13 +90,18 @@ impl Peer {
             state: SessionState::Idle,
             since: SystemTime::now(),
             reason: None,
+            refused: false,
             established_count: 0,
             admission: PeerAdmission::new(),
+            disabled: None,
+            history: History::new(now()),
         }
     }
 
     fn enter(&mut self, state: SessionState) {
         if state != self.state {
+            let established = state == SessionState::Established;
+            self.history.enter(now(), established);
             self.state = state;
             self.since = SystemTime::now();
         }
@@ -132,6 +147,7 @@ pub(super) struct Core {
     admission: Admission,
     liveness: Liveness,
     stations: Stations,
+    log: LogLimit<(PeerName, LogKind)>,
     starts: Tasks,
     /// What has been taken from the sessions and is heard in the next turns.
     unheard: VecDeque<Said>,
@@ -190,6 +206,7 @@ impl Core {
             admission: Admission::new(),
             liveness: Liveness::default(),
             stations: Stations::new(),
+            log: LogLimit::default(),
             starts,
             unheard: VecDeque::new(),
             parked: VecDeque::new(),
@@ -272,6 +289,7 @@ impl Core {
                 }
                 () = sleep => {
                     turn = Instant::now();
+                    summarise_peers(self.log.due(now()));
                     self.report_statistics();
                     let changes = self.rib.handle_timeout(now());
                     self.emit(changes);
@@ -286,7 +304,8 @@ impl Core {
         let retry = self.outdated.then(|| now() + RETRY);
         let departure = self.next_departure();
         let statistics = self.stations.next_timeout();
-        let timers = [self.rib.next_timeout(), retry, departure, statistics];
+        let log = self.log.next_timeout();
+        let timers = [self.rib.next_timeout(), retry, departure, statistics, log];
         timers.into_iter().flatten().min()
     }
 
@@ -300,6 +319,13 @@ impl Core {
         }
         let started = name.clone();
         let name = self.renamed.get(&name).cloned().unwrap_or(name);
+        if let ToCore::Notified { way, text, .. } = message {
+            // Also of a session that was told to end: that is how it ends.
+            if let Some(peer) = self.peers.get_mut(&name) {
+                peer.history.notified(way, text);
+            }
+            return;
+        }
         // A peer that is no longer configured, or whose session has been told to end, has no say.
         let Some(peer) = self
             .peers
@@ -316,7 +342,10 @@ impl Core {
                 monitored,
                 ..
             } => {
-                info!(peer = %name, address = %session.remote_address, "session established");
+                if self.log.allows(now, (name.clone(), LogKind::SessionUp)) {
+                    info!(peer = %name, address = %session.remote_address, "session established");
+                }
+                peer.history.established(&monitored);
                 peer.enter(SessionState::Established);
                 peer.established_count += 1;
                 self.monitor_up(&started, id, *monitored);
@@ -328,8 +357,11 @@ impl Core {
             ToCore::Down {
                 reason, graceful, ..
             } => {
-                warn!(peer = %name, reason, graceful, "session ended");
+                if self.log.allows(now, (name.clone(), LogKind::SessionDown)) {
+                    warn!(peer = %name, reason, graceful, "session ended");
+                }
                 peer.enter(SessionState::Idle);
+                peer.history.failed(&reason);
                 peer.reason = Some(reason);
                 self.set_feed(id, None);
                 self.note_session(&name, false);
@@ -356,12 +388,23 @@ impl Core {
                 RefreshKind::End => self.rib.refresh_end(now, &name, family),
                 RefreshKind::Other(_) => return,
             },
-            ToCore::State { state, reason, .. } => {
+            ToCore::State {
+                state,
+                reason,
+                refused,
+                ..
+            } => {
                 debug!(peer = %name, %state, reason, "state");
                 peer.enter(state);
+                if let Some(reason) = &reason {
+                    peer.history.failed(reason);
+                    peer.refused = refused;
+                }
                 peer.reason = reason.or_else(|| peer.reason.take());
                 return;
             }
+            // Dealt with above.
+            ToCore::Notified { .. } => return,
         };
         self.emit(changes);
     }
@@ -456,8 +499,13 @@ impl Core {
                     count,
                     max,
                 } => {
-                    let name = self.name_of(peer);
-                    warn!(peer = ?name, %family, count, max, "peer comes near its limit of prefixes");
+                    if let Some(name) = self.name_of(peer).cloned()
+                        && self
+                            .log
+                            .allows(now(), (name.clone(), LogKind::PrefixWarning))
+                    {
+                        warn!(peer = %name, %family, count, max, "peer comes near its limit of prefixes");
+                    }
                 }
                 Outbound::EndOfRib { peer, family } => {
                     if let Some(feed) = self.feed(peer) {

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use caracal_model::net::Prefix;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::log_limit::{LogKind, LogLimit, summarise};
 use super::message::{FromListener, ListenPeer, ListenerStart};
 use super::socket;
 use crate::config::Password;
@@ -19,6 +20,11 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// Pause after a failed accept, which is a lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// The time, as tokio has it: a test can stop it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
 
 /// Listens until it is aborted or the core is gone.
 pub async fn run(mut start: ListenerStart) {
@@ -53,8 +59,17 @@ async fn accept(listener: &TcpListener, start: &mut ListenerStart) {
     let mut keys = Keys::default();
     keys.follow(listener, &mut start.peers);
     let mut watching = true;
+    let mut log = LogLimit::default();
     loop {
+        let due = log.next_timeout();
+        let summary = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            () = summary => summarise(log.due(now())),
             changed = start.peers.changed(), if watching => {
                 watching = changed.is_ok();
                 keys.follow(listener, &mut start.peers);
@@ -67,7 +82,9 @@ async fn accept(listener: &TcpListener, start: &mut ListenerStart) {
                     }
                 }
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
+                    if log.allows(now(), LogKind::Accept) {
+                        warn!(%error, "cannot accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use super::admission::Ticket;
+use super::counters::{Counters, Way};
 use super::feed::OutFeed;
 use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{Listen, Password, PeerConfig};
@@ -43,6 +44,8 @@ pub struct SessionStart {
     pub restarting_until: Option<Instant>,
     /// This process has had a session with the peer before.
     pub had_session: bool,
+    /// The peer's counters; they outlive the session.
+    pub counters: Arc<Counters>,
     /// The way to the core.
     pub core: mpsc::Sender<ToCore>,
     /// The way from the core.
@@ -132,6 +135,15 @@ pub enum ToCore {
         /// Request, begin or end.
         kind: RefreshKind,
     },
+    /// A NOTIFICATION has been sent or received, in whatever state; for status only.
+    Notified {
+        /// Which peer.
+        peer: PeerName,
+        /// Which way.
+        way: Way,
+        /// Its code, subcode and text, for people.
+        text: String,
+    },
     /// The state machine entered a state; for status only.
     State {
         /// Which peer.
@@ -140,6 +152,8 @@ pub enum ToCore {
         state: SessionState,
         /// Why, as a sentence, when it went down or failed to come up.
         reason: Option<String>,
+        /// That is no silence: one of the two ends does not want the session.
+        refused: bool,
     },
 }
 
@@ -152,6 +166,7 @@ impl ToCore {
             | Self::Down { peer, .. }
             | Self::Update { peer, .. }
             | Self::RouteRefresh { peer, .. }
+            | Self::Notified { peer, .. }
             | Self::State { peer, .. } => peer,
         }
     }
@@ -215,6 +230,15 @@ impl Shutdown {
     pub fn administrative(text: impl Into<String>) -> Self {
         Self::Cease {
             subcode: 2,
+            text: text.into(),
+        }
+    }
+
+    /// Administrative Reset (RFC 4486 §4, subcode 4).
+    #[must_use]
+    pub fn administrative_reset(text: impl Into<String>) -> Self {
+        Self::Cease {
+            subcode: 4,
             text: text.into(),
         }
     }

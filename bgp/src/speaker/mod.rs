@@ -11,10 +11,13 @@
 pub mod admission;
 pub mod bfd;
 mod core;
+pub mod counters;
+pub mod detail;
 pub mod feed;
 mod framing;
 mod link_local;
 pub mod listener;
+mod log_limit;
 pub mod message;
 pub mod reader;
 pub mod session;
@@ -36,6 +39,7 @@ use crate::rib::{
     RouteQuery, RouteRecord, RouteTable, StartupTimes,
 };
 use crate::types::PeerName;
+use detail::PeerDetail;
 use feed::KeyedFeed;
 use message::{ListenerStart, SessionStart};
 use reader::{MrtReader, RouteReader, Slice};
@@ -124,6 +128,44 @@ impl Speaker {
 #[error("the BGP speaker has ended")]
 pub struct SpeakerEnded;
 
+/// What an operator does to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Cease / Administrative Shutdown with this text (RFC 9003), and no session until it is enabled.
+    Disable(String),
+    /// Sessions may run again.
+    Enable,
+    /// Cease / Administrative Reset with this text, and the next session at once.
+    Reset(String),
+    /// Ask for all routes again, or filter those that were received again.
+    SoftIn,
+    /// Announce everything again.
+    SoftOut,
+}
+
+/// Why an order was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// No peer has this name.
+    #[error("there is no such peer")]
+    NoPeer,
+    /// It is disabled, and only an enable has a meaning.
+    #[error("the peer is disabled; enable it first")]
+    Disabled,
+    /// The node is drained, or the whole speaker is shut down otherwise.
+    #[error("all sessions are shut down here, by a drain; take the node back into service first")]
+    AllDisabled,
+    /// It has no established session.
+    #[error("the peer has no established session")]
+    NoSession,
+    /// The session has not taken in what it was told before.
+    #[error("the session is busy; try again")]
+    Busy,
+    /// The text has so many octets.
+    #[error("the text has {0} octets; RFC 9003 has room for 255")]
+    Text(usize),
+}
+
 /// What a handle asks of the core.
 #[derive(Debug)]
 enum Command {
@@ -135,6 +177,8 @@ enum Command {
     Slice(Slice),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
     Refresh(PeerName, oneshot::Sender<bool>),
+    Peer(PeerName, oneshot::Sender<Option<Box<PeerDetail>>>),
+    Operate(PeerName, Order, oneshot::Sender<Result<String, OrderError>>),
     Fib(ForwardPolicy, oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -279,6 +323,28 @@ impl SpeakerHandle {
     /// [`SpeakerEnded`].
     pub async fn refresh(&self, peer: PeerName) -> Result<bool, SpeakerEnded> {
         self.ask(|answer| Command::Refresh(peer, answer)).await
+    }
+
+    /// Everything that is known about a peer. `None`: there is no such peer.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn peer(&self, peer: PeerName) -> Result<Option<PeerDetail>, SpeakerEnded> {
+        let detail = self.ask(|answer| Command::Peer(peer, answer)).await?;
+        Ok(detail.map(|detail| *detail))
+    }
+
+    /// Carries out what an operator wants of a peer. The answer is a sentence about what was done, or why not.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn operate(
+        &self,
+        peer: PeerName,
+        order: Order,
+    ) -> Result<Result<String, OrderError>, SpeakerEnded> {
+        self.ask(|answer| Command::Operate(peer, order, answer))
+            .await
     }
 
     /// The table as an MRT file (RFC 6396), with this time in seconds of Unix time, in parts.

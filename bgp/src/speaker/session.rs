@@ -6,6 +6,7 @@
 
 mod info;
 mod link;
+mod notes;
 mod outgoing;
 mod waits;
 
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
@@ -23,11 +24,13 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info_span, warn};
 
 use super::admission::Ticket;
+use super::counters::{Counters, ErrorKind};
+use super::log_limit::{LogKind, LogLimit, summarise};
 use super::message::{SessionStart, Shutdown, ToCore, ToSession};
 use super::socket;
 use crate::bmp::PeerDown;
 use crate::config::PeerConfig;
-use crate::fsm::{Conn, Input, Output, Peer, Settings, Stop};
+use crate::fsm::{Conn, Down, Input, Output, Peer, Settings, Stop};
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
@@ -97,6 +100,8 @@ struct Session {
     /// Ends the session when the feed is empty, and at this time anyway.
     stopping: Option<(Stop, Instant)>,
     alarm: Alarm,
+    counters: Arc<Counters>,
+    log: LogLimit<LogKind>,
 }
 
 impl Session {
@@ -108,6 +113,7 @@ impl Session {
             router_id,
             restarting_until,
             had_session,
+            counters,
             core,
             control,
         } = start;
@@ -137,22 +143,31 @@ impl Session {
             closing: JoinSet::new(),
             stopping: None,
             alarm: Alarm::new(),
+            counters,
+            log: LogLimit::default(),
         }
     }
 
     async fn run(mut self) {
+        let in_order = self.serve().await;
+        summarise(self.log.finish(now()));
+        while in_order && self.closing.join_next().await.is_some() {}
+    }
+
+    /// Serves the peer until the session is told to end (true), or the core is gone.
+    async fn serve(&mut self) -> bool {
         self.feed(Input::Start);
         loop {
             // What is always ready must not keep a thread from the other sessions.
             tokio::task::coop::consume_budget().await;
             self.pack();
             if self.stop_if_drained() {
-                break;
+                return true;
             }
             match self.wait().await {
                 Event::Timeout => self.timeout(),
                 // Without a word the core is gone, as after a crash: the connections just end.
-                Event::Control(None) | Event::Core(false) => return,
+                Event::Control(None) | Event::Core(false) => return false,
                 Event::Control(Some(message)) => self.control(message),
                 Event::Dialled(result) => self.dialled(result),
                 Event::Readable(conn) => self.readable(conn),
@@ -165,7 +180,6 @@ impl Session {
                 Event::Feed | Event::Closed => {}
             }
         }
-        while self.closing.join_next().await.is_some() {}
     }
 
     /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay keepalives.
@@ -230,6 +244,7 @@ impl Session {
             .map(|since| since + send_hold)
             .chain(drained)
             .chain(self.peer.next_timeout())
+            .chain(self.log.next_timeout())
             .min()
     }
 
@@ -276,12 +291,14 @@ impl Session {
             Output::Adopt(conn) => *self.slot(conn) = self.offered.take(),
             Output::Promote => self.inc = self.pending.take(),
             Output::Refuse(octets) => {
+                self.note_sent(&octets);
                 if let Some(mut link) = self.offered.take() {
                     link.outbox().extend_from_slice(&octets);
                     self.closing.spawn(link.close());
                 }
             }
             Output::Send(conn, octets) => {
+                self.note_sent(&octets);
                 if let Some(link) = self.link_mut(conn) {
                     link.outbox().extend_from_slice(&octets);
                 }
@@ -296,9 +313,11 @@ impl Session {
             }
             Output::State(state, reason) => {
                 if let Some(reason) = &reason {
+                    self.counters.down(reason);
                     debug!(%state, code = reason.code(), %reason, "state");
                 }
-                self.tell_state(state, reason.map(|reason| reason.to_string()));
+                let refused = reason.as_ref().is_some_and(Down::is_refusal);
+                self.tell_state(state, reason.map(|reason| reason.to_string()), refused);
             }
             Output::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
@@ -332,9 +351,7 @@ impl Session {
             Output::RouteRefresh(family) => self.tell_refresh(family, RefreshKind::Request),
             Output::RefreshBegin(family) => self.tell_refresh(family, RefreshKind::Begin),
             Output::RefreshEnd(family) => self.tell_refresh(family, RefreshKind::End),
-            Output::Fault(fault) => {
-                warn!(%fault, verdict = ?fault.verdict, "UPDATE with an error");
-            }
+            Output::Fault(fault) => self.note_fault(&fault),
         }
     }
 
@@ -361,15 +378,19 @@ impl Session {
     }
 
     /// States that the core has not yet taken are overtaken by the next, so they do not pile up.
-    fn tell_state(&mut self, state: SessionState, reason: Option<String>) {
+    fn tell_state(&mut self, state: SessionState, reason: Option<String>, refused: bool) {
         if let Some(ToCore::State {
             state: waiting,
             reason: said,
+            refused: said_refused,
             ..
         }) = self.queue.back_mut()
         {
             *waiting = state;
-            *said = reason.or_else(|| said.take());
+            if reason.is_some() {
+                *said = reason;
+                *said_refused = refused;
+            }
             return;
         }
         let peer = self.name.clone();
@@ -377,6 +398,7 @@ impl Session {
             peer,
             state,
             reason,
+            refused,
         });
     }
 
@@ -410,7 +432,10 @@ impl Session {
         let checked =
             socket::apply(&stream, config).and_then(|()| socket::check_distance(&stream, config));
         if let Err(error) = checked {
-            warn!(%error, "connection from the peer is closed");
+            self.counters.error(ErrorKind::ConnectionRejected);
+            if self.log.allows(now(), LogKind::ConnectionClosed) {
+                warn!(%error, "connection from the peer is closed");
+            }
             return;
         }
         let mut link = Link::new(stream);
@@ -449,6 +474,7 @@ impl Session {
                 return;
             };
             if let Some(message) = link.message(&format) {
+                self.note_received(&message);
                 self.feed(Input::Received(conn, message));
                 continue;
             }
@@ -479,6 +505,7 @@ impl Session {
 
     fn timeout(&mut self) {
         let now = now();
+        summarise(self.log.due(now));
         let limit = self.send_hold();
         for conn in Conn::ALL {
             let Some(link) = self.link_mut(conn) else {
@@ -562,12 +589,20 @@ impl Session {
         let Some(link) = link else {
             return;
         };
+        let mut failed = Vec::new();
         loop {
             // Few large writes: what is pending goes out together as far as there is room.
             let mut packed = false;
-            while link.has_room() && outgoing.pack(link.outbox()) {
+            while link.has_room() {
+                let outbox = link.outbox();
+                let before = outbox.len();
+                if !outgoing.pack(outbox, &mut failed) {
+                    break;
+                }
+                self.counters.sent(outbox.get(before..).unwrap_or_default());
                 packed = true;
             }
+            notes::cannot_announce(&mut self.log, &mut failed);
             if !packed {
                 return;
             }
@@ -602,3 +637,6 @@ const fn link<'a>(out: &'a Option<Link>, inc: &'a Option<Link>, conn: Conn) -> O
         Conn::In | Conn::Pending => inc.as_ref(),
     }
 }
+
+#[cfg(test)]
+mod tests;

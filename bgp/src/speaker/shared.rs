@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
 use caracal_model::net::{Family, Prefix};
-use tracing::warn;
 
 use crate::attrs::PathAttrs;
 use crate::rib::{Bundle, Bundles, GroupUpdate, Member, Told, Who};
@@ -29,9 +28,19 @@ pub struct SharedUpdate {
     encoded: Mutex<Vec<(Format, Arc<Encoded>)>>,
 }
 
+/// Routes that do not fit a message to a peer, and are withdrawn from it instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CannotAnnounce {
+    /// Why.
+    pub error: String,
+    /// How many prefixes.
+    pub count: usize,
+}
+
 #[derive(Debug, Default)]
 struct Encoded {
     octets: BytesMut,
+    failed: Vec<CannotAnnounce>,
     /// Where the octets of each bundle end.
     ends: Vec<usize>,
 }
@@ -88,8 +97,14 @@ impl SharedUpdate {
         self.bundles.for_member(member)
     }
 
-    /// Appends what one member must be told.
-    pub fn encode(&self, member: &Member, format: &Format, out: &mut BytesMut) {
+    /// Appends what one member must be told, and to `failed` what of it could not be announced.
+    pub fn encode(
+        &self,
+        member: &Member,
+        format: &Format,
+        out: &mut BytesMut,
+        failed: &mut Vec<CannotAnnounce>,
+    ) {
         let encoded = self.encoded(format);
         let mut from = 0;
         for at in self.bundles.exceptions(member) {
@@ -97,8 +112,9 @@ impl SharedUpdate {
             out.extend_from_slice(&encoded.octets[from..start]);
             from = encoded.ends[at];
             let bundle = &self.bundles.bundles[at];
-            put(bundle, bundle.told_member(member), format, out);
+            put(bundle, bundle.told_member(member), format, out, failed);
         }
+        failed.extend_from_slice(&encoded.failed);
         out.extend_from_slice(&encoded.octets[from..]);
     }
 
@@ -118,27 +134,36 @@ impl Encoded {
     fn new(bundles: &Bundles, format: &Format) -> Self {
         let mut encoded = Self::default();
         for bundle in &bundles.bundles {
-            put(bundle, bundle.told(), format, &mut encoded.octets);
+            let Self { octets, failed, .. } = &mut encoded;
+            put(bundle, bundle.told(), format, octets, failed);
             encoded.ends.push(encoded.octets.len());
         }
         encoded
     }
 }
 
-fn put(bundle: &Bundle, told: Told<'_>, format: &Format, out: &mut BytesMut) {
+fn put(
+    bundle: &Bundle,
+    told: Told<'_>,
+    format: &Format,
+    out: &mut BytesMut,
+    failed: &mut Vec<CannotAnnounce>,
+) {
     match told {
         Told::Nothing => {}
         Told::Withdraw => withdraw(&bundle.prefixes, format, out),
-        Told::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out),
+        Told::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out, failed),
     }
 }
 
-/// Appends announcements of `prefixes`, of whatever family the session carries.
+/// Appends announcements of `prefixes`, of whatever family the session carries. What cannot be announced is withdrawn,
+/// and noted in `failed`.
 pub(super) fn announce<N: Nlri>(
     attrs: &PathAttrs,
     prefixes: &[N],
     format: &Format,
     out: &mut BytesMut,
+    failed: &mut Vec<CannotAnnounce>,
 ) {
     for family in format.families.iter() {
         let of_family = |nlri: &N| nlri.prefix().family() == family;
@@ -148,7 +173,8 @@ pub(super) fn announce<N: Nlri>(
         if let Err(error) = encode_announce(family, attrs, prefixes, format, out) {
             // What the peer last heard of them is no longer true.
             let count = prefixes.iter().filter(|nlri| of_family(nlri)).count();
-            warn!(%error, count, "routes cannot be announced and are withdrawn instead");
+            let error = error.to_string();
+            failed.push(CannotAnnounce { error, count });
             encode_withdraw(family, prefixes, format, out);
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bfd::Seen;
+use super::counters::Errors;
 use crate::rib::{PeerCounts, Progress, RibCounts, SessionInfo};
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 
@@ -92,8 +93,29 @@ pub struct PeerStatus {
     pub state: SessionState,
     /// Since when, in seconds of Unix time.
     pub since: u64,
-    /// Why the last session ended or the last attempt failed.
+    /// Why there is no session; `None` while there is one, and when that is not known.
     pub reason: Option<String>,
+    /// For how many seconds there has been no session; `None` while there is one, and for peers of a range, which come and go.
+    #[serde(default)]
+    pub down_seconds: Option<u64>,
+    /// There is no session since one of the two ends does not want it as it is, or nobody listens.
+    #[serde(default)]
+    pub refused: bool,
+    /// Our hold time, in seconds.
+    #[serde(default)]
+    pub hold_seconds: u64,
+    /// It has announced almost as many prefixes as it may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near_limit: Option<String>,
+    /// Somebody wants no session: the operator, or the configuration.
+    #[serde(default)]
+    pub disabled: bool,
+    /// Why the last session ended or the last attempt failed, also when there is a session since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<PastError>,
+    /// Errors since the start, by kind.
+    #[serde(default, skip_serializing_if = "Errors::is_empty")]
+    pub errors: Errors,
     /// How many sessions have been established since the start.
     pub established_count: u64,
     /// Its routes.
@@ -105,6 +127,15 @@ pub struct PeerStatus {
     pub bfd: Option<Seen>,
     /// Changes that are decided and not yet written to the session.
     pub pending: usize,
+}
+
+/// Something that went wrong once, which says nothing about now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastError {
+    /// When, in seconds of Unix time.
+    pub at: u64,
+    /// What, as a sentence.
+    pub text: String,
 }
 
 /// Whether every peer has told us everything since the start, or had ample time to. What a forwarding table

@@ -74,6 +74,7 @@ impl Stage {
             router_id: RouterId([10, 0, 0, 1].into()),
             restarting_until: None,
             had_session: false,
+            counters: Arc::default(),
             core: to_core,
             control: commands,
         };

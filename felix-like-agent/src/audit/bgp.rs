@@ -21,11 +21,24 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
     unplanned(inputs, rib, found);
 }
 
+/// The speaker says which lost sessions count; here they only get their code.
 fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
     for peer in rib.peers.iter().filter(|peer| !peer.established) {
+        let (name, state) = (&peer.name, &peer.state);
         let reason = peer.reason.as_deref().unwrap_or("no reason is known yet");
-        let seen = format!("the session with {} is {}: {reason}", peer.name, peer.state);
-        found.push(Observation::new(Code::PeerDown, &peer.name, seen));
+        if peer.disabled {
+            let seen = format!("no session with {name} is wanted: {reason}");
+            found.push(Observation::new(Code::PeerDisabled, name, seen));
+            continue;
+        }
+        let seen = match &peer.wrong {
+            Some(wrong) => format!("peer {name} is {state}: {wrong}"),
+            None => format!("the session with {name} is {state}: {reason}"),
+        };
+        found.push(Observation {
+            settling: peer.wrong.is_none(),
+            ..Observation::new(Code::PeerDown, name, seen)
+        });
     }
 }
 

@@ -82,7 +82,7 @@ codes! {
         "correct or delete the key",
     NodeMissing "CRL-D003" Error 10 "this node is not in the datastore"
         "restart the node, which registers it",
-    PeerDown "CRL-B001" Error 20 "a BGP session is not established"
+    PeerDown "CRL-B001" Error 0 "a BGP session is refused, or missing for longer than its hold time"
         "follow the reason; look at the same session from the other end",
     BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"
         "look for CRL-B007 about the block's pool; if there is none, restart the node and report this",
@@ -94,6 +94,8 @@ codes! {
         "stop the other program on that port, or set listenPort",
     Drained "CRL-B006" Notice 0 "this node is drained"
         "caracal drain --undo takes it back into service",
+    PeerDisabled "CRL-B008" Notice 0 "a BGP peer is disabled"
+        "`caracal bgp enable PEER` lets its session begin",
     BgpConfiguration "CRL-B007" Warning 0 "something in the BGP resources cannot be followed"
         "correct the resource",
     RouteMissing "CRL-R001" Error 10 "a planned route is not in the kernel"

@@ -194,6 +194,7 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
         code,
         subject,
         seen,
+        settling: false,
     })
 }
 

@@ -41,7 +41,9 @@ impl Ledger {
         for observation in found {
             let key = (observation.code, observation.subject);
             let first = self.since.get(&key).copied().unwrap_or(now);
-            findings.push(finding(key.0, &key.1, &observation.seen, now - first));
+            let mut finding = finding(key.0, &key.1, &observation.seen, now - first);
+            finding.counts &= !observation.settling;
+            findings.push(finding);
             since.insert(key, first);
         }
         self.since = since;

@@ -73,6 +73,10 @@ pub struct Peer {
     pub name: String,
     /// The session is established.
     pub established: bool,
+    /// Why it counts as a problem that it is not.
+    pub wrong: Option<String>,
+    /// Somebody wants no session.
+    pub disabled: bool,
     /// The state of its state machine.
     pub state: String,
     /// Why it is not up, when that is known.
@@ -99,6 +103,8 @@ pub struct Observation {
     pub subject: String,
     /// What was seen, and where.
     pub seen: String,
+    /// Whoever saw it says that it does not count yet, whatever its age.
+    pub settling: bool,
 }
 
 impl Observation {
@@ -107,6 +113,7 @@ impl Observation {
             code,
             subject: subject.to_string(),
             seen: seen.into(),
+            settling: false,
         }
     }
 }

@@ -73,6 +73,8 @@ impl Case {
             peers: vec![Peer {
                 name: "b".to_owned(),
                 established: true,
+                wrong: None,
+                disabled: false,
                 state: "Established".to_owned(),
                 reason: None,
             }],
@@ -213,6 +215,8 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
             c.rib.peers.push(Peer {
                 name: "c".to_owned(),
                 established: false,
+                wrong: None,
+                disabled: false,
                 state: "Active".to_owned(),
                 reason: Some("TCP 179 refused".to_owned()),
             });
@@ -220,6 +224,21 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
         Code::PeerDown,
         "c",
         "is Active: TCP 179 refused",
+    ),
+    (
+        |c| {
+            c.rib.peers.push(Peer {
+                name: "c".to_owned(),
+                established: false,
+                wrong: None,
+                disabled: true,
+                state: "Idle".to_owned(),
+                reason: Some("disabled here: rack 7".to_owned()),
+            });
+        },
+        Code::PeerDisabled,
+        "c",
+        "is wanted: disabled here: rack 7",
     ),
     (
         |c| own(c).originated = false,
@@ -724,13 +743,38 @@ fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
     assert_eq!((old[0].counts, old[0].age_seconds), (true, 10));
     assert_eq!(old[0].sentence, format!("y; {}", code.remedy()));
     // What counts comes first, whatever its code.
-    let mut both = observed(Code::PeerDown);
+    let mut both = observed(Code::BlockNotAnnounced);
     both.extend(observed(code));
     let found = ledger.update(at(21), both);
     let codes: Vec<&str> = found.iter().map(|f| f.code.as_str()).collect();
-    assert_eq!(codes, ["CRL-R001", "CRL-B001"]);
+    assert_eq!(codes, ["CRL-R001", "CRL-B003"]);
     assert!(
         !counts(ledger.update(at(99), observed(Code::Drained))),
         "a notice"
     );
+}
+
+#[test]
+fn a_lost_peer_counts_when_the_speaker_says_so_and_a_disabled_one_never() {
+    let mut peer = Peer {
+        name: "tor".to_owned(),
+        established: false,
+        wrong: None,
+        disabled: false,
+        state: "Active".to_owned(),
+        reason: Some("TCP 179 refused".to_owned()),
+    };
+    let counts = |peer: &Peer| {
+        let mut case = Case::healthy();
+        case.rib.peers.push(peer.clone());
+        let found = case.compare();
+        let found = found.into_iter().filter(|o| o.subject == "tor").collect();
+        let findings = Ledger::default().update(Instant::now(), found);
+        (findings[0].code.clone(), findings[0].counts)
+    };
+    assert_eq!(counts(&peer), ("CRL-B001".to_owned(), false));
+    peer.wrong = Some("the session is refused: TCP 179 refused".to_owned());
+    assert_eq!(counts(&peer), ("CRL-B001".to_owned(), true));
+    peer.disabled = true;
+    assert_eq!(counts(&peer), ("CRL-B008".to_owned(), false));
 }

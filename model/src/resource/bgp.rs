@@ -358,15 +358,10 @@ impl Spec for BgpPeerSpec {
                     self.peer_ip
                 ));
             }
-            match self.as_number {
-                None => {
-                    return no(
-                        "spec.asNumber is missing; a peer given by spec.peerIP needs it".into(),
-                    );
-                }
-                // RFC 7607: AS 0 is not to be used.
-                Some(AsNumber(0)) => return no("spec.asNumber 0 is reserved (RFC 7607)".into()),
-                Some(_) => {}
+            // RFC 7607: AS 0 is not to be used. Without a number, the peer has to be a node, whose AS is known: that is
+            // for the plan to say, which sees the nodes.
+            if self.as_number == Some(AsNumber(0)) {
+                return no("spec.asNumber 0 is reserved (RFC 7607)".into());
             }
         }
         for (field, text) in [

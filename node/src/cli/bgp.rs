@@ -15,14 +15,27 @@ use serde_json::Value;
 
 use super::columns::Columns;
 use super::output::watch;
-use super::{run_dir, status};
-use crate::admin::{Request, RouteFilter, ask, ask_rows};
-use crate::args::{BgpCommand, Output, RouteArgs};
+use super::{peer, run_dir, status};
+use crate::admin::{PeerOrder, Request, RouteFilter, ask, ask_rows};
+use crate::args::{BgpCommand, Output, RouteArgs, Soft};
 use crate::cli::exit::NOT_FOUND;
 
 pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {
         BgpCommand::Peers { watch, output } => return peers(watch.watch, output.output),
+        BgpCommand::Peer { peer, output } => return peer::show(&peer, output.output),
+        BgpCommand::Disable { peer, text } => {
+            return peer::order(peer, PeerOrder::Disable { text });
+        }
+        BgpCommand::Enable { peer } => return peer::order(peer, PeerOrder::Enable),
+        BgpCommand::Reset { peer, soft, text } => {
+            let order = match soft {
+                None => PeerOrder::Reset { text },
+                Some(Soft::In) => PeerOrder::SoftIn,
+                Some(Soft::Out) => PeerOrder::SoftOut,
+            };
+            return peer::order(peer, order);
+        }
         BgpCommand::Routes {
             filter,
             peer,
@@ -86,7 +99,7 @@ fn peers(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
                 peers: Vec::deserialize(peers)?,
                 ..Status::default()
             };
-            println!("{}", status::peers(&status, output));
+            println!("{}", status::peers(&status, output, true));
         }
         Ok(ExitCode::SUCCESS)
     };

@@ -15,6 +15,7 @@ pub(crate) mod migrate;
 mod mode;
 pub(crate) mod node;
 mod output;
+mod peer;
 mod render;
 pub(crate) mod services;
 mod speaker;
@@ -80,6 +81,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
         Command::Status { .. }
             | Command::Bgp {
                 command: BgpCommand::Peers { .. }
+                    | BgpCommand::Peer { .. }
                     | BgpCommand::Routes { .. }
                     | BgpCommand::Received { .. }
                     | BgpCommand::Advertised { .. }

@@ -21,6 +21,7 @@ use caracal_topologies::{PlanOptions, calico, plan, router};
 use self::input::{Data, Source};
 use self::install::Installer;
 use crate::args::{RenderArgs, Style};
+use crate::config::{self, Env};
 
 /// How often files are read again with `--watch`. The datastore tells of changes itself.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -84,7 +85,9 @@ fn print(files: &[Rendered]) {
 
 fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
     let Data { snapshot, .. } = data;
+    let vars = std::env::vars().collect();
     let options = PlanOptions {
+        router_id: config::router_id(&Env::new(&vars))?.choice(),
         show_passwords: args.show_passwords || args.out.is_some(),
         secrets: data.secrets.clone(),
         ..PlanOptions::default()

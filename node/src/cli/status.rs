@@ -1,8 +1,9 @@
 //! `caracal status`: one node at a glance. Exit code 4 when something is wrong.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use caracal_model::status::{PathStatus, Status};
+use caracal_model::status::{PathStatus, PeerStatus, Status};
 
 use serde_json::Value;
 
@@ -116,7 +117,7 @@ fn print(status: &Status, output: Output) {
         println!("Drain: {drain} (caracal drain --undo takes the node back into service)");
     }
     if !status.peers.is_empty() {
-        println!("\n{}", peers(status, output));
+        println!("\n{}", peers(status, output, false));
     }
     if !status.stations.is_empty() {
         let mut stations = output.table(&["STATION", "ADDRESS", "STATE", "CONNECTIONS", "INFO"]);
@@ -150,8 +151,25 @@ fn print(status: &Status, output: Output) {
     }
 }
 
-/// The peers as a table; also what `caracal bgp peers` prints.
-pub(super) fn peers(status: &Status, output: Output) -> comfy_table::Table {
+/// Why there is no session, or what ended the last one, told as past.
+fn info(peer: &PeerStatus) -> String {
+    match (&peer.reason, &peer.last_error) {
+        (Some(reason), _) => reason.clone(),
+        (None, Some(past)) => {
+            format!("was {} ago: {}", duration(past.age_seconds), past.text)
+        }
+        (None, None) => String::new(),
+    }
+}
+
+/// `bad_open 3, collision 1`.
+pub(super) fn errors(errors: &BTreeMap<String, u64>) -> String {
+    let each = errors.iter().map(|(kind, count)| format!("{kind} {count}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// The peers as a table; also what `caracal bgp peers` prints, with the errors by kind.
+pub(super) fn peers(status: &Status, output: Output, with_errors: bool) -> comfy_table::Table {
     // Where nobody has asked for BFD, its column would be empty.
     let bfd = status.peers.iter().any(|peer| peer.bfd.is_some());
     let mut columns = vec![
@@ -159,6 +177,10 @@ pub(super) fn peers(status: &Status, output: Output) -> comfy_table::Table {
     ];
     if bfd {
         columns.insert(6, "BFD");
+    }
+    let with_errors = with_errors && status.peers.iter().any(|p| !p.errors.is_empty());
+    if with_errors {
+        columns.push("ERRORS");
     }
     let mut peers = output.table(&columns);
     for p in &status.peers {
@@ -172,8 +194,11 @@ pub(super) fn peers(status: &Status, output: Output) -> comfy_table::Table {
             p.received.to_string(),
             p.accepted.to_string(),
             p.advertised.to_string(),
-            p.reason.clone().unwrap_or_default(),
+            info(p),
         ];
+        if with_errors {
+            row.push(errors(&p.errors));
+        }
         if bfd {
             row.insert(
                 6,
@@ -190,7 +215,7 @@ pub(super) fn peers(status: &Status, output: Output) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    use caracal_model::status::{BfdStatus, PeerStatus};
+    use caracal_model::status::{BfdStatus, PastError};
 
     use super::*;
 
@@ -208,15 +233,41 @@ mod tests {
     }
 
     #[test]
+    fn what_ended_the_last_session_is_told_as_past() {
+        let past = PastError {
+            age_seconds: 190,
+            text: "peer closed the connection".to_owned(),
+        };
+        let mut status = status(None);
+        status.peers[0].last_error = Some(past);
+        status.peers[0].errors = [("connection_lost".to_owned(), 2)].into();
+        let shown = peers(&status, Output::Wide, true).to_string();
+        let told = "was 3m10s ago: peer closed the connection";
+        assert!(shown.contains(told), "{shown}");
+        assert!(shown.contains("connection_lost 2"), "{shown}");
+        assert!(
+            !peers(&status, Output::Wide, false)
+                .to_string()
+                .contains("ERRORS")
+        );
+        status.peers[0].reason = Some("TCP 179 refused".to_owned());
+        let shown = peers(&status, Output::Wide, false).to_string();
+        assert!(
+            !shown.contains("ago") && shown.contains("refused"),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn bfd_has_a_column_where_somebody_asked_for_it() {
         let up = BfdStatus {
             state: "Up".to_owned(),
             ..BfdStatus::default()
         };
         let watched = status(Some(up));
-        let shown = peers(&watched, Output::Table).to_string();
+        let shown = peers(&watched, Output::Table, false).to_string();
         assert!(shown.contains("BFD") && shown.contains("Up"), "{shown}");
-        let plain = peers(&status(None), Output::Table).to_string();
+        let plain = peers(&status(None), Output::Table, false).to_string();
         assert!(!plain.contains("BFD"), "{plain}");
         let json = serde_json::to_value(&watched).unwrap_or_default();
         assert_eq!(json["peers"][0]["bfd"]["state"], "Up");

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use caracal_bgp::speaker::counters::ErrorKind;
 use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
 use caracal_bgp::types::SessionState;
 
 use super::{count, total};
 use crate::http::exposition::{Family, Kind, Labels};
+use crate::peer_problems;
 
 /// Configured peers with series of their own.
 pub(super) const LISTED: usize = 64;
@@ -25,7 +27,11 @@ pub(crate) fn readiness(status: &Result<SpeakerStatus, String>) -> Result<String
         return Err(format!("not listening: {error}"));
     }
     let up = status.peers.iter().filter(|p| is_up(p)).count();
-    let counts = format!("{up} of {} sessions are up", status.peers.len());
+    let mut counts = format!("{up} of {} sessions are up", status.peers.len());
+    // A peer that is lost is a problem, and no reason to send no traffic: its routes still carry packets.
+    if let Some(wrong) = peer_problems::in_short(status) {
+        counts = format!("{counts}; {wrong}");
+    }
     if status.convergence.converged {
         return Ok(counts);
     }
@@ -105,8 +111,24 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         )
         .value(total(status.turns.slow)),
     ];
+    families.push(errors(peers));
     families.extend(of_peers(&listed));
     families
+}
+
+/// Errors by kind over all peers; every kind, so that the first error is an increase.
+fn errors(peers: &[PeerStatus]) -> Family {
+    let samples = ErrorKind::ALL.iter().map(|kind| {
+        let counts = peers.iter().filter_map(|peer| peer.errors.get(kind));
+        let labels = vec![("kind", kind.as_str().to_owned())];
+        (labels, total(counts.sum::<u64>()))
+    });
+    Family::new(
+        "caracal_bgp_errors",
+        Kind::Counter,
+        "Errors by kind, over all peers that are configured now.",
+    )
+    .samples(samples)
 }
 
 fn by_state(peers: &[PeerStatus]) -> Family {
@@ -184,6 +206,18 @@ fn of_peers(peers: &[&PeerStatus]) -> Vec<Family> {
             "Sessions established since the start.",
         )
         .samples(of(|p| total(p.established_count))),
+        Family::new(
+            "caracal_bgp_peer_errors",
+            Kind::Counter,
+            "Errors of a peer by kind; those that have happened.",
+        )
+        .samples(peers.iter().flat_map(|peer| {
+            peer.errors.iter().map(|(kind, count)| {
+                let mut labels = labels(peer);
+                labels.push(("kind", kind.as_str().to_owned()));
+                (labels, total(*count))
+            })
+        })),
         Family::new(
             "caracal_bgp_peer_routes_received",
             Kind::Gauge,

@@ -44,4 +44,4 @@ fn one_of<'a>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+
 use caracal_bgp::rib::{PeerCounts, RibCounts};
 use caracal_bgp::speaker::status::{Convergence, PeerStatus, SpeakerStatus, Turns};
 use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
@@ -7,7 +9,7 @@ use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
 use super::bgp;
 use crate::http::exposition::{Form, render};
 
-fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
+pub(crate) fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
     PeerStatus {
         name: PeerName::from(format!("P{number:05}").as_str()),
         address: "192.0.2.1".parse().unwrap(),
@@ -22,6 +24,13 @@ fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
         },
         since: 0,
         reason: None,
+        down_seconds: None,
+        refused: false,
+        hold_seconds: 90,
+        near_limit: None,
+        disabled: false,
+        last_error: None,
+        errors: BTreeMap::new(),
         established_count: sessions,
         routes: PeerCounts {
             received: 3,
@@ -35,7 +44,7 @@ fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerStatus {
     }
 }
 
-fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus {
+pub(crate) fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus {
     SpeakerStatus {
         local_as: Asn(64512),
         router_id: RouterId(std::net::Ipv4Addr::new(192, 0, 2, 9)),
@@ -101,4 +110,24 @@ fn a_peer_lost_after_the_start_leaves_the_node_ready() {
     let mut deaf = status(peers, &[]);
     deaf.listen_error = Some("port 179 is taken".to_owned());
     assert!(bgp::readiness(&Ok(deaf)).unwrap_err().contains("port 179"));
+}
+
+#[test]
+fn errors_are_counted_by_kind_over_all_peers_and_for_the_configured_ones() {
+    use caracal_bgp::speaker::counters::ErrorKind;
+    let with = |mut peer: PeerStatus| {
+        peer.errors = [(ErrorKind::TreatAsWithdraw, 20_000)].into();
+        peer
+    };
+    let peers = vec![
+        with(peer(1, "mesh", true, 1)),
+        with(peer(2, "global", true, 1)),
+    ];
+    let text = render(&bgp::families(&status(peers, &[])), Form::OpenMetrics);
+    let line = "caracal_bgp_errors_total{kind=\"treat_as_withdraw\"} 40000";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("caracal_bgp_errors_total{kind=\"bad_open\"} 0"));
+    let line = "caracal_bgp_peer_errors_total{peer=\"P00002\",type=\"global\",kind=\"treat_as_withdraw\"} 20000";
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("caracal_bgp_peer_errors_total{peer=\"P00001\""));
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
 use caracal_agent::paths::PathMtus;
 use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::{Accepter, View};
 use caracal_model::Family;
@@ -24,6 +25,7 @@ use super::drain::{Drainer, Order};
 use super::explain;
 use crate::admin::{Answer, Answered, Request};
 use crate::config::Config;
+use crate::peer_problems;
 use crate::routes::{self, text, to_value};
 
 /// Where the node is on its way up.
@@ -81,6 +83,8 @@ impl Answer for Answers {
                 return routes::advertised(speaker, &peer, filter).await;
             }
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Peer { peer } => routes::peer(speaker, &peer).await,
+            Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
@@ -154,21 +158,21 @@ impl Answers {
             revision: snapshot.revision,
             reason: view.freshness.reason().map(ToString::to_string),
         };
+        status.problems = owners.problems(Some(&bgp));
         status.peers = routes::peers(bgp.peers);
         status.stations = routes::stations(bgp.stations);
         status.work = routes::work(bgp.work);
         status.blocks = blocks(&view, &self.config);
         status.kernel = kernel.kernel.clone();
         status.kernel.paths = paths(snapshot, &kernel.paths);
-        status.problems = owners.problems(bgp.listen_error.as_ref());
         status.drain = owners.drainer.status().reason();
         Ok(status)
     }
 }
 
 impl Owners {
-    /// Everything that is wrong, sorted.
-    pub(super) fn problems(&self, listen_error: Option<&String>) -> Vec<Problem> {
+    /// Everything that is wrong, sorted; with what the speaker says of itself, if it answers.
+    pub(super) fn problems(&self, bgp: Option<&SpeakerStatus>) -> Vec<Problem> {
         let mut problems = self.view.borrow().snapshot.problems();
         problems.extend(self.view.borrow().fault.as_ref().map(|fault| Problem {
             code: fault.code().to_owned(),
@@ -179,6 +183,8 @@ impl Owners {
         for source in &self.problems {
             problems.extend(source.borrow().iter().cloned());
         }
+        problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
+        let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
         problems.extend(listen_error.map(|reason| Problem {
             code: "bgp.listen".to_owned(),
             subject: "listening socket".to_owned(),

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::drain::DrainStatus;
 use super::learned;
+use crate::peer_problems;
 
 /// Time between comparisons without cause.
 const PERIOD: Duration = Duration::from_secs(30);
@@ -180,6 +181,8 @@ impl Heard {
         let status = speaker.status().await?;
         let peers = status.peers.into_iter().map(|peer| Peer {
             established: peer.state == SessionState::Established,
+            wrong: peer_problems::wrong(&peer),
+            disabled: peer.disabled,
             name: peer.name.to_string(),
             state: peer.state.to_string(),
             reason: peer.reason,

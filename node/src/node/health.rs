@@ -43,8 +43,7 @@ impl Observe for Answers {
             return families;
         };
         let bgp = speaker(&owners).await;
-        let listen_error = bgp.as_ref().ok().and_then(|b| b.listen_error.as_ref());
-        let problems = owners.problems(listen_error);
+        let problems = owners.problems(bgp.as_ref().ok());
         families.extend(metrics::probes::families(&ready(&owners, &bgp), &problems));
         let view = owners.view.borrow().clone();
         families.extend(metrics::datastore::families(&view));

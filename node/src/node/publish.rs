@@ -5,20 +5,17 @@ use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
 use caracal_topologies::announce::EXPORT_FILTER;
-use caracal_topologies::{PlanOptions, Planned, RouterIdChoice, plan};
+use caracal_topologies::{PlanOptions, Planned, plan};
 
 use super::secrets::Secrets;
-use crate::config::{Backend, Config, RouterIdSetting};
+use crate::config::{Backend, Config};
 use caracal_model::Snapshot;
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
 pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
     let options = PlanOptions {
-        router_id: match config.router_id {
-            RouterIdSetting::NodeAddress => RouterIdChoice::NodeAddress,
-            RouterIdSetting::Hash => RouterIdChoice::Hash,
-            RouterIdSetting::Literal(id) => RouterIdChoice::Literal(id),
-        },
+        router_id: config.router_id.choice(),
+        max_prefixes: Some(config.max_prefixes),
         secrets: secrets.clone(),
         show_passwords: false,
     };

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
 use crate::admin::{Answer, Answered, Request};
+use crate::peer_problems;
 use crate::routes::{self, text, to_value};
 
 /// State of parts that a standalone speaker does not have.
@@ -41,6 +42,8 @@ impl Answer for Answers {
                 return routes::advertised(speaker, &peer, filter).await;
             }
             Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Peer { peer } => routes::peer(speaker, &peer).await,
+            Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(_) => {
@@ -73,13 +76,14 @@ impl Answers {
 
     async fn status(&self) -> Result<Status, String> {
         let bgp = self.speaker.status().await.map_err(text)?;
+        let mut problems = peer_problems::problems(&bgp);
         let listen = bgp.listen_error.map(|reason| Problem {
             code: "bgp.listen".to_owned(),
             subject: "listening socket".to_owned(),
             reason,
         });
         let kernel = self.kernel.borrow().clone();
-        let mut problems: Vec<Problem> = listen.into_iter().collect();
+        problems.extend(listen);
         problems.extend(kernel.iter().flat_map(|kernel| kernel.problems.clone()));
         Ok(Status {
             node: self.file.display().to_string(),

@@ -46,6 +46,10 @@ pub(crate) enum Effect {
     ImportRerun,
     /// Announced routes are compared with the new rules, and the difference is sent.
     ExportRerun,
+    /// The session ends, and none starts.
+    Disabled,
+    /// Sessions may run again.
+    Enabled,
 }
 
 impl Effect {
@@ -56,6 +60,8 @@ impl Effect {
             Self::SessionUpdated => "the running session takes it over",
             Self::ImportRerun => "received routes go through the filters again",
             Self::ExportRerun => "the difference of announced routes is sent",
+            Self::Disabled => "disabled: the session ends, and none starts",
+            Self::Enabled => "enabled",
         }
     }
 }
@@ -67,6 +73,8 @@ fn effects(change: PeerChange) -> Vec<Effect> {
         (change.session, Effect::SessionUpdated),
         (change.import, Effect::ImportRerun),
         (change.export, Effect::ExportRerun),
+        (change.disabled == Some(true), Effect::Disabled),
+        (change.disabled == Some(false), Effect::Enabled),
     ]
     .into_iter()
     .filter_map(|(holds, effect)| holds.then_some(effect))

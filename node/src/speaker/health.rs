@@ -4,6 +4,7 @@ use crate::http::exposition::Family;
 use crate::http::health::Report;
 use crate::http::{Observe, in_time};
 use crate::metrics;
+use crate::peer_problems;
 use crate::routes::text;
 
 use caracal_bgp::speaker::SpeakerHandle;
@@ -33,7 +34,9 @@ impl Observe for Health {
         let status = self.status().await;
         let report = Report::default().with("bgp", metrics::bgp::readiness(&status));
         let mut families = metrics::process::families();
-        families.extend(metrics::probes::families(&report, &[]));
+        let problems = status.as_ref().map(peer_problems::problems);
+        let problems = problems.unwrap_or_default();
+        families.extend(metrics::probes::families(&report, &problems));
         if let Ok(status) = &status {
             families.extend(metrics::bgp::families(status));
         }

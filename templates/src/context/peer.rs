@@ -69,6 +69,7 @@ pub(super) fn peer_view(
             .then(|| ttl_note(peer.ttl, peer.ttl_security)),
         strict_bind: peer.source.is_some() && listen.is_some_and(|l| l.address == peer.source),
         hold_time: seconds("hold time", peer.hold_time)?,
+        disabled: peer.disabled,
         passive: peer.passive,
         cluster: peer.client_of.map(|cluster| cluster.to_string()),
         graceful_restart: peer.graceful_restart.is_some(),

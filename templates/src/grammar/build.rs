@@ -342,6 +342,7 @@ struct Draft<'b, 'a> {
     ttl_security: bool,
     ttl: Option<(Option<u8>, Option<u8>)>,
     hold_time: Option<u16>,
+    disabled: bool,
     passive: bool,
     client: bool,
     cluster_id: Option<Ipv4Addr>,
@@ -374,6 +375,7 @@ impl<'b, 'a> Draft<'b, 'a> {
             PeerOption::TtlSecurity(on) => self.ttl_security = *on,
             PeerOption::Ttl(ttl, security) => self.ttl = Some((*ttl, *security)),
             PeerOption::HoldTime(seconds) => self.hold_time = Some(*seconds),
+            PeerOption::Disabled(on) => self.disabled = *on,
             PeerOption::Passive(on) => self.passive = *on,
             PeerOption::Client(on) => self.client = *on,
             PeerOption::ClusterId(id) => self.cluster_id = Some(*id),
@@ -398,6 +400,7 @@ impl<'b, 'a> Draft<'b, 'a> {
         if let Some(seconds) = self.hold_time {
             config.hold_time = Duration::from_secs(seconds.into());
         }
+        config.disabled = self.disabled;
         config.passive = self.passive;
         config.client_of = self
             .client

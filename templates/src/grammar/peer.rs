@@ -36,6 +36,7 @@ pub(super) enum PeerOption<'a> {
     /// The exact TTL and TTL security.
     Ttl(Option<u8>, Option<u8>),
     HoldTime(u16),
+    Disabled(bool),
     Passive(bool),
     Client(bool),
     ClusterId(Ipv4Addr),
@@ -74,8 +75,9 @@ pub(super) struct Call<'a> {
 }
 
 pub(super) fn peer_option(s: &str) -> Res<'_, PeerOption<'_>> {
-    const WORDS: [&str; 22] = [
+    const WORDS: [&str; 23] = [
         "description",
+        "disabled",
         "local",
         "neighbor",
         "strict",
@@ -124,6 +126,7 @@ fn simple<'a>(word: &str, s: &'a str) -> Res<'a, PeerOption<'a>> {
         "hold" => preceded(token("time"), u16_number)
             .map(PeerOption::HoldTime)
             .parse(s),
+        "disabled" => switch.map(PeerOption::Disabled).parse(s),
         "passive" => switch.map(PeerOption::Passive).parse(s),
         "allow" => preceded((token("local"), token("as")), opt(u8_number))
             .map(|count| PeerOption::AllowOwnAs(count.unwrap_or(1)))

@@ -173,6 +173,7 @@ prop_compose! {
         remote_as in asn(),
         local_as in of(asn()),
         passive in any::<bool>(),
+        disabled in any::<bool>(),
         hold_time in prop_oneof![Just(0u64), 3u64..=65535],
         families in select(vec![vec![Family::Ipv4], vec![Family::Ipv6], vec![Family::Ipv4, Family::Ipv6]]),
         restart in of(0u64..=4095),
@@ -182,6 +183,7 @@ prop_compose! {
         peer.port = port;
         peer.local_as = local_as;
         peer.passive = passive;
+        peer.disabled = disabled;
         peer.hold_time = Duration::from_secs(hold_time);
         peer.families = families;
         peer.graceful_restart = restart.map(|s| GracefulRestart { restart_time: Duration::from_secs(s) });

@@ -290,3 +290,112 @@ spec: {localWorkloadSelector: all()}
     let via: (Prefix, IpAddr) = ("10.1.0.2/32".parse().unwrap(), [10, 0, 0, 254].into());
     assert_eq!(a.kernel.reachable_by, BTreeMap::from([via]));
 }
+
+#[test]
+fn addresses_that_no_peer_can_have_are_named() {
+    let text = "
+kind: BGPPeer
+metadata: {name: zero}
+spec: {peerIP: 0.0.0.0, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: many}
+spec: {peerIP: 224.0.0.5, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: me}
+spec: {node: a, peerIP: 10.0.0.9, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: one-of-us}
+spec: {peerIP: 10.0.0.10, asNumber: 64512}
+---
+kind: Node
+metadata: {name: d}
+spec: {bgp: {ipv4Address: 0.0.0.0/24}}
+";
+    let a = planned("a", &[THREE, text]);
+    let seen = a
+        .problems
+        .iter()
+        .map(|p| p.subject.rsplit('/').next().unwrap());
+    assert_eq!(seen.collect::<Vec<_>>(), ["many", "me", "zero", "d"]);
+    let reasons: Vec<_> = a.problems.iter().map(|p| p.reason.as_str()).collect();
+    assert!(
+        reasons[0].contains("224.0.0.5 is a multicast address"),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons[1].contains("own address of the node"),
+        "{reasons:?}"
+    );
+    assert_eq!(names(&a.config), ["Global_10_0_0_10", "Mesh_10_0_0_11"]);
+    // The node that the resource for all names is one of many, and no mistake.
+    assert_eq!(codes(&planned("b", &[THREE, text])).len(), 3);
+}
+
+#[test]
+fn a_peer_by_the_address_of_a_node_has_the_nodes_as() {
+    let text = |address: &str| {
+        format!(
+            "
+kind: BGPPeer
+metadata: {{name: p}}
+spec: {{node: a, peerIP: {address}}}
+"
+        )
+    };
+    let asn = |address: &str| {
+        let a = planned("a", &[THREE, NO_MESH, &text(address)]);
+        let peer = a.config.peers.values().next().map(|peer| peer.remote_as.0);
+        (peer, a.problems.len())
+    };
+    assert_eq!(asn("10.0.0.10"), (Some(64512), 0), "the cluster's");
+    assert_eq!(asn("10.0.0.11"), (Some(65001), 0), "its own");
+    assert_eq!(asn("10.9.9.9"), (None, 1), "nobody knows it");
+    // The other end has the reverse of it.
+    let b = config("b", &[THREE, NO_MESH, &text("10.0.0.10")]);
+    assert_eq!(names(&b), ["Node_10_0_0_9"]);
+}
+
+#[test]
+fn every_peer_of_a_node_has_a_limit_of_prefixes_and_a_resource_may_say_another() {
+    let text = "
+kind: BGPPeer
+metadata: {name: tor, annotations: {caracal.io/max-prefixes: 'off'}}
+spec: {peerIP: 10.1.0.1, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: few, annotations: {caracal.io/max-prefixes: '10'}}
+spec: {peerIP: 10.1.0.2, asNumber: 65100}
+---
+kind: BGPPeer
+metadata: {name: wrong, annotations: {caracal.io/max-prefixes: many}}
+spec: {peerIP: 10.1.0.3, asNumber: 65100}
+";
+    let snapshot = snapshot(&[THREE, text]);
+    let limits = |max_prefixes| {
+        let options = PlanOptions {
+            max_prefixes,
+            ..PlanOptions::default()
+        };
+        let planned = plan(&snapshot, &"a".into(), &options);
+        assert_eq!(codes(&planned), ["bgp.max_prefixes"]);
+        let limit = |peer: &PeerConfig| peer.prefix_limit.map(|limit| (limit.max, limit.warning));
+        planned.config.peers.values().map(limit).collect::<Vec<_>>()
+    };
+    let (most, few) = (Some((250_000, 75)), Some((10, 75)));
+    assert_eq!(
+        limits(Some(MaxPrefixes::default())),
+        [None, few, most, most, most]
+    );
+    assert_eq!(limits(None), [None, few, None, None, None]);
+    for (text, parsed) in [
+        ("7", Some(MaxPrefixes::Most(7))),
+        ("off", Some(MaxPrefixes::Off)),
+        ("0", None),
+        ("-1", None),
+    ] {
+        assert_eq!(MaxPrefixes::parse(text), parsed);
+    }
+}

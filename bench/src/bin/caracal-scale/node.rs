@@ -325,7 +325,12 @@ impl Node {
                         for member in update.members() {
                             let end = self.by_id[member.peer.index()];
                             octets.clear();
-                            update.encode(member, &self.ends[end].format, &mut octets);
+                            update.encode(
+                                member,
+                                &self.ends[end].format,
+                                &mut octets,
+                                &mut Vec::new(),
+                            );
                             effects.routes += update.len() as u64;
                             effects.send(end, &octets);
                         }

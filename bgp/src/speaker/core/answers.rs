@@ -1,17 +1,21 @@
 //! What the handles ask for.
 
-use std::time::UNIX_EPOCH;
-
 use caracal_model::net::Family;
 use tokio::sync::oneshot;
 
+use super::history::unix;
 use super::slices::Subscription;
 use super::{Core, Peer, now};
+use crate::config::PeerConfig;
 use crate::rib::ForwardPolicy;
+use crate::speaker::detail::{self, Agreed, Capabilities, End, FamilyDetail, Messages, PeerDetail};
 use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
 use crate::speaker::{Command, FibFeed};
-use crate::types::PeerName;
+use crate::types::{PeerName, SessionState};
+use crate::wire::format::Format;
+use crate::wire::open::Open;
+use crate::wire::{self, Message};
 
 impl Core {
     /// Carries out a command. Who no longer waits for the answer does not get one.
@@ -41,6 +45,7 @@ impl Core {
             }
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
             Command::Fib(policy, answer) => self.subscribe(policy, answer),
+            Command::Peer(..) | Command::Operate(..) => self.obey_about_peer(command),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}
         }
@@ -102,15 +107,16 @@ impl Core {
             local_as: config.local_as.unwrap_or(self.config.local_as),
             kind: config.kind.clone(),
             state: peer.state,
-            since: peer
-                .since
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |age| age.as_secs()),
-            reason: match &self.disabled {
-                Some(text) if text.is_empty() => Some("shut down here".to_owned()),
-                Some(text) => Some(format!("shut down here: {text}")),
-                None => peer.reason.clone(),
-            },
+            since: unix(peer.since),
+            reason: self.reason(peer),
+            // Peers of a range come and go.
+            down_seconds: down_seconds(peer).filter(|_| !self.dynamic.contains_key(name)),
+            refused: peer.refused && peer.state != SessionState::Established,
+            near_limit: self.near_limit(peer, config),
+            hold_seconds: config.hold_time.as_secs(),
+            disabled: peer.disabled.is_some() || self.disabled.is_some(),
+            last_error: peer.history.last_error.clone(),
+            errors: peer.history.counters.errors(),
             established_count: peer.established_count,
             routes: self.rib.peer_counts(name).unwrap_or_default(),
             session: self.rib.session(name).cloned(),
@@ -120,5 +126,161 @@ impl Core {
                 .and_then(|id| self.feed(id))
                 .map_or(0, |feed| feed.len()),
         })
+    }
+
+    /// What a peer has announced of what it may, when that is almost all.
+    fn near_limit(&self, peer: &Peer, config: &PeerConfig) -> Option<String> {
+        let (id, limit) = (peer.id?, config.prefix_limit?);
+        let mut families = [Family::Ipv4, Family::Ipv6].into_iter();
+        families.find_map(|family| {
+            let count = u32::try_from(self.rib.received_of(id, family)).unwrap_or(u32::MAX);
+            let near = count > 0 && count >= limit.warning_from();
+            near.then(|| {
+                format!(
+                    "{count} {family} prefixes of {} that it may announce",
+                    limit.max
+                )
+            })
+        })
+    }
+
+    /// Why a peer has no session now. What ended an earlier one says nothing about a session that is up.
+    fn reason(&self, peer: &Peer) -> Option<String> {
+        match (&self.disabled, &peer.disabled) {
+            (Some(text), _) if text.is_empty() => Some("shut down here".to_owned()),
+            (Some(text), _) => Some(format!("shut down here: {text}")),
+            (None, Some(disabled)) => Some(disabled.sentence()),
+            (None, None) if peer.state == SessionState::Established => None,
+            (None, None) => peer.reason.clone(),
+        }
+    }
+
+    /// Everything that is known about a peer.
+    pub(super) fn peer_detail(&self, name: &PeerName) -> Option<PeerDetail> {
+        let config = self.config.peers.get(name)?;
+        let peer = self.peers.get(name)?;
+        let PeerStatus {
+            name,
+            kind,
+            state,
+            since,
+            reason,
+            down_seconds,
+            disabled,
+            last_error,
+            errors,
+            established_count,
+            routes,
+            bfd,
+            pending,
+            ..
+        } = self.peer_status(name, peer)?;
+        let history = &peer.history;
+        let up = state == SessionState::Established;
+        let session = history.session.as_ref();
+        let [sent, received] = [
+            session.and_then(|session| open(&session.opens.sent)),
+            session.and_then(|session| open(&session.opens.received)),
+        ];
+        let agreed = |of: fn(u64) -> u64| {
+            let (ours, theirs) = (sent.as_ref()?, received.as_ref()?);
+            let hold = u64::from(ours.hold_time.min(theirs.hold_time));
+            up.then(|| of(hold))
+        };
+        let hold = config.hold_time.as_secs();
+        let ends = session.filter(|_| up);
+        let words = |open: &Option<Open>| {
+            let capabilities = open.iter().flat_map(|open| &open.capabilities);
+            capabilities.map(detail::words).collect()
+        };
+        Some(PeerDetail {
+            kind,
+            state,
+            since,
+            down_seconds,
+            reason,
+            disabled,
+            established_count,
+            local: End {
+                address: ends
+                    .map(|ends| ends.local.ip().to_canonical())
+                    .or(config.source),
+                port: ends.map(|ends| ends.local.port()),
+                asn: config.local_as.unwrap_or(self.config.local_as),
+                router_id: Some(self.config.router_id),
+            },
+            remote: End {
+                address: Some(config.address),
+                port: Some(ends.map_or(config.port, |ends| ends.remote.port())),
+                asn: config.remote_as,
+                router_id: received.as_ref().map(|open| open.router_id),
+            },
+            passive: config.passive,
+            hold_time: Agreed {
+                configured: hold,
+                agreed: agreed(|hold| hold),
+            },
+            keepalive_time: Agreed {
+                configured: hold / 3,
+                agreed: agreed(|hold| hold / 3),
+            },
+            ttl: config.ttl,
+            ttl_security_hops: config.ttl_security,
+            md5: config.password.is_some(),
+            bfd,
+            capabilities: Capabilities {
+                sent: words(&sent),
+                received: words(&received),
+                agreed: match self.rib.session(&name) {
+                    Some(session) if up => session.capabilities.clone(),
+                    _ => Vec::new(),
+                },
+            },
+            families: self.family_details(&name, config),
+            stale: routes.stale,
+            pending,
+            import_filters: config.import.clone(),
+            export_filters: config.export.clone(),
+            messages: Messages {
+                sent: history.counters.messages_sent(),
+                received: history.counters.messages_received(),
+            },
+            errors,
+            last_error,
+            last_notification_sent: history.sent.clone(),
+            last_notification_received: history.received.clone(),
+            name,
+        })
+    }
+
+    fn family_details(&self, name: &PeerName, config: &PeerConfig) -> Vec<FamilyDetail> {
+        let session = self.rib.session(name);
+        let detail = |family: &Family| {
+            let counts = self.rib.peer_counts_of(name, *family);
+            let [received, accepted, advertised] = counts.unwrap_or_default();
+            FamilyDetail {
+                family: *family,
+                agreed: session.is_some_and(|session| session.families.contains(family)),
+                received,
+                accepted,
+                advertised,
+                limit: config.prefix_limit.map(|limit| limit.max),
+                warning_from: config.prefix_limit.map(|limit| limit.warning_from()),
+            }
+        };
+        config.families.iter().map(detail).collect()
+    }
+}
+
+fn down_seconds(peer: &Peer) -> Option<u64> {
+    let down = peer.history.down_for(now())?;
+    Some(down.as_secs())
+}
+
+/// An OPEN from a whole message.
+fn open(octets: &[u8]) -> Option<Open> {
+    match wire::decode(octets, &Format::default()) {
+        Ok(Message::Open(open)) => Some(open),
+        _ => None,
     }
 }

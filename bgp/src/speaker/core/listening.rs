@@ -136,8 +136,9 @@ impl Core {
                 return;
             }
         };
-        if let Some(text) = &self.disabled {
-            debug!(peer = %name, %remote, "connection while sessions are shut down: turned away");
+        let disabled = peer.disabled.as_ref().map(|disabled| &disabled.text);
+        if let Some(text) = self.disabled.as_ref().or(disabled) {
+            debug!(peer = %name, %remote, "connection while the peer is shut down: turned away");
             let cease = CeaseSubcode::AdministrativeShutdown;
             let cease = Notification::shutdown(cease, text);
             tokio::spawn(async move { turn_away(stream, ticket, &cease).await });

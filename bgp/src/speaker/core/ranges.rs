@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use super::{Core, now};
 use crate::config::{PeerConfig, SpeakerConfig};
+use crate::speaker::log_limit::LogKind;
 use crate::types::PeerName;
 
 /// Peers of one range at most: an address range must not be a way to fill the memory.
@@ -87,7 +88,9 @@ impl Core {
             covering.max_by_key(|(_, peer)| peer.range.map(|range| range.len()))?;
         let siblings = self.dynamic.values().filter(|peer| peer.range == *range);
         if siblings.count() >= MAX_PEERS {
-            warn!(%range, %address, "the range has {MAX_PEERS} peers already: connection closed");
+            if self.log.allows(now(), (range.clone(), LogKind::RangeFull)) {
+                warn!(%range, %address, "the range has {MAX_PEERS} peers already: connection closed");
+            }
             return None;
         }
         let suffix = address.to_string().replace(['.', ':'], "_");
@@ -96,7 +99,9 @@ impl Core {
         if self.config.peers.contains_key(&name) {
             return None;
         }
-        info!(peer = %name, %range, %address, "new peer from a range");
+        if self.log.allows(now(), (range.clone(), LogKind::NewPeer)) {
+            info!(peer = %name, %range, %address, "new peer from a range");
+        }
         let dynamic = Dynamic {
             range,
             address,
@@ -121,6 +126,13 @@ impl Core {
         dynamic.until = (!up).then(|| now() + IDLE.max(kept.unwrap_or_default()));
     }
 
+    /// A disabled peer does not go for having no session, or it would come back enabled.
+    pub(super) fn hold_dynamic(&mut self, name: &PeerName, hold: bool) {
+        if let Some(dynamic) = self.dynamic.get_mut(name) {
+            dynamic.until = (!hold).then(|| now() + IDLE);
+        }
+    }
+
     pub(super) fn next_departure(&self) -> Option<Instant> {
         self.dynamic.values().filter_map(|peer| peer.until).min()
     }
@@ -133,7 +145,10 @@ impl Core {
         self.dynamic.retain(|name, peer| {
             let stays = peer.until.is_none_or(|until| until > now);
             if !stays {
-                info!(peer = %name, "peer of a range has stayed away and is forgotten");
+                let kind = LogKind::PeerForgotten;
+                if self.log.allows(now, (peer.range.clone(), kind)) {
+                    info!(peer = %name, "peer of a range has stayed away and is forgotten");
+                }
                 let config = config.get_or_insert_with(|| self.config.clone());
                 config.peers.remove(name);
             }

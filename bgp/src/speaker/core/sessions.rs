@@ -24,19 +24,37 @@ impl Core {
         };
         if let Some(ending) = self.peers.get_mut(name) {
             ending.id = Some(id);
+            // It was removed and is here again: what was ordered before went with it.
+            ending.disabled = None;
+            if self.is_disabled_in_config(name) {
+                self.disable_peer(name, String::new(), true);
+            }
             return;
         }
         self.peers.insert(name.clone(), Peer::new(id));
+        if self.is_disabled_in_config(name) {
+            self.disable_peer(name, String::new(), true);
+        }
         self.start_session(name);
     }
 
-    fn start_session(&mut self, name: &PeerName) {
-        if self.disabled.is_some() {
-            return;
-        }
+    fn is_disabled_in_config(&self, name: &PeerName) -> bool {
+        self.config
+            .peers
+            .get(name)
+            .is_some_and(|peer| peer.disabled)
+    }
+
+    pub(super) fn start_session(&mut self, name: &PeerName) {
         let Some(config) = self.config.peers.get(name) else {
             return;
         };
+        let Some(peer) = self.peers.get(name) else {
+            return;
+        };
+        if self.disabled.is_some() || peer.disabled.is_some() {
+            return;
+        }
         let (to_session, control) = mpsc::channel(TO_SESSION_DEPTH);
         let start = SessionStart {
             peer: name.clone(),
@@ -44,10 +62,8 @@ impl Core {
             local_as: self.config.local_as,
             router_id: self.config.router_id,
             restarting_until: self.restarting_until,
-            had_session: self
-                .peers
-                .get(name)
-                .is_some_and(|peer| peer.established_count > 0),
+            had_session: peer.established_count > 0,
+            counters: peer.history.counters.clone(),
             core: self.to_core.clone(),
             control,
         };
@@ -201,6 +217,13 @@ impl Core {
         for name in &change.added {
             self.add_peer(name);
         }
+        for (name, differs) in &change.peers {
+            match differs.disabled {
+                Some(true) => self.disable_peer(name, String::new(), true),
+                Some(false) => self.enable_peer(name),
+                None => {}
+            }
+        }
         self.watch_configured();
         self.follow_stations(&change.stations);
         for (name, _) in change.peers.iter().filter(|(_, change)| change.session) {
@@ -224,7 +247,7 @@ impl Core {
         }
     }
 
-    fn stop_session(&mut self, name: &PeerName, how: Shutdown) {
+    pub(super) fn stop_session(&mut self, name: &PeerName, how: Shutdown) {
         let Some(peer) = self.peers.get_mut(name) else {
             return;
         };

@@ -13,13 +13,14 @@ use bytes::{Bytes, BytesMut};
 use caracal_model::net::Family;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tracing::debug;
 
 use super::{Core, now};
 use crate::attrs::PathAttrs;
 use crate::bmp::{self, MonitoredSession, PeerDown, Statistic, Termination, Timestamp, View};
 use crate::config::Station;
 use crate::rib::{MonitoredPath, PeerId};
-use crate::speaker::shared::{announce, withdraw};
+use crate::speaker::shared::{CannotAnnounce, announce, withdraw};
 use crate::speaker::station::{self, FromStation, Queue, StationStart};
 use crate::speaker::status::StationStatus;
 use crate::types::PeerName;
@@ -511,9 +512,17 @@ fn put_updates<N: Nlri>(
     format: &Format,
     out: &mut BytesMut,
 ) {
+    let mut failed = Vec::new();
     match attrs {
-        Some(attrs) => announce(attrs, nlri, format, out),
+        Some(attrs) => announce(attrs, nlri, format, out, &mut failed),
         None => withdraw(nlri, format, out),
+    }
+    // Hardly ever: the peer itself has sent them in a message of this format.
+    for CannotAnnounce { error, count } in failed {
+        debug!(
+            error,
+            count, "a monitoring station is not told of routes, which do not fit a message"
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod disable;
+mod operate;
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -160,6 +161,10 @@ impl Played {
     }
 
     async fn up(&self) {
+        self.up_with(SessionOptions::default()).await;
+    }
+
+    async fn up_with(&self, options: SessionOptions) {
         let restart = RemoteRestart {
             restarting: false,
             time: Duration::from_secs(120),
@@ -171,7 +176,7 @@ impl Played {
             local_address: address(1),
             remote_address: self.start.config.address,
             graceful_restart: Some(restart),
-            options: SessionOptions::default(),
+            options,
             capabilities: vec![],
         };
         let monitored = Box::new(MonitoredSession {

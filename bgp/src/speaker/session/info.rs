@@ -27,6 +27,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
         })
     };
     SessionOptions {
+        route_refresh: negotiated.route_refresh,
         enhanced_refresh: negotiated.enhanced_refresh,
         extended_next_hop: negotiated.format.extended_next_hop,
         path_ids_out: negotiated.format.path_ids_out.iter().collect(),

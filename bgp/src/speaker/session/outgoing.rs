@@ -6,7 +6,7 @@ use bytes::BytesMut;
 
 use crate::fsm::Conn;
 use crate::speaker::feed::{Marker, OutBatch, OutChunk, OutFeed};
-use crate::speaker::shared::{announce, withdraw};
+use crate::speaker::shared::{CannotAnnounce, announce, withdraw};
 use crate::wire::encode_refresh;
 use crate::wire::format::Format;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
@@ -34,11 +34,13 @@ impl Outgoing {
         }
     }
 
-    /// Appends the next batch to `out`; false when there was none.
-    pub(super) fn pack(&self, out: &mut BytesMut) -> bool {
+    /// Appends the next batch to `out`, and to `failed` what could not be announced; false when there was none.
+    pub(super) fn pack(&self, out: &mut BytesMut, failed: &mut Vec<CannotAnnounce>) -> bool {
         match self.feed.next(BATCH) {
-            Some(OutChunk::Batch(batch)) => self.encode(&batch, out),
-            Some(OutChunk::Shared(update, member)) => update.encode(&member, &self.format, out),
+            Some(OutChunk::Batch(batch)) => self.encode(&batch, out, failed),
+            Some(OutChunk::Shared(update, member)) => {
+                update.encode(&member, &self.format, out, failed);
+            }
             None => return false,
         }
         true
@@ -61,14 +63,14 @@ impl Outgoing {
         }
     }
 
-    fn encode(&self, batch: &OutBatch, out: &mut BytesMut) {
+    fn encode(&self, batch: &OutBatch, out: &mut BytesMut, failed: &mut Vec<CannotAnnounce>) {
         withdraw(&batch.withdrawn, &self.format, out);
         for (attrs, prefixes) in &batch.announced {
-            announce(attrs, prefixes, &self.format, out);
+            announce(attrs, prefixes, &self.format, out, failed);
         }
         for (attrs, paths) in &batch.paths {
             match attrs {
-                Some(attrs) => announce(attrs, paths, &self.format, out),
+                Some(attrs) => announce(attrs, paths, &self.format, out, failed),
                 None => withdraw(paths, &self.format, out),
             }
         }

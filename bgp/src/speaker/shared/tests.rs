@@ -144,7 +144,7 @@ proptest! {
                 let [shared] = &shared[..] else { panic!("more than one") };
                 for member in &group.members {
                     let mut octets = BytesMut::new();
-                    shared.encode(member, &format(), &mut octets);
+                    shared.encode(member, &format(), &mut octets, &mut Vec::new());
                     let said = |(p, attrs): (Prefix, Option<std::sync::Arc<PathAttrs>>)| {
                         (p, attrs.map(|a| (a.next_hop, a.med)))
                     };

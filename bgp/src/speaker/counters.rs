@@ -1,0 +1,332 @@
+//! Counters of one peer since the start of the process: messages by type, errors by kind.
+//!
+//! The session task alone adds to them; the core reads them when somebody asks. They are atomics instead of messages,
+//! since a full table is hundreds of thousands of UPDATEs.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::fsm::Down;
+use crate::wire::error::{DecodeError, Verdict};
+use crate::wire::header::{HEADER_LEN, Kind};
+use crate::wire::notification::{CeaseSubcode, Code, Notification};
+
+macro_rules! error_kinds {
+    ($($variant:ident $text:literal $doc:literal,)*) => {
+        /// What went wrong with a peer. Closed: a counter of errors has one of these as its key.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        pub enum ErrorKind {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl ErrorKind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The stable name, for metrics; in JSON it is camelCase.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+error_kinds! {
+    TreatAsWithdraw "treat_as_withdraw" "UPDATEs whose routes were taken as withdrawn (RFC 7606).",
+    AttributeDiscard "attribute_discard" "Attributes that were dropped (RFC 7606).",
+    BadOpen "bad_open" "OPENs that were malformed or not as configured.",
+    MalformedMessage "malformed_message" "Messages that ended the session.",
+    UnexpectedMessage "unexpected_message" "Messages that have no place in the state.",
+    HoldTimer "hold_timer" "Sessions ended for silence of the peer.",
+    SendHoldTimer "send_hold_timer" "Sessions ended because the peer read nothing (RFC 9687).",
+    BfdDown "bfd_down" "Sessions ended by BFD.",
+    Collision "collision" "Connections that lost to another one (RFC 4271 §6.8).",
+    PrefixLimit "prefix_limit" "Sessions ended for too many prefixes.",
+    ConnectFailed "connect_failed" "Connections that did not come up.",
+    ConnectionLost "connection_lost" "Connections that ended without a NOTIFICATION.",
+    ConnectionRejected "connection_rejected" "Connections of the peer that were closed at once.",
+    NotificationSentHeader "notification_sent_header" "NOTIFICATIONs sent: Message Header Error.",
+    NotificationSentOpen "notification_sent_open" "NOTIFICATIONs sent: OPEN Message Error.",
+    NotificationSentUpdate "notification_sent_update" "NOTIFICATIONs sent: UPDATE Message Error.",
+    NotificationSentHoldTimer "notification_sent_hold_timer"
+        "NOTIFICATIONs sent: Hold Timer Expired.",
+    NotificationSentFsm "notification_sent_fsm" "NOTIFICATIONs sent: Finite State Machine Error.",
+    NotificationSentCease "notification_sent_cease" "NOTIFICATIONs sent: Cease.",
+    NotificationSentRefresh "notification_sent_refresh"
+        "NOTIFICATIONs sent: ROUTE-REFRESH Message Error.",
+    NotificationSentSendHoldTimer "notification_sent_send_hold_timer"
+        "NOTIFICATIONs sent: Send Hold Timer Expired.",
+    NotificationSentOther "notification_sent_other" "NOTIFICATIONs sent: any other.",
+    NotificationReceivedHeader "notification_received_header"
+        "NOTIFICATIONs received: Message Header Error.",
+    NotificationReceivedOpen "notification_received_open"
+        "NOTIFICATIONs received: OPEN Message Error.",
+    NotificationReceivedUpdate "notification_received_update"
+        "NOTIFICATIONs received: UPDATE Message Error.",
+    NotificationReceivedHoldTimer "notification_received_hold_timer"
+        "NOTIFICATIONs received: Hold Timer Expired.",
+    NotificationReceivedFsm "notification_received_fsm"
+        "NOTIFICATIONs received: Finite State Machine Error.",
+    NotificationReceivedCease "notification_received_cease" "NOTIFICATIONs received: Cease.",
+    NotificationReceivedRefresh "notification_received_refresh"
+        "NOTIFICATIONs received: ROUTE-REFRESH Message Error.",
+    NotificationReceivedSendHoldTimer "notification_received_send_hold_timer"
+        "NOTIFICATIONs received: Send Hold Timer Expired.",
+    NotificationReceivedOther "notification_received_other" "NOTIFICATIONs received: any other.",
+}
+
+impl ErrorKind {
+    const COUNT: usize = Self::ALL.len();
+
+    /// The stable name in JSON.
+    #[must_use]
+    pub fn json_name(self) -> String {
+        let mut words = self.as_str().split('_');
+        let first = words.next().unwrap_or_default().to_owned();
+        words.fold(first, |name, word| {
+            let (initial, rest) = word.split_at(1);
+            name + &initial.to_ascii_uppercase() + rest
+        })
+    }
+
+    /// A NOTIFICATION that we sent.
+    const fn sent(code: Code) -> Self {
+        match code {
+            Code::MessageHeader(_) => Self::NotificationSentHeader,
+            Code::Open(_) => Self::NotificationSentOpen,
+            Code::Update(_) => Self::NotificationSentUpdate,
+            Code::HoldTimerExpired(_) => Self::NotificationSentHoldTimer,
+            Code::Fsm(_) => Self::NotificationSentFsm,
+            Code::Cease(_) => Self::NotificationSentCease,
+            Code::RouteRefresh(_) => Self::NotificationSentRefresh,
+            Code::SendHoldTimerExpired(_) => Self::NotificationSentSendHoldTimer,
+            Code::Other { .. } => Self::NotificationSentOther,
+        }
+    }
+
+    /// A NOTIFICATION that came.
+    const fn received(code: Code) -> Self {
+        match code {
+            Code::MessageHeader(_) => Self::NotificationReceivedHeader,
+            Code::Open(_) => Self::NotificationReceivedOpen,
+            Code::Update(_) => Self::NotificationReceivedUpdate,
+            Code::HoldTimerExpired(_) => Self::NotificationReceivedHoldTimer,
+            Code::Fsm(_) => Self::NotificationReceivedFsm,
+            Code::Cease(_) => Self::NotificationReceivedCease,
+            Code::RouteRefresh(_) => Self::NotificationReceivedRefresh,
+            Code::SendHoldTimerExpired(_) => Self::NotificationReceivedSendHoldTimer,
+            Code::Other { .. } => Self::NotificationReceivedOther,
+        }
+    }
+
+    /// Why a session or an attempt ended, beyond the NOTIFICATIONs, which are counted when they pass.
+    const fn of_down(down: &Down) -> Option<Self> {
+        Some(match down {
+            Down::ConnectFailed(_) | Down::ConnectTimeout(_) => Self::ConnectFailed,
+            Down::PeerAs { .. }
+            | Down::RouterIdConflict(_)
+            | Down::NoCommonFamily { .. }
+            | Down::Malformed(DecodeError::Open(_)) => Self::BadOpen,
+            Down::Malformed(_) => Self::MalformedMessage,
+            Down::Unexpected { .. } => Self::UnexpectedMessage,
+            Down::HoldTimerExpired(_) | Down::NoOpen(_) => Self::HoldTimer,
+            Down::SendHoldTimerExpired => Self::SendHoldTimer,
+            Down::Closed(_) => Self::ConnectionLost,
+            Down::Bfd { .. } => Self::BfdDown,
+            Down::PrefixLimit { .. } => Self::PrefixLimit,
+            // Counted by its NOTIFICATION, also when the other connection goes on.
+            Down::Collision(_)
+            | Down::Replaced
+            | Down::Notified(_)
+            | Down::Stopped(_)
+            // Its cause is counted when it happens.
+            | Down::Flapping { .. }
+            | Down::Restarting => return None,
+        })
+    }
+}
+
+/// Which way something went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// From us to the peer.
+    Sent,
+    /// From the peer to us.
+    Received,
+}
+
+/// Errors by kind; those that never happened are not there.
+pub type Errors = BTreeMap<ErrorKind, u64>;
+
+/// The counters of one peer.
+#[derive(Debug, Default)]
+pub struct Counters {
+    sent: [AtomicU64; Kind::ALL.len()],
+    received: [AtomicU64; Kind::ALL.len()],
+    errors: [AtomicU64; ErrorKind::COUNT],
+}
+
+fn add(counter: &AtomicU64) {
+    // Nothing else is ordered by it.
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Messages by type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MessageCounts {
+    /// OPEN.
+    pub open: u64,
+    /// UPDATE.
+    pub update: u64,
+    /// NOTIFICATION.
+    pub notification: u64,
+    /// KEEPALIVE.
+    pub keepalive: u64,
+    /// ROUTE-REFRESH.
+    pub route_refresh: u64,
+}
+
+impl MessageCounts {
+    fn read(counters: &[AtomicU64; Kind::ALL.len()]) -> Self {
+        let [open, update, notification, keepalive, route_refresh] =
+            counters.each_ref().map(|c| c.load(Ordering::Relaxed));
+        Self {
+            open,
+            update,
+            notification,
+            keepalive,
+            route_refresh,
+        }
+    }
+
+    /// Of all types.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.open + self.update + self.notification + self.keepalive + self.route_refresh
+    }
+}
+
+impl Counters {
+    /// Counts the messages in octets that are about to be written, whole messages one after the other.
+    pub(super) fn sent(&self, mut octets: &[u8]) {
+        while let Some(header) = octets.first_chunk::<HEADER_LEN>() {
+            if let Some(counter) = self.sent.get(usize::from(header[18].wrapping_sub(1))) {
+                add(counter);
+            }
+            let len = usize::from(u16::from_be_bytes([header[16], header[17]]));
+            octets = octets.get(len.max(HEADER_LEN)..).unwrap_or_default();
+        }
+    }
+
+    /// Counts a message of the peer.
+    pub(super) fn received(&self, kind: Kind) {
+        if let Some(counter) = self.received.get(usize::from(kind.octet() - 1)) {
+            add(counter);
+        }
+    }
+
+    /// Counts an error.
+    pub(super) fn error(&self, kind: ErrorKind) {
+        add(&self.errors[kind as usize]);
+    }
+
+    /// Counts a NOTIFICATION. True when it says something about the peer; that one of two connections lost is normal.
+    pub(super) fn notification(&self, way: Way, notification: &Notification) -> bool {
+        self.error(match way {
+            Way::Sent => ErrorKind::sent(notification.code),
+            Way::Received => ErrorKind::received(notification.code),
+        });
+        let collision = notification.code == Code::Cease(CeaseSubcode::CollisionResolution);
+        if collision {
+            self.error(ErrorKind::Collision);
+        }
+        !collision
+    }
+
+    /// Counts the end of a session or of an attempt.
+    pub(super) fn down(&self, down: &Down) {
+        if let Some(kind) = ErrorKind::of_down(down) {
+            self.error(kind);
+        }
+    }
+
+    /// Counts an UPDATE with an error that the session survives.
+    pub(super) fn fault(&self, verdict: &Verdict) {
+        match verdict {
+            Verdict::AttributeDiscard => self.error(ErrorKind::AttributeDiscard),
+            Verdict::TreatAsWithdraw | Verdict::AfiSafiDisable(_) => {
+                self.error(ErrorKind::TreatAsWithdraw);
+            }
+            Verdict::SessionReset(_) => {}
+        }
+    }
+
+    /// Messages to the peer.
+    #[must_use]
+    pub fn messages_sent(&self) -> MessageCounts {
+        MessageCounts::read(&self.sent)
+    }
+
+    /// Messages from the peer.
+    #[must_use]
+    pub fn messages_received(&self) -> MessageCounts {
+        MessageCounts::read(&self.received)
+    }
+
+    /// The errors that have happened.
+    #[must_use]
+    pub fn errors(&self) -> Errors {
+        let counted = ErrorKind::ALL.iter().zip(&self.errors);
+        counted
+            .map(|(kind, counter)| (*kind, counter.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::wire::{encode_keepalive, encode_notification};
+
+    #[test]
+    fn names_are_unique_and_as_serde_writes_them() {
+        let mut names: Vec<&str> = ErrorKind::ALL.iter().map(|kind| kind.as_str()).collect();
+        for kind in ErrorKind::ALL {
+            let json = serde_json::to_value(kind).unwrap_or_default();
+            assert_eq!(json, kind.json_name());
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ErrorKind::COUNT);
+    }
+
+    #[test]
+    fn messages_are_counted_by_their_headers() {
+        let counters = Counters::default();
+        let mut octets = BytesMut::new();
+        encode_keepalive(&mut octets);
+        let cease = Notification::shutdown(CeaseSubcode::AdministrativeReset, "text");
+        encode_notification(&cease, &mut octets);
+        encode_keepalive(&mut octets);
+        counters.sent(&octets);
+        counters.sent(&[]);
+        let sent = counters.messages_sent();
+        assert_eq!((sent.keepalive, sent.notification, sent.total()), (2, 1, 3));
+        assert!(counters.notification(Way::Sent, &cease));
+        let collision = Notification::cease(CeaseSubcode::CollisionResolution);
+        assert!(!counters.notification(Way::Received, &collision));
+        let errors = counters.errors();
+        assert_eq!(errors[&ErrorKind::NotificationSentCease], 1);
+        assert_eq!(errors[&ErrorKind::Collision], 1);
+        assert_eq!(errors.len(), 3);
+    }
+}

@@ -1,0 +1,63 @@
+//! What a session counts and logs of its peer.
+
+use tracing::warn;
+
+use super::{Session, now};
+use crate::speaker::counters::Way;
+use crate::speaker::log_limit::{LogKind, LogLimit};
+use crate::speaker::message::ToCore;
+use crate::speaker::shared::CannotAnnounce;
+use crate::wire::error::{AttrFault, DecodeError};
+use crate::wire::format::Format;
+use crate::wire::header::{HEADER_LEN, Kind};
+use crate::wire::notification::Notification;
+use crate::wire::{self, Message};
+
+impl Session {
+    /// What the machine sends, as whole messages: counts them, and tells the core of a NOTIFICATION.
+    pub(super) fn note_sent(&mut self, octets: &[u8]) {
+        self.counters.sent(octets);
+        let kind = octets.get(HEADER_LEN - 1).copied();
+        if kind == Some(Kind::Notification.octet())
+            && let Ok(Message::Notification(sent)) = wire::decode(octets, &Format::default())
+        {
+            self.note_notification(Way::Sent, &sent);
+        }
+    }
+
+    fn note_notification(&mut self, way: Way, notification: &Notification) {
+        if self.counters.notification(way, notification) {
+            let peer = self.name.clone();
+            let text = notification.to_string();
+            self.tell(ToCore::Notified { peer, way, text });
+        }
+    }
+
+    /// A message of the peer, or why what came is none.
+    pub(super) fn note_received(&mut self, message: &Result<Message, DecodeError>) {
+        let Ok(message) = message else { return };
+        self.counters.received(message.kind());
+        if let Message::Notification(notification) = message {
+            self.note_notification(Way::Received, notification);
+        }
+    }
+
+    pub(super) fn note_fault(&mut self, fault: &AttrFault) {
+        self.counters.fault(&fault.verdict);
+        if self.log.allows(now(), LogKind::UpdateFault) {
+            warn!(%fault, verdict = ?fault.verdict, "UPDATE with an error");
+        }
+    }
+}
+
+/// Logs routes that could not be announced to the peer.
+pub(super) fn cannot_announce(log: &mut LogLimit<LogKind>, failed: &mut Vec<CannotAnnounce>) {
+    for CannotAnnounce { error, count } in failed.drain(..) {
+        if log.allows(now(), LogKind::CannotAnnounce) {
+            warn!(
+                error,
+                count, "routes cannot be announced and are withdrawn instead"
+            );
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A session task whose peer is the test.
+#![allow(clippy::unwrap_used)]
+
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::speaker::counters::ErrorKind;
+use crate::speaker::log_limit::testing::Lines;
+use crate::types::{Asn, RouterId};
+use crate::wire::capability::Capability;
+use crate::wire::open::Open;
+use crate::wire::{encode_keepalive, encode_open};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const COUNT: usize = 20_000;
+
+/// An UPDATE of 10.1.1.0/24 whose ORIGIN has a value that does not exist.
+fn bad_update() -> Vec<u8> {
+    let attributes = [
+        &[0x40, 1, 1, 9][..],
+        &[0x40, 2, 0],
+        &[0x40, 3, 4, 127, 0, 0, 1],
+        &[0x40, 5, 4, 0, 0, 0, 100],
+    ]
+    .concat();
+    let len = u8::try_from(attributes.len()).unwrap();
+    let body = [&[0, 0, 0, len][..], &attributes, &[24, 10, 1, 1]].concat();
+    let whole = u8::try_from(19 + body.len()).unwrap();
+    [&[0xff; 16][..], &[0, whole, 2], &body].concat()
+}
+
+#[tokio::test]
+async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
+    let lines = Lines::collect();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut config = PeerConfig::new([127, 0, 0, 1].into(), Asn(64512));
+    config.port = listener.local_addr().unwrap().port();
+    let (core, mut heard) = mpsc::channel(64);
+    let (control, commands) = mpsc::channel(4);
+    let counters = Arc::<Counters>::default();
+    let task = tokio::spawn(run(SessionStart {
+        peer: "bad".into(),
+        config,
+        local_as: Asn(64512),
+        router_id: RouterId([10, 0, 0, 1].into()),
+        restarting_until: None,
+        had_session: false,
+        counters: counters.clone(),
+        core,
+        control: commands,
+    }));
+    let work = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut octets = BytesMut::new();
+        let open = Open {
+            asn: Asn(64512),
+            hold_time: 90,
+            router_id: RouterId([10, 0, 0, 2].into()),
+            capabilities: vec![Capability::FourOctetAs(Asn(64512))],
+        };
+        encode_open(&open, &mut octets);
+        encode_keepalive(&mut octets);
+        for _ in 0..COUNT {
+            octets.extend_from_slice(&bad_update());
+        }
+        let writer = tokio::spawn(async move {
+            stream.write_all(&octets).await.unwrap();
+            stream
+        });
+        let mut updates = 0;
+        while updates < COUNT {
+            updates += usize::from(matches!(heard.recv().await.unwrap(), ToCore::Update { .. }));
+        }
+        // As after a crash of the core: the session just ends.
+        drop((control, heard));
+        task.await.unwrap();
+        drop(writer.await.unwrap());
+    };
+    tokio::time::timeout(LIMIT, work).await.unwrap();
+    let lines = lines.taken();
+    let of = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(of("message=UPDATE with an error"), 10, "{lines:#?}");
+    let summaries = of("more suppressed");
+    // A slow machine takes more than ten seconds.
+    assert!((1..=12).contains(&summaries), "{lines:#?}");
+    assert!(lines.len() <= 10 + 12, "{lines:#?}");
+    let count = u64::try_from(COUNT).unwrap();
+    assert_eq!(counters.errors()[&ErrorKind::TreatAsWithdraw], count);
+    assert_eq!(counters.messages_received().update, count);
+    assert_eq!(counters.messages_sent().open, 1);
+}
