@@ -552,15 +552,6 @@ impl Group {
     pub(super) fn count(&self, member: &Member) -> usize {
         self.out.count(member) + self.sent_paths(member).count()
     }
-
-    /// The same of those destinations that `counts` is true of.
-    pub(super) fn count_where(&self, member: &Member, counts: impl Fn(usize) -> bool) -> usize {
-        let told = |(dest, sent): &(usize, Option<&Sent>)| {
-            visible(*sent, member).is_some() && counts(*dest)
-        };
-        let paths = self.sent_paths(member).filter(|(dest, ..)| counts(*dest));
-        self.out.iter().enumerate().filter(told).count() + paths.count()
-    }
 }
 
 #[cfg(test)]

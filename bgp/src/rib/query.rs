@@ -117,23 +117,14 @@ impl Rib {
         })
     }
 
-    /// Counters of a peer in one family: received, accepted, advertised.
+    /// Prefixes of one family that a peer has announced, and those of them that were accepted.
     #[must_use]
-    pub fn peer_counts_of(&self, peer: &PeerName, family: Family) -> Option<[usize; 3]> {
-        let id = self.peers.id(peer)?;
-        let state = self.peers.get(id)?;
-        let of_family = |index| self.table.prefix_at(index).family() == family;
-        let advertised = match self.membership(id) {
-            None => 0,
-            // Most sessions carry one family, and then no prefix has to be looked at.
-            Some((group, member)) if group.key.families == [family] => group.count(member),
-            Some((group, member)) => group.count_where(member, of_family),
-        };
-        Some([
-            state.received_of(family),
-            state.accepted_of(family),
-            advertised,
-        ])
+    pub fn received_and_accepted(&self, peer: &PeerName, family: Family) -> Option<(usize, usize)> {
+        let state = self.peers.get(self.peers.id(peer)?)?;
+        if state.forgetting {
+            return Some((0, 0));
+        }
+        Some((state.received_of(family), state.accepted_of(family)))
     }
 
     /// Counters of the table.

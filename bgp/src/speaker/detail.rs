@@ -59,6 +59,8 @@ pub struct PeerDetail {
     pub capabilities: Capabilities,
     /// Its families.
     pub families: Vec<FamilyDetail>,
+    /// Prefixes that it is told, in all families.
+    pub advertised: usize,
     /// Its routes are kept past the end of a session.
     pub stale: bool,
     /// Changes that are decided and not yet written to the session.
@@ -134,8 +136,9 @@ pub struct FamilyDetail {
     pub received: usize,
     /// Those of them that policy lets pass.
     pub accepted: usize,
-    /// Prefixes that it is told.
-    pub advertised: usize,
+    /// Prefixes that it is told, where the session has one family; else only their sum is known without reading all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertised: Option<usize>,
     /// How many it may announce.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,

@@ -137,7 +137,7 @@ fn state(peer: &PeerDetail, now: u64) -> String {
 /// The peer, for people.
 fn text(peer: &PeerDetail, now: u64, output: Output) -> String {
     let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    let lines: [(&str, String); 19] = [
+    let lines: [(&str, String); 20] = [
         ("State", state(peer, now)),
         ("Disabled", yes(peer.disabled)),
         ("Times up", peer.established_count.to_string()),
@@ -152,6 +152,7 @@ fn text(peer: &PeerDetail, now: u64, output: Output) -> String {
         ("Capabilities sent", list(&peer.capabilities.sent)),
         ("Capabilities received", list(&peer.capabilities.received)),
         ("In use", list(&peer.capabilities.agreed)),
+        ("Prefixes advertised", peer.advertised.to_string()),
         ("Import filters", list(&peer.import_filters)),
         ("Export filters", list(&peer.export_filters)),
         ("Last error", past(peer.last_error.as_ref(), now)),
@@ -201,7 +202,9 @@ fn families(peer: &PeerDetail, output: Output) -> comfy_table::Table {
             if family.agreed { "yes" } else { "no" }.to_owned(),
             family.received.to_string(),
             family.accepted.to_string(),
-            family.advertised.to_string(),
+            family
+                .advertised
+                .map_or_else(|| "-".to_owned(), |n| n.to_string()),
             number(family.limit),
             number(family.warning_from),
         ]);

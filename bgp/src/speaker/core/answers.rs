@@ -236,7 +236,8 @@ impl Core {
                     _ => Vec::new(),
                 },
             },
-            families: self.family_details(&name, config),
+            families: self.family_details(&name, config, routes.advertised),
+            advertised: routes.advertised,
             stale: routes.stale,
             pending,
             import_filters: config.import.clone(),
@@ -253,17 +254,23 @@ impl Core {
         })
     }
 
-    fn family_details(&self, name: &PeerName, config: &PeerConfig) -> Vec<FamilyDetail> {
+    fn family_details(
+        &self,
+        name: &PeerName,
+        config: &PeerConfig,
+        advertised: usize,
+    ) -> Vec<FamilyDetail> {
+        let one_family = config.families.len() == 1;
         let session = self.rib.session(name);
         let detail = |family: &Family| {
-            let counts = self.rib.peer_counts_of(name, *family);
-            let [received, accepted, advertised] = counts.unwrap_or_default();
+            let counts = self.rib.received_and_accepted(name, *family);
+            let (received, accepted) = counts.unwrap_or_default();
             FamilyDetail {
                 family: *family,
                 agreed: session.is_some_and(|session| session.families.contains(family)),
                 received,
                 accepted,
-                advertised,
+                advertised: one_family.then_some(advertised),
                 limit: config.prefix_limit.map(|limit| limit.max),
                 warning_from: config.prefix_limit.map(|limit| limit.warning_from()),
             }
