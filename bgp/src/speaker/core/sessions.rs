@@ -124,9 +124,11 @@ impl Core {
         info!(text, "all sessions are shut down");
         for name in self.peers.keys().cloned().collect::<Vec<_>>() {
             self.stop_session(&name, Shutdown::administrative(text.clone()));
-            let changes = self.rib.peer_down(now(), &name, false);
-            self.emit(changes);
+            self.rib.lose(now(), &name, false);
         }
+        // Together: one look at the table for all of them.
+        self.undecided = true;
+        self.decide();
         self.disabled = Some(text);
     }
 

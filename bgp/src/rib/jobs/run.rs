@@ -1,0 +1,285 @@
+//! What jobs do to destinations, a slice at a time.
+
+use std::sync::Arc;
+
+use caracal_model::net::{Family, Prefix};
+
+use super::{Kind, PATHS_PER_PLACE};
+use crate::attrs::PathAttrs;
+use crate::rib::adj_out::ExportCache;
+use crate::rib::restart::FAMILIES;
+use crate::rib::settle::export_route;
+use crate::rib::several::ToldPath;
+use crate::rib::table::{DestId, Staleness};
+use crate::rib::{Changes, Outbound, PeerId, Rib};
+
+/// What a slice has to tell a peer.
+type Routes = Vec<(Prefix, Option<Arc<PathAttrs>>)>;
+
+impl Rib {
+    pub(super) fn run_jobs(&mut self, places: usize, changes: &mut Changes) {
+        let mut left = places;
+        while left > 0 {
+            let filled = |index: usize| {
+                let group = self.groups.get(index).and_then(Option::as_ref);
+                group.is_none_or(|group| group.filled)
+            };
+            let ready = |kind: &Kind| match kind {
+                Kind::Move { from: None, to, .. } => filled(*to),
+                Kind::Dump { peer, .. } => {
+                    let group = self.peers.get(*peer).and_then(|peer| peer.group);
+                    group.is_none_or(filled)
+                }
+                _ => true,
+            };
+            let Some(at) = self.jobs.next(ready) else {
+                break;
+            };
+            left = left.saturating_sub(self.run_job(at, left, changes));
+        }
+    }
+
+    /// Does a slice of a job. The result is how much it was, at least 1.
+    pub(super) fn run_job(&mut self, at: usize, places: usize, changes: &mut Changes) -> usize {
+        let mut job = self.jobs.list.remove(at);
+        self.jobs.turn = job.number;
+        let mut spent = 0;
+        let (mut routes, mut paths) = (Routes::new(), Vec::new());
+        if job.at == 0 {
+            self.begin(&mut job.kind, changes);
+        }
+        while spent < places && job.at < self.extent(&job.kind) {
+            if job.at.is_multiple_of(64) && self.is_over(&job.kind) {
+                job.at = usize::MAX;
+                break;
+            }
+            if matches!(job.kind, Kind::Sets) {
+                self.interner.sweep_bucket(job.at);
+                job.at += 1;
+                spent += usize::from(job.at.is_multiple_of(4));
+                continue;
+            }
+            let found = self.table.dest_at(job.at);
+            let found = found.map(|(id, dest)| (id, dest.paths().len()));
+            job.at += 1;
+            spent += 1;
+            if let Some((id, count)) = found {
+                spent += count / PATHS_PER_PLACE;
+                self.visit(&mut job.kind, id, &mut routes, &mut paths);
+            }
+        }
+        if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
+            && !(routes.is_empty() && paths.is_empty())
+        {
+            changes.out.push(Outbound::Peer {
+                peer: *peer,
+                routes,
+                paths,
+            });
+        }
+        if job.at < self.extent(&job.kind) {
+            let place = self.jobs.find(job.number);
+            self.jobs.list.insert(place, job);
+        } else {
+            self.end(job.kind, changes);
+        }
+        spent.max(1)
+    }
+
+    /// True when nothing is left for a job to find.
+    fn is_over(&self, kind: &Kind) -> bool {
+        let of = |id: &PeerId| self.peers.get(*id);
+        match kind {
+            Kind::Forget(peers) => {
+                let mut peers = peers.iter();
+                peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
+            }
+            Kind::Sweep { peer, drops } => of(peer).is_none_or(|peer| {
+                let mut families = FAMILIES.into_iter();
+                families.all(|family| drops.doomed(peer, family) == 0)
+            }),
+            Kind::EndRefresh(peer, family) => {
+                of(peer).is_none_or(|peer| peer.refreshed(*family) == 0)
+            }
+            Kind::Retain { peer, .. }
+            | Kind::KeepLong { peer, .. }
+            | Kind::MarkRefresh(peer, _) => of(peer).is_none_or(|peer| peer.received == 0),
+            Kind::Import(peers) => {
+                let mut peers = peers.iter();
+                peers.all(|id| of(id).is_none_or(|peer| peer.received == 0))
+            }
+            _ => false,
+        }
+    }
+
+    fn begin(&mut self, kind: &mut Kind, changes: &mut Changes) {
+        match kind {
+            Kind::Dump {
+                peer,
+                family: Some(family),
+                marked: true,
+            } => changes.out.push(Outbound::RefreshBegin {
+                peer: *peer,
+                family: *family,
+            }),
+            Kind::Move { peer, from, to } if from.is_none() => {
+                let Some(old) = self.peers.get(*peer).and_then(|peer| peer.group) else {
+                    return;
+                };
+                // It stays as long as it says what the peer has been told.
+                if let Some(group) = self.groups[old].as_mut() {
+                    group.pins += 1;
+                    group.leave(*peer);
+                }
+                *from = Some(old);
+                self.join(*peer, *to);
+            }
+            _ => {}
+        }
+    }
+
+    fn visit(
+        &mut self,
+        kind: &mut Kind,
+        id: DestId,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        match kind {
+            Kind::Forget(peers) => {
+                self.drop_paths(id, |rib, _, path| {
+                    peers.contains(&rib.peers.paths.owner(path.peer))
+                });
+            }
+            Kind::Retain { peer, drops, kept } => self.retain_paths(id, *peer, *drops, *kept),
+            Kind::Sweep { peer, drops } => self.drop_paths(id, |rib, family, path| {
+                rib.peers.owns(*peer, path.peer) && drops.includes(family, path.stale)
+            }),
+            Kind::KeepLong { peer, kept } => self.keep_paths_long(id, *peer, *kept),
+            Kind::MarkRefresh(peer, family) => self.mark_refresh(id, *peer, *family),
+            Kind::EndRefresh(peer, of) => self.drop_paths(id, |rib, family, path| {
+                rib.peers.owns(*peer, path.peer)
+                    && family == *of
+                    && path.stale == Staleness::Refresh
+            }),
+            Kind::Import(peers) => self.import_dest_again(id, peers),
+            Kind::NextHops(change) => self.follow_next_hops(id, change),
+            // By its own cursor.
+            Kind::Sets => {}
+            Kind::TouchAll => {
+                self.table.get_mut(id).touched = true;
+                self.mark(id);
+            }
+            Kind::Fill { group, cache } => self.fill(id, *group, cache),
+            Kind::Move { peer, from, .. } => {
+                if let Some(from) = *from {
+                    self.move_dest(id, *peer, from, routes, paths);
+                }
+            }
+            Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes, paths),
+        }
+    }
+
+    /// A group's Adj-RIB-Out gets a destination. Its members are told later.
+    fn fill(&mut self, id: DestId, group: usize, cache: &mut ExportCache) {
+        let Some(mut filled) = self.groups[group].take() else {
+            return;
+        };
+        let dest = self.table.get(id);
+        let route = export_route(dest, &self.peers, &self.next_hops);
+        // What it has been told already it has been told by a decision, and is told what becomes of it by the next.
+        if !filled.has_sent(id) {
+            filled.update(id, dest.prefix, route, cache, &mut self.interner);
+        }
+        if filled.key.add_path.is_some() && !filled.paths.contains_key(&id.index()) {
+            let mut interner = std::mem::take(&mut self.interner);
+            let dest = self.table.get(id);
+            let paths = self.in_order(dest);
+            filled.update_paths(id, dest.prefix, &paths, &mut interner, &mut Vec::new());
+            self.interner = interner;
+        }
+        self.groups[group] = Some(filled);
+    }
+
+    /// What a peer that has changed its group is to be told about a destination.
+    pub(in crate::rib) fn move_dest(
+        &self,
+        id: DestId,
+        peer: PeerId,
+        from: usize,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        let Some((new, member)) = self.membership(peer) else {
+            return;
+        };
+        let Some(old) = self.groups.get(from).and_then(Option::as_ref) else {
+            return;
+        };
+        let prefix = self.table.get(id).prefix;
+        routes.extend(old.difference(id, prefix, new, member));
+        old.path_difference(id, prefix, new, member, paths);
+    }
+
+    fn dump(
+        &self,
+        id: DestId,
+        peer: PeerId,
+        family: Option<Family>,
+        routes: &mut Routes,
+        paths: &mut Vec<ToldPath>,
+    ) {
+        let Some((group, member)) = self.membership(peer) else {
+            return;
+        };
+        let prefix = self.table.get(id).prefix;
+        if family.is_some_and(|family| family != prefix.family()) {
+            return;
+        }
+        let told = group.sent(id, member);
+        routes.extend(told.map(|attrs| (prefix, Some(attrs.clone()))));
+        let told = group.sent_paths_of(id, member);
+        paths.extend(told.map(|(path_id, attrs)| (prefix, path_id, Some(attrs.clone()))));
+    }
+
+    fn end(&mut self, kind: Kind, changes: &mut Changes) {
+        match kind {
+            Kind::Forget(peers) => {
+                for id in peers {
+                    if !self.is_judged(id) {
+                        self.peers.forgotten(id);
+                    }
+                }
+            }
+            Kind::Retain { peer, .. } | Kind::Sweep { peer, .. } | Kind::KeepLong { peer, .. } => {
+                self.prune_timers(peer);
+                self.forget_if_nothing_is_kept(peer);
+            }
+            Kind::Fill { group, .. } => {
+                if let Some(Some(group)) = self.groups.get_mut(group) {
+                    group.filled = true;
+                }
+            }
+            Kind::Move { peer, from, to } => {
+                self.unpin(to);
+                if let Some(from) = from {
+                    self.unpin(from);
+                }
+                // Its rules may have changed again meanwhile.
+                self.regroup(peer);
+            }
+            Kind::Dump {
+                peer,
+                family: Some(family),
+                marked: true,
+            } => changes.out.push(Outbound::RefreshEnd { peer, family }),
+            Kind::Sets => self.interner.shrink(),
+            Kind::MarkRefresh(..)
+            | Kind::EndRefresh(..)
+            | Kind::Import(_)
+            | Kind::NextHops(_)
+            | Kind::TouchAll
+            | Kind::Dump { .. } => {}
+        }
+    }
+}
