@@ -36,17 +36,20 @@ struct Image {
 const TAG: &str = "localhost/caracal:test";
 
 impl Image {
-    fn build(dir: &Path) -> Self {
+    fn build(name: &str) -> Self {
+        let dir = format!("caracal-image-{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let storage = format!(
             "[storage]\ndriver = \"vfs\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n",
             dir.display()
         );
-        fs::create_dir_all(dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("storage.conf"), storage).unwrap();
-        let image = Self {
-            dir: dir.to_owned(),
-        };
+        // Locks in shared memory would be those of every podman of the machine.
+        let locks = "[engine]\nlock_type = \"file\"\n";
+        fs::write(dir.join("containers.conf"), locks).unwrap();
+        let image = Self { dir };
         let mut build = Command::new(root.join("deploy/image/build"));
         build.arg("--program").arg(static_binary()).arg(TAG);
         let said = image.call(&mut build);
@@ -54,8 +57,14 @@ impl Image {
         image
     }
 
-    fn call(&self, command: &mut Command) -> String {
+    /// With its storage and its locks.
+    fn own<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command.env("CONTAINERS_STORAGE_CONF", self.dir.join("storage.conf"));
+        command.env("CONTAINERS_CONF", self.dir.join("containers.conf"))
+    }
+
+    fn call(&self, command: &mut Command) -> String {
+        let command = self.own(command);
         program::call(None, command, b"", 120 * SECOND).unwrap()
     }
 
@@ -193,8 +202,7 @@ fn the_image_runs() {
     if !possible(scenario, &["podman", "crun", "nft", "tar"]) || !is_static_built(scenario) {
         return;
     }
-    let dir = std::env::temp_dir().join(format!("caracal-image-{}", std::process::id()));
-    let image = Image::build(&dir);
+    let image = Image::build("alone");
     let run = [
         "run",
         "--rm",
@@ -218,14 +226,13 @@ fn the_image_runs() {
         &[
             "ETCD_ENDPOINTS=http://etcd.caracal.example:1",
             TAG,
-            "get",
-            "nodes",
+            "ipam",
+            "show",
         ],
     ];
     let mut command = with_one_cgroup_version("podman");
     command.args(run).args(ask.concat());
-    command.env("CONTAINERS_STORAGE_CONF", dir.join("storage.conf"));
-    let output = command.output().unwrap();
+    let output = image.own(&mut command).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && said.contains("refused"),
@@ -264,7 +271,7 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     let layout = lab.layout().node("node1").unwrap().clone();
     let dir = lab.folder().run("node1").join("container");
     fs::create_dir_all(&dir).unwrap();
-    let image = Image::build(&dir.join("image"));
+    let image = Image::build("node");
     image.unpack(&dir.join("rootfs"));
     fs::create_dir_all(dir.join("rootfs/host/proc/sys/net")).unwrap();
     let mut env: Vec<String> = layout.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
