@@ -249,7 +249,7 @@ fn the_static_program_is_small() {
     let size = fs::metadata(static_binary()).unwrap().len();
     assert!(
         size <= MOST,
-        "{size} octets, at most {MOST}: docs/deployment.md says what takes the space"
+        "{size} octets, at most {MOST}: docs/decisions/0042 says how to see what takes the space"
     );
 }
 
