@@ -216,14 +216,7 @@ async fn with_own_addresses<S: Store>(
     let call = site.call;
     let addresses = async {
         let handle = known.handle.as_ref();
-        let held = addresses::hold(
-            store,
-            &call.dirs.run,
-            &call.attachment,
-            &site.wishes,
-            handle,
-        )
-        .await;
+        let held = addresses::hold(store, &call.dirs, &call.attachment, &site.wishes, handle).await;
         if held.is_ok() {
             (site.progress)(Milestone::AddressesHeld);
         }

@@ -1,6 +1,7 @@
 //! The addresses of an attachment, through Caracal's IPAM: an earlier call's are kept, else the wished
 //! ones are taken, and all go by the handle.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -14,8 +15,14 @@ use caracal_model::resource::ip_pool::AllowedUse;
 use caracal_model::txn::{Compare, KeyValue};
 
 use crate::attachment::{Attachment, calicos_handle};
+use crate::in_use;
+use crate::kernel::link::KernelError;
+use crate::settings::Dirs;
 use crate::spec::Wishes;
 use crate::turn::Turn;
+
+/// How often other addresses are taken when those taken are in use; each round passes over all of their blocks that are.
+const ROUNDS: usize = 8;
 
 /// An address of the attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +69,20 @@ pub enum AddressError {
         #[source]
         source: ClientError<ReleaseError>,
     },
+    /// IPAM has it free, and it is in use.
+    #[error(
+        "address {address} is free in IPAM, but in use: {by}; did the datastore lose data? \
+         See `caracal ipam check`"
+    )]
+    InUse {
+        /// The address.
+        address: IpAddr,
+        /// Who uses it.
+        by: String,
+    },
+    /// Whether it is in use could not be asked.
+    #[error("cannot see whether an address is in use")]
+    Kernel(#[source] KernelError),
     /// They could not be released or looked up.
     #[error("cannot look up or release handle {handle}")]
     Handle {
@@ -82,6 +103,7 @@ impl AddressError {
             Self::AssignIp { source, .. } => source.is_transient(),
             Self::Calicos { source, .. } => source.is_transient(),
             Self::Handle { source, .. } => source.is_transient(),
+            Self::InUse { .. } | Self::Kernel(_) => false,
         }
     }
 }
@@ -93,7 +115,7 @@ impl AddressError {
 /// [`AddressError`]; the attachment may hold addresses then, which are released by its handle.
 pub async fn hold<S: Store>(
     store: &S,
-    run_dir: &Path,
+    dirs: &Dirs,
     attachment: &Attachment,
     wishes: &Wishes,
     handle: Option<&KeyValue>,
@@ -108,12 +130,51 @@ pub async fn hold<S: Store>(
     }
     if !wishes.addresses.is_empty() {
         let held = take_named(store, attachment, &wishes.addresses).await?;
-        return Ok(Holding { held, proof: None });
+        let in_use = in_use(store, dirs, attachment, &held).await?;
+        return match in_use
+            .into_iter()
+            .find(|(a, _)| wishes.addresses.contains(a))
+        {
+            None => Ok(Holding { held, proof: None }),
+            Some((address, by)) => Err(AddressError::InUse { address, by }),
+        };
     }
-    let mut turn = Turn::wait(run_dir).await;
-    let held = take(store, attachment, wishes, turn.likely()).await?;
-    turn.remember(held.iter().map(|h| h.block));
-    Ok(Holding { held, proof: None })
+    let mut turn = Turn::wait(&dirs.run).await;
+    let mut avoided = BTreeMap::new();
+    let mut rounds = 0;
+    loop {
+        let passed_over = avoided.keys().copied().collect();
+        let held = take(store, attachment, wishes, turn.likely(), passed_over).await?;
+        let found = in_use(store, dirs, attachment, &held).await?;
+        let hit = held
+            .iter()
+            .find_map(|one| found.get_key_value(&one.address));
+        let Some((address, by)) = hit.map(|(address, by)| (*address, by.clone())) else {
+            turn.remember(held.iter().map(|h| h.block));
+            return Ok(Holding { held, proof: None });
+        };
+        rounds += 1;
+        if rounds > ROUNDS {
+            return Err(AddressError::InUse { address, by });
+        }
+        tracing::warn!(
+            %address, by,
+            "free in IPAM and in use all the same, so that it is not given out; did the datastore lose data? see `caracal ipam check`"
+        );
+        release(store, &attachment.handle(), turn.likely()).await?;
+        avoided.extend(found);
+    }
+}
+
+async fn in_use<S: Store>(
+    store: &S,
+    dirs: &Dirs,
+    attachment: &Attachment,
+    held: &[Held],
+) -> Result<BTreeMap<IpAddr, String>, AddressError> {
+    let own = attachment.endpoint_key();
+    let found = in_use::found(store, &dirs.admin_socket(), &own, held).await;
+    found.map_err(AddressError::Kernel)
 }
 
 /// True when what is held is what would be taken now.
@@ -184,6 +245,7 @@ async fn take<S: Store>(
     attachment: &Attachment,
     wishes: &Wishes,
     likely: &[Prefix],
+    in_use: BTreeSet<IpAddr>,
 ) -> Result<Vec<Held>, AddressError> {
     let families = wishes.wanted_families();
     let count = |family| usize::from(families.contains(&family));
@@ -192,6 +254,7 @@ async fn take<S: Store>(
     request.num_v6 = count(Family::Ipv6);
     request.attributes = attachment.attributes();
     request.likely_blocks = likely.to_vec();
+    request.in_use = in_use;
     request.pools_v4.clone_from(&wishes.ipv4_pools);
     request.pools_v6.clone_from(&wishes.ipv6_pools);
     let client = Client::new(store.clone());

@@ -37,8 +37,7 @@ pub async fn add<S: Store>(
     }
     let known = endpoint::read(store, &call.attachment).await?;
     let handle = known.handle.as_ref();
-    let held = match addresses::hold(store, &call.dirs.run, &call.attachment, &wishes, handle).await
-    {
+    let held = match addresses::hold(store, &call.dirs, &call.attachment, &wishes, handle).await {
         // The endpoint is the main plugin's to write.
         Ok(holding) => holding.held,
         Err(error) => {

@@ -32,6 +32,7 @@ pub mod error;
 pub mod gates;
 pub mod gc;
 pub mod held;
+mod in_use;
 pub mod ipam_plugin;
 pub mod kernel;
 pub mod node_process;

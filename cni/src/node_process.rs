@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_model::announcement::{Announcement, AwaitAnnouncement};
+use caracal_model::announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
+use caracal_model::net::Prefix;
 use caracal_model::status::Status;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,7 @@ pub enum NodeProcessError {
 enum Question<'a> {
     Status,
     Announced(&'a AwaitAnnouncement),
+    InUse(&'a AskInUse),
 }
 
 #[derive(Deserialize)]
@@ -96,6 +98,14 @@ pub async fn announced(
         milliseconds: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
     };
     ask(socket, &Question::Announced(&question), wait + LIMIT).await
+}
+
+/// Addresses of these blocks that the endpoints of the node's snapshot have.
+///
+/// # Errors
+/// [`NodeProcessError`].
+pub async fn in_use(socket: &Path, blocks: Vec<Prefix>) -> Result<Vec<InUse>, NodeProcessError> {
+    ask(socket, &Question::InUse(&AskInUse { blocks }), LIMIT).await
 }
 
 async fn ask<T: DeserializeOwned>(

@@ -6,10 +6,28 @@
 mod world;
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
+use caracal_datastore::store::Store;
+use caracal_model::txn::{Txn, Write};
 use serde_json::{Value, json};
-use world::{Pod, World, address, in_node};
+use world::agent::FakeAgent;
+use world::{Pod, World, address, in_node, sh};
+
+/// Deletes keys behind everybody's back.
+fn lose(world: &World, keys: impl IntoIterator<Item = String>) {
+    let mut txn = Txn::new();
+    txn.writes = keys.into_iter().map(Write::Delete).collect();
+    world.with_store(async |store| store.commit(&txn).await.unwrap());
+}
+
+/// An ADD that asks for an address.
+fn add_with(world: &World, pod: &Pod, address: &str) -> world::Answer {
+    let mut command = world.command("ADD", "caracal-cni", Some(pod));
+    command.env("CNI_ARGS", format!("IP={address}"));
+    world.run(command)
+}
 
 /// An IPAM plugin that gives 10.91.0.7, and once only until a DEL, as `host-local` does.
 const FAKE: &str = r#"#!/bin/sh
@@ -183,6 +201,74 @@ fn caracal_ipam_serves_alone() {
         assert!(call(&world, "DEL").ok);
         world.assert_clean();
         assert_eq!(call(&world, "CHECK").json["code"], 105);
+    });
+}
+
+/// A datastore that was restored from a backup of before: blocks and handles are lost, and pods run.
+#[test]
+fn an_address_that_is_in_use_is_not_given_although_its_block_was_lost() {
+    in_node(|mut world| {
+        let pods: Vec<_> = (0..3).map(|n| Pod::new(&format!("pod{n}"))).collect();
+        let mut given = Vec::new();
+        for pod in &pods[..2] {
+            let result = world.add(pod);
+            // The agent's part.
+            let (address, link) = (address(&result), world::host_interface(&result));
+            sh(&format!("ip route add {address}/32 dev {link} proto 80"));
+            given.push(address);
+        }
+        for prefix in ["assignment/", "handle/", "host/"] {
+            let keys = world.list(&format!("/calico/ipam/v2/{prefix}"));
+            lose(&world, keys.into_iter().map(|kv| kv.key));
+        }
+        // An endpoint of another node has the third address of the block; its route goes by the block.
+        let block: Ipv4Addr = given[0].parse().unwrap();
+        let third = Ipv4Addr::from_bits((block.to_bits() & !63) + 2).to_string();
+        let agent = FakeAgent::start(&world);
+        agent.knows_in_use(&third, "default", "node--b-k8s-p-eth0");
+        world.put(
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--b-k8s-p-eth0",
+            &json!({"metadata": {"name": "node--b-k8s-p-eth0", "namespace": "default"},
+                "spec": {"node": "node-b", "ipNetworks": [format!("{third}/32")], "interfaceName": "cali1"}}),
+        );
+        world.conf["announce_wait_seconds"] = json!(0);
+        let answer = world.call("ADD", &pods[2]);
+        assert!(answer.ok, "{answer:#?}");
+        let fourth = address(&answer.json);
+        assert!(
+            !given.contains(&fourth) && fourth != third,
+            "{fourth} of {given:?}, {third}"
+        );
+        assert!(
+            answer
+                .stderr
+                .contains("free in IPAM and in use all the same"),
+            "{answer:#?}"
+        );
+        assert_eq!(world.in_use(), 1, "what was not given is free");
+        // Who asks for one of them is told why not.
+        let asking = Pod::new("asking");
+        for (wanted, by) in [
+            (
+                &given[0],
+                "a route of this node leads to it by interface cali",
+            ),
+            (
+                &third,
+                "the WorkloadEndpoint default/node--b-k8s-p-eth0 has it",
+            ),
+        ] {
+            let answer = add_with(&world, &asking, wanted);
+            let text = answer.json.to_string();
+            assert!(!answer.ok && text.contains(by), "{wanted}: {answer:#?}");
+        }
+        assert_eq!(world.in_use(), 1);
+        // An endpoint that is gone by now holds nothing, whatever the node's process still says.
+        let key =
+            "/calico/resources/v3/projectcalico.org/workloadendpoints/default/node--b-k8s-p-eth0";
+        lose(&world, [key.to_owned()]);
+        let answer = add_with(&world, &asking, &third);
+        assert!(answer.ok, "{answer:#?}");
     });
 }
 

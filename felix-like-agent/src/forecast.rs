@@ -45,6 +45,7 @@ pub fn desired(
     let links: Links = [Link::new(1, "lo"), uplink].into_iter().collect();
     let (settings, _) = Settings::resolve(&Settings::default(), snapshot, me, &Overrides::new());
     plan(&Inputs {
+        lifelines: &BTreeSet::new(),
         snapshot,
         me,
         learned,

@@ -25,6 +25,7 @@ pub mod desired;
 pub mod diff;
 pub mod forecast;
 pub mod learned;
+pub mod lifelines;
 pub mod links;
 pub mod nat;
 pub mod op;

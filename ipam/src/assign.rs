@@ -105,6 +105,8 @@ impl Assign {
             return Step::Failed(AssignError::Request(fault));
         }
         self.view = View::default();
+        let in_use = self.request.in_use.iter().copied();
+        self.view.reserved.extend(in_use.map(Prefix::host));
         let mut ranges = vec![
             view::key(&Key::IpamConfig),
             view::kind(Kind::IpPool),

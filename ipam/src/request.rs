@@ -1,6 +1,6 @@
 //! What is asked of IPAM and what is answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::ipam::{AllocationAttribute, Owner};
@@ -37,6 +37,8 @@ pub struct AssignRequest {
     /// Blocks that probably have room, as the caller remembers from last time. They are read together with
     /// everything else and, when they are this node's and not full, save a round trip. May be wrong.
     pub likely_blocks: Vec<Prefix>,
+    /// Addresses that are in use although their blocks do not say so: they are passed over as reserved ones are.
+    pub in_use: BTreeSet<IpAddr>,
 }
 
 impl AssignRequest {
@@ -55,6 +57,7 @@ impl AssignRequest {
             namespace_labels: None,
             max_blocks: None,
             likely_blocks: Vec::new(),
+            in_use: BTreeSet::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the CNI plugin asks the node's process after an ADD: are the pod's addresses announced? One question and
+//! What the CNI plugin asks the node's process: are the pod's addresses announced, are addresses in use? One question and
 //! one answer on the admin socket.
 
 use std::net::IpAddr;
@@ -29,4 +29,23 @@ pub struct Announcement {
     pub sessions: usize,
     /// What was still missing when the time was over; absent when all is announced.
     pub missing: Option<String>,
+}
+
+/// The other question, before an address is given: who uses addresses of these blocks?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskInUse {
+    /// The blocks.
+    pub blocks: Vec<Prefix>,
+}
+
+/// An address that a WorkloadEndpoint has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InUse {
+    /// The address.
+    pub address: IpAddr,
+    /// The endpoint's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }

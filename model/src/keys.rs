@@ -9,7 +9,7 @@ use crate::resource::Kind;
 
 /// Prefix of everything of Calico's.
 pub const ROOT: &str = "/calico/";
-const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
+pub(crate) const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 const IPAM: &str = "/calico/ipam/v2/";
 /// Below Calico's root, so that one watch tells of everything; Calico reads nothing there.
 const DOCUMENTS: &str = "/calico/caracal/v1/";

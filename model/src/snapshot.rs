@@ -5,6 +5,7 @@
 //! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
 
 mod known_block;
+pub mod policy;
 pub mod stored;
 
 use std::collections::BTreeMap;
@@ -128,6 +129,8 @@ pub struct Snapshot {
     pub ipam_config: Option<Versioned<IpamConfig>>,
     /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
     pub documents: BTreeMap<(DocumentKind, String, String), Versioned<Value>>,
+    /// Policies that nobody enforces ([`policy::POLICIES`]).
+    pub policies: policy::Policies,
     /// Values that do not parse, by path.
     pub invalid: BTreeMap<String, InvalidValue>,
 }
@@ -172,6 +175,13 @@ impl Snapshot {
     /// recorded in [`Snapshot::invalid`] (MODEL-4).
     pub fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) -> Applied {
         self.revision = self.revision.max(revision);
+        if let Some(policy) = policy::of_path(path) {
+            let _known = match value {
+                Some(_) => self.policies.insert(policy),
+                None => self.policies.remove(&policy),
+            };
+            return Applied::Changed;
+        }
         let key = match Key::parse(path) {
             Ok(key) => key,
             Err(KeyError::Foreign) => return Applied::Ignored,
@@ -307,25 +317,23 @@ impl Snapshot {
         })
     }
 
-    /// What is wrong with the data, one entry a key.
+    /// What is wrong with the data, one entry a key, and a kind of policy.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
-        self.invalid
-            .iter()
-            .map(|(path, entry)| Problem {
-                code: "datastore.invalid_value".to_owned(),
-                subject: path.clone(),
-                reason: format!(
-                    "{}; {}",
-                    entry.reason,
-                    if entry.kept_last_good {
-                        "the last good value stays in use"
-                    } else {
-                        "the value is ignored until it is corrected"
-                    }
-                ),
-            })
-            .collect()
+        let invalid = self.invalid.iter().map(|(path, entry)| Problem {
+            code: "datastore.invalid_value".to_owned(),
+            subject: path.clone(),
+            reason: format!(
+                "{}; {}",
+                entry.reason,
+                if entry.kept_last_good {
+                    "the last good value stays in use"
+                } else {
+                    "the value is ignored until it is corrected"
+                }
+            ),
+        });
+        invalid.chain(self.unenforced()).collect()
     }
 
     /// True while a value that makes routes cannot be read and no good one is known: a route that seems

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_model::announcement::AwaitAnnouncement;
+use caracal_model::announcement::{AskInUse, AwaitAnnouncement};
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,6 +78,8 @@ pub(crate) enum Request {
     },
     /// [`caracal_model::announcement::Announcement`], when it is complete.
     Announced(AwaitAnnouncement),
+    /// [`caracal_model::announcement::InUse`] of all endpoints in these blocks.
+    InUse(AskInUse),
     /// What the auditor finds now.
     Audit,
     /// A destination from the datastore to the kernel.

@@ -1,6 +1,6 @@
 //! A simulated cluster: nodes in two subnets by turns, blocks with pods in them, and what a kernel in step holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_agent::actual::ActualNeighbour;
 use caracal_agent::desired::{Desired, TunnelKind};
@@ -97,6 +97,7 @@ impl Node {
     #[must_use]
     pub fn plan(&self) -> Desired {
         plan(&Inputs {
+            lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
             learned: &self.learned,

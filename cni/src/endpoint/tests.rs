@@ -7,6 +7,7 @@ use caracal_model::net::Family;
 use super::*;
 use crate::addresses;
 use crate::attachment::Workload;
+use crate::settings::Dirs;
 use crate::spec::Wishes;
 
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
@@ -44,12 +45,16 @@ async fn called_again(store: &MemoryStore, test: &str) -> (Known, addresses::Hol
     let folder = format!("caracal-endpoint-{test}-{}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     let attachment = attachment();
+    let dirs = Dirs {
+        lib: folder.clone(),
+        run: folder.clone(),
+    };
     let wishes = Wishes {
         families: vec![Family::Ipv4],
         ..Wishes::default()
     };
     let hold = async |known: &Known| {
-        addresses::hold(store, &folder, &attachment, &wishes, known.handle.as_ref())
+        addresses::hold(store, &dirs, &attachment, &wishes, known.handle.as_ref())
             .await
             .unwrap()
     };

@@ -180,12 +180,36 @@ pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<boo
     has_route(host, RouteType::Unicast, link, prefix).await
 }
 
+/// The interface of the kernel's route to just this address, whether to a workload, to another node or to itself.
+///
+/// # Errors
+/// [`KernelError::Refused`].
+pub async fn host_route(links: &Links, address: IpAddr) -> Result<Option<u32>, KernelError> {
+    let prefix = Prefix::host(address);
+    for kind in [RouteType::Unicast, RouteType::Local] {
+        if let Some(seen) = exact(links, kind, &prefix).await? {
+            return Ok(seen.oif);
+        }
+    }
+    Ok(None)
+}
+
 async fn has_route(
     links: &Links,
     kind: RouteType,
     link: &Link,
     prefix: &Prefix,
 ) -> Result<bool, KernelError> {
+    let seen = exact(links, kind, prefix).await?;
+    Ok(seen.is_some_and(|seen| seen.oif == Some(link.index)))
+}
+
+/// The route of a kind that the kernel takes for a prefix, when it is for just this prefix.
+async fn exact(
+    links: &Links,
+    kind: RouteType,
+    prefix: &Prefix,
+) -> Result<Option<Seen>, KernelError> {
     let mut question = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(prefix.address(), prefix.len())
         .expect("MODEL-2: the length fits the family")
@@ -193,16 +217,16 @@ async fn has_route(
     question.header.flags = RouteFlags::FibMatch;
     let mut answer = Box::pin(links.handle.route().get(question).execute());
     match answer.next().await {
-        None => Ok(false),
+        None => Ok(None),
         // "Unreachable", "prohibited", "invalid": a route of another kind or none at all.
-        Some(Err(rtnetlink::Error::NetlinkError(_))) => Ok(false),
+        Some(Err(rtnetlink::Error::NetlinkError(_))) => Ok(None),
         Some(Err(error)) => Err(KernelError::refused(format!("look up {prefix}"))(error)),
         Some(Ok(route)) => {
             let mut seen = Seen::default();
             seen.read(&route);
             let exact = route.header.destination_prefix_length == prefix.len()
                 && seen.destination == Some(prefix.address());
-            Ok(exact && route.header.kind == kind && seen.oif == Some(link.index))
+            Ok((exact && route.header.kind == kind).then_some(seen))
         }
     }
 }

@@ -13,6 +13,8 @@ struct State {
     status: Value,
     /// The answer to "announced?"; the question waits until there is one.
     announcement: Option<Value>,
+    /// Addresses that endpoints of other nodes have, with namespace and name.
+    in_use: Vec<Value>,
     asked: Vec<Value>,
 }
 
@@ -54,6 +56,12 @@ impl FakeAgent {
         self.state.1.notify_all();
     }
 
+    /// An address that an endpoint has.
+    pub(crate) fn knows_in_use(&self, address: &str, namespace: &str, name: &str) {
+        let used = json!({"address": address, "namespace": namespace, "name": name});
+        self.state.0.lock().unwrap().in_use.push(used);
+    }
+
     /// The questions so far.
     pub(crate) fn asked(&self) -> Vec<Value> {
         self.state.0.lock().unwrap().asked.clone()
@@ -71,6 +79,9 @@ impl FakeAgent {
 
     fn answer(&self, question: &Value) -> Value {
         let mut state = self.state.0.lock().unwrap();
+        if question["request"] == "in-use" {
+            return json!(state.in_use);
+        }
         state.asked.push(question.clone());
         if question["request"] == "status" {
             return state.status.clone();

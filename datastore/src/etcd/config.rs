@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// etcd's port for clients, when an endpoint names none.
+const CLIENT_PORT: u16 = 2379;
 /// etcd's default client address, used when no endpoint is given.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
@@ -188,6 +190,27 @@ impl EtcdConfig {
         Ok(config)
     }
 
+    /// Host and port of each endpoint.
+    pub fn hosts(&self) -> impl Iterator<Item = (String, u16)> {
+        self.endpoints.iter().map(|endpoint| {
+            let rest = endpoint
+                .split_once("://")
+                .map_or(endpoint.as_str(), |(_, rest)| rest);
+            let authority = rest.split('/').next().unwrap_or_default();
+            let port = |text: &str| text.parse().unwrap_or(CLIENT_PORT);
+            // An IPv6 address stands in brackets, or alone.
+            if let Some((address, behind)) =
+                authority.strip_prefix('[').and_then(|a| a.split_once(']'))
+            {
+                return (address.to_owned(), port(behind.trim_start_matches(':')));
+            }
+            match authority.split_once(':') {
+                Some((host, digits)) if !digits.contains(':') => (host.to_owned(), port(digits)),
+                _ => (authority.to_owned(), CLIENT_PORT),
+            }
+        })
+    }
+
     /// The endpoints with their scheme, when everything fits together.
     pub(super) fn checked_endpoints(&self) -> Result<Vec<String>, ConfigError> {
         let half = |given, missing| Err(ConfigError::HalfIdentity { given, missing });
@@ -260,6 +283,26 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         })
+    }
+
+    #[test]
+    fn hosts_of_endpoints() {
+        let endpoints = [
+            "https://etcd.example:2390/",
+            "10.0.0.1:2379",
+            "http://[fd00::1]:2380",
+            "fd00::2",
+            "name",
+        ];
+        let hosts: Vec<_> = EtcdConfig::new(endpoints).hosts().collect();
+        let expected = [
+            ("etcd.example", 2390),
+            ("10.0.0.1", 2379),
+            ("fd00::1", 2380),
+            ("fd00::2", 2379),
+            ("name", 2379),
+        ];
+        assert_eq!(hosts, expected.map(|(host, port)| (host.to_owned(), port)));
     }
 
     #[test]

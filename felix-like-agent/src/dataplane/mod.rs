@@ -41,6 +41,9 @@ pub use status::AgentStatus;
 pub use uninstall::{Removal, Uninstall};
 pub use write::EncodeError;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use netlink::Netlink;
 
 use crate::links::Links;
@@ -96,6 +99,23 @@ pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
     let actual = read::actual(&mut Netlink::open()?).await?;
     let ours = |route: &crate::actual::ActualRoute| route.protocol == ROUTE_PROTOCOL;
     Ok(actual.routes.values().flatten().any(ours))
+}
+
+/// Takes away blackholes of ours that stand between this node and its datastore ([`crate::lifelines`]): while one is
+/// there, nothing that a plan could be made of is read. Answers with those that are gone, or why one is not.
+///
+/// # Errors
+/// [`NetlinkError`] when the kernel cannot be asked.
+pub async fn free_lifelines(
+    protocol: u8,
+    lifelines: &BTreeSet<IpAddr>,
+) -> Result<Vec<(String, Result<(), String>)>, NetlinkError> {
+    let mut netlink = Netlink::open()?;
+    let actual = read::actual(&mut netlink).await?;
+    let cuts = crate::lifelines::cut_by(&actual, protocol, lifelines);
+    let ops: Vec<Op> = cuts.into_iter().map(Op::DeleteRoute).collect();
+    let results = write::send(&mut netlink, &ops, &actual.links).await?;
+    Ok(ops.iter().map(ToString::to_string).zip(results).collect())
 }
 
 /// An error with its causes in one line.

@@ -27,10 +27,11 @@ use super::prober::{Prober, Targets};
 use super::retry::Retries;
 use super::status::{AgentStatus, Report};
 use super::{chain, probe, read, sysctl};
-use crate::actual::Actual;
+use crate::actual::{Actual, ActualRoute};
 use crate::desired::{Desired, problem};
 use crate::diff::{Phase, diff, is_on_device};
 use crate::learned::Learned;
+use crate::lifelines;
 use crate::links::Links;
 use crate::nat::Nat;
 use crate::op::Op;
@@ -265,8 +266,10 @@ impl Reconciler {
         self.probe(&snapshot, &settings, &actual).await?;
         let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
         let paths = self.measure(&snapshot, &actual.links, &underlay);
+        let lifelines = self.options.lifelines.borrow().clone();
         let mut desired = plan(&Inputs {
             snapshot: &snapshot,
+            lifelines: &lifelines,
             me: &self.options.me,
             learned: &learned,
             links: &actual.links,
@@ -288,7 +291,13 @@ impl Reconciler {
         } else {
             gate.phase(&snapshot)
         };
-        let ops = self.hold_back(diff(&desired, &actual, phase), &desired, now);
+        let mut ops = diff(&desired, &actual, phase);
+        if phase == Phase::Learning {
+            let cuts = lifelines::cut_by(&actual, desired.ownership.route_protocol, &lifelines);
+            let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);
+            ops.extend(cuts.into_iter().filter(unplanned).map(Op::DeleteRoute));
+        }
+        let ops = self.hold_back(ops, &desired, now);
         let mut ops = self.retries.due(ops, now);
         if !settings.route_sync {
             ops.retain(|op| !op.is_route());

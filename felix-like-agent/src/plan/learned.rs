@@ -70,6 +70,11 @@ fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
         planner.skip(prefix, "an address of this node");
         return true;
     }
+    // What the datastore of another node says comes by BGP, too.
+    let pooled = planner.pools.covering(&prefix).is_some();
+    if pooled && planner.would_cut(prefix, "the learned route to", || prefix.to_string()) {
+        return true;
+    }
     let Some(block) = planner
         .own_blocks
         .iter()

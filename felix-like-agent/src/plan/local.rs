@@ -1,6 +1,7 @@
 //! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of local
 //! workloads, forwarding.
 
+use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::parse_mac;
 use caracal_model::resource::workload::WorkloadEndpointSpec;
@@ -28,6 +29,10 @@ fn own_blocks(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
     for block in inputs.snapshot.blocks.values() {
         if block.host() != Some(inputs.me) {
+            continue;
+        }
+        let key = || Key::Block(block.cidr).to_path();
+        if planner.would_cut(block.cidr, "the blackhole of block", key) {
             continue;
         }
         planner.own_blocks.push(block.cidr);
@@ -85,6 +90,11 @@ fn address_of(
     }
     if !link.up {
         planner.skip(address, format!("interface {} is down", link.name));
+        return;
+    }
+    if planner.would_cut(address, "the route to the workload's address", || {
+        subject.to_owned()
+    }) {
         return;
     }
     let metric = planner.inputs.settings.route_metric(family);

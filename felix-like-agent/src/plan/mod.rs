@@ -6,6 +6,7 @@
 
 mod complaints;
 pub mod encap;
+mod guarded;
 mod learned;
 mod local;
 pub mod mtu;
@@ -34,6 +35,7 @@ use crate::ownership::Ownership;
 use crate::settings::Settings;
 use complaints::Complaints;
 use encap::Sources;
+use guarded::Guarded;
 use pools::Pools;
 use remote::Remote;
 pub use resolve::Underlay;
@@ -86,6 +88,8 @@ pub struct Inputs<'a> {
     pub settings: &'a Settings,
     /// What the kernel can do.
     pub kernel: &'a KernelSupport,
+    /// Addresses of the datastore's endpoints: without them nothing is heard any more.
+    pub lifelines: &'a BTreeSet<IpAddr>,
 }
 
 /// Plans the whole state of the kernel.
@@ -132,6 +136,8 @@ struct Planner<'a> {
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
     own_blocks: Vec<Prefix>,
+    /// What routes of the datastore may not cover.
+    guarded: Guarded<'a>,
     /// Sources that routes name.
     hints: BTreeMap<Family, IpAddr>,
     /// Subnets of our interfaces.
@@ -167,6 +173,7 @@ impl<'a> Planner<'a> {
             sources,
             own: BTreeMap::new(),
             own_blocks: Vec::new(),
+            guarded: Guarded::of(inputs),
             hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
             resolved: RefCell::default(),

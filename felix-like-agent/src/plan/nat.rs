@@ -103,7 +103,7 @@ fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
 }
 
 /// The addresses of a node, but for those of its tunnels.
-fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
+pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpAddr> {
     let listed = node.spec.addresses.iter();
     let listed = listed.filter_map(|a| a.address.parse::<Cidr>().ok());
     let listed = listed.map(|cidr| cidr.address);

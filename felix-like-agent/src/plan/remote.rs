@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use caracal_model::ipam::Owner;
+use caracal_model::keys::Key;
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
@@ -117,6 +118,11 @@ fn remote<'a>(planner: &mut Planner<'a>, name: &'a str, family: Family) -> Optio
 
 fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a str) {
     let family = prefix.family();
+    let block = planner.inputs.snapshot.block_of(&prefix);
+    let key = || block.map_or_else(|| prefix.to_string(), |b| Key::Block(b.cidr).to_path());
+    if planner.would_cut(prefix, "the route to", key) {
+        return;
+    }
     let Some(Remote {
         node,
         address,
@@ -253,6 +259,13 @@ fn vxlan(
 }
 
 fn vtep_on_link(planner: &mut Planner<'_>, vtep: IpAddr, link: &IfName, mtu: u32) {
+    if planner.would_cut(
+        Prefix::host(vtep),
+        "the route to the tunnel address",
+        || vtep.to_string(),
+    ) {
+        return;
+    }
     let metric = cluster_metric(Family::of(vtep));
     let target = Target::via(None, link, false);
     let route = planner.route(Prefix::host(vtep), metric, target, Some(mtu));

@@ -20,6 +20,7 @@ pub(crate) struct World {
     pub(crate) underlay: Underlay,
     pub(crate) settings: Settings,
     kernel: KernelSupport,
+    lifelines: BTreeSet<IpAddr>,
 }
 
 impl World {
@@ -40,6 +41,7 @@ impl World {
             underlay: Underlay::default(),
             settings: Settings::default(),
             kernel: KernelSupport::default(),
+            lifelines: BTreeSet::new(),
         };
         for (n, address) in [(0u8, "10.0.0.1/24"), (1, "10.0.0.2/24"), (2, "10.0.1.3/24")] {
             let name = char::from(b'a' + n);
@@ -104,6 +106,7 @@ impl World {
 
     pub(crate) fn plan(&self) -> Desired {
         plan(&Inputs {
+            lifelines: &self.lifelines,
             snapshot: &self.snapshot,
             me: &"a".into(),
             learned: &self.learned,
@@ -939,4 +942,115 @@ fn a_workload_that_is_a_peer_speaks_to_its_own_node() {
         r#""node":"a","localWorkloadSelector":"has(bgp)","asNumber":65001"#,
     );
     assert_eq!(names(&w), ["cali123"]);
+}
+
+/// Routes and problems of a plan in which something may cut the node off.
+fn cut_off(world: &World) -> (Vec<String>, Vec<String>) {
+    let desired = world.plan();
+    let problems = desired
+        .problems
+        .iter()
+        .filter(|p| p.code == "agent.would_cut_off");
+    let problems = problems
+        .map(|p| format!("{}: {}", p.subject, p.reason))
+        .collect();
+    let routes = desired.routes.keys().map(ToString::to_string).collect();
+    (routes, problems)
+}
+
+#[test]
+fn a_block_that_covers_etcd_is_named_and_makes_no_route() {
+    for owner in ["a", "b"] {
+        let mut w = World::new(r#","vxlanMode":"Always""#);
+        w.lifelines = ["192.0.2.70".parse().unwrap(), "fd00:99::1".parse().unwrap()].into();
+        let (before, none) = cut_off(&w);
+        assert_eq!(none, [""; 0]);
+        w.pool("other", "192.0.2.0/24", r#","vxlanMode":"Always""#);
+        w.block("192.0.2.64/26", owner, &[]);
+        let (routes, problems) = cut_off(&w);
+        assert_eq!(routes, before, "{owner}");
+        let [problem] = problems.as_slice() else {
+            panic!("{problems:?}");
+        };
+        let key = "/calico/ipam/v2/assignment/ipv4/block/192.0.2.64-26: ";
+        assert!(problem.starts_with(key), "{problem}");
+        assert!(
+            problem.contains("192.0.2.64/26 would cover etcd's endpoint 192.0.2.70"),
+            "{problem}"
+        );
+        // Beside it is as good as any.
+        w.lifelines = ["192.0.2.130".parse().unwrap()].into();
+        let (routes, problems) = cut_off(&w);
+        assert_eq!((routes.len(), problems.len()), (before.len() + 1, 0));
+    }
+}
+
+#[test]
+fn blocks_that_cover_nodes_or_subnets_make_no_routes() {
+    let mut w = World::new("");
+    let (before, none) = cut_off(&w);
+    assert_eq!(none, [""; 0]);
+    for (cidr, covered) in [
+        ("10.0.1.0/26", "the address 10.0.1.3 of node c"),
+        ("10.0.0.0/26", "the address 10.0.0.1 of node a"),
+        (
+            "10.0.0.128/26",
+            "10.0.0.0/24, a subnet of this node's interfaces",
+        ),
+        (
+            "127.0.0.0/8",
+            "127.0.0.0/8, a subnet of this node's interfaces",
+        ),
+        ("fd00:a::/64", "the address fd00:a::1 of node a"),
+    ] {
+        let mut w = World::new("");
+        w.block(cidr, "a", &[]);
+        let (routes, problems) = cut_off(&w);
+        assert_eq!(routes, before, "{cidr}");
+        assert!(
+            problems.len() == 1 && problems[0].contains(covered),
+            "{cidr}: {problems:?}"
+        );
+    }
+    // A pool that is part of the machines' subnet is in use in places.
+    w.pool("inside", "10.0.0.128/25", "");
+    w.block("10.0.0.128/26", "a", &[]);
+    let (routes, problems) = cut_off(&w);
+    assert_eq!(
+        (routes.len(), problems.len()),
+        (before.len() + 1, 0),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn addresses_of_workloads_and_tunnels_are_nobody_elses() {
+    let mut w = World::new(r#","vxlanMode":"Always""#);
+    w.lifelines = ["10.244.0.9".parse().unwrap()].into();
+    w.workload("w", "cali123", r#"["10.0.0.2/32"]"#);
+    w.put(
+        "nodes",
+        "a",
+        r#""ipv4VXLANTunnelAddr":"10.0.1.3","bgp":{"ipv4Address":"10.0.0.1/24"}"#,
+    );
+    let (routes, problems) = cut_off(&w);
+    assert!(!routes.contains(&"10.0.0.2/32".to_owned()), "{routes:?}");
+    assert_eq!(w.plan().tunnels["vxlan.calico"].address, None);
+    let of = |text: &str| problems.iter().filter(|p| p.contains(text)).count();
+    assert_eq!(
+        of("the route to the workload's address 10.0.0.2/32 would cover the address"),
+        1
+    );
+    assert_eq!(
+        of("the address of vxlan.calico 10.0.1.3/32 would cover the address"),
+        1
+    );
+    // etcd's address in a block of ours is a mistake, but for a pod that has it.
+    assert_eq!(
+        of("the blackhole of block 10.244.0.0/26 would cover etcd's endpoint"),
+        1
+    );
+    w.workload("etcd", "cali456", r#"["10.244.0.9/32"]"#);
+    let (routes, _) = cut_off(&w);
+    assert!(routes.contains(&"10.244.0.0/26".to_owned()), "{routes:?}");
 }

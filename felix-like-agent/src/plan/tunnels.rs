@@ -1,8 +1,11 @@
 //! Tunnel devices, and for VXLAN the neighbour and FDB entry of every other VTEP. They exist as soon as
 //! any pool uses the encapsulation, whether or not a route of this node does (AGENT-7).
 
+use std::net::IpAddr;
+
+use caracal_model::keys::Key;
 use caracal_model::names::IfName;
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::vxlan_mac;
 
 use super::Planner;
@@ -55,7 +58,7 @@ fn ipip(planner: &mut Planner<'_>) {
         name: IPIP_DEVICE.into(),
         kind: TunnelKind::Ipip,
         mtu: planner.ipip_mtu(),
-        address: address.map(Into::into),
+        address: possible(planner, IPIP_DEVICE, address.map(Into::into)),
     };
     planner.desired.tunnels.insert(tunnel.name.clone(), tunnel);
 }
@@ -89,10 +92,23 @@ fn vxlan(planner: &mut Planner<'_>, family: Family) {
             mac: vxlan_mac(node, family),
         },
         mtu: planner.vxlan_mtu(family),
-        address: node.spec.vxlan_address(family),
+        address: possible(
+            planner,
+            vxlan_device(family),
+            node.spec.vxlan_address(family),
+        ),
     };
     planner.desired.tunnels.insert(name.clone(), tunnel);
     vteps(planner, family, &name);
+}
+
+/// The address of a device of ours, unless it is somebody else's.
+fn possible(planner: &mut Planner<'_>, device: &str, address: Option<IpAddr>) -> Option<IpAddr> {
+    let me = planner.inputs.me;
+    let what = format!("the address of {device}");
+    address.filter(|address| {
+        !planner.would_cut(Prefix::host(*address), &what, || Key::node(me).to_path())
+    })
 }
 
 fn vteps(planner: &mut Planner<'_>, family: Family, link: &IfName) {

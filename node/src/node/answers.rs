@@ -11,8 +11,11 @@ use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::{Accepter, View};
 use caracal_model::Family;
+use caracal_model::announcement::{AskInUse, InUse};
 use caracal_model::ipam::AffinityState;
-use caracal_model::snapshot::Problem;
+use caracal_model::net::Prefix;
+use caracal_model::resource::WorkloadEndpoint;
+use caracal_model::snapshot::{Problem, Versioned};
 use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
 use caracal_model::{NodeName, Snapshot};
 use serde_json::json;
@@ -88,6 +91,7 @@ impl Answer for Answers {
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
             Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
+            Request::InUse(question) => to_value(&owners.in_use(&question)),
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::ExplainPath { prefix } => {
                 to_value(&explain::explain(&owners, &self.config.node, prefix).await?)
@@ -171,6 +175,23 @@ impl Answers {
 }
 
 impl Owners {
+    /// Who has addresses of these blocks, by their endpoints.
+    fn in_use(&self, question: &AskInUse) -> Vec<InUse> {
+        let snapshot = Arc::clone(&self.view.borrow().snapshot);
+        let asked = |network: &&Prefix| question.blocks.iter().any(|block| block.covers(network));
+        let of =
+            |((namespace, name), endpoint): (&(String, String), &Versioned<WorkloadEndpoint>)| {
+                let networks = endpoint.spec.ip_networks.iter().filter(asked);
+                let one = |network: &Prefix| InUse {
+                    address: network.address(),
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
+                networks.map(one).collect::<Vec<_>>()
+            };
+        snapshot.workloads.iter().flat_map(of).collect()
+    }
+
     /// Everything that is wrong, sorted; with what the speaker says of itself, if it answers.
     pub(super) fn problems(&self, bgp: Option<&SpeakerStatus>) -> Vec<Problem> {
         let mut problems = self.view.borrow().snapshot.problems();

@@ -13,6 +13,7 @@ mod ground;
 mod health;
 mod held;
 mod learned;
+mod lifelines;
 mod likely;
 pub(crate) mod machine;
 mod mode_check;

@@ -28,8 +28,8 @@ use super::parting::InForce;
 use super::remember::Rememberer;
 use super::secrets::Secrets;
 use super::{
-    beginning, collector, drain, gate, held, learned, likely, machine, mode_check, mtu, parting,
-    publish, reached, readdress, secrets, severed, tombstones, tunnels,
+    beginning, collector, drain, gate, held, learned, lifelines, likely, machine, mode_check, mtu,
+    parting, publish, reached, readdress, secrets, severed, tombstones, tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
@@ -173,7 +173,13 @@ async fn start(
     let tell = |what: String| {
         let _previous = stage.send_replace(Stage::Starting(what));
     };
-    let store = EtcdStore::new(EtcdConfig::from_env()?)?;
+    let endpoints = EtcdConfig::from_env()?;
+    let hosts: Vec<_> = endpoints.hosts().collect();
+    let store = EtcdStore::new(endpoints)?;
+    let (lifelines_tx, lifelines_rx) = watch::channel(lifelines::look_up(&hosts).await);
+    let known = lifelines_rx.borrow().clone();
+    lifelines::free(&config.node, &config.felix, &known).await;
+    tokio::spawn(lifelines::keep(hosts, lifelines_tx));
     let holder = machine::this(&config.lib_dir);
     let begun = beginning::begin(&store, config, &holder, lost.clone(), tell).await?;
     let view = begun.view;
@@ -264,6 +270,7 @@ async fn start(
     let reconciler = Reconciler::spawn(
         ReconcilerOptions {
             overrides: config.felix.clone(),
+            lifelines: lifelines_rx,
             lib_dir: Some(config.lib_dir.clone()),
             measure_paths: config.path_mtu.then(|| mtu::recall(&config.lib_dir)),
             settings: Settings {

@@ -46,7 +46,7 @@ impl Answer for Answers {
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
-            Request::Announced(_) => {
+            Request::Announced(_) | Request::InUse(_) => {
                 Err("a standalone speaker has no pods; ask the node's process".to_owned())
             }
             Request::Reload => self.reload().await,

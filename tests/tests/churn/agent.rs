@@ -189,6 +189,7 @@ impl Agent {
             &Overrides::new(),
         );
         plan(&Inputs {
+            lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
             learned: &self.learned,

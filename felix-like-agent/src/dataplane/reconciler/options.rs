@@ -1,11 +1,13 @@
 //! How a reconciler runs, and by whom it is woken.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::NodeName;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::dataplane::hints::{self, Listener};
 use crate::dataplane::monitor;
@@ -30,6 +32,8 @@ pub struct ReconcilerOptions {
     /// Nobody tells of changes that others make.
     #[cfg(test)]
     pub(in crate::dataplane) deaf: bool,
+    /// Addresses of the datastore's endpoints: no route may cover them.
+    pub lifelines: watch::Receiver<BTreeSet<IpAddr>>,
     /// Folder of the file that says what sysctls were before; `None` = it is not kept.
     pub lib_dir: Option<PathBuf>,
 }
@@ -46,6 +50,7 @@ impl ReconcilerOptions {
             measure_paths: None,
             #[cfg(test)]
             deaf: false,
+            lifelines: watch::channel(BTreeSet::new()).1,
             lib_dir: None,
         }
     }

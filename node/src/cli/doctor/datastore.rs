@@ -7,6 +7,7 @@ use caracal_datastore::EtcdStore;
 use caracal_datastore::store::Store;
 use caracal_ipam::lease;
 use caracal_model::Snapshot;
+use caracal_model::snapshot::policy::NOT_ENFORCED;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range};
 
@@ -38,12 +39,23 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     let leases = store.read(&[Range::Prefix(lease::PREFIX.to_owned())]).await;
     speed(findings, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
+        let (check, remedy) = match problem.code.as_str() {
+            NOT_ENFORCED => (
+                "policies",
+                "run a policy engine beside Caracal, or delete the policies",
+            ),
+            _ => (
+                "etcd.values",
+                "correct or delete the key; the last good value is in use meanwhile",
+            ),
+        };
+        let verdict = Verdict::Fail;
         findings.push(Finding::new(
-            "etcd.values",
+            check,
             problem.subject,
-            Verdict::Fail,
+            verdict,
             problem.reason,
-            "correct or delete the key; the last good value is in use meanwhile",
+            remedy,
         ));
     }
     if let Ok(answer) = leases {

@@ -3,7 +3,7 @@
 //! BGP has not spoken yet, so the routes that it will bring are taken from the datastore: each block from its
 //! node, by the way on which the node is reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,11 +14,11 @@ use caracal_agent::learned::Learned;
 use caracal_agent::ownership::Ownership;
 use caracal_agent::plan::{Inputs, Underlay, plan, wanted_tunnels};
 use caracal_agent::{Desired, Settings};
-use caracal_datastore::store::Store;
+use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
-use caracal_model::{Snapshot, keys};
+use caracal_model::snapshot::policy::NOT_ENFORCED;
 use serde_json::json;
 
 use crate::args::Output;
@@ -29,15 +29,13 @@ use crate::config::Config;
 
 /// Where Calico's and our CNI configuration lies.
 const CNI_CONF_DIR: &str = "/etc/cni/net.d";
-/// Kinds of policy that Felix enforces and Caracal does not.
-const POLICIES: [&str; 3] = ["globalnetworkpolicies", "networkpolicies", "hostendpoints"];
 
 pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
     let config = crate::node::read_config()?;
     in_this_namespace(async {
-        let (store, snapshot) = read_everything().await?;
+        let (_store, snapshot) = read_everything().await?;
         let mut items = around(&config, &snapshot);
-        items.extend(policies(&store).await?);
+        items.extend(policies(&snapshot));
         let actual = caracal_agent::dataplane::look()
             .await
             .context("reading the kernel's state")?;
@@ -77,6 +75,7 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
         .await
         .context("asking what the kernel can do")?;
     Ok(plan(&Inputs {
+        lifelines: &BTreeSet::new(),
         snapshot,
         me: &config.node,
         learned: &announced(snapshot, &config.node),
@@ -153,25 +152,20 @@ fn cni(dir: &Path) -> Vec<Item> {
         .collect()
 }
 
-async fn policies<S: Store>(store: &S) -> anyhow::Result<Vec<Item>> {
-    let mut items = Vec::new();
-    for kind in POLICIES {
-        let prefix = format!("{}{kind}/", keys::resources_prefix());
-        let answer = store
-            .read(&[caracal_model::txn::Range::Prefix(prefix)])
-            .await?;
-        let number: usize = answer.ranges.iter().map(Vec::len).sum();
-        if number > 0 {
-            let reason = "Caracal enforces no policy: rules of Felix stay in the kernel as they are now and follow no change any more";
-            items.push(Item::new(
-                "policy",
-                format!("{number} {kind}"),
-                Fate::Left,
-                reason,
-            ));
-        }
-    }
-    Ok(items)
+/// Policies that Felix enforces and Caracal does not.
+fn policies(snapshot: &Snapshot) -> impl Iterator<Item = Item> {
+    let problems = snapshot.problems().into_iter();
+    let unenforced = problems.filter(|problem| problem.code == NOT_ENFORCED);
+    unenforced.map(|problem| {
+        let rules =
+            "rules of Felix stay in the kernel as they are now and follow no change any more";
+        Item::new(
+            "policy",
+            problem.subject,
+            Fate::Left,
+            format!("{}; {rules}", problem.reason),
+        )
+    })
 }
 
 /// Interfaces of workloads, and endpoints without one.
