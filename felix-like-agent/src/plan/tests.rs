@@ -990,6 +990,7 @@ fn blocks_that_cover_nodes_or_subnets_make_no_routes() {
     let mut w = World::new("");
     let (before, none) = cut_off(&w);
     assert_eq!(none, [""; 0]);
+    let second = Link::new(9, "eth1").with_address("198.51.100.17/28".parse().unwrap());
     for (cidr, covered) in [
         ("10.0.1.0/26", "the address 10.0.1.3 of node c"),
         ("10.0.0.0/26", "the address 10.0.0.1 of node a"),
@@ -998,12 +999,13 @@ fn blocks_that_cover_nodes_or_subnets_make_no_routes() {
             "10.0.0.0/24, a subnet of this node's interfaces",
         ),
         (
-            "127.0.0.0/8",
-            "127.0.0.0/8, a subnet of this node's interfaces",
+            "198.51.100.0/26",
+            "198.51.100.16/28, a subnet of this node's interfaces",
         ),
-        ("fd00:a::/64", "the address fd00:a::1 of node a"),
+        ("fd00:a::/122", "the address fd00:a::1 of node a"),
     ] {
         let mut w = World::new("");
+        w.links.insert(second.clone());
         w.block(cidr, "a", &[]);
         let (routes, problems) = cut_off(&w);
         assert_eq!(routes, before, "{cidr}");
