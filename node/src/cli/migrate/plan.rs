@@ -240,7 +240,7 @@ mod tests {
     fn other_nodes_blocks_come_from_their_addresses() {
         let mut snapshot = Snapshot::default();
         for (name, address) in [("a", "10.0.0.1/24"), ("b", "10.0.0.2/24")] {
-            let path = keys::Key::node(&NodeName::from(name)).to_path();
+            let path = caracal_model::Key::node(&NodeName::from(name)).to_path();
             let node = json!({
                 "metadata": {"name": name}, "spec": {"bgp": {"ipv4Address": address}}
             });
