@@ -5,6 +5,7 @@
 //! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
 
 mod known_block;
+mod notes;
 pub mod policy;
 pub mod stored;
 
@@ -20,12 +21,14 @@ use crate::ipam::{Block, BlockAffinity, IpamConfig, Owner};
 use crate::keys::{DocumentKind, Key, KeyError};
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
+use crate::resource::fields::Note;
 use crate::resource::{
     BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
     Node, WorkloadEndpoint,
 };
 
 pub use known_block::KnownBlock;
+pub use notes::{FIELD_WITHOUT_EFFECT, UNKNOWN_FIELD};
 
 /// A value with the revision of its last change. Cheap to clone.
 #[derive(Debug, PartialEq)]
@@ -131,6 +134,8 @@ pub struct Snapshot {
     pub documents: BTreeMap<(DocumentKind, String, String), Versioned<Value>>,
     /// Policies that nobody enforces ([`policy::POLICIES`]).
     pub policies: policy::Policies,
+    /// What there is to know about fields of the values in use, by path: unknown ones, and known ones without effect.
+    pub notes: BTreeMap<String, Vec<Note>>,
     /// Values that do not parse, by path.
     pub invalid: BTreeMap<String, InvalidValue>,
 }
@@ -193,6 +198,10 @@ impl Snapshot {
             None => Applied::Ignored,
             Some(Ok(())) => {
                 self.invalid.remove(path);
+                match self.notes_of(path, value) {
+                    notes if notes.is_empty() => drop(self.notes.remove(path)),
+                    notes => drop(self.notes.insert(path.to_owned(), notes)),
+                }
                 Applied::Changed
             }
             Some(Err(fault)) => self.record(path, revision, Some(fault)),
@@ -317,7 +326,7 @@ impl Snapshot {
         })
     }
 
-    /// What is wrong with the data, one entry a key, and a kind of policy.
+    /// What is wrong with the data, one entry a key, a field, and a kind of policy.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let invalid = self.invalid.iter().map(|(path, entry)| Problem {
@@ -333,7 +342,8 @@ impl Snapshot {
                 }
             ),
         });
-        invalid.chain(self.unenforced()).collect()
+        let fields = self.all_field_problems();
+        invalid.chain(fields).chain(self.unenforced()).collect()
     }
 
     /// True while a value that makes routes cannot be read and no good one is known: a route that seems

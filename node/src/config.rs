@@ -17,7 +17,7 @@ use caracal_model::resource::bgp::AsNumber;
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use crate::detect::Method;
-use crate::http::ports::Ports;
+use crate::http::ports::PortsEnv;
 
 /// Everything `caracal node` was told.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,8 +68,8 @@ pub(crate) struct Config {
     pub(crate) ipam_grace: Option<Duration>,
     /// The paths to other nodes are measured.
     pub(crate) path_mtu: bool,
-    /// Where health and metrics are served.
-    pub(crate) ports: Ports,
+    /// What the environment says about where health and metrics are served.
+    pub(crate) ports: PortsEnv,
 }
 
 /// `CALICO_NETWORKING_BACKEND`.
@@ -298,7 +298,7 @@ impl Config {
             warnings: warnings(vars),
             ipam_grace: ipam_grace(&env)?,
             path_mtu: env.flag("CARACAL_PATH_MTU_DISCOVERY", true)?,
-            ports: Ports::from_env(&env)?,
+            ports: PortsEnv::from_env(&env)?,
             ip6,
         })
     }

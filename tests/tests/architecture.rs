@@ -279,6 +279,86 @@ fn product_code_starts_no_programs() {
     }
 }
 
+/// Words in quotation marks that look like codes of problems and are none.
+const NO_CODES: [&str; 5] = ["ipam.lock", "ipam.subnet", "node.a", "node.b", "bgp.conf"];
+
+/// The codes of problems in product code: `"AREA.WORD"`, the areas being those of the page and of the crates. What
+/// `caracal doctor` checks has names of its own, and a fix beside each.
+fn problem_codes() -> BTreeSet<String> {
+    const AREAS: [&str; 12] = [
+        "agent",
+        "bgp",
+        "cni",
+        "datastore",
+        "firewall",
+        "ipam",
+        "kernel",
+        "node",
+        "origin",
+        "policy",
+        "resources",
+        "services",
+    ];
+    let is_code = |text: &&str| {
+        let Some((area, word)) = text.split_once('.') else {
+            return false;
+        };
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        AREAS.contains(&area) && !word.is_empty() && word.chars().all(plain)
+    };
+    let mut codes = BTreeSet::new();
+    for folder in [
+        "model",
+        "datastore",
+        "bgp",
+        "ipam",
+        "topologies",
+        "felix-like-agent",
+        "cni",
+        "node",
+    ] {
+        for (name, text) in sources(&format!("{folder}/src")) {
+            if is_test(&name) || name.starts_with("node/src/cli/doctor") {
+                continue;
+            }
+            let code = product_code(&text);
+            codes.extend(code.split('"').filter(is_code).map(str::to_owned));
+        }
+    }
+    for word in NO_CODES {
+        codes.remove(word);
+    }
+    codes
+}
+
+#[test]
+fn every_problem_code_is_documented_with_a_remedy() {
+    let page = root().join("docs/troubleshooting.md");
+    let page = std::fs::read_to_string(page).expect("docs/troubleshooting.md");
+    let (_, table) = page
+        .split_once("### Problem codes")
+        .expect("a table of problem codes");
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
+    let mut documented = BTreeSet::new();
+    for row in rows.take_while(|row| row.len() == 5) {
+        let [_, code, meaning, remedy, _] = row[..] else {
+            break;
+        };
+        assert!(!meaning.is_empty() && !remedy.is_empty(), "{code}");
+        documented.insert(code.trim_matches('`').to_owned());
+    }
+    let codes = problem_codes();
+    assert!(codes.len() > 50, "{codes:?}");
+    let missing: Vec<_> = codes.difference(&documented).collect();
+    assert!(
+        missing.is_empty(),
+        "not in docs/troubleshooting.md: {missing:?}"
+    );
+    let stale: Vec<_> = documented.difference(&codes).collect();
+    assert!(stale.is_empty(), "no code any more: {stale:?}");
+}
+
 #[test]
 fn nothing_is_unbounded_and_nothing_unfinished() {
     for folder in [

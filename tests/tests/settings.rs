@@ -2,6 +2,9 @@
 //! kernel, and by a machine outside the cluster. On a cluster of both families, in one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "settings/told.rs"]
+mod told;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use caracal_lab::wait::scaled;

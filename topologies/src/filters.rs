@@ -5,17 +5,19 @@
 //! in Calico; one that exists and cannot be understood refuses every route, because the other way to be wrong
 //! leaks routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::policy::{
     Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
 use caracal_bgp::types::{AnyCommunity, Asn, PeerName};
+use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
 use caracal_model::resource::bgp::{
     AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, PrefixLength,
 };
+use caracal_model::resource::fields::Note;
 use sha2::{Digest, Sha256};
 
 use crate::Problems;
@@ -42,24 +44,25 @@ pub(crate) fn attach(
     let mut filters = BTreeMap::new();
     for session in sessions.values_mut() {
         for name in session.filters.clone() {
-            let Some(resource) = view.snapshot.bgp_filters.get(&name) else {
-                problems.note(
-                    "bgp.filter_missing",
-                    session.subject.clone(),
-                    format!("spec.filters names BGPFilter {name:?}, which does not exist; it is passed over"),
-                );
-                continue;
-            };
-            for direction in [Direction::Import, Direction::Export] {
+            for direction in DIRECTIONS {
                 let family = Family::of(session.address);
-                let rules = rules(&resource.spec, direction, family);
-                if rules.is_empty() {
-                    continue;
-                }
                 let function = function_name(&name, direction, family);
-                filters
-                    .entry(function.clone())
-                    .or_insert_with(|| translate(&name, rules, direction, family, problems));
+                let filter = match find(view, &name, direction, family) {
+                    Found::Missing => {
+                        problems.note(
+                            "bgp.filter_missing",
+                            session.subject.clone(),
+                            format!("spec.filters names BGPFilter {name:?}, which does not exist; it is passed over"),
+                        );
+                        continue;
+                    }
+                    Found::Rules([]) => continue,
+                    Found::Rules(rules) => filters
+                        .entry(function.clone())
+                        .or_insert_with(|| translate(&name, rules, direction, family, problems)),
+                    Found::Refused => filters.entry(function.clone()).or_insert_with(refuse_all),
+                };
+                debug_assert!(!filter.terms.is_empty(), "rules have terms");
                 match direction {
                     Direction::Import => session.peer.import.push(function),
                     Direction::Export => session.peer.export.push(function),
@@ -71,11 +74,56 @@ pub(crate) fn attach(
     filters
 }
 
-pub(crate) fn rules(
-    spec: &BgpFilterSpec,
+/// Both ways.
+pub(crate) const DIRECTIONS: [Direction; 2] = [Direction::Import, Direction::Export];
+
+/// What a filter says about one direction and family.
+pub(crate) enum Found<'a> {
+    /// There is no such filter.
+    Missing,
+    /// These rules; none has nothing to say.
+    Rules(&'a [BgpFilterRule]),
+    /// It cannot be understood: its value does not parse and no good one is known, or it has a field that no BGPFilter
+    /// has. What its writer wanted to keep in would get out.
+    Refused,
+}
+
+/// Looks a filter up.
+pub(crate) fn find<'a>(
+    view: &View<'a>,
+    name: &str,
     direction: Direction,
     family: Family,
-) -> &[BgpFilterRule] {
+) -> Found<'a> {
+    let path = path(Kind::BgpFilter, name);
+    let unknown = |notes: &Vec<Note>| notes.iter().any(Note::is_unknown);
+    match view.snapshot.bgp_filters.get(name) {
+        Some(_) if view.snapshot.notes.get(&path).is_some_and(unknown) => Found::Refused,
+        Some(resource) => Found::Rules(rules(&resource.spec, direction, family)),
+        None if view.snapshot.invalid.contains_key(&path) => Found::Refused,
+        None => Found::Missing,
+    }
+}
+
+/// The names of all filters, those that cannot be read included.
+pub(crate) fn names(view: &View<'_>) -> BTreeSet<String> {
+    let unreadable = view
+        .snapshot
+        .invalid
+        .keys()
+        .filter_map(|path| match Key::parse(path) {
+            Ok(Key::Resource {
+                kind: Kind::BgpFilter,
+                name,
+                ..
+            }) => Some(name),
+            _ => None,
+        });
+    let readable = view.snapshot.bgp_filters.keys().cloned();
+    readable.chain(unreadable).collect()
+}
+
+fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFilterRule] {
     match (direction, family) {
         (Direction::Import, Family::Ipv4) => &spec.import_v4,
         (Direction::Import, Family::Ipv6) => &spec.import_v6,
@@ -138,7 +186,7 @@ pub(crate) fn translate(
     Filter { terms }
 }
 
-fn refuse_all() -> Filter {
+pub(crate) fn refuse_all() -> Filter {
     Filter {
         terms: vec![Term {
             conditions: Vec::new(),

@@ -85,7 +85,7 @@ impl Resources {
     }
 
     /// Puts every resource into the snapshot, later ones over earlier ones. Returns what was refused: what the
-    /// file holds and Caracal does not read, and values that do not hold up.
+    /// file holds and Caracal does not read, and values that do not hold up; and fields without effect.
     #[must_use]
     pub fn apply(&self, snapshot: &mut Snapshot) -> Vec<Problem> {
         let mut problems = self.unknown.clone();
@@ -98,6 +98,12 @@ impl Resources {
                     subject: path,
                     reason: format!("line {line}: {reason}"),
                 });
+            } else {
+                let notes = snapshot.field_problems(&path).into_iter();
+                problems.extend(notes.map(|p| Problem {
+                    reason: format!("line {line}: {}", p.reason),
+                    ..p
+                }));
             }
         }
         problems

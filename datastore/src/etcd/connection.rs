@@ -198,7 +198,8 @@ impl Connection {
         let transport = |e: tonic::transport::Error| Failure::Etcd(e.into());
         let endpoint = Endpoint::from_shared(url.to_owned())
             .map_err(transport)?
-            .connect_timeout(self.config.connect_timeout)
+            // Ours, around the whole of it, is first and says what it waited for.
+            .connect_timeout(self.config.connect_timeout * 2)
             .http2_keep_alive_interval(self.config.keep_alive_interval)
             .keep_alive_timeout(self.config.keep_alive_timeout)
             .keep_alive_while_idle(true)

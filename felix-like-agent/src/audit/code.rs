@@ -82,6 +82,8 @@ codes! {
         "correct or delete the key",
     NodeMissing "CRL-D003" Error 10 "this node is not in the datastore"
         "restart the node, which registers it",
+    FieldWithoutEffect "CRL-D004" Warning 0 "a field in the datastore is unknown or has no effect here"
+        "correct its name, or take it out; docs/resources.md has all fields",
     PeerDown "CRL-B001" Error 0 "a BGP session is refused, or missing for longer than its hold time"
         "follow the reason; look at the same session from the other end",
     BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"

@@ -1,6 +1,6 @@
 //! The datastore itself, and what others could not do about what it says.
 
-use caracal_model::snapshot::Problem;
+use caracal_model::snapshot::{FIELD_WITHOUT_EFFECT, Problem, UNKNOWN_FIELD};
 
 use super::{Code, Inputs, Observation};
 
@@ -16,7 +16,15 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
         add(Code::DatastoreStale, "datastore", seen);
     }
     for problem in inputs.snapshot.problems() {
-        add(Code::InvalidValue, &problem.subject, problem.reason);
+        match problem.code.as_str() {
+            UNKNOWN_FIELD | FIELD_WITHOUT_EFFECT => {
+                // One value can have several of them.
+                let field = problem.reason.split([' ', ':']).next().unwrap_or_default();
+                let subject = format!("{} {field}", problem.subject);
+                add(Code::FieldWithoutEffect, &subject, problem.reason);
+            }
+            _ => add(Code::InvalidValue, &problem.subject, problem.reason),
+        }
     }
     if !inputs.snapshot.nodes.contains_key(inputs.me) {
         let seen = format!(

@@ -205,6 +205,16 @@ const TABLE: &[(Fault, Code, &str, &str)] = &[
         "ignored until it is corrected",
     ),
     (
+        |c| {
+            let path = "/calico/resources/v3/projectcalico.org/bgpconfigurations/x";
+            let value = br#"{"metadata":{"name":"x"},"spec":{"listenProt":1790}}"#;
+            c.world.snapshot.apply(path, Some(value), 1);
+        },
+        Code::FieldWithoutEffect,
+        "/calico/resources/v3/projectcalico.org/bgpconfigurations/x spec.listenProt",
+        "did you mean listenPort?",
+    ),
+    (
         |c| drop(c.world.snapshot.nodes.remove("a")),
         Code::NodeMissing,
         "a",

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use caracal_model::resource::fields::FELIX;
 use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::links::Link;
 use crate::plan::tests::World;
-use crate::settings::keys::KEYS;
 use crate::settings::{Overrides, Settings};
 
 #[test]
@@ -224,7 +224,7 @@ proptest! {
     /// Whatever stands in FelixConfiguration, IPPools, names of interfaces: nothing leaves our table.
     #[test]
     fn no_text_of_the_datastore_leaves_our_table(
-        felix in spec(KEYS.iter().map(|(key, _)| *key).collect(), json!({})),
+        felix in spec(FELIX.iter().map(|(path, _)| &path["spec.".len()..]).collect(), json!({})),
         pool in spec(POOL_FIELDS.into(), json!({"cidr": "10.245.0.0/16", "natOutgoing": true})),
         one in spec(vec!["interfacePrefix"], json!({"natOutgoingAddress": "10.0.0.1"})),
         name in hostile(),

@@ -1,140 +1,56 @@
-//! The FelixConfiguration keys that concern routing, what each does here, and how its value is read. A key that
-//! would change what Felix does and changes nothing here is told, not swallowed.
+//! How the values of FelixConfiguration's keys are read. What each key does here is in the table of all fields
+//! ([`caracal_model::resource::fields`]): one that would change what Felix does and changes nothing here is told.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use caracal_model::net::{Cidr, Prefix};
+use caracal_model::resource::fields::{FELIX, Field};
+
+pub use caracal_model::resource::fields::Effect;
 
 use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
 use crate::nat::name::{Interfaces, PlainName};
 use crate::ownership::PROTOCOL_BOOT;
 
-/// What a key of Felix's does here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Read by the agent.
-    Applied,
-    /// Read by another part of Caracal, or nothing here differs by it.
-    Elsewhere,
-    /// Without effect: any value but these (Felix's default, or what Caracal does anyway) is told, with the reason.
-    Without(&'static [&'static str], &'static str),
-}
-
-use Effect::{Applied, Elsewhere, Without};
-
-/// Every key that Caracal knows, as FelixConfiguration spells it.
-pub const KEYS: &[(&str, Effect)] = &[
-    ("interfacePrefix", Applied),
-    ("vxlanVNI", Applied),
-    ("vxlanPort", Applied),
-    ("ipipMTU", Applied),
-    ("ipInIpMtu", Applied),
-    ("vxlanMTU", Applied),
-    ("vxlanMTUV6", Applied),
-    ("mtuIfacePattern", Applied),
-    ("ipv4NormalRoutePriority", Applied),
-    ("ipv6NormalRoutePriority", Applied),
-    ("programClusterRoutes", Applied),
-    ("deviceRouteProtocol", Applied),
-    ("deviceRouteSourceAddress", Applied),
-    ("deviceRouteSourceAddressIPv6", Applied),
-    ("routeSource", Applied),
-    ("externalNodesList", Applied),
-    ("externalNodesCIDRList", Applied),
-    ("netlinkTimeout", Applied),
-    ("netlinkTimeoutSecs", Applied),
-    ("routeRefreshInterval", Applied),
-    ("routeSyncDisabled", Applied),
-    ("natOutgoingExclusions", Applied),
-    ("natOutgoingAddress", Applied),
-    ("natPortRange", Applied),
-    ("iptablesNATOutgoingInterfaceFilter", Applied),
-    ("nftablesMode", Applied),
-    ("ipForwarding", Applied),
-    ("ipv6Support", Applied),
-    ("workloadSourceSpoofing", Applied),
-    ("allowVXLANPacketsFromWorkloads", Applied),
-    ("allowIPIPPacketsFromWorkloads", Applied),
-    ("removeExternalRoutes", Elsewhere),
-    ("felixHostname", Elsewhere),
-    ("healthEnabled", Elsewhere),
-    ("healthHost", Elsewhere),
-    ("healthPort", Elsewhere),
-    ("prometheusMetricsEnabled", Elsewhere),
-    ("prometheusMetricsHost", Elsewhere),
-    ("prometheusMetricsPort", Elsewhere),
-    ("logSeverityScreen", Elsewhere),
-    ("reportingInterval", Elsewhere),
-    (
-        "vxlanEnabled",
-        Without(&[], "tunnels follow the modes of the pools"),
-    ),
-    (
-        "ipipEnabled",
-        Without(&[], "tunnels follow the modes of the pools"),
-    ),
-    (
-        "ipInIpEnabled",
-        Without(&[], "tunnels follow the modes of the pools"),
-    ),
-    (
-        "ipv4ElevatedRoutePriority",
-        Without(&["512"], "there is no live migration"),
-    ),
-    (
-        "ipv6ElevatedRoutePriority",
-        Without(&["512"], "there is no live migration"),
-    ),
-    (
-        "floatingIPs",
-        Without(
-            &["Disabled"],
-            "there is no address translation for floating addresses",
-        ),
-    ),
-    (
-        "serviceLoopPrevention",
-        Without(
-            &["Disabled", "Drop"],
-            "there are no rules for service addresses",
-        ),
-    ),
-    (
-        "defaultEndpointToHostAction",
-        Without(
-            &["Accept", "Return"],
-            "there is no policy: workloads reach their host",
-        ),
-    ),
-    (
-        "endpointStatusPathPrefix",
-        Without(&["/var/run/calico"], "there are no endpoint status files"),
-    ),
-    (
-        "wireguardEnabled",
-        Without(&["false"], "there is no WireGuard: nothing is encrypted"),
-    ),
-    (
-        "wireguardEnabledV6",
-        Without(&["false"], "there is no WireGuard: nothing is encrypted"),
-    ),
-    (
-        "wireguardRoutingRulePriority",
-        Without(&["99"], "there is no WireGuard"),
-    ),
-    (
-        "bpfEnabled",
-        Without(&["false"], "there is no eBPF data path"),
-    ),
+/// What the environment calls keys of FelixConfiguration beside their own names.
+const ALIASES: [(&str, &str); 4] = [
+    ("ipInIpMtu", "ipipMTU"),
+    ("ipInIpEnabled", "ipipEnabled"),
+    ("netlinkTimeoutSecs", "netlinkTimeout"),
+    ("externalNodesCIDRList", "externalNodesList"),
 ];
 
-/// The effect of a key in any case; `None` for keys that do not concern routing.
+/// Keys of the environment alone: read by the node, or nothing here differs by them.
+const ENVIRONMENT: [&str; 1] = ["felixHostname"];
+
+/// The effect of a key in any case, FelixConfiguration's or the environment's; `None` for what is neither.
 #[must_use]
 pub fn effect(key: &str) -> Option<Effect> {
-    let same = |(name, _): &&(&str, Effect)| name.eq_ignore_ascii_case(key);
-    KEYS.iter().find(same).map(|(_, effect)| *effect)
+    if ENVIRONMENT
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case(key))
+    {
+        return Some(Effect::NotApplicable("the node's name is NODENAME"));
+    }
+    let alias = ALIASES
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(key));
+    let key = alias.map_or(key, |(_, name)| name);
+    let same = |(path, _): &&Field| path["spec.".len()..].eq_ignore_ascii_case(key);
+    FELIX.iter().find(same).map(|(_, effect)| *effect)
 }
+
+/// Keys that another part of Caracal reads.
+#[cfg(test)]
+const ELSEWHERE: [&str; 6] = [
+    "healthEnabled",
+    "healthHost",
+    "healthPort",
+    "prometheusMetricsEnabled",
+    "prometheusMetricsHost",
+    "prometheusMetricsPort",
+];
 
 /// A kernel that is well answers within milliseconds; less than this would only be a way to fail.
 const SHORTEST_ANSWER: Duration = Duration::from_millis(100);
@@ -380,13 +296,15 @@ mod tests {
             "2001:db8::7",
             "WorkloadIPs",
         ];
-        for (key, effect) in KEYS {
+        for (path, effect) in FELIX {
+            let key = &path["spec.".len()..];
             let changes = |value: &&str| {
                 let mut settings = Settings::default();
                 set(&mut settings, key, value).is_ok() && settings != Settings::default()
             };
             let any = values.iter().any(changes);
-            assert_eq!(any, *effect == Applied, "{key}");
+            let honoured = *effect == Effect::Honoured && !ELSEWHERE.contains(&key);
+            assert_eq!(any, honoured, "{key}");
         }
     }
 
@@ -407,58 +325,14 @@ mod tests {
         }
     }
 
-    /// Felix's keys that concern routing: each is known here, and in the documentation.
     #[test]
-    fn every_key_of_felix_that_concerns_routing_is_known_and_documented() {
-        let page = include_str!("../../../docs/kernel.md");
-        for key in [
-            "interfacePrefix",
-            "removeExternalRoutes",
-            "deviceRouteProtocol",
-            "deviceRouteSourceAddress",
-            "deviceRouteSourceAddressIPv6",
-            "programClusterRoutes",
-            "routeSource",
-            "vxlanVNI",
-            "vxlanPort",
-            "vxlanEnabled",
-            "ipipEnabled",
-            "ipipMTU",
-            "vxlanMTU",
-            "vxlanMTUV6",
-            "mtuIfacePattern",
-            "ipv4NormalRoutePriority",
-            "ipv6NormalRoutePriority",
-            "ipv4ElevatedRoutePriority",
-            "ipv6ElevatedRoutePriority",
-            "routeSyncDisabled",
-            "wireguardRoutingRulePriority",
-            "routeRefreshInterval",
-            "netlinkTimeout",
-            "natOutgoingAddress",
-            "natOutgoingExclusions",
-            "ipForwarding",
-            "floatingIPs",
-            "serviceLoopPrevention",
-            "defaultEndpointToHostAction",
-            "externalNodesList",
-            "allowVXLANPacketsFromWorkloads",
-            "allowIPIPPacketsFromWorkloads",
-            "healthEnabled",
-            "prometheusMetricsEnabled",
-            "nftablesMode",
-            "endpointStatusPathPrefix",
-        ] {
-            let effect = effect(key);
-            assert!(effect.is_some(), "{key} is not known");
-            if let Some(Without(_, reason)) = effect {
-                assert!(!reason.is_empty(), "{key}");
-            }
-            assert!(
-                page.contains(&format!("`{key}`")),
-                "{key} is not documented"
-            );
+    fn the_environments_names_are_known() {
+        for (alias, name) in ALIASES {
+            assert_eq!(effect(alias), effect(name), "{alias}");
+            assert!(effect(alias).is_some(), "{alias}");
         }
+        assert_eq!(effect("VXLANMTU"), Some(Effect::Honoured));
+        assert_eq!(effect("wibble"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod bgp;
 pub mod felix;
+pub mod fields;
 pub mod ip_pool;
 pub mod node;
 pub mod workload;

@@ -1,6 +1,10 @@
-//! Where health and metrics are served: Felix's variables and ports.
+//! Where health and metrics are served: Felix's settings, from the environment and from FelixConfigurations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use caracal_model::snapshot::Problem;
+use caracal_model::{NodeName, Snapshot};
+use serde_json::{Map, Value};
 
 use crate::config::{ConfigError, Env};
 
@@ -10,26 +14,109 @@ const HEALTH: u16 = 9099;
 const METRICS: u16 = 9091;
 
 /// Addresses to serve on. Both serve every path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// `FELIX_HEALTHENABLED` (true), `FELIX_HEALTHHOST` (localhost), `FELIX_HEALTHPORT` (9099).
+    /// `healthEnabled` (true), `healthHost` (localhost), `healthPort` (9099).
     pub(crate) health: Option<SocketAddr>,
-    /// `FELIX_PROMETHEUSMETRICSENABLED` (false), `…HOST` (all addresses), `…PORT` (9091).
+    /// `prometheusMetricsEnabled` (false), `…Host` (all addresses), `…Port` (9091).
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-impl Ports {
-    /// Resolves the environment.
+/// What one source says about one of the two; `None` = nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Said {
+    enabled: Option<bool>,
+    host: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl Said {
+    /// This over `below`.
+    const fn over(self, below: Self) -> Self {
+        const fn first<T: Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
+            if a.is_some() { a } else { b }
+        }
+        Self {
+            enabled: first(self.enabled, below.enabled),
+            host: first(self.host, below.host),
+            port: first(self.port, below.port),
+        }
+    }
+}
+
+/// The `FELIX_*` variables of both: they win over the datastore.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortsEnv {
+    health: Said,
+    metrics: Said,
+}
+
+impl PortsEnv {
+    /// Reads `FELIX_HEALTHENABLED`, `…HOST`, `…PORT` and `FELIX_PROMETHEUSMETRICSENABLED`, `…HOST`, `…PORT`.
     pub(crate) fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let local = Ipv4Addr::LOCALHOST.into();
-        // Dual stack: an IPv6 socket that is not told otherwise takes IPv4 connections too.
-        let any = Ipv6Addr::UNSPECIFIED.into();
+        let said = |variable: &str| {
+            let enabled = format!("{variable}ENABLED");
+            Ok(Said {
+                enabled: match env.text(&enabled) {
+                    Some(_) => Some(env.flag(&enabled, false)?),
+                    None => None,
+                },
+                host: env.parse(&format!("{variable}HOST"), |text| {
+                    host(text).ok_or_else(|| HOST.to_owned())
+                })?,
+                port: env.parse(&format!("{variable}PORT"), |text| {
+                    port(text).ok_or_else(|| PORT.to_owned())
+                })?,
+            })
+        };
         Ok(Self {
-            health: listen(env, "FELIX_HEALTH", true, local, HEALTH)?,
-            metrics: listen(env, "FELIX_PROMETHEUSMETRICS", false, any, METRICS)?,
+            health: said("FELIX_HEALTH")?,
+            metrics: said("FELIX_PROMETHEUSMETRICS")?,
         })
     }
 
+    /// The addresses, with the FelixConfigurations `default` and `node.NAME` below the environment. A value that
+    /// cannot be used is named, and the one below it stays.
+    pub(crate) fn with(&self, snapshot: &Snapshot, me: &NodeName) -> (Ports, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let own = format!("node.{me}");
+        let (mut health, mut metrics) = (Said::default(), Said::default());
+        for name in ["default", own.as_str()] {
+            let Some(configuration) = snapshot.felix_configurations.get(name) else {
+                continue;
+            };
+            let mut read = |keys: [&str; 3], below: Said| {
+                let fields = &configuration.spec.extra;
+                said(fields, keys, name, &mut problems).over(below)
+            };
+            health = read(["healthEnabled", "healthHost", "healthPort"], health);
+            let keys = [
+                "prometheusMetricsEnabled",
+                "prometheusMetricsHost",
+                "prometheusMetricsPort",
+            ];
+            metrics = read(keys, metrics);
+        }
+        let ports = Ports {
+            health: address(
+                self.health.over(health),
+                true,
+                Ipv4Addr::LOCALHOST.into(),
+                HEALTH,
+            ),
+            // Dual stack: an IPv6 socket that is not told otherwise takes IPv4 connections too.
+            metrics: address(
+                self.metrics.over(metrics),
+                false,
+                Ipv6Addr::UNSPECIFIED.into(),
+                METRICS,
+            ),
+        };
+        (ports, problems)
+    }
+}
+
+impl Ports {
     /// The addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let second = self.metrics.filter(|_| self.metrics != self.health);
@@ -37,28 +124,63 @@ impl Ports {
     }
 }
 
-fn listen(
-    env: &Env<'_>,
-    variable: &str,
-    enabled: bool,
-    host: IpAddr,
-    port: u16,
-) -> Result<Option<SocketAddr>, ConfigError> {
-    if !env.flag(&format!("{variable}ENABLED"), enabled)? {
-        return Ok(None);
+const HOST: &str = "expected an address or localhost";
+const PORT: &str = "expected a port, 1 to 65535";
+
+fn host(text: &str) -> Option<IpAddr> {
+    match text {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        text => text.parse().ok(),
     }
-    let chosen = env.parse(&format!("{variable}HOST"), |text| match text {
-        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
-        text => text
-            .parse()
-            .map_err(|_| "expected an address or localhost".to_owned()),
-    })?;
-    let given = env.parse(&format!("{variable}PORT"), |text| {
-        let number = text.parse::<u16>().ok().filter(|port| *port > 0);
-        number.ok_or_else(|| "expected a port, 1 to 65535".to_owned())
-    })?;
-    let host = chosen.unwrap_or_else(|| possible(host));
-    Ok(Some(SocketAddr::new(host, given.unwrap_or(port))))
+}
+
+fn port(text: &str) -> Option<u16> {
+    text.parse::<u16>().ok().filter(|port| *port > 0)
+}
+
+/// What a FelixConfiguration says.
+fn said(
+    fields: &Map<String, Value>,
+    [enabled, address, number]: [&str; 3],
+    name: &str,
+    problems: &mut Vec<Problem>,
+) -> Said {
+    fn read<T>(
+        fields: &Map<String, Value>,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        let text = match fields.get(key) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(text)) if text.is_empty() => return Ok(None),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        let value = read(&text).map(Some);
+        value.ok_or_else(|| format!("{key} {text:?} is not usable; {expected}; it is ignored"))
+    }
+    let mut told = |result: Result<(), String>| {
+        if let Err(reason) = result {
+            problems.push(Problem {
+                code: "agent.invalid_setting".to_owned(),
+                subject: format!("FelixConfiguration {name}"),
+                reason,
+            });
+        }
+    };
+    let mut said = Said::default();
+    let boolean = |text: &str| text.parse().ok();
+    told(read(fields, enabled, "expected true or false", boolean).map(|v| said.enabled = v));
+    told(read(fields, address, HOST, host).map(|v| said.host = v));
+    told(read(fields, number, PORT, port).map(|v| said.port = v));
+    said
+}
+
+fn address(said: Said, enabled: bool, default: IpAddr, number: u16) -> Option<SocketAddr> {
+    let host = said.host.unwrap_or_else(|| possible(default));
+    let address = SocketAddr::new(host, said.port.unwrap_or(number));
+    said.enabled.unwrap_or(enabled).then_some(address)
 }
 
 /// Without IPv6 in the kernel there is no IPv6 socket to be had.
@@ -72,25 +194,36 @@ fn possible(host: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
+
+    use caracal_model::keys::Key;
+    use caracal_model::resource::Kind;
 
     use super::*;
 
-    fn ports(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    fn ports(pairs: &[(&str, &str)], specs: &[(&str, &str)]) -> Result<Vec<String>, String> {
         let vars: BTreeMap<String, String> = pairs
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect();
-        let ports = Ports::from_env(&Env::new(&vars)).map_err(|e| e.to_string())?;
-        Ok(ports.addresses().map(|a| a.to_string()).collect())
+        let env = PortsEnv::from_env(&Env::new(&vars)).map_err(|e| e.to_string())?;
+        let mut snapshot = Snapshot::default();
+        for (name, spec) in specs {
+            let path = Key::resource(Kind::FelixConfiguration, *name).to_path();
+            let value = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
+            snapshot.apply(&path, Some(value.as_bytes()), 1);
+        }
+        let (ports, problems) = env.with(&snapshot, &"a".into());
+        match problems.first() {
+            Some(problem) => Err(format!("{}: {}", problem.subject, problem.reason)),
+            None => Ok(ports.addresses().map(|a| a.to_string()).collect()),
+        }
     }
 
     #[test]
     fn felix_variables_and_defaults() {
-        assert_eq!(
-            ports(&[]).as_deref(),
-            Ok(&["127.0.0.1:9099".to_owned()][..])
-        );
+        assert_eq!(ports(&[], &[]), Ok(vec!["127.0.0.1:9099".to_owned()]));
         let set = [
             ("FELIX_HEALTHPORT", "19099"),
             ("FELIX_HEALTHHOST", "::1"),
@@ -98,9 +231,41 @@ mod tests {
             ("FELIX_PROMETHEUSMETRICSHOST", "10.0.0.1"),
         ];
         let both = ["[::1]:19099".to_owned(), "10.0.0.1:9091".to_owned()];
-        assert_eq!(ports(&set).as_deref(), Ok(&both[..]));
-        assert_eq!(ports(&[("FELIX_HEALTHENABLED", "false")]), Ok(Vec::new()));
-        let bad = ports(&[("FELIX_HEALTHPORT", "0")]);
+        assert_eq!(ports(&set, &[]).as_deref(), Ok(&both[..]));
+        let off = [("FELIX_HEALTHENABLED", "false")];
+        assert_eq!(ports(&off, &[]), Ok(Vec::new()));
+        let bad = ports(&[("FELIX_HEALTHPORT", "0")], &[]);
         assert!(bad.is_err_and(|e| e.contains("FELIX_HEALTHPORT=\"0\": expected a port")));
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_nodes_resource_and_that_over_the_default() {
+        let default = r#"{"healthPort":1001,"healthHost":"10.0.0.9","prometheusMetricsEnabled":true,"prometheusMetricsHost":"10.0.0.9"}"#;
+        let specs = [
+            ("default", default),
+            (
+                "node.a",
+                r#"{"healthPort":1002,"prometheusMetricsPort":1003}"#,
+            ),
+            ("node.b", r#"{"healthEnabled":false}"#),
+        ];
+        let of = |pairs: &[(&str, &str)]| ports(pairs, &specs).unwrap();
+        assert_eq!(of(&[]), ["10.0.0.9:1002", "10.0.0.9:1003"]);
+        let port = [("FELIX_HEALTHPORT", "1004")];
+        assert_eq!(of(&port), ["10.0.0.9:1004", "10.0.0.9:1003"]);
+        let off = [("FELIX_PROMETHEUSMETRICSENABLED", "false")];
+        assert_eq!(of(&off), ["10.0.0.9:1002"]);
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_named_and_ignored() {
+        let bad = ports(&[], &[("default", r#"{"healthPort":70000}"#)]);
+        let said = "FelixConfiguration default: healthPort \"70000\" is not usable; expected a port, 1 to 65535; it is ignored";
+        assert_eq!(bad, Err(said.to_owned()));
+        let null = ports(
+            &[],
+            &[("default", r#"{"healthPort":null,"healthHost":""}"#)],
+        );
+        assert_eq!(null, Ok(vec!["127.0.0.1:9099".to_owned()]));
     }
 }

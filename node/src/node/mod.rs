@@ -15,6 +15,7 @@ mod held;
 mod learned;
 mod lifelines;
 mod likely;
+mod listeners;
 pub(crate) mod machine;
 mod mode_check;
 mod mtu;

@@ -23,6 +23,7 @@ use super::answers::{Answers, Owners, Stage};
 use super::auditor::{self, Auditor};
 use super::collector::Life;
 use super::learned::Gateways;
+use super::listeners::Listeners;
 use super::machine::Taken;
 use super::parting::InForce;
 use super::remember::Rememberer;
@@ -33,7 +34,6 @@ use super::{
 };
 use crate::admin;
 use crate::config::{Backend, Config};
-use crate::http;
 
 /// Longest time for what is told to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -55,9 +55,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         started: Instant::now(),
         stage: stages,
     };
-    for address in config.ports.addresses() {
-        tokio::spawn(http::serve(address, answers.clone()));
-    }
+    let listeners = Listeners::start(config.clone(), answers.clone());
     let (unheard, unheard_rx) = watch::channel(Vec::new());
     tokio::spawn(serve_admin(config.clone(), listener, answers, unheard));
 
@@ -73,7 +71,7 @@ pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
 
     let (lost, mut taken) = mpsc::channel(1);
     let node = tokio::select! {
-        node = start(&config, &stage, lost, unheard_rx) => node?,
+        node = start(&config, &stage, listeners, lost, unheard_rx) => node?,
         name = &mut ended => {
             tracing::info!("{name} before the node was up");
             return Ok(ExitCode::SUCCESS);
@@ -167,6 +165,7 @@ async fn serve_admin(
 async fn start(
     config: &Arc<Config>,
     stage: &watch::Sender<Stage>,
+    listeners: Listeners,
     lost: mpsc::Sender<Taken>,
     unheard: watch::Receiver<Vec<Problem>>,
 ) -> anyhow::Result<Node> {
@@ -184,6 +183,9 @@ async fn start(
     let begun = beginning::begin(&store, config, &holder, lost.clone(), tell).await?;
     let view = begun.view;
     let (tunnel_problems, tunnel_problems_rx) = watch::channel(Vec::new());
+
+    let (port_problems, port_problems_rx) = watch::channel(Vec::new());
+    tokio::spawn(listeners.follow(view.clone(), port_problems));
 
     let known = match &config.secrets_dir {
         Some(folder) => secrets::read(folder)
@@ -347,6 +349,7 @@ async fn start(
         address_problems_rx,
         unheard,
         unread,
+        port_problems_rx,
     ];
     problems.extend(begun.problems);
     let auditor = Auditor::spawn(auditor::Heard {

@@ -8,22 +8,22 @@ use caracal_model::net::Family;
 
 use super::{Community, Filter, FilterCall, Function, Rule};
 use crate::Problems;
-use crate::filters::{Direction, function_name, rules, translate};
+use crate::filters::{
+    DIRECTIONS, Direction, Found, find, function_name, names, refuse_all, translate,
+};
 use crate::view::View;
-
-const DIRECTIONS: [Direction; 2] = [Direction::Import, Direction::Export];
 
 /// All BGPFilters that have rules for the family.
 pub(super) fn filters(view: &View<'_>, family: Family, problems: &mut Problems) -> Vec<Filter> {
     let mut filters = Vec::new();
-    for (name, resource) in &view.snapshot.bgp_filters {
+    for name in &names(view) {
         let mut functions = Vec::new();
         for direction in DIRECTIONS {
-            let rules = rules(&resource.spec, direction, family);
-            if rules.is_empty() {
-                continue;
-            }
-            let filter = translate(name, rules, direction, family, problems);
+            let (rules, filter) = match find(view, name, direction, family) {
+                Found::Missing | Found::Rules([]) => continue,
+                Found::Rules(rules) => (rules, translate(name, rules, direction, family, problems)),
+                Found::Refused => (&[][..], refuse_all()),
+            };
             functions.push(Function {
                 symbol: symbol(name, direction, family),
                 takes_same_as: rules.iter().any(|rule| !rule.peer_type.is_empty()),
@@ -46,10 +46,13 @@ pub(super) fn call(
     family: Family,
     same_as: bool,
 ) -> Option<FilterCall> {
-    let resource = view.snapshot.bgp_filters.get(name)?;
-    let rules = rules(&resource.spec, direction, family);
+    let rules = match find(view, name, direction, family) {
+        Found::Missing | Found::Rules([]) => return None,
+        Found::Rules(rules) => rules,
+        Found::Refused => &[],
+    };
     let takes = rules.iter().any(|rule| !rule.peer_type.is_empty());
-    (!rules.is_empty()).then(|| FilterCall {
+    Some(FilterCall {
         symbol: symbol(name, direction, family),
         argument: match (takes, same_as) {
             (false, _) => "",

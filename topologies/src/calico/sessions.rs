@@ -6,7 +6,7 @@ use caracal_model::net::{Family, Prefix};
 
 use super::{FilterCall, Peer, Reach, policy};
 use crate::Problems;
-use crate::filters::Direction;
+use crate::filters::{Direction, Found, find};
 use crate::session::Session;
 use crate::view::{BGP_PORT, View};
 
@@ -37,7 +37,10 @@ pub(super) fn of(
             });
         }
         for filter in &session.filters {
-            if !view.snapshot.bgp_filters.contains_key(filter) {
+            if matches!(
+                find(view, filter, Direction::Import, family),
+                Found::Missing
+            ) {
                 problems.note(
                     "bgp.filter_missing",
                     session.subject.clone(),

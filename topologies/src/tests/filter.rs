@@ -136,3 +136,41 @@ fn filters_that_nobody_names_are_not_part_of_the_plan() {
     let a = config("a", &[THREE, text]);
     assert_eq!(a.filters.len(), 1);
 }
+
+/// What its writer wanted to keep in would get out: a filter that cannot be understood passes nothing, either way.
+#[test]
+fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
+    for spec in [
+        "{exportV4: [{cdir: 10.244.0.0/16, matchOperator: In, action: Reject}, {action: Accept}]}",
+        "{exprotV4: [{action: Reject}]}",
+        "{exportV4: [{cidr: 10.244.0.0/16, matchOperator: In, prefixLength: {mx: 26}, action: Accept}]}",
+        "{importV4: [{action: Accept, operations: [{addComunity: {value: '1:1'}}]}]}",
+        // Does not parse at all.
+        "{exportV4: [{cidr: 10.244.0.0/99, matchOperator: In, action: Accept}]}",
+    ] {
+        let text = format!("kind: BGPFilter\nmetadata: {{name: f}}\nspec: {spec}\n");
+        let mut snapshot = super::cluster::snapshot(&[THREE, PEER]);
+        let _told = from_yaml(&text).unwrap().apply(&mut snapshot);
+        let a = plan(&snapshot, &"a".into(), &PlanOptions::default());
+        let peer = &a.config.peers[&PeerName::from("Global_10_1_0_1")];
+        for function in [&peer.import[0], &peer.export[0]] {
+            let terms = &a.config.filters[function].terms;
+            assert_eq!(terms.len(), 1, "{spec}");
+            assert_eq!(terms[0].verdict, Some(Verdict::Reject), "{spec}");
+            assert_eq!(terms[0].conditions, [], "{spec}");
+        }
+        assert_eq!(codes(&a), ["bgp.filter_missing"], "{spec}");
+    }
+}
+
+/// It is named with the field, and with the name that was meant.
+#[test]
+fn unknown_fields_of_a_file_are_named_with_the_nearest_known_name() {
+    let text = "kind: BGPFilter\nmetadata: {name: f}\nspec: {exportV4: [{cdir: 10.244.0.0/16, action: Reject}]}";
+    let mut snapshot = Snapshot::default();
+    let told = from_yaml(text).unwrap().apply(&mut snapshot);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].code, "datastore.unknown_field");
+    let reason = "line 1: spec.exportV4[0].cdir: a BGPFilter has no such field; did you mean cidr? The filter refuses every route until it is corrected";
+    assert_eq!(told[0].reason, reason);
+}

@@ -8,6 +8,7 @@ use caracal_datastore::store::Store;
 use caracal_ipam::lease;
 use caracal_model::Snapshot;
 use caracal_model::snapshot::policy::NOT_ENFORCED;
+use caracal_model::snapshot::{FIELD_WITHOUT_EFFECT, UNKNOWN_FIELD};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range};
 
@@ -39,17 +40,23 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     let leases = store.read(&[Range::Prefix(lease::PREFIX.to_owned())]).await;
     speed(findings, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
-        let (check, remedy) = match problem.code.as_str() {
+        let (check, verdict, remedy) = match problem.code.as_str() {
             NOT_ENFORCED => (
                 "policies",
+                Verdict::Fail,
                 "run a policy engine beside Caracal, or delete the policies",
+            ),
+            UNKNOWN_FIELD | FIELD_WITHOUT_EFFECT => (
+                "etcd.fields",
+                Verdict::Warn,
+                "correct the field's name, or take it out; docs/resources.md has all fields",
             ),
             _ => (
                 "etcd.values",
+                Verdict::Fail,
                 "correct or delete the key; the last good value is in use meanwhile",
             ),
         };
-        let verdict = Verdict::Fail;
         findings.push(Finding::new(
             check,
             problem.subject,

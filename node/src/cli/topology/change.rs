@@ -4,7 +4,7 @@ use anyhow::Context;
 use caracal_model::Snapshot;
 use caracal_model::keys::Key;
 use caracal_model::resource::{BgpConfiguration, Kind, Resource};
-use caracal_model::snapshot::Applied;
+use caracal_model::snapshot::{Applied, FIELD_WITHOUT_EFFECT};
 use caracal_topologies::auto;
 use caracal_topologies::resources::WRITTEN;
 
@@ -51,7 +51,11 @@ pub(super) fn make(
             );
         }
         for problem in [resources.keep(after), resources.apply(after)].concat() {
-            faults.push(format!("{}: {}", problem.subject, problem.reason));
+            let text = format!("{}: {}", problem.subject, problem.reason);
+            match problem.code == FIELD_WITHOUT_EFFECT {
+                true => eprintln!("{}: {text}", path.display()),
+                false => faults.push(text),
+            }
         }
         anyhow::ensure!(
             faults.is_empty(),

@@ -1,0 +1,244 @@
+//! Every field of every resource that Caracal reads: which ones are honoured, which ones of Calico's are not, and which
+//! do not apply. A field that is in no table is a mistake, and the nearest known name is a hint at what was meant.
+//!
+//! `docs/resources.md` shows the same tables; a test holds the two against each other.
+
+mod bgp;
+mod felix;
+mod other;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Kind;
+pub use felix::FELIX;
+
+/// What a field does here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Read, and followed.
+    Honoured,
+    /// Calico's, and without effect here: any value but these (Calico's default, or what is done anyway) is a problem,
+    /// with the reason.
+    Without(&'static [&'static str], &'static str),
+    /// Calico's, and nothing here could differ by it; what it is for.
+    NotApplicable(&'static str),
+}
+
+/// A field: its path below the resource (`spec.` for most) without indices of lists, and what it does here. A path that
+/// begins others is an object, or a list of objects.
+pub type Field = (&'static str, Effect);
+
+/// The fields of a kind; `None` for kinds that are not read.
+#[must_use]
+pub const fn of(kind: Kind) -> Option<&'static [Field]> {
+    Some(match kind {
+        Kind::BgpConfiguration => bgp::CONFIGURATION,
+        Kind::BgpPeer => bgp::PEER,
+        Kind::BgpFilter => bgp::FILTER,
+        Kind::FelixConfiguration => FELIX,
+        Kind::IpPool => other::IP_POOL,
+        Kind::IpReservation => other::IP_RESERVATION,
+        Kind::Node => other::NODE,
+        Kind::WorkloadEndpoint => other::WORKLOAD_ENDPOINT,
+        Kind::ClusterInformation => other::CLUSTER_INFORMATION,
+        Kind::IpamConfiguration => other::IPAM_CONFIGURATION,
+        Kind::Profile | Kind::Tier | Kind::HostEndpoint => return None,
+    })
+}
+
+/// The fields of the value under `/calico/ipam/v2/config`.
+pub const IPAM_CONFIG: &[Field] = other::IPAM_CONFIG;
+
+/// Something about a field that its writer should know.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Note {
+    /// Where it stands, as `spec.exportV4[0].cidr`.
+    pub field: String,
+    /// What about it.
+    pub what: What,
+}
+
+/// What there is to know about a field.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum What {
+    /// No field of this kind has this name; the nearest that exists.
+    Unknown(Option<String>),
+    /// Calico's, with a value that has no effect here; the value and the reason.
+    Without(String, String),
+}
+
+impl Note {
+    /// One sentence, and what follows.
+    #[must_use]
+    pub fn text(&self, kind: &str) -> String {
+        let Self { field, what } = self;
+        let nearest = match what {
+            What::Without(value, reason) => {
+                return format!("{field} {value} has no effect: {reason}");
+            }
+            What::Unknown(nearest) => nearest,
+        };
+        let follows = match kind == Kind::BgpFilter.as_str() {
+            true => "The filter refuses every route until it is corrected",
+            false => "It has no effect",
+        };
+        // IPPool, IPAM …: spoken with a vowel.
+        let article = if kind.starts_with('I') { "an" } else { "a" };
+        match nearest {
+            Some(nearest) => format!(
+                "{field}: {article} {kind} has no such field; did you mean {nearest}? {follows}"
+            ),
+            None => format!("{field}: {article} {kind} has no field of this name. {follows}"),
+        }
+    }
+
+    /// True when no field has this name.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self.what, What::Unknown(_))
+    }
+}
+
+/// Fields of every resource beside its spec. Labels and annotations are their writers' own.
+const COMMON: &[Field] = &[
+    ("kind", Effect::Honoured),
+    ("apiVersion", Effect::Honoured),
+    ("metadata", Effect::Honoured),
+    ("spec", Effect::Honoured),
+    ("status", Effect::Honoured),
+];
+
+/// What there is to know about the fields of a resource. FelixConfiguration's known ones are left to who resolves
+/// them: which of several resources counts is not in one value.
+#[must_use]
+pub fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let (Some(fields), Value::Object(resource)) = (of(kind), resource) else {
+        return notes;
+    };
+    let told = kind != Kind::FelixConfiguration;
+    for (name, value) in resource {
+        if name == "spec" {
+            if let Value::Object(spec) = value {
+                walk(fields, "spec.", "spec.", spec, told, &mut notes);
+            }
+        } else if !COMMON.iter().any(|(known, _)| known == name) {
+            notes.push(Note {
+                field: name.clone(),
+                what: What::Unknown(nearest(COMMON, "", name)),
+            });
+        }
+    }
+    notes
+}
+
+/// The same for the fields of an object that is no resource.
+#[must_use]
+pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    walk(fields, "", "", object, true, &mut notes);
+    notes
+}
+
+/// The same for a spec of which only the fields without a place in its type are left: cheap where there are many.
+#[must_use]
+pub fn notes_of_rest(kind: Kind, rest: &Map<String, Value>) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if let Some(fields) = of(kind).filter(|_| !rest.is_empty()) {
+        walk(fields, "spec.", "spec.", rest, true, &mut notes);
+    }
+    notes
+}
+
+/// `path` is the place in the table, `shown` the place in the value, both with the dot behind them.
+fn walk(
+    fields: &[Field],
+    path: &str,
+    shown: &str,
+    object: &Map<String, Value>,
+    told: bool,
+    notes: &mut Vec<Note>,
+) {
+    for (name, value) in object {
+        let place = format!("{path}{name}");
+        let field = format!("{shown}{name}");
+        let below = format!("{place}.");
+        let effect = fields.iter().find(|(known, _)| *known == place);
+        let is_object = fields.iter().any(|(known, _)| known.starts_with(&below));
+        if effect.is_none() && !is_object {
+            let what = What::Unknown(nearest(fields, path, name));
+            notes.push(Note { field, what });
+            continue;
+        }
+        if let Some((_, Effect::Without(harmless, reason))) = effect
+            && told
+            && !is_harmless(value, harmless)
+        {
+            let what = What::Without(short(value), (*reason).to_owned());
+            notes.push(Note { field, what });
+            continue;
+        }
+        match value {
+            Value::Object(inner) if is_object => {
+                walk(fields, &below, &format!("{field}."), inner, told, notes);
+            }
+            Value::Array(items) if is_object => {
+                for (index, item) in items.iter().enumerate() {
+                    if let Value::Object(inner) = item {
+                        let shown = format!("{field}[{index}].");
+                        walk(fields, &below, &shown, inner, told, notes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// True for a value that asks for nothing else than what is done: an empty one, or one of these.
+#[must_use]
+pub fn is_harmless(value: &Value, harmless: &[&str]) -> bool {
+    let text = match value {
+        Value::Null => return true,
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => return true,
+        Value::Object(fields) if fields.is_empty() => return true,
+        other => other.to_string(),
+    };
+    text.is_empty() || harmless.iter().any(|h| h.eq_ignore_ascii_case(&text))
+}
+
+/// A value for a sentence: long ones are cut.
+fn short(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// The name beside `name` that is spelled most like it; none when all are too far.
+#[must_use]
+pub fn nearest(fields: &[Field], path: &str, name: &str) -> Option<String> {
+    let wanted = name.to_ascii_lowercase();
+    // A third of the letters may differ; of short names one.
+    let most = (wanted.chars().count() / 3).max(1);
+    let siblings = fields.iter().filter_map(|(known, _)| {
+        let sibling = known.strip_prefix(path)?;
+        Some(sibling.split_once('.').map_or(sibling, |(first, _)| first))
+    });
+    siblings
+        .map(|known| {
+            (
+                strsim::osa_distance(&wanted, &known.to_ascii_lowercase()),
+                known,
+            )
+        })
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, known)| known.to_owned())
+}

@@ -1,0 +1,95 @@
+//! What there is to know about the fields of the values in a snapshot: mistakes, and fields without effect.
+
+use std::collections::BTreeMap;
+
+use super::{Problem, Snapshot};
+use crate::keys::Key;
+use crate::resource::Kind;
+use crate::resource::fields::{self, Note};
+
+/// What the value of IPAM's own key is called.
+const IPAM_CONFIGURATION: &str = "IPAM configuration";
+
+/// Code of a field that no resource of its kind has.
+pub const UNKNOWN_FIELD: &str = "datastore.unknown_field";
+/// Code of a field of Calico's whose value has no effect here.
+pub const FIELD_WITHOUT_EFFECT: &str = "datastore.field_without_effect";
+
+impl Snapshot {
+    /// What there is to know about the fields of a value that was just stored. Endpoints, of which there are many, are
+    /// not parsed a second time: what has no place in their type is looked at.
+    pub(super) fn notes_of(&self, path: &str, value: Option<&[u8]>) -> Vec<Note> {
+        let (Some(value), Ok(key)) = (value, Key::parse(path)) else {
+            return Vec::new();
+        };
+        match key {
+            Key::Resource {
+                kind: Kind::WorkloadEndpoint,
+                namespace,
+                name,
+            } => {
+                let endpoint = self.workloads.get(&(namespace.unwrap_or_default(), name));
+                endpoint.map_or_else(Vec::new, |endpoint| {
+                    fields::notes_of_rest(Kind::WorkloadEndpoint, &endpoint.spec.extra)
+                })
+            }
+            Key::Resource { kind, .. } => serde_json::from_slice(value)
+                .map(|value| fields::notes(kind, &value))
+                .unwrap_or_default(),
+            Key::IpamConfig => self.ipam_config.as_ref().map_or_else(Vec::new, |config| {
+                fields::notes_of_object(fields::IPAM_CONFIG, &config.extra)
+            }),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What there is to know about the fields of one value.
+    #[must_use]
+    pub fn field_problems(&self, path: &str) -> Vec<Problem> {
+        let kind = match Key::parse(path) {
+            Ok(Key::Resource { kind, .. }) => kind.as_str(),
+            _ => IPAM_CONFIGURATION,
+        };
+        let notes = self.notes.get(path).into_iter().flatten();
+        notes
+            .map(|note| field_problem(path, note, note.text(kind)))
+            .collect()
+    }
+
+    /// What there is to know about fields: one entry a field, of endpoints one for all that have it.
+    pub(super) fn all_field_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut endpoints: BTreeMap<_, (&str, &Note, usize)> = BTreeMap::new();
+        for (path, notes) in &self.notes {
+            if !path.contains(Kind::WorkloadEndpoint.plural()) {
+                problems.extend(self.field_problems(path));
+                continue;
+            }
+            for note in notes {
+                let same = (note.field.clone(), note.is_unknown());
+                endpoints.entry(same).or_insert((path, note, 0)).2 += 1;
+            }
+        }
+        for (first, note, count) in endpoints.into_values() {
+            let text = note.text(Kind::WorkloadEndpoint.as_str());
+            let text = match count {
+                1 => text,
+                more => format!("{text} ({more} WorkloadEndpoints have it; this is the first)"),
+            };
+            problems.push(field_problem(first, note, text));
+        }
+        problems
+    }
+}
+
+fn field_problem(path: &str, note: &Note, reason: String) -> Problem {
+    let code = match note.is_unknown() {
+        true => UNKNOWN_FIELD,
+        false => FIELD_WITHOUT_EFFECT,
+    };
+    Problem {
+        code: code.to_owned(),
+        subject: path.to_owned(),
+        reason,
+    }
+}
