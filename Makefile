@@ -18,6 +18,8 @@ TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugi
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.
 TEST_PACKAGES += prometheus
+# FRR, at the other end of sessions.
+TEST_PACKAGES += frr
 
 # The scenarios in tests/tests that `make e2e` runs in namespaces on this kernel, JOBS at once: the longest first, so that
 # none is left alone at the end.

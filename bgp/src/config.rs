@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use diff::{ConfigChange, PeerChange, diff, renamed};
 pub use leave::{LEAVING_FILTER, SILENT_FILTER};
-pub use options::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+pub use options::{AddPath, Bfd, LimitAction, OwnNextHops, PathCount, PrefixLimit};
 pub use station::Station;
 
 use crate::policy::Filter;
@@ -109,6 +109,9 @@ pub struct PeerConfig {
     pub client_of: Option<ClusterId>,
     /// What we do to NEXT_HOP on export.
     pub next_hop: NextHopMode,
+    /// Our own NEXT_HOP where that is not our end of the session.
+    #[serde(default)]
+    pub own_next_hops: OwnNextHops,
     /// Graceful restart (RFC 4724); `None` = the capability is not sent.
     pub graceful_restart: Option<GracefulRestart>,
     /// Time to live of our packets: 1 for a directly connected external peer, 255 with `ttl_security`, otherwise
@@ -166,6 +169,7 @@ impl PeerConfig {
             families: vec![Family::Ipv4],
             client_of: None,
             next_hop: NextHopMode::Auto,
+            own_next_hops: OwnNextHops::default(),
             graceful_restart: Some(GracefulRestart::default()),
             ttl: None,
             ttl_security: None,

@@ -13,7 +13,7 @@ use crate::topology::{NodeKind, Topology};
 use crate::wait::{in_uml, wait_until};
 
 /// Programs that are called by name, with their Debian packages.
-const PACKAGES: [(&str, &str); 11] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("etcd", "etcd-server"),
@@ -25,6 +25,7 @@ const PACKAGES: [(&str, &str); 11] = [
     ("nsenter", "util-linux"),
     ("ping", "iputils-ping"),
     ("tcpdump", "tcpdump"),
+    ("vtysh", "frr"),
 ];
 
 /// Where Debian keeps what a user's `PATH` may lack.

@@ -112,6 +112,9 @@ pub struct PeerStatus {
     /// Errors since the start, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
+    /// What is wrong with the session although it is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// Prefixes received.
     pub received: usize,
     /// Prefixes accepted.

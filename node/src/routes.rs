@@ -218,6 +218,7 @@ fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
             .into_iter()
             .map(|(kind, count)| (kind.json_name(), count))
             .collect(),
+        warning: peer.warning,
         received: peer.routes.received,
         accepted: peer.routes.accepted,
         advertised: peer.routes.advertised,

@@ -272,6 +272,8 @@ pub struct Peer {
     pub add_paths: Option<&'static str>,
     /// How many paths are sent, when it is not all.
     pub best_paths: Option<String>,
+    /// Our own next hop by family, where it is not our end of the session.
+    pub own_next_hops: BTreeMap<&'static str, String>,
     /// IPv6 next hops for IPv4.
     pub extended_next_hop: bool,
     /// Nothing comes in, for lack of a policy.

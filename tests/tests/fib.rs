@@ -1,6 +1,10 @@
 //! Where the speaker and the kernel meet: `caracal speaker` with a kernel table, in namespaces, against real BIRD 2.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "fib/families.rs"]
+mod families;
+#[path = "fib/flood.rs"]
+mod flood;
 #[path = "fib/link.rs"]
 mod link;
 #[path = "fib/policy.rs"]

@@ -157,6 +157,7 @@ fn peer_change(
         families,
         client_of,
         next_hop,
+        own_next_hops,
         graceful_restart,
         ttl,
         ttl_security,
@@ -208,6 +209,7 @@ fn peer_change(
             || uses_changed(import),
         export: *export != old.export
             || *next_hop != old.next_hop
+            || *own_next_hops != old.own_next_hops
             || *long_lived_partial != old.long_lived_partial
             || *client_of != old.client_of
             || *require_policy != old.require_policy
@@ -336,6 +338,10 @@ mod tests {
                 },
             ),
             (|p| p.extended_next_hop = true, RESET),
+            (
+                |p| p.own_next_hops.set(std::net::Ipv6Addr::LOCALHOST.into()),
+                EXPORT,
+            ),
             (|p| p.add_path.receive = true, RESET),
             (|p| p.long_lived = Some(Duration::from_secs(1)), RESET),
             (|p| p.bfd = Some(Bfd::default()), SESSION),

@@ -1,7 +1,9 @@
 //! Options of a peer that are off unless somebody asks for them.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 /// How many prefixes a peer may announce, in each family (RFC 4486 §4, subcode 1). Counted before import policy: what
@@ -45,6 +47,36 @@ pub enum LimitAction {
     Disable,
     /// The same, and a new attempt after this time.
     Restart(Duration),
+}
+
+/// Our NEXT_HOP towards a peer, where it shall not be our end of the session. In a family that is not the session's own
+/// one, without it, it is an address of the session's interface (RFC 4760 §3, RFC 2545).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OwnNextHops {
+    /// For IPv4 prefixes.
+    pub ipv4: Option<Ipv4Addr>,
+    /// For IPv6 prefixes.
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+impl OwnNextHops {
+    /// That of a family.
+    #[must_use]
+    pub fn of(self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => self.ipv4.map(IpAddr::V4),
+            Family::Ipv6 => self.ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// Takes an address as that of its family.
+    pub const fn set(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.ipv4 = Some(address),
+            IpAddr::V6(address) => self.ipv6 = Some(address),
+        }
+    }
 }
 
 /// Several paths per prefix (RFC 7911), for all families of the session.

@@ -33,8 +33,8 @@ pub(super) struct GroupKey {
     /// Some: the peers are our reflector clients.
     pub(super) client_of: Option<ClusterId>,
     pub(super) next_hop: NextHopMode,
-    /// Our address towards the peer.
-    pub(super) local_address: IpAddr,
+    /// Our own NEXT_HOP for IPv4 and IPv6 prefixes.
+    pub(super) own_next_hops: [Option<IpAddr>; 2],
     pub(super) families: Vec<Family>,
     /// IPv4 prefixes may have IPv6 next hops (RFC 8950).
     pub(super) extended_next_hop: bool,
@@ -376,7 +376,7 @@ impl GroupKey {
         let next_hop = self.next_hop(&attrs, prefix.family(), source)?;
         attrs.next_hop = Some(next_hop);
         // RFC 2545 §3: the link-local address is that of the next hop, on a link with the peer.
-        let own = next_hop == self.local_address;
+        let own = next_hop.is_ipv6() && self.own_next_hop(prefix.family()) == Some(next_hop);
         attrs.link_local_next_hop = self.link_local.filter(|_| own);
         match self.kind {
             PeerKind::External => {
@@ -396,6 +396,19 @@ impl GroupKey {
         Ok(attrs)
     }
 
+    fn own_next_hop(&self, family: Family) -> Option<IpAddr> {
+        let [ipv4, ipv6] = self.own_next_hops;
+        match family {
+            Family::Ipv4 => ipv4,
+            Family::Ipv6 => ipv6,
+        }
+    }
+
+    /// True when a route of the family can have such a next hop on this session.
+    fn carries(&self, family: Family, next_hop: IpAddr) -> bool {
+        Family::of(next_hop) == family || (self.extended_next_hop && family == Family::Ipv4)
+    }
+
     /// RFC 4271 §5.1.3.
     fn next_hop(
         &self,
@@ -403,10 +416,8 @@ impl GroupKey {
         family: Family,
         source: PathSource,
     ) -> Result<IpAddr, Withheld> {
-        let fits = Family::of(self.local_address) == family
-            || (self.extended_next_hop && family == Family::Ipv4);
-        let own = fits.then_some(self.local_address);
-        let given = attrs.next_hop;
+        let own = self.own_next_hop(family);
+        let given = attrs.next_hop.filter(|given| self.carries(family, *given));
         let chosen = match (self.next_hop, self.kind, source) {
             (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {
                 // An own route with an explicit next hop still says where a family without own address goes.

@@ -96,8 +96,8 @@ pub(super) struct ImportRules<'a> {
     pub(super) allow_own_as: u8,
     pub(super) router_id: RouterId,
     pub(super) clusters: &'a BTreeSet<ClusterId>,
-    /// Our end of the session, while there is one.
-    pub(super) local_address: Option<IpAddr>,
+    /// Our end of the session, while there is one, and what we tell the peer as our next hops.
+    pub(super) own_addresses: [Option<IpAddr>; 3],
     pub(super) filters: &'a [Arc<NamedFilter>],
     /// Where next hops are.
     pub(super) next_hops: &'a Tracked,
@@ -139,7 +139,7 @@ impl ImportRules<'_> {
             .any(|cluster| self.clusters.contains(cluster))
         {
             Some(Refusal::ClusterLoop)
-        } else if self.local_address == Some(next_hop) {
+        } else if self.own_addresses.contains(&Some(next_hop)) {
             Some(Refusal::OwnNextHop)
         } else {
             None
@@ -225,7 +225,7 @@ mod tests {
             allow_own_as,
             router_id: RouterId([10, 0, 0, 1].into()),
             clusters: &clusters,
-            local_address: Some([10, 0, 0, 1].into()),
+            own_addresses: [Some([10, 0, 0, 1].into()), None, None],
             filters: &[],
             next_hops: &Tracked::default(),
         };

@@ -291,7 +291,14 @@ impl PeerState {
             allow_own_as: self.config.allow_own_as,
             router_id,
             clusters,
-            local_address: self.session.as_ref().map(|session| session.local_address),
+            own_addresses: self.session.as_ref().map_or([None; 3], |session| {
+                let own = self.config.own_next_hops;
+                [
+                    Some(session.local_address),
+                    session.own_next_hop(own, Family::Ipv4),
+                    session.own_next_hop(own, Family::Ipv6),
+                ]
+            }),
             filters: &self.import,
             next_hops,
         }
@@ -310,7 +317,8 @@ impl PeerState {
             own_as: self.own_as[0],
             client_of: self.config.client_of,
             next_hop: self.config.next_hop,
-            local_address: session.local_address,
+            own_next_hops: [Family::Ipv4, Family::Ipv6]
+                .map(|family| session.own_next_hop(self.config.own_next_hops, family)),
             families: session.families.clone(),
             extended_next_hop: session.options.extended_next_hop,
             long_lived: session.options.long_lived.is_some(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
+use crate::config::OwnNextHops;
 use crate::types::RouterId;
 
 /// An established session, as the table sees it.
@@ -28,6 +29,29 @@ pub struct SessionInfo {
     pub capabilities: Vec<String>,
 }
 
+impl SessionInfo {
+    /// What we say for ourselves as the NEXT_HOP of a family: as configured; our end of the session in its own family, and
+    /// in IPv4 also over IPv6 where the peer knows RFC 8950; else an address of the same interface. `None`: there is none,
+    /// and routes that need it are not announced.
+    #[must_use]
+    pub fn own_next_hop(&self, configured: OwnNextHops, family: Family) -> Option<IpAddr> {
+        let over_ipv6 = self.options.extended_next_hop && family == Family::Ipv4;
+        let end = Some(self.local_address);
+        let end = end.filter(|end| Family::of(*end) == family || over_ipv6);
+        let other = self.options.other_address;
+        configured
+            .of(family)
+            .or(end)
+            .or_else(|| other.filter(|other| Family::of(*other) == family))
+    }
+
+    /// The families of the session in which we have no address to announce routes with.
+    pub fn without_next_hop(&self, configured: OwnNextHops) -> impl Iterator<Item = Family> {
+        let families = self.families.iter().copied();
+        families.filter(move |family| self.own_next_hop(configured, *family).is_none())
+    }
+}
+
 /// What a session can do beyond the plainest one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -42,6 +66,9 @@ pub struct SessionOptions {
     pub path_ids_out: Vec<Family>,
     /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC 9494).
     pub long_lived: Option<Vec<LongLivedRestart>>,
+    /// Our address in the family that is not the session's own, on the interface of our end; `None` when there is none or
+    /// nobody needs it.
+    pub other_address: Option<IpAddr>,
     /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC 2545 §3).
     pub link_local: Option<Ipv6Addr>,
 }

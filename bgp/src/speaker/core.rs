@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{self, JoinSet};
 use tracing::{debug, info, warn};
 
+use super::addresses::no_next_hop;
 use super::admission::{Admission, PeerAdmission};
 use super::feed::OutFeed;
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
@@ -31,7 +32,7 @@ use super::shared::SharedUpdate;
 use super::status::{Convergence, Turns};
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions};
+use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions, SessionInfo};
 use crate::types::{PeerName, SessionState};
 use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
@@ -115,6 +116,12 @@ impl Peer {
             debug!("session ends by the closing of its channel");
         }
     }
+}
+
+/// What is said of a session on which routes of a family cannot be announced for lack of a next hop of ours.
+fn missing(session: &SessionInfo, config: &PeerConfig) -> Option<String> {
+    let family = session.without_next_hop(config.own_next_hops).next()?;
+    Some(no_next_hop(family, session.local_address, None))
 }
 
 /// The state of the core task.
@@ -346,6 +353,15 @@ impl Core {
                     info!(peer = %name, address = %session.remote_address, "session established");
                 }
                 peer.history.established(&monitored);
+                if let Some(warning) = self
+                    .config
+                    .peers
+                    .get(&name)
+                    .and_then(|c| missing(&session, c))
+                    && self.log.allows(now, (name.clone(), LogKind::CannotAnnounce))
+                {
+                    warn!(peer = %name, warning, "routes stay here");
+                }
                 peer.enter(SessionState::Established);
                 peer.established_count += 1;
                 self.monitor_up(&started, id, *monitored);

@@ -8,6 +8,7 @@
 //! | listener, one for each address to listen on | the listening socket | connections | the core |
 //! | station, one for each monitoring station | its connection | the core | the station |
 
+mod addresses;
 pub mod admission;
 pub mod bfd;
 mod core;
@@ -15,7 +16,6 @@ pub mod counters;
 pub mod detail;
 pub mod feed;
 mod framing;
-mod link_local;
 pub mod listener;
 mod log_limit;
 pub mod message;
@@ -39,6 +39,7 @@ use crate::rib::{
     RouteQuery, RouteRecord, RouteTable, StartupTimes,
 };
 use crate::types::PeerName;
+pub use addresses::missing_next_hops;
 use detail::PeerDetail;
 use feed::KeyedFeed;
 use message::{ListenerStart, SessionStart};

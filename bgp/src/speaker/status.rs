@@ -116,6 +116,9 @@ pub struct PeerStatus {
     /// Errors since the start, by kind.
     #[serde(default, skip_serializing_if = "Errors::is_empty")]
     pub errors: Errors,
+    /// What is wrong with the established session, as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// How many sessions have been established since the start.
     pub established_count: u64,
     /// Its routes.

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use caracal_bgp::speaker::missing_next_hops;
+
 use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{Output, SpeakerArgs, SpeakerCommand};
@@ -32,6 +34,9 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
     match file::read(file) {
         Ok(read) => {
             let config = read.speaker;
+            for (peer, warning) in missing_next_hops(&config) {
+                eprintln!("warning: peer {peer}: {warning}");
+            }
             println!(
                 "{}: AS {}, router id {}, {} peers, {} routes, {} filters, {} kernel tables",
                 file.display(),

@@ -151,8 +151,11 @@ fn print(status: &Status, output: Output) {
     }
 }
 
-/// Why there is no session, or what ended the last one, told as past.
+/// What is wrong with the session; why there is none, or what ended the last one, told as past.
 fn info(peer: &PeerStatus) -> String {
+    if let Some(warning) = &peer.warning {
+        return warning.clone();
+    }
     match (&peer.reason, &peer.last_error) {
         (Some(reason), _) => reason.clone(),
         (None, Some(past)) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use caracal_bgp::config::{LimitAction, NextHopMode, PathCount, PeerConfig, SpeakerConfig};
 use caracal_bgp::types::PeerName;
+use caracal_model::net::Family;
 
 use super::{Peer, quoted};
 use crate::RenderError;
@@ -99,6 +100,7 @@ pub(super) fn peer_view(
             Some(PathCount::Best(count)) => Some(count.to_string()),
             Some(PathCount::All) | None => None,
         },
+        own_next_hops: own_next_hops(peer),
         extended_next_hop: peer.extended_next_hop,
         no_import: denied && peer.import.is_empty(),
         no_export: denied && peer.export.is_empty(),
@@ -123,6 +125,15 @@ pub(super) fn peer_view(
         import: symbols(&peer.import)?,
         export: symbols(&peer.export)?,
     })
+}
+
+/// `next hop address` of each family that has one.
+fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, String> {
+    let of_family = |family: &Family| {
+        let own = peer.own_next_hops.of(*family)?;
+        Some((family.as_str(), own.to_string()))
+    };
+    peer.families.iter().filter_map(of_family).collect()
 }
 
 /// Whole seconds that fit into 32 bits.

@@ -288,6 +288,9 @@ impl<'a> Builder<'a> {
                     "each family once, all with the same filters, next hop, paths and limit",
                 ));
             }
+            if let Some(own) = channel.own_next_hop {
+                config.own_next_hops.set(own);
+            }
             config.families.push(channel.family);
         }
         config.families.sort_unstable();

@@ -59,6 +59,7 @@ pub(super) struct Channel<'a> {
     /// The same for export.
     pub(super) export: Option<Vec<Call<'a>>>,
     pub(super) next_hop: NextHopMode,
+    pub(super) own_next_hop: Option<IpAddr>,
     pub(super) extended_next_hop: bool,
     /// `import none;` or `export none;` was written.
     pub(super) none: bool,
@@ -271,6 +272,7 @@ enum ChannelOption<'a> {
     Import(Vec<Call<'a>>),
     Export(Vec<Call<'a>>),
     NextHop(NextHopMode),
+    OwnNextHop(Located<'a, IpAddr>),
     ExtendedNextHop(bool),
     None,
     Paths(PathOption),
@@ -285,6 +287,7 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
         import: None,
         export: None,
         next_hop: NextHopMode::Auto,
+        own_next_hop: None,
         extended_next_hop: false,
         none: false,
         paths: Vec::new(),
@@ -296,6 +299,12 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
             ChannelOption::Import(calls) => channel.import = Some(calls),
             ChannelOption::Export(calls) => channel.export = Some(calls),
             ChannelOption::NextHop(mode) => channel.next_hop = mode,
+            ChannelOption::OwnNextHop(own) => {
+                if Family::of(own.value) != family {
+                    return Err(Err::Failure(Fault::new(own.at, own_next_hop(family))));
+                }
+                channel.own_next_hop = Some(own.value);
+            }
             ChannelOption::None => channel.none = true,
             ChannelOption::ExtendedNextHop(on) => channel.extended_next_hop = on,
             ChannelOption::Paths(option) => channel.paths.push(option),
@@ -305,6 +314,14 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
     }
     let (rest, _) = token(";")(rest)?;
     Ok((rest, PeerOption::Channel(channel)))
+}
+
+/// `next hop address` of a family has an address of the family.
+const fn own_next_hop(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "an IPv4 address: this is the next hop of IPv4 routes",
+        Family::Ipv6 => "an IPv6 address: this is the next hop of IPv6 routes",
+    }
 }
 
 fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
@@ -338,7 +355,12 @@ fn channel_option(s: &str) -> Res<'_, ChannelOption<'_>> {
             .parse(rest),
         _ => {
             let (rest, _) = token("hop")(rest)?;
-            let (rest, word) = one_of_words(&["self", "keep"], rest)?;
+            let (rest, word) = one_of_words(&["self", "keep", "address"], rest)?;
+            if word == "address" {
+                let at = super::lexer::skip(rest);
+                let (rest, value) = terminated(cut(ip_address), token(";")).parse(rest)?;
+                return Ok((rest, ChannelOption::OwnNextHop(Located { at, value })));
+            }
             let mode = if word == "self" {
                 NextHopMode::Own
             } else {

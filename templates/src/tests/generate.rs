@@ -202,6 +202,8 @@ prop_compose! {
         ])),
         require_policy in any::<bool>(),
         extended_next_hop in any::<bool>(),
+        own_ipv4 in of(any::<u32>()),
+        own_ipv6 in of(any::<u128>()),
         receive in any::<bool>(),
         send in of(prop_oneof![Just(PathCount::All), any::<u8>().prop_map(PathCount::Best)]),
         long_lived in of(0u64..1 << 24),
@@ -216,6 +218,11 @@ prop_compose! {
         peer.prefix_limit = limit.map(|(max, warning, action)| PrefixLimit { max, warning, action });
         peer.require_policy = require_policy;
         peer.extended_next_hop = extended_next_hop;
+        let has = |family| peer.families.contains(&family);
+        peer.own_next_hops = OwnNextHops {
+            ipv4: own_ipv4.filter(|_| has(Family::Ipv4)).map(Into::into),
+            ipv6: own_ipv6.filter(|_| has(Family::Ipv6)).map(Into::into),
+        };
         peer.add_path = AddPath { receive, send };
         // Only together with graceful restart (RFC 9494 §4.1).
         peer.long_lived = long_lived.filter(|_| peer.graceful_restart.is_some()).map(Duration::from_secs);

@@ -88,7 +88,7 @@ impl Site {
         format!("{}-{name}", self.prefix)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -195,6 +195,12 @@ impl Site {
         assert!(status.unwrap().success());
     }
 
+    /// The process of a program.
+    pub(crate) fn id(&self, name: &str) -> u32 {
+        let child = self.children.iter().rfind(|(n, _)| n == name).unwrap();
+        child.1.id()
+    }
+
     /// Signals a program and waits for its end.
     pub(crate) fn end(&mut self, name: &str, signal: &str) {
         let at = self.children.iter().position(|(n, _)| n == name).unwrap();
@@ -244,6 +250,20 @@ impl Site {
             } else {
                 Err(format!("{seen:?}"))
             }
+        });
+        result.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Waits until what somebody shows is right; otherwise the last of it is in the message.
+    pub(crate) fn until_shown(
+        &self,
+        what: &str,
+        show: impl Fn() -> String,
+        right: impl Fn(&str) -> bool,
+    ) {
+        let result = wait_until(PATIENCE, what, || {
+            let shown = show();
+            if right(&shown) { Ok(()) } else { Err(shown) }
         });
         result.unwrap_or_else(|error| panic!("{error}"));
     }

@@ -7,7 +7,7 @@ fn key(kind: PeerKind, filters: Vec<Arc<NamedFilter>>) -> GroupKey {
         own_as: Asn(64512),
         client_of: None,
         next_hop: NextHopMode::Auto,
-        local_address: [10, 0, 0, 1].into(),
+        own_next_hops: [Some([10, 0, 0, 1].into()), None],
         families: vec![Family::Ipv4],
         extended_next_hop: false,
         long_lived: false,

@@ -364,6 +364,47 @@ fn rfc8950_4_an_ipv6_session_can_be_the_next_hop_of_ipv4_routes() {
     }
 }
 
+/// RFC 4760 §3: a session over IPv4 carries IPv6, with an IPv6 address of ours as the next hop; and the other way round.
+#[test]
+fn rfc4760_3_routes_of_the_other_family_go_with_an_own_next_hop() {
+    let v6: Prefix = "2001:db8:9::/48".parse().unwrap();
+    let (v4_end, v6_end): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), "fd00::1".parse().unwrap());
+    let configured: IpAddr = "fd00::77".parse().unwrap();
+    let cases = [(v4_end, v6, v6_end), (v6_end, prefix(1), v4_end)];
+    for (local_address, prefix, beside) in cases {
+        for n in [4, 6] {
+            let mut config = with_peers([external_peer(4), internal_peer(6)]);
+            config.originate.insert(prefix, Origination::default());
+            let told = |config: &SpeakerConfig, other_address| {
+                let mut net = Net::new(config.clone());
+                let options = SessionOptions {
+                    other_address,
+                    ..SessionOptions::default()
+                };
+                let info = SessionInfo {
+                    families: vec![Family::Ipv4, Family::Ipv6],
+                    local_address,
+                    options,
+                    ..session(n)
+                };
+                net.up_with(n, info);
+                net.check();
+                let told = net.told(n);
+                told.get(&prefix).and_then(|attrs| attrs.next_hop)
+            };
+            assert_eq!(told(&config, None), None, "{n} {prefix}");
+            assert_eq!(told(&config, Some(beside)), Some(beside), "{n} {prefix}");
+            // What somebody has written down counts before what was found.
+            if prefix == v6 {
+                let peers = config.peers.values_mut();
+                peers.for_each(|peer| peer.own_next_hops.set(configured));
+                assert_eq!(told(&config, None), Some(configured));
+                assert_eq!(told(&config, Some(beside)), Some(configured));
+            }
+        }
+    }
+}
+
 #[test]
 fn rfc2545_3_on_a_shared_link_our_link_local_address_goes_with_our_own() {
     let mut config = with_peers([external_peer(4), external_peer(5), internal_peer(6)]);

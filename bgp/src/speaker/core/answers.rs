@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::history::unix;
 use super::slices::Subscription;
-use super::{Core, Peer, now};
+use super::{Core, Peer, missing, now};
 use crate::config::PeerConfig;
 use crate::rib::ForwardPolicy;
 use crate::speaker::detail::{self, Agreed, Capabilities, End, FamilyDetail, Messages, PeerDetail};
@@ -99,6 +99,10 @@ impl Core {
 
     fn peer_status(&self, name: &PeerName, peer: &Peer) -> Option<PeerStatus> {
         let config = self.config.peers.get(name)?;
+        let session = self
+            .rib
+            .session(name)
+            .filter(|_| peer.state == SessionState::Established);
         Some(PeerStatus {
             name: name.clone(),
             address: config.address,
@@ -119,6 +123,7 @@ impl Core {
             errors: peer.history.counters.errors(),
             established_count: peer.established_count,
             routes: self.rib.peer_counts(name).unwrap_or_default(),
+            warning: session.and_then(|session| missing(session, config)),
             session: self.rib.session(name).cloned(),
             bfd: self.liveness.of(name),
             pending: peer

@@ -7,7 +7,7 @@ use crate::bmp::MonitoredSession;
 use crate::config::PeerConfig;
 use crate::fsm::{ConnectFailure, Negotiated, Up};
 use crate::rib::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
-use crate::speaker::link_local;
+use crate::speaker::addresses;
 use crate::wire::capability::LongLivedFamily;
 
 pub(super) fn connect_failure(peer: &PeerConfig, error: &io::Error) -> ConnectFailure {
@@ -35,6 +35,7 @@ fn session_options(negotiated: &Negotiated) -> SessionOptions {
             .long_lived
             .as_ref()
             .map(|list| list.iter().filter_map(entry).collect()),
+        other_address: None,
         link_local: None,
     }
 }
@@ -56,20 +57,19 @@ pub(super) fn session_info(peer: &PeerConfig, up: Up) -> SessionInfo {
     let Up {
         negotiated, ends, ..
     } = up;
-    SessionInfo {
+    let mut session = SessionInfo {
         families: negotiated.families().iter().collect(),
         router_id: negotiated.remote_router_id,
         local_address: ends.local.ip().to_canonical(),
         remote_address: ends.remote.ip().to_canonical(),
         capabilities: negotiated.in_use(),
-        options: SessionOptions {
-            link_local: link_local::towards(peer, ends),
-            ..session_options(&negotiated)
-        },
+        options: session_options(&negotiated),
         graceful_restart: negotiated.graceful_restart.map(|restart| RemoteRestart {
             restarting: restart.restarting,
             time: restart.time,
             families: restart.families,
         }),
-    }
+    };
+    addresses::complete(&mut session, peer, ends);
+    session
 }

@@ -1,0 +1,100 @@
+//! Connections from a peer's address that are no session: neither the session nor the memory minds them.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use caracal_lab::netns;
+use caracal_tests::{SECOND, possible};
+
+use super::site::Site;
+use super::{ALL, bird, many, speaker};
+
+/// How many connections there are in all.
+const CONNECTIONS: u32 = 100_000;
+/// So many before memory is measured: buffers and pools have their size then.
+const FIRST: u32 = 10_000;
+/// How many at a time.
+const AT_A_TIME: usize = 16;
+/// What the rest may add. Before closed connections were joined as they end, each left about 2 KiB: 176 MiB.
+const MORE_MIB: u64 = 8;
+
+/// Connects to us from the peer's address and waits for the first octet or the end, `count` times.
+fn connect(site: &Site, count: u32) -> u32 {
+    let us: SocketAddr = "10.1.0.1:179".parse().unwrap();
+    let left = AtomicU32::new(count);
+    let heard = AtomicU32::new(0);
+    let one = || {
+        let mut stream = TcpStream::connect_timeout(&us, 30 * SECOND).unwrap();
+        stream.set_read_timeout(Some(30 * SECOND)).unwrap();
+        if matches!(stream.read(&mut [0; 1]), Ok(1)) {
+            heard.fetch_add(1, Ordering::Relaxed);
+        }
+        // A reset leaves no port behind that waits.
+        let _reset = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    };
+    let worker = || {
+        let take = |left: u32| left.checked_sub(1);
+        while left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+        {
+            one();
+        }
+    };
+    netns::run(&site.netns("a"), || {
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(worker);
+            }
+        });
+    })
+    .unwrap();
+    heard.into_inner()
+}
+
+/// Resident memory of the speaker in MiB.
+fn resident(site: &Site) -> u64 {
+    let id = site.id("us");
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.unwrap() / 1024
+}
+
+#[test]
+fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() {
+    let scenario = "rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    site.write(&speaker("", &["a"]));
+    site.start_us();
+    site.start_bird("a", &bird(65001, "10.1.0.1", &many(10), ALL));
+    site.until("the session", &vec!["a".to_owned()], || site.sessions());
+    let up = |site: &Site| site.log_of("us").matches("session established").count();
+    let before = up(&site);
+
+    let mut heard = connect(&site, FIRST);
+    let first = resident(&site);
+    heard += connect(&site, CONNECTIONS - FIRST);
+    let last = resident(&site);
+    println!(
+        "{heard} of {CONNECTIONS} were heard; {first} MiB after {FIRST}, {last} MiB in the end"
+    );
+    assert!(
+        last <= first + MORE_MIB,
+        "{first} MiB after {FIRST} connections, {last} MiB after {CONNECTIONS}"
+    );
+    // Enough of them were adopted, and got our OPEN, to prove something.
+    assert!(heard > CONNECTIONS / 10, "{heard} were heard");
+
+    // The session is the one it was, and new ones can come up.
+    assert_eq!(up(&site), before, "{}", site.log_of("us"));
+    assert_eq!(site.sessions(), ["a"]);
+    site.end("a", "-KILL");
+    site.start_bird("a", &bird(65001, "10.1.0.1", &many(10), ALL));
+    site.until("a session after the flood", &(before + 1), || up(&site));
+}
