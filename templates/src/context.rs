@@ -273,7 +273,7 @@ pub struct Peer {
     /// How many paths are sent, when it is not all.
     pub best_paths: Option<String>,
     /// Our own next hop by family, where it is not our end of the session.
-    pub own_next_hops: BTreeMap<&'static str, String>,
+    pub own_next_hops: BTreeMap<&'static str, Option<String>>,
     /// IPv6 next hops for IPv4.
     pub extended_next_hop: bool,
     /// Nothing comes in, for lack of a policy.

@@ -127,13 +127,13 @@ pub(super) fn peer_view(
     })
 }
 
-/// `next hop address` of each family that has one.
-fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, String> {
-    let of_family = |family: &Family| {
-        let own = peer.own_next_hops.of(*family)?;
-        Some((family.as_str(), own.to_string()))
+/// `next hop address` of each family, or null.
+fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, Option<String>> {
+    let of_family = |family: Family| {
+        let own = peer.own_next_hops.of(family);
+        (family.as_str(), own.map(|own| own.to_string()))
     };
-    peer.families.iter().filter_map(of_family).collect()
+    [Family::Ipv4, Family::Ipv6].map(of_family).into()
 }
 
 /// Whole seconds that fit into 32 bits.
