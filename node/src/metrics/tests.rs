@@ -23,6 +23,7 @@ pub(crate) fn peer(number: usize, kind: &str, up: bool, sessions: u64) -> PeerSt
             SessionState::Active
         },
         since: 0,
+        warning: None,
         reason: None,
         down_seconds: None,
         refused: false,
