@@ -358,7 +358,9 @@ impl Core {
                     .peers
                     .get(&name)
                     .and_then(|c| missing(&session, c))
-                    && self.log.allows(now, (name.clone(), LogKind::CannotAnnounce))
+                    && self
+                        .log
+                        .allows(now, (name.clone(), LogKind::CannotAnnounce))
                 {
                     warn!(peer = %name, warning, "routes stay here");
                 }
