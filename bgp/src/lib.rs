@@ -7,6 +7,8 @@
 //! |---|---|---|
 //! | vocabulary | [`types`], [`config`], [`policy`] | newtypes, the typed configuration, route policy |
 //! | values | [`attrs`] | path attributes, AS path |
+//! | rules | [`martian`] | prefixes that are never routed |
+//! | | [`origin`] | who may announce what |
 //! | codec | [`wire`] | octets to messages and back |
 //! | session | [`fsm`] | the state machine of a peer |
 //! | table | [`rib`] | Adj-RIB-In, decision process, Adj-RIB-Out, graceful restart |
@@ -19,6 +21,8 @@ pub mod bfd;
 pub mod bmp;
 pub mod config;
 pub mod fsm;
+pub mod martian;
+pub mod origin;
 pub mod policy;
 pub mod rib;
 #[cfg(feature = "speaker")]

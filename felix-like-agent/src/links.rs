@@ -1,7 +1,7 @@
 //! The machine's network interfaces, as data. Read by the shell, used by the plan and by whoever looks
 //! for the node's address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::names::IfName;
@@ -79,6 +79,18 @@ impl Link {
     }
 }
 
+/// Holds the addresses of services that kube-proxy serves by IPVS: they are addresses of every node, and so of none.
+const IPVS_DEVICE: &str = "kube-ipvs0";
+
+/// The subnets and addresses of this machine: nobody else's route to them is to be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalNetworks {
+    /// Subnets of interfaces that are up, without host prefixes.
+    pub subnets: BTreeSet<Prefix>,
+    /// Addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// All interfaces by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Links {
@@ -152,6 +164,31 @@ impl Links {
             .filter(|(a, _)| a.prefix().contains(address))
             .max_by_key(|(a, _)| a.len)
             .map(|(_, l)| l)
+    }
+
+    /// The machine's own networks, without those of the interfaces that `skip` names. IPv6 link-local ones are left out:
+    /// they are on every link.
+    #[must_use]
+    pub fn local_networks(&self, skip: impl Fn(&Link) -> bool) -> LocalNetworks {
+        let mut local = LocalNetworks::default();
+        let links = self
+            .iter()
+            .filter(|l| l.name.as_str() != IPVS_DEVICE && !skip(l));
+        for link in links {
+            for cidr in &link.addresses {
+                let of_the_link =
+                    matches!(cidr.address, IpAddr::V6(a) if a.is_unicast_link_local());
+                if of_the_link {
+                    continue;
+                }
+                local.addresses.insert(cidr.address);
+                let subnet = cidr.prefix();
+                if link.up && !subnet.is_host() {
+                    local.subnets.insert(subnet);
+                }
+            }
+        }
+        local
     }
 
     /// The subnets of interfaces that are up, without host prefixes.

@@ -34,6 +34,9 @@ pub struct Status {
     /// Long work on the routing table that is under way; routing goes on meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<WorkStatus>,
+    /// The check of who announces what.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginStatus>,
     /// Our blocks.
     pub blocks: Vec<BlockStatus>,
     /// The kernel.
@@ -68,6 +71,24 @@ impl std::fmt::Display for WorkStatus {
         }
         write!(f, ": {} of {} destinations", self.done, self.total)
     }
+}
+
+/// Routes that are refused for their prefix, and the check of who announces what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OriginStatus {
+    /// `enforce`, `log` or `off`.
+    pub mode: String,
+    /// Routes that must never be routed, now.
+    pub never_routed: usize,
+    /// Routes that do not come from the owner of the prefix, now.
+    pub not_owner: usize,
+    /// Routes that wait until the owner of the prefix is known, now.
+    pub waiting: usize,
+    /// Times that a route was found not to come from the owner since the start.
+    pub violations: u64,
+    /// The last of them: `PREFIX from PEER`.
+    pub last_violation: Option<String>,
 }
 
 /// The datastore as the node sees it.

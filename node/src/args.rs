@@ -285,6 +285,14 @@ pub(crate) struct SpeakerArgs {
         conflicts_with = "check"
     )]
     pub(crate) http: Option<std::net::SocketAddr>,
+    /// Route these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both with a comma between.
+    #[arg(
+        long,
+        env = "CARACAL_ALLOW_MARTIANS",
+        value_name = "RANGES",
+        conflicts_with = "check"
+    )]
+    pub(crate) allow_martians: Option<caracal_bgp::martian::OpenRanges>,
 }
 
 /// `caracal speaker COMMAND`.

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use caracal_bgp::martian::{OpenRanges, OpenRangesError};
+use caracal_bgp::origin::{Mode, ModeError};
 use caracal_bgp::types::Asn;
 use caracal_datastore::watch::Accept;
 use caracal_model::NodeName;
@@ -44,6 +46,10 @@ pub(crate) struct Config {
     pub(crate) ebgp_requires_policy: bool,
     /// `CARACAL_MAX_PREFIXES`: how many prefixes a peer may announce in each family.
     pub(crate) max_prefixes: MaxPrefixes,
+    /// `CARACAL_ALLOW_MARTIANS`: ranges that are routed although they are refused by default.
+    pub(crate) allow_martians: OpenRanges,
+    /// `CARACAL_ORIGIN_CHECK`: what follows when a route does not come from the owner of its prefix.
+    pub(crate) origin_check: Mode,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
     pub(crate) router_id: RouterIdSetting,
     /// Name of the node in Kubernetes.
@@ -278,6 +284,16 @@ impl Config {
                 .unwrap_or_default(),
             max_prefixes: max_prefixes.unwrap_or_default(),
             ebgp_requires_policy: env.flag("CARACAL_EBGP_REQUIRES_POLICY", false)?,
+            allow_martians: env
+                .parse("CARACAL_ALLOW_MARTIANS", |text| {
+                    text.parse().map_err(|e: OpenRangesError| e.to_string())
+                })?
+                .unwrap_or_default(),
+            origin_check: env
+                .parse("CARACAL_ORIGIN_CHECK", |text| {
+                    text.parse().map_err(|e: ModeError| e.to_string())
+                })?
+                .unwrap_or(Mode::Enforce),
             router_id,
             orch_ref: env.text("CALICO_K8S_NODE_REF").map(str::to_owned),
             wait_for_datastore: env.flag("WAIT_FOR_DATASTORE", false)?,

@@ -10,6 +10,7 @@ mod config;
 mod detect;
 mod files;
 mod http;
+mod local_networks;
 mod metrics;
 mod mode_check;
 mod next_hops;

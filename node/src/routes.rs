@@ -5,15 +5,18 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_agent::Learned;
+use caracal_bgp::origin::Mode;
 use caracal_bgp::rib::{
     AdvertisedRoute, LearnedRoute, Progress, RouteInfo, RouteQuery, RouteTable,
 };
 use caracal_bgp::speaker::reader::RouteReader;
-use caracal_bgp::speaker::status as bgp;
+use caracal_bgp::speaker::status::{self as bgp, SpeakerStatus};
 use caracal_bgp::speaker::{Order, OrderError, SpeakerHandle};
 use caracal_bgp::types::PeerName;
 use caracal_model::Prefix;
-use caracal_model::status::{BfdStatus, PastError, PeerStatus, StationStatus, WorkStatus};
+use caracal_model::status::{
+    BfdStatus, OriginStatus, PastError, PeerStatus, StationStatus, WorkStatus,
+};
 use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncWriteExt, BufWriter};
@@ -303,4 +306,23 @@ async fn find(speaker: &SpeakerHandle, wanted: &str) -> Result<Option<PeerName>,
         .into_iter()
         .find(|p| p.name.as_str() == wanted || p.address.to_string() == wanted);
     Ok(found.map(|p| p.name))
+}
+
+/// The origin check for `caracal status`.
+pub(crate) fn origin(speaker: &SpeakerStatus) -> OriginStatus {
+    let screened = speaker.screened;
+    let mode = match speaker.origin.mode {
+        Mode::Off => "off",
+        Mode::Log => "log",
+        Mode::Enforce => "enforce",
+    };
+    let last = speaker.origin.last_violation.as_ref();
+    OriginStatus {
+        mode: mode.to_owned(),
+        never_routed: screened.never_routed,
+        not_owner: screened.not_owner,
+        waiting: screened.waiting,
+        violations: screened.violations,
+        last_violation: last.map(|(prefix, peer)| format!("{prefix} from {peer}")),
+    }
 }

@@ -7,6 +7,8 @@ mod families;
 mod flood;
 #[path = "fib/link.rs"]
 mod link;
+#[path = "fib/origin.rs"]
+mod origin;
 #[path = "fib/policy.rs"]
 mod policy;
 #[path = "fib/site.rs"]
@@ -355,6 +357,75 @@ fn a_file_that_asks_too_much_of_the_kernel_is_refused_with_its_place() {
     let report = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{report}");
     assert!(report.contains("found \"most\""), "{report}");
+}
+
+#[test]
+fn rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on() {
+    let scenario = "rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    let routes = "route 10.2.0.0/24 blackhole; route 10.2.0.9/32 blackhole; route 10.2.0.1/32 blackhole;
+           route 203.0.113.0/24 blackhole; route 100.64.1.0/24 blackhole; route 0.0.0.0/0 blackhole;";
+    let a = bird(65001, "10.1.0.1", routes, ALL)
+        + "\nprotocol static own6 { ipv6; route 2001:db8:2::/64 blackhole; route 2001:db8:9::/64 blackhole; }
+           protocol bgp caracal6 {
+             local as 65001; neighbor 2001:db8:1::1 as 64512; connect delay time 1; connect retry time 1;
+             error wait time 1, 2; ipv6 { import all; export all; };
+           }";
+    let six = "protocol bgp a6 from tor { neighbor 2001:db8:1::2 as 65001; }";
+    let both = speaker(
+        "protocol kernel { ipv4 { export all; }; } protocol kernel six { ipv6 { export all; }; }",
+        &["a", "b"],
+    ) + six;
+    site.write(&both);
+    site.start_us();
+    site.start_bird("a", &a);
+    site.start_bird("b", &bird(65002, "10.2.0.1", "", ALL));
+    let destinations = |site: &Site| {
+        let mut lines = ours(site, "main");
+        let six = site.show("us", &["-6", "-o", "route", "show", "proto", "81"]);
+        lines.extend(six);
+        let first = |line: &String| line.split_whitespace().next().map(str::to_owned);
+        lines.iter().filter_map(first).collect::<Vec<_>>()
+    };
+    let legal = [
+        "default",
+        "100.64.1.0/24",
+        "203.0.113.0/24",
+        "2001:db8:9::/64",
+    ];
+    let legal: Vec<String> = legal.iter().map(ToString::to_string).collect();
+    site.until("what is legal", &legal, || destinations(&site));
+    let told = |site: &Site| {
+        let shown = site.birdc("b", &["show", "route", "protocol", "caracal"]);
+        let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+        let mut words: Vec<String> = shown.lines().filter_map(first).collect();
+        words.retain(|word| word.contains('/'));
+        words.sort();
+        words
+    };
+    let passed_on = ["0.0.0.0/0", "100.64.1.0/24", "203.0.113.0/24"];
+    let passed_on: Vec<String> = passed_on.iter().map(ToString::to_string).collect();
+    site.until("what is passed on", &passed_on, || told(&site));
+    // The session is up, and both the refusal and its reason can be seen.
+    let received = site.ask(&["bgp", "received", "a"]).unwrap().to_string();
+    assert!(received.contains("never-routed"), "{received}");
+    assert!(received.contains("10.2.0.0/24, a subnet"), "{received}");
+
+    // A network becomes our own while its route is in use, and ceases to be.
+    site.ip("us", &["addr add 203.0.113.1/24 dev eth-b"]);
+    let without = |all: &[String]| -> Vec<String> {
+        let kept = all.iter().filter(|p| *p != "203.0.113.0/24");
+        kept.cloned().collect()
+    };
+    site.until("our own network is let go", &without(&legal), || {
+        destinations(&site)
+    });
+    site.until("and withdrawn", &without(&passed_on), || told(&site));
+    site.ip("us", &["addr del 203.0.113.1/24 dev eth-b"]);
+    site.until("it is back", &legal, || destinations(&site));
 }
 
 /// One node of a cluster and two routers of the rack, of two other AS, that announce the same prefix; one of them also

@@ -16,6 +16,7 @@
 //! | [`services`] | addresses of Kubernetes services |
 //! | [`router`] | the other side: what a router needs in order to peer with the nodes |
 //! | [`announce`] | what this node originates, and the export policy |
+//! | [`origins`] | who may announce what: the data of the speaker's origin check |
 //! | [`filters`] | BGPFilter resources as route policy |
 //! | [`router_id`] | the BGP Identifier |
 //! | [`tunnels`] | ranges that a foreign daemon cannot reach |
@@ -34,6 +35,7 @@ pub mod calico;
 pub mod filters;
 pub mod full_mesh;
 pub mod go_duration;
+pub mod origins;
 pub mod paths;
 pub mod peers;
 pub mod resources;

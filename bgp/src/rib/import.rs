@@ -34,6 +34,12 @@ pub enum Refusal {
     NoNextHop,
     /// An import filter rejected it.
     Policy,
+    /// The prefix must never be routed (RFC 4271 §6.3, [`crate::martian`]).
+    NeverRouted,
+    /// It does not come from the owner of the prefix ([`crate::origin`]).
+    NotOwner,
+    /// Who owns the prefix is not known yet, or may be out of date; the route waits.
+    OwnerUnknown,
 }
 
 impl fmt::Display for Refusal {
@@ -45,6 +51,9 @@ impl fmt::Display for Refusal {
             Self::OwnNextHop => "the next hop is our own address",
             Self::NoNextHop => "the route has no next hop",
             Self::Policy => "rejected by import policy",
+            Self::NeverRouted => "the prefix must never be routed",
+            Self::NotOwner => "it does not come from the owner of the prefix",
+            Self::OwnerUnknown => "it waits until the owner of the prefix is known",
         })
     }
 }
@@ -146,7 +155,7 @@ impl ImportRules<'_> {
         }
     }
 
-    fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
+    pub(super) fn view<'v>(&'v self, prefix: Prefix, attrs: &'v PathAttrs) -> RouteView<'v> {
         let next_hop = attrs.next_hop.as_ref();
         let interface = next_hop.and_then(|next_hop| self.next_hops.interface(next_hop));
         let attrs = Cow::Borrowed(attrs);

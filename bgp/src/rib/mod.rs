@@ -33,6 +33,7 @@ mod reconfigure;
 mod refresh;
 mod restart;
 mod scan;
+mod screen;
 mod select;
 mod sent;
 mod session;
@@ -62,6 +63,7 @@ pub use next_hops::{NextHops, Way};
 pub use parting::Parting;
 pub use peers::PeerId;
 pub use scan::{RouteQuery, RouteRecord, RouteTable};
+pub use screen::{OriginStatus, Screened};
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
 pub use several::{PathRoute, PathUpdate, ToldPath};
 pub use startup::StartupTimes;
@@ -72,12 +74,15 @@ pub use view::{
 
 use crate::attrs::PathAttrs;
 use crate::config::{Origination, SpeakerConfig};
+use crate::martian::{LocalNetworks, OpenRanges};
+use crate::origin;
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
 use adj_out::Group;
 use intern::Interner;
 use jobs::{Drops, Jobs, Kind};
 use peers::{Filters, PeerState, Peers};
+use screen::Screen;
 use select::Selector;
 use settle::AHEAD;
 use startup::Startup;
@@ -87,13 +92,19 @@ use table::{DestId, Table};
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
 /// How a table starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RibOptions {
     /// The speaker restarts and its forwarding state survived: selection is deferred until the peers have sent
     /// End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
     /// How long the start waits for whom.
     pub startup: StartupTimes,
+    /// Ranges that are routed although they are refused by default.
+    pub open: OpenRanges,
+    /// The networks of this machine at the start.
+    pub local: LocalNetworks,
+    /// Who may announce what at the start.
+    pub origins: origin::Update,
 }
 
 /// What a call changed.
@@ -188,6 +199,7 @@ pub struct Rib {
     groups: Vec<Option<Group>>,
     next_hops: next_hops::Tracked,
     selector: Selector,
+    screen: Screen,
     startup: Startup,
     /// Destinations to decide.
     dirty: VecDeque<DestId>,
@@ -234,6 +246,7 @@ impl Rib {
             groups: Vec::new(),
             next_hops: next_hops::Tracked::default(),
             selector: Selector::default(),
+            screen: Screen::new(options.open, options.local, options.origins),
             startup: Startup::new(now, options.restarting, options.startup),
             dirty: VecDeque::new(),
             marked: 0,
@@ -398,7 +411,8 @@ impl Rib {
             [peer.stale_until, a, b, c, d].into_iter().flatten().min()
         };
         let stale = self.peers.iter().filter_map(timers);
-        stale.chain(self.startup.next_timeout()).min()
+        let waits = self.screen.next_timeout();
+        stale.chain(self.startup.next_timeout()).chain(waits).min()
     }
 
     /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None: what a
@@ -429,6 +443,7 @@ impl Rib {
     /// The same, with so many decisions at most.
     fn finish_with(&mut self, now: Instant, mut changes: Changes, most: usize) -> Changes {
         changes.out.append(&mut self.notices);
+        self.note_waits(now);
         let due = self.startup.expire(now);
         if due {
             self.owed_after = self.marked;

@@ -69,6 +69,8 @@ impl Rib {
                 continue;
             }
             let outcome = match &for_all {
+                Some(Err(refusal)) => Err(*refusal),
+                _ if self.screen.concerns(prefix) => self.import(id, *prefix, &received),
                 Some(outcome) => outcome.clone(),
                 None => self.filter(peer_id, *prefix, &received),
             };
@@ -110,6 +112,8 @@ impl Rib {
             self.peers.paths.take(peer);
             self.local_paths += usize::from(peer == PeerId::LOCAL);
         }
+        let before = old.as_ref().and_then(Path::refusal);
+        self.screen.count(before, outcome.as_ref().err().copied());
         dest.touched |= old.is_some_and(|old| old.rank != Rank::None);
         dest.push(Path::new(received, peer, outcome));
         self.note_path(id, peer);
@@ -136,6 +140,7 @@ impl Rib {
         if peer == PeerId::LOCAL {
             self.local_paths -= 1;
         }
+        self.screen.count(old.refusal(), None);
         if let Some(state) = self.peers.get_mut(peer) {
             state.note_staleness(dest.prefix.family(), old.stale, Staleness::Fresh);
             state.received -= 1;

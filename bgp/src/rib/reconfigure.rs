@@ -185,7 +185,7 @@ impl Rib {
     }
 
     /// Runs import policy again over the stored routes of these peers.
-    fn import_again(&mut self, peers: BTreeSet<PeerId>) {
+    pub(super) fn import_again(&mut self, peers: BTreeSet<PeerId>) {
         if !peers.is_empty() {
             self.queue(Kind::Import(peers));
         }
@@ -199,17 +199,15 @@ impl Rib {
             if !peers.contains(&self.peers.paths.owner(path.peer)) {
                 continue;
             }
-            let Some(peer) = self.peers.get(path.peer) else {
-                continue;
-            };
-            let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
-            let outcome = rules.import(dest.prefix, &path.received, &mut self.interner);
+            let (from, prefix, received) = (path.peer, dest.prefix, path.received.clone());
+            let outcome = self.import(from, prefix, &received);
             self.replace_outcome(id, at, outcome);
         }
+        self.note_wait_over(id);
     }
 
     /// Stores the outcome of a second import, keeping the path's staleness.
-    fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported) {
+    pub(super) fn replace_outcome(&mut self, id: DestId, at: usize, outcome: Imported) {
         let dest = self.table.get_mut(id);
         let family = dest.prefix.family();
         let path = &mut dest.paths_mut()[at];
@@ -221,6 +219,7 @@ impl Rib {
         {
             path.replace_accepted(restart::long_lived(&attrs, &mut self.interner));
         }
+        self.screen.count(before.1, path.refusal());
         let (was, is) = (before.0.is_some(), path.accepted().is_some());
         // RIB-2: equal sets are the same set.
         let same = before == (path.accepted().cloned(), path.refusal());

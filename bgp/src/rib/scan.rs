@@ -84,6 +84,8 @@ pub struct RouteRecord {
     pub stale: bool,
     /// How the next hop is reached, where that is tracked.
     pub way: Option<Way>,
+    /// What the origin check says of it, where it says anything.
+    pub origin_check: Option<String>,
     /// What became of it; `None` in an Adj-RIB-Out.
     pub status: Option<PathStatus>,
 }
@@ -97,6 +99,7 @@ impl From<RouteRecord> for RouteInfo {
             attrs: AttrsInfo::from(&*record.attrs),
             stale: record.stale,
             way: record.way,
+            origin_check: record.origin_check,
             status: record.status.unwrap_or(PathStatus::Unreachable),
         }
     }
@@ -269,7 +272,12 @@ impl Rib {
                         peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
                     rules.decided_by(dest.prefix, &path.received)
                 });
-            return PathStatus::Refused { refusal, by };
+            let detail = self.screen.detail(&dest.prefix, refusal, &path.received);
+            return PathStatus::Refused {
+                refusal,
+                by,
+                detail,
+            };
         }
         let Some(place) = place else {
             return PathStatus::Unreachable;
@@ -301,6 +309,12 @@ impl Rib {
             attrs: path.accepted().unwrap_or(&path.received).clone(),
             stale: path.stale.is_kept(),
             way: self.way(path),
+            origin_check: self
+                .screen
+                .concerns(&prefix)
+                .then(|| self.screen.origin(&prefix, &path.received))
+                .flatten()
+                .filter(|_| path.peer != PeerId::LOCAL),
             status: Some(status),
         }
     }
@@ -321,6 +335,7 @@ fn sent_records(
         attrs: attrs.clone(),
         stale: false,
         way: None,
+        origin_check: None,
         status: None,
     };
     found.extend(group.sent(id, member).map(|attrs| record(None, attrs)));

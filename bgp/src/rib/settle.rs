@@ -59,6 +59,7 @@ impl Rib {
                 self.settle_paths(id, &mut path_routes);
             }
             if self.table.get(id).paths().is_empty() {
+                self.screen.forget(&self.table.get(id).prefix);
                 self.table.release(id);
             }
         }

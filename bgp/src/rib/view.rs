@@ -110,6 +110,9 @@ pub enum PathStatus {
         refusal: Refusal,
         /// The filter that rejected it.
         by: Option<DecidedBy>,
+        /// More words for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<String>,
     },
     /// There is no way to its next hop.
     Unreachable,
@@ -133,11 +136,16 @@ impl PathStatus {
             } => {
                 format!("in the ECMP set; not the best: the best has {reason}")
             }
-            Self::Refused { refusal, by: None } => format!("not used: {refusal}"),
             Self::Refused {
                 refusal,
-                by: Some(by),
-            } => format!("not used: {refusal}, {by}"),
+                by,
+                detail,
+            } => {
+                let by = by.as_ref().map(|by| format!(", {by}"));
+                let detail = detail.as_ref().map(|words| format!(": {words}"));
+                let more = [by, detail].into_iter().flatten().collect::<String>();
+                format!("not used: {refusal}{more}")
+            }
             Self::Unreachable => "not used: no route to the next hop".to_owned(),
             Self::Deferred => "selection waits for End-of-RIB of the peers".to_owned(),
         }
@@ -163,6 +171,13 @@ pub struct RouteInfo {
     /// How the next hop is reached, where that is tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub way: Option<Way>,
+    /// What the origin check says of it, where it says anything.
+    #[serde(
+        default,
+        rename = "originCheck",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub origin_check: Option<String>,
     /// What became of it.
     #[serde(flatten)]
     pub status: PathStatus,

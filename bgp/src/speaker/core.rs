@@ -12,6 +12,7 @@ mod ranges;
 mod sessions;
 mod slices;
 mod stations;
+mod violations;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use operate::Disabled;
 use ranges::Dynamic;
 use slices::{Said, Subscription};
 use stations::Stations;
+use violations::Logged;
 
 /// How many messages are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
@@ -155,6 +157,7 @@ pub(super) struct Core {
     liveness: Liveness,
     stations: Stations,
     log: LogLimit<(PeerName, LogKind)>,
+    logged: Logged,
     starts: Tasks,
     /// What has been taken from the sessions and is heard in the next turns.
     unheard: VecDeque<Said>,
@@ -188,6 +191,9 @@ impl Core {
         let rib_options = RibOptions {
             restarting: options.restarting,
             startup: options.startup,
+            open: options.open,
+            local: options.local,
+            origins: options.origins,
         };
         let ranges = ranges::take_ranges(&mut config);
         let (rib, _) = Rib::new(now, &config, rib_options);
@@ -214,6 +220,7 @@ impl Core {
             liveness: Liveness::default(),
             stations: Stations::new(),
             log: LogLimit::default(),
+            logged: Logged::default(),
             starts,
             unheard: VecDeque::new(),
             parked: VecDeque::new(),
@@ -237,6 +244,7 @@ impl Core {
         loop {
             self.offer_configuration();
             self.publish_convergence();
+            self.log_violations();
             self.tell_stations();
             self.end_turn(turn);
             let working = self.has_work();

@@ -34,6 +34,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::core::{Core, Inbox};
 use crate::config::SpeakerConfig;
+use crate::martian::{LocalNetworks, OpenRanges};
+use crate::origin;
 use crate::rib::{
     AdvertisedRoute, Explanation, ForwardPolicy, LearnedRoute, NextHops, Parting, RouteInfo,
     RouteQuery, RouteRecord, RouteTable, StartupTimes,
@@ -54,13 +56,19 @@ const COMMAND_DEPTH: usize = 16;
 pub type FibFeed = KeyedFeed<Option<LearnedRoute>>;
 
 /// How a speaker starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeakerOptions {
     /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is deferred until
     /// the peers have sent End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
     /// How long the start waits for whom.
     pub startup: StartupTimes,
+    /// Ranges that are routed although they are refused by default.
+    pub open: OpenRanges,
+    /// The networks of this machine at the start; see [`SpeakerHandle::set_local_networks`].
+    pub local: LocalNetworks,
+    /// Who may announce what at the start; see [`SpeakerHandle::set_origins`].
+    pub origins: origin::Update,
 }
 
 /// A running speaker.
@@ -174,6 +182,8 @@ enum Command {
     Disable(String, oneshot::Sender<()>),
     Enable(oneshot::Sender<()>),
     NextHops(NextHops, oneshot::Sender<()>),
+    LocalNetworks(LocalNetworks, oneshot::Sender<()>),
+    Origins(origin::Update, oneshot::Sender<()>),
     Status(oneshot::Sender<SpeakerStatus>),
     Slice(Slice),
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
@@ -242,6 +252,23 @@ impl SpeakerHandle {
     /// [`SpeakerEnded`].
     pub async fn set_next_hops(&self, next_hops: NextHops) -> Result<(), SpeakerEnded> {
         self.ask(|done| Command::NextHops(next_hops, done)).await
+    }
+
+    /// Says which networks are this machine's own: no peer's route to them is used or passed on. Replaces what was
+    /// said before.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn set_local_networks(&self, local: LocalNetworks) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::LocalNetworks(local, done)).await
+    }
+
+    /// Takes over a change of who may announce what; routes that it concerns are judged again at once.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn set_origins(&self, update: origin::Update) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::Origins(update, done)).await
     }
 
     /// The speaker and its peers.

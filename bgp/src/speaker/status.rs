@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bfd::Seen;
 use super::counters::Errors;
-use crate::rib::{PeerCounts, Progress, RibCounts, SessionInfo};
+use crate::rib::{OriginStatus, PeerCounts, Progress, RibCounts, Screened, SessionInfo};
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 
 /// The speaker as a whole.
@@ -25,6 +25,12 @@ pub struct SpeakerStatus {
     pub peers: Vec<PeerStatus>,
     /// Counters of the table.
     pub rib: RibCounts,
+    /// Routes that are refused for their prefix.
+    #[serde(default)]
+    pub screened: Screened,
+    /// The check of who announces what.
+    #[serde(default)]
+    pub origin: OriginStatus,
     /// Route selection waits for the peers after a restart (RFC 4724 §4.1).
     pub deferring: bool,
     /// Who has told us everything since the start.

@@ -21,7 +21,7 @@ use crate::actual::Actual;
 use crate::desired::problem;
 use crate::diff::Phase;
 use crate::learned::Learned;
-use crate::links::Links;
+use crate::links::{Links, LocalNetworks};
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
@@ -58,6 +58,8 @@ pub struct TableStatus {
     pub problems: Vec<Problem>,
     /// Ways to next hops as of the last look; `None` before the first.
     pub ways: Option<Arc<Ways>>,
+    /// The machine's own networks as of the last look; `None` before the first.
+    pub local: Option<Arc<LocalNetworks>>,
     /// Routes of others as of the last look, where they are of interest; `None` before the first.
     pub foreign: Option<Arc<Foreigners>>,
     /// Times that everything was read.
@@ -142,6 +144,7 @@ pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
         actual: Actual::default(),
         ours: 0,
         ways: None,
+        local: None,
         foreign: None,
         phase: Phase::Learning,
         unreachable: BTreeSet::new(),
@@ -238,6 +241,7 @@ struct Keeper {
     /// Routes of ours among them.
     ours: usize,
     ways: Option<Arc<Ways>>,
+    local: Option<Arc<LocalNetworks>>,
     foreign: Option<Arc<Foreigners>>,
     phase: Phase,
     unreachable: BTreeSet<Prefix>,
@@ -336,6 +340,7 @@ impl Keeper {
         match read_tables(&self.sockets.netlink, &self.tables).await {
             Ok(((links, ways), actual)) => {
                 self.looks += 1;
+                self.local = Some(Arc::new(links.local_networks(|_| false)));
                 self.links = links;
                 self.ours = ours(&self.tables, &actual);
                 self.actual = actual;
@@ -472,6 +477,7 @@ impl Keeper {
             routes: self.ours,
             problems,
             ways: self.ways.clone(),
+            local: self.local.clone(),
             foreign: self.foreign.clone(),
             looks: self.looks,
         };

@@ -218,6 +218,10 @@ struct Row {
     refusal: Option<Refusal>,
     #[serde(default)]
     by: Option<DecidedBy>,
+    #[serde(default)]
+    detail: Option<String>,
+    #[serde(default)]
+    origin_check: Option<String>,
 }
 
 impl Row {
@@ -231,6 +235,7 @@ impl Row {
             ("refused", _, Some(refusal)) => PathStatus::Refused {
                 refusal,
                 by: self.by.clone(),
+                detail: self.detail.clone(),
             },
             ("deferred", ..) => PathStatus::Deferred,
             _ => PathStatus::Unreachable,
@@ -253,7 +258,10 @@ const ADVERTISED: [&str; 5] = ["PREFIX", "NEXT HOP", "LOCAL PREF", "MED", "AS PA
 fn row(route: &Row) -> [String; 7] {
     let number = |value: Option<u32>| value.map(|n| n.to_string()).unwrap_or_default();
     let status = route.status();
-    let status = status.map(|status| sentence(&status, route.stale, route.way.as_ref()));
+    let status = status.map(|status| {
+        let origin = route.origin_check.as_deref();
+        sentence(&status, route.stale, route.way.as_ref(), origin)
+    });
     let id = route.path_id.map(|id| format!(" #{id}"));
     [
         format!("{}{}", route.prefix, id.unwrap_or_default()),
@@ -276,17 +284,22 @@ fn from(route: &RouteInfo) -> String {
 }
 
 fn status_of(route: &RouteInfo) -> String {
-    sentence(&route.status, route.stale, route.way.as_ref())
+    let origin = route.origin_check.as_deref();
+    sentence(&route.status, route.stale, route.way.as_ref(), origin)
 }
 
-fn sentence(status: &PathStatus, stale: bool, way: Option<&Way>) -> String {
+fn sentence(status: &PathStatus, stale: bool, way: Option<&Way>, origin: Option<&str>) -> String {
     let stale = if stale {
         " (stale: the peer restarts)"
     } else {
         ""
     };
     let way = way.map_or_else(String::new, |way| format!("; next hop {way}"));
-    format!("{}{stale}{way}", status.sentence())
+    // A refusal has the reason in it.
+    let refused = matches!(status, PathStatus::Refused { .. });
+    let origin = origin.filter(|_| !refused);
+    let origin = origin.map_or_else(String::new, |said| format!("; origin check: {said}"));
+    format!("{}{stale}{way}{origin}", status.sentence())
 }
 
 pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
@@ -335,7 +348,11 @@ mod tests {
             term: 1,
         };
         let reason = Reason::LocalPref;
-        let refused = |refusal, by| PathStatus::Refused { refusal, by };
+        let refused = |refusal, by| PathStatus::Refused {
+            refusal,
+            by,
+            detail: Some("why".to_owned()),
+        };
         for status in [
             PathStatus::Best { reason },
             PathStatus::Lost {
@@ -367,6 +384,7 @@ mod tests {
                 },
                 stale: true,
                 way: Some(Way::default()),
+                origin_check: Some("said".to_owned()),
                 status: status.clone(),
             };
             let line = serde_json::to_string(&route).unwrap();

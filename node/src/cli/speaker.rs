@@ -19,7 +19,13 @@ pub(super) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
         (None, None, Some(file)) => match file::read(file) {
             Err(FileError::Invalid(report)) => Ok(invalid(&report)),
             Err(error) => Err(error.into()),
-            Ok(config) => crate::speaker::run(&run_dir(), file, args.http, config),
+            Ok(config) => crate::speaker::run(
+                &run_dir(),
+                file,
+                args.http,
+                args.allow_martians.unwrap_or_default(),
+                config,
+            ),
         },
         (None, None, None) => anyhow::bail!("-c FILE or --check FILE is missing"),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use caracal_model::status::{PathStatus, PeerStatus, Status};
+use caracal_model::status::{OriginStatus, PathStatus, PeerStatus, Status};
 
 use serde_json::Value;
 
@@ -75,6 +75,16 @@ fn paths(paths: &[PathStatus]) -> String {
     format!("{measured}; {}{more}", shown.join(", "))
 }
 
+/// Routes that are refused for their prefix, in a line.
+fn refused(origin: &OriginStatus) -> String {
+    let last = origin.last_violation.as_ref();
+    let last = last.map_or_else(String::new, |last| format!("; the last was {last}"));
+    format!(
+        "Origin check: {}; {} routes not from the owner, {} waiting, {} never routed; {} violations since the start{last}",
+        origin.mode, origin.not_owner, origin.waiting, origin.never_routed, origin.violations
+    )
+}
+
 fn print(status: &Status, output: Output) {
     println!(
         "Node {} ({}), caracal {}, up {}, AS {}, router id {}",
@@ -112,6 +122,9 @@ fn print(status: &Status, output: Output) {
     );
     if !kernel.paths.is_empty() {
         println!("Paths: {}", paths(&kernel.paths));
+    }
+    if let Some(origin) = &status.origin {
+        println!("{}", refused(origin));
     }
     if let Some(drain) = &status.drain {
         println!("Drain: {drain} (caracal drain --undo takes the node back into service)");

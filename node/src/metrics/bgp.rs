@@ -112,6 +112,7 @@ pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
         .value(total(status.turns.slow)),
     ];
     families.push(errors(peers));
+    families.extend(screened(status));
     families.extend(of_peers(&listed));
     families
 }
@@ -129,6 +130,41 @@ fn errors(peers: &[PeerStatus]) -> Family {
         "Errors by kind, over all peers that are configured now.",
     )
     .samples(samples)
+}
+
+/// Routes that are refused for their prefix.
+fn screened(status: &SpeakerStatus) -> [Family; 3] {
+    let screened = status.screened;
+    let now = [
+        ("never-routed", screened.never_routed),
+        ("not-owner", screened.not_owner),
+        ("owner-unknown", screened.waiting),
+    ];
+    let reason = |text: &str| vec![("reason", text.to_owned())];
+    let seen = [
+        ("never-routed", screened.martians),
+        ("not-owner", screened.violations),
+    ];
+    [
+        Family::new(
+            "caracal_bgp_routes_screened",
+            Kind::Gauge,
+            "Routes that are refused for their prefix, by reason.",
+        )
+        .samples(now.map(|(text, number)| (reason(text), count(number)))),
+        Family::new(
+            "caracal_bgp_screened",
+            Kind::Counter,
+            "Times that a route was refused for its prefix, or would have been, by reason.",
+        )
+        .samples(seen.map(|(text, number)| (reason(text), total(number)))),
+        Family::new(
+            "caracal_bgp_routes_overdue",
+            Kind::Gauge,
+            "Routes that have waited too long for their owner to become known.",
+        )
+        .value(count(screened.overdue)),
+    ]
 }
 
 fn by_state(peers: &[PeerStatus]) -> Family {

@@ -53,6 +53,8 @@ pub(crate) fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus 
         listen_error: None,
         peers,
         rib: RibCounts::default(),
+        screened: Default::default(),
+        origin: Default::default(),
         deferring: false,
         convergence: Convergence {
             converged: awaited.is_empty(),

@@ -25,7 +25,7 @@ use super::announced::{self, Told};
 use super::auditor::Auditor;
 use super::collector::Collected;
 use super::drain::{Drainer, Order};
-use super::explain;
+use super::{explain, origins};
 use crate::admin::{Answer, Answered, Request};
 use crate::config::Config;
 use crate::peer_problems;
@@ -163,6 +163,7 @@ impl Answers {
             reason: view.freshness.reason().map(ToString::to_string),
         };
         status.problems = owners.problems(Some(&bgp));
+        status.origin = Some(routes::origin(&bgp));
         status.peers = routes::peers(bgp.peers);
         status.stations = routes::stations(bgp.stations);
         status.work = routes::work(bgp.work);
@@ -205,6 +206,7 @@ impl Owners {
             problems.extend(source.borrow().iter().cloned());
         }
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
+        problems.extend(bgp.and_then(origins::problem));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
         problems.extend(listen_error.map(|reason| Problem {
             code: "bgp.listen".to_owned(),

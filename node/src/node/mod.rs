@@ -19,6 +19,7 @@ mod listeners;
 pub(crate) mod machine;
 mod mode_check;
 mod mtu;
+mod origins;
 mod parting;
 mod publish;
 mod reached;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use caracal_agent::Settings;
 use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use caracal_agent::ownership::Ownership;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
@@ -30,10 +31,11 @@ use super::remember::Rememberer;
 use super::secrets::Secrets;
 use super::{
     beginning, collector, drain, gate, held, learned, lifelines, likely, machine, mode_check, mtu,
-    parting, publish, reached, readdress, secrets, severed, tombstones, tunnels,
+    origins, parting, publish, reached, readdress, secrets, severed, tombstones, tunnels,
 };
 use crate::admin;
 use crate::config::{Backend, Config};
+use crate::local_networks;
 
 /// Longest time for what is told to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -192,7 +194,8 @@ async fn start(
             .with_context(|| format!("CARACAL_SECRETS_DIR {}", folder.display()))?,
         None => Secrets::new(),
     };
-    let planned = publish::speaker_config(&view.borrow().snapshot, config, &known);
+    let first = view.borrow().clone();
+    let planned = publish::speaker_config(&first.snapshot, config, &known);
     let (secrets, secrets_rx) = watch::channel(known);
     if let Some(folder) = config.secrets_dir.clone() {
         tokio::spawn(secrets::keep(folder, secrets.clone()));
@@ -200,8 +203,15 @@ async fn start(
     publish::log_changes(&[], &planned.problems, &config.node);
     // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC 4724 §4.1).
     let restarting = caracal_agent::dataplane::holds_our_routes().await?;
+    let links = caracal_agent::dataplane::links()
+        .await
+        .context("reading the interfaces")?;
     let options = SpeakerOptions {
         restarting,
+        open: config.allow_martians,
+        // The agent tells later ones after each pass.
+        local: local_networks::of_node(&links, &Ownership::default()),
+        origins: origins::whole(&first, config.origin_check),
         ..SpeakerOptions::default()
     };
     let (recalled, unread) = recall_drain(config);
@@ -214,6 +224,13 @@ async fn start(
         );
         speaker.disable(recalled.text.clone()).await?;
     }
+
+    tokio::spawn(origins::keep(
+        view.clone(),
+        first,
+        config.origin_check,
+        speaker.clone(),
+    ));
 
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
     let (told, told_rx) = watch::channel(Told::default());

@@ -77,7 +77,7 @@ impl Answers {
     async fn status(&self) -> Result<Status, String> {
         let bgp = self.speaker.status().await.map_err(text)?;
         let mut problems = peer_problems::problems(&bgp);
-        let listen = bgp.listen_error.map(|reason| Problem {
+        let listen = bgp.listen_error.clone().map(|reason| Problem {
             code: "bgp.listen".to_owned(),
             subject: "listening socket".to_owned(),
             reason,
@@ -108,6 +108,7 @@ impl Answers {
                 nat: NONE.to_owned(),
                 ..KernelStatus::default()
             },
+            origin: Some(routes::origin(&bgp)),
             peers: routes::peers(bgp.peers),
             stations: routes::stations(bgp.stations),
             work: routes::work(bgp.work),

@@ -12,6 +12,7 @@ use caracal_agent::dataplane::table::{self, TableHandle, TableInput, TableStatus
 use caracal_agent::learned::Learned;
 use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
 use caracal_bgp::config::Origination;
+use caracal_bgp::martian::LocalNetworks;
 use caracal_bgp::rib::{ForwardPolicy, NextHops, inherit};
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
@@ -20,8 +21,8 @@ use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::next_hops;
 use crate::routes::learned;
+use crate::{local_networks, next_hops};
 
 /// The tables of a file.
 pub(super) type Wanted = BTreeMap<Family, KernelTable>;
@@ -65,6 +66,15 @@ type Own = BTreeMap<Prefix, Origination>;
 /// True when the kernel forwards by routes of an earlier run.
 pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
     Ok(table::holds_routes(&tables(wanted)).await?)
+}
+
+/// The machine's own networks, where tables are written; a speaker alone does not look at the kernel.
+pub(super) async fn local_networks(wanted: &Wanted) -> Result<LocalNetworks, KernelError> {
+    if wanted.is_empty() {
+        return Ok(LocalNetworks::default());
+    }
+    let links = caracal_agent::dataplane::links().await?;
+    Ok(local_networks::of(&links.local_networks(|_| false)))
 }
 
 /// The tables in use.
@@ -161,6 +171,8 @@ impl Kernel {
         if self.wanted.is_empty() {
             self.status.send_replace(None);
             speaker.set_next_hops(NextHops::default()).await?;
+            let networks = LocalNetworks::default();
+            speaker.set_local_networks(networks).await?;
         } else {
             let running = Running::start(&self.wanted, &self.own, speaker, &self.status).await?;
             self.running = Some(running);
@@ -292,17 +304,28 @@ async fn forward(
     }
 }
 
-/// Ways to next hops to the speaker. When the tables are no longer heard of, what they said last holds.
+/// Own networks and ways to next hops to the speaker. When the tables are no longer heard of, what they said last holds.
 async fn feed(
     mut status: watch::Receiver<Arc<TableStatus>>,
     speaker: SpeakerHandle,
     told: watch::Sender<Option<Arc<TableStatus>>>,
 ) {
     let mut known = None;
+    let mut own_networks = None;
     loop {
         let now = status.borrow_and_update().clone();
         let ways = now.ways.clone();
+        let local = now.local.clone();
         told.send_replace(Some(now));
+        if let Some(local) = local
+            && own_networks.as_ref() != Some(&local)
+        {
+            let networks = local_networks::of(&local);
+            if speaker.set_local_networks(networks).await.is_err() {
+                return;
+            }
+            own_networks = Some(local);
+        }
         if let Some(ways) = ways
             && known.as_ref() != Some(&ways)
         {

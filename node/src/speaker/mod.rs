@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caracal_bgp::config::{Origination, SpeakerConfig, diff};
+use caracal_bgp::martian::OpenRanges;
 use caracal_bgp::speaker::{Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions};
 use caracal_model::Prefix;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,6 +48,7 @@ pub(crate) fn run(
     run_dir: &Path,
     file: &Path,
     http: Option<SocketAddr>,
+    open: OpenRanges,
     config: File,
 ) -> anyhow::Result<ExitCode> {
     crate::files::allow_many();
@@ -54,13 +56,14 @@ pub(crate) fn run(
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    runtime.block_on(serve(run_dir, file.to_owned(), http, config))
+    runtime.block_on(serve(run_dir, file.to_owned(), http, open, config))
 }
 
 async fn serve(
     run_dir: &Path,
     file: PathBuf,
     http: Option<SocketAddr>,
+    open: OpenRanges,
     config: File,
 ) -> anyhow::Result<ExitCode> {
     let File {
@@ -86,6 +89,9 @@ async fn serve(
     );
     let options = SpeakerOptions {
         restarting,
+        open,
+        // Before the first session, so that nothing of theirs is ever written for ours.
+        local: kernel::local_networks(&tables).await?,
         ..SpeakerOptions::default()
     };
     let speaker = Speaker::spawn(config.clone(), options);

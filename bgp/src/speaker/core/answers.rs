@@ -38,6 +38,16 @@ impl Core {
                 self.emit(changes);
                 self.when_done(done);
             }
+            Command::LocalNetworks(local, done) => {
+                let changes = self.rib.set_local_networks(now(), local);
+                self.emit(changes);
+                let _ = done.send(());
+            }
+            Command::Origins(update, done) => {
+                let changes = self.rib.set_origins(now(), update);
+                self.emit(changes);
+                let _ = done.send(());
+            }
             Command::Status(answer) => drop(answer.send(self.status())),
             Command::Slice(slice) => slice.answer(&self.rib),
             Command::Explain(prefix, answer) => {
@@ -89,6 +99,8 @@ impl Core {
             listen_error: self.listening.error.clone(),
             peers: peers.collect(),
             rib: self.rib.counts(),
+            screened: self.rib.screened(),
+            origin: self.rib.origin_status(),
             deferring: self.rib.is_deferring(),
             convergence: self.convergence.borrow().clone(),
             stations: self.stations.status(),

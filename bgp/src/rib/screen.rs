@@ -1,0 +1,474 @@
+//! Screening: what a prefix itself forbids, before import policy: prefixes that are never routed, and prefixes that another has
+//! ([`crate::origin`]). Most prefixes are no rule's business, and cost one look into a table of first octets.
+//!
+//! A route that waits for its owner to become known is looked at again when the data about its prefix changes: by key,
+//! not by a walk over the table.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use caracal_model::net::Prefix;
+use serde::{Deserialize, Serialize};
+
+use super::import::{Imported, Refusal, run_filters};
+use super::table::DestId;
+use super::{Changes, PeerId, PeerState, Rib};
+use crate::attrs::PathAttrs;
+use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
+use crate::origin::{Mode, Origins, Range, Reason, Update, Verdict};
+use crate::policy::{Condition, PeerKind, Verdict as Policy};
+use crate::types::PeerName;
+
+/// A route may wait so long for its owner before that is a problem. An owner writes to the datastore before it announces, and
+/// a datastore that answers tells everybody within seconds.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// How many routes are refused for their prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Screened {
+    /// Routes that are never routed, now.
+    pub never_routed: usize,
+    /// Routes that do not come from the owner, now.
+    pub not_owner: usize,
+    /// Routes that wait for their owner to become known, now.
+    pub waiting: usize,
+    /// Routes that wait for longer than they should.
+    pub overdue: usize,
+    /// Times that a route was found not to come from the owner since the start, whatever followed.
+    pub violations: u64,
+    /// Times that a prefix was found that is never routed.
+    pub martians: u64,
+}
+
+/// The origin check for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OriginStatus {
+    /// What follows from a verdict.
+    pub mode: Mode,
+    /// The data may be out of date.
+    pub stale: bool,
+    /// Prefixes with an owner.
+    pub held: usize,
+    /// The last route that did not come from its owner, and who sent it.
+    pub last_violation: Option<(Prefix, PeerName)>,
+    /// Some route that waits for longer than it should.
+    pub overdue: Option<Prefix>,
+}
+
+/// The rules by prefix.
+#[derive(Debug)]
+pub(super) struct Screen {
+    martians: Martians,
+    origins: Origins,
+    octets: Octets,
+    /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around them concerns them.
+    tracked: BTreeSet<Prefix>,
+    /// Routes that wait have been seen since the last call ended.
+    new_waits: Vec<Prefix>,
+    /// Since when prefixes have had a path that waits.
+    waiting: BTreeMap<Prefix, Instant>,
+    /// When a wait becomes a problem, the first first; some have ended since.
+    due: VecDeque<(Instant, Prefix)>,
+    overdue: BTreeSet<Prefix>,
+    counts: Screened,
+    last_violation: Option<(Prefix, PeerName)>,
+}
+
+impl Screen {
+    pub(super) fn new(open: OpenRanges, local: LocalNetworks, origins: Update) -> Self {
+        let mut screen = Self {
+            martians: Martians::new(open, local),
+            origins: Origins::default(),
+            octets: Octets::default(),
+            tracked: BTreeSet::new(),
+            new_waits: Vec::new(),
+            waiting: BTreeMap::new(),
+            due: VecDeque::new(),
+            overdue: BTreeSet::new(),
+            counts: Screened::default(),
+            last_violation: None,
+        };
+        screen.origins.apply(origins);
+        screen.index();
+        screen
+    }
+
+    fn index(&mut self) {
+        let ranges = self.martians.ranges().chain(self.origins.ranges());
+        self.octets = ranges.collect();
+    }
+
+    /// False: no rule is about the prefix.
+    pub(super) const fn concerns(&self, prefix: &Prefix) -> bool {
+        self.octets.contain(prefix)
+    }
+
+    /// Why a prefix is refused from every peer. What lies in a range with owners is theirs also inside a subnet of
+    /// ours: there the origin check has the word.
+    fn martian(&self, prefix: &Prefix) -> Option<Martian> {
+        let found = self.martians.find(prefix)?;
+        let connected = matches!(found, Martian::Connected(_));
+        (!connected || self.origins.range_of(prefix).is_none()).then_some(found)
+    }
+
+    /// More words for people about a refusal.
+    pub(super) fn detail(
+        &self,
+        prefix: &Prefix,
+        refusal: Refusal,
+        received: &PathAttrs,
+    ) -> Option<String> {
+        match refusal {
+            Refusal::NeverRouted => self.martian(prefix).map(|why| why.to_string()),
+            Refusal::NotOwner | Refusal::OwnerUnknown => self.origin(prefix, received),
+            _ => None,
+        }
+    }
+
+    /// What the origin check says of a route; `None`: it is not checked.
+    pub(super) fn origin(&self, prefix: &Prefix, received: &PathAttrs) -> Option<String> {
+        match self.origins.check(prefix, received) {
+            Verdict::Unchecked => None,
+            Verdict::Valid => Some("it comes from the owner of the prefix".to_owned()),
+            Verdict::Invalid(reason) => Some(reason.to_string()),
+            Verdict::Unknown(reason) if self.origins.is_stale() => {
+                Some(format!("{reason}; the datastore is not fresh"))
+            }
+            Verdict::Unknown(reason) => Some(reason.to_string()),
+        }
+    }
+
+    fn track(&mut self, prefix: Prefix) {
+        let checked = matches!(
+            self.origins.range_of(&prefix),
+            Some((_, Range::Owned { .. }))
+        );
+        if checked && !self.origins.is_held(&prefix) {
+            self.tracked.insert(prefix);
+        }
+    }
+
+    /// A destination is no longer in the table.
+    pub(super) fn forget(&mut self, prefix: &Prefix) {
+        if self.concerns(prefix) {
+            self.tracked.remove(prefix);
+            self.waiting.remove(prefix);
+            self.overdue.remove(prefix);
+        }
+    }
+
+    /// A path has another outcome, or is new (`None` before) or gone (`None` after).
+    pub(super) const fn count(&mut self, before: Option<Refusal>, after: Option<Refusal>) {
+        if let Some(refusal) = before
+            && let Some(number) = self.number(refusal)
+        {
+            *number = number.saturating_sub(1);
+        }
+        if let Some(refusal) = after
+            && let Some(number) = self.number(refusal)
+        {
+            *number += 1;
+        }
+    }
+
+    const fn number(&mut self, refusal: Refusal) -> Option<&mut usize> {
+        match refusal {
+            Refusal::NeverRouted => Some(&mut self.counts.never_routed),
+            Refusal::NotOwner => Some(&mut self.counts.not_owner),
+            Refusal::OwnerUnknown => Some(&mut self.counts.waiting),
+            _ => None,
+        }
+    }
+
+    /// When a wait becomes a problem next.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.due.front().map(|(at, _)| *at)
+    }
+}
+
+/// First octets of addresses, a bit for each, by family. A prefix inside a range starts with an octet of the range.
+#[derive(Clone, Copy, Debug, Default)]
+struct Octets([[u64; 4]; 2]);
+
+impl Octets {
+    const fn place(prefix: &Prefix) -> (usize, u8) {
+        match prefix.address() {
+            IpAddr::V4(address) => (0, address.octets()[0]),
+            IpAddr::V6(address) => (1, address.octets()[0]),
+        }
+    }
+
+    const fn contain(&self, prefix: &Prefix) -> bool {
+        let (family, octet) = Self::place(prefix);
+        self.0[family][octet as usize / 64] >> (octet % 64) & 1 == 1
+    }
+}
+
+impl FromIterator<Prefix> for Octets {
+    fn from_iter<I: IntoIterator<Item = Prefix>>(ranges: I) -> Self {
+        let mut octets = Self::default();
+        for range in ranges {
+            let (family, first) = Self::place(&range);
+            let more = u8::MAX.checked_shr(u32::from(range.len())).unwrap_or(0);
+            for octet in first..=first | more {
+                octets.0[family][usize::from(octet) / 64] |= 1 << (octet % 64);
+            }
+        }
+        octets
+    }
+}
+
+/// True when the deciding term of a filter names the range that it admits: an "accept" of everything is the default
+/// written down, and admits nobody to what another has.
+fn admits(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|condition| match condition {
+        Condition::Prefix { patterns, negated } => {
+            !negated && patterns.iter().all(|p| p.prefix.len() > 0)
+        }
+        _ => false,
+    })
+}
+
+impl Rib {
+    /// Says which networks are this machine's own. Replaces what was said before.
+    pub fn set_local_networks(&mut self, now: Instant, local: LocalNetworks) -> Changes {
+        if self.screen.martians.set_local(local) {
+            self.screen.index();
+            self.import_again(self.peers.ids().into_iter().collect());
+        }
+        self.finish(now, Changes::default())
+    }
+
+    /// Takes over a change of who may announce what. Routes that it concerns are judged again at once.
+    pub fn set_origins(&mut self, now: Instant, update: Update) -> Changes {
+        let rules = update.rules.is_some();
+        let was_stale = self.screen.origins.is_stale();
+        let prefixes: Vec<Prefix> = update.held.iter().map(|(prefix, ..)| *prefix).collect();
+        self.screen.origins.apply(update);
+        if rules {
+            self.screen.index();
+            self.import_again(self.peers.ids().into_iter().collect());
+        } else {
+            let mut again: BTreeSet<Prefix> = prefixes.iter().copied().collect();
+            for prefix in &prefixes {
+                // A prefix has a last address.
+                let last = prefix
+                    .nth(prefix.size() - 1)
+                    .unwrap_or_else(|| prefix.address());
+                let inside = self.screen.tracked.range(*prefix..=Prefix::host(last));
+                again.extend(inside);
+            }
+            if was_stale && !self.screen.origins.is_stale() {
+                again.extend(self.screen.waiting.keys());
+            }
+            for prefix in again {
+                if let Some(id) = self.table.find(&prefix) {
+                    self.import_dest(id);
+                }
+            }
+        }
+        self.finish(now, Changes::default())
+    }
+
+    /// How many routes are refused for their prefix.
+    #[must_use]
+    pub fn screened(&self) -> Screened {
+        Screened {
+            overdue: self.screen.overdue.len(),
+            ..self.screen.counts
+        }
+    }
+
+    /// The origin check as it is in force.
+    #[must_use]
+    pub fn origin_status(&self) -> OriginStatus {
+        let screen = &self.screen;
+        OriginStatus {
+            mode: screen.origins.mode(),
+            stale: screen.origins.is_stale(),
+            held: screen.origins.len(),
+            last_violation: screen.last_violation.clone(),
+            overdue: screen.overdue.first().copied(),
+        }
+    }
+
+    /// Notes since when routes wait, and which of them do for too long.
+    pub(super) fn note_waits(&mut self, now: Instant) {
+        for prefix in std::mem::take(&mut self.screen.new_waits) {
+            if let std::collections::btree_map::Entry::Vacant(entry) =
+                self.screen.waiting.entry(prefix)
+            {
+                entry.insert(now);
+                self.screen.due.push_back((now + WAIT, prefix));
+            }
+        }
+        while let Some((at, prefix)) = self.screen.due.front().copied() {
+            let waits = self.waits(&prefix);
+            if waits && at > now {
+                break;
+            }
+            self.screen.due.pop_front();
+            if !waits {
+                self.screen.waiting.remove(&prefix);
+            } else if self.screen.waiting.get(&prefix).copied() == at.checked_sub(WAIT) {
+                self.screen.overdue.insert(prefix);
+            }
+        }
+    }
+
+    /// True when some path to the prefix waits.
+    fn waits(&self, prefix: &Prefix) -> bool {
+        self.screen.waiting.contains_key(prefix)
+            && self.table.find(prefix).is_some_and(|id| {
+                let mut paths = self.table.get(id).paths().iter();
+                paths.any(|path| path.refusal() == Some(Refusal::OwnerUnknown))
+            })
+    }
+
+    /// Runs import again over all paths of a destination.
+    fn import_dest(&mut self, id: DestId) {
+        self.screen.tracked.remove(&self.table.get(id).prefix);
+        for at in 0..self.table.get(id).paths().len() {
+            let dest = self.table.get(id);
+            let path = &dest.paths()[at];
+            if path.peer == PeerId::LOCAL {
+                continue;
+            }
+            let (from, prefix, received) = (path.peer, dest.prefix, path.received.clone());
+            let outcome = self.import(from, prefix, &received);
+            self.replace_outcome(id, at, outcome);
+        }
+        self.note_wait_over(id);
+    }
+
+    /// Forgets since when a destination waits, when none of its paths does any more.
+    pub(super) fn note_wait_over(&mut self, id: DestId) {
+        let prefix = self.table.get(id).prefix;
+        if self.screen.waiting.contains_key(&prefix) && !self.waits(&prefix) {
+            self.screen.waiting.remove(&prefix);
+            self.screen.overdue.remove(&prefix);
+        }
+    }
+
+    /// What becomes of a received route: what the protocol forbids, what its prefix forbids, and policy.
+    pub(super) fn import(
+        &mut self,
+        from: PeerId,
+        prefix: Prefix,
+        received: &Arc<PathAttrs>,
+    ) -> Imported {
+        let Some(peer) = self.peers.get(from) else {
+            return Err(Refusal::Policy);
+        };
+        let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+        if let Some(Err(refusal)) = rules.import_any(received) {
+            return Err(refusal);
+        }
+        if self.screen.concerns(&prefix) {
+            if self.screen.martian(&prefix).is_some() {
+                self.screen.counts.martians += 1;
+                return Err(Refusal::NeverRouted);
+            }
+            if let Some(refusal) = self.check_origin(from, prefix, received) {
+                return Err(refusal);
+            }
+        }
+        let Some(peer) = self.peers.get(from) else {
+            return Err(Refusal::Policy);
+        };
+        let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+        rules.import(prefix, received, &mut self.interner)
+    }
+
+    /// Why the origin check refuses a route.
+    fn check_origin(
+        &mut self,
+        from: PeerId,
+        prefix: Prefix,
+        received: &Arc<PathAttrs>,
+    ) -> Option<Refusal> {
+        self.screen.track(prefix);
+        let (reason, unknown) = match self.screen.origins.check(&prefix, received) {
+            Verdict::Unchecked | Verdict::Valid => return None,
+            Verdict::Invalid(reason) => (reason, false),
+            Verdict::Unknown(reason) => (reason, true),
+        };
+        let peer = self.peers.get(from)?;
+        let owned = matches!(reason, Reason::NextHop(..));
+        if owned && self.admits_others(peer, prefix, received)
+            || unknown && self.is_in_force(from, prefix, received)
+        {
+            return None;
+        }
+        let log_only = self.screen.origins.mode() == Mode::Log;
+        let hop = received.next_hop.as_ref();
+        let from_owner = hop.is_some_and(|hop| self.screen.origins.is_owner_address(hop));
+        // Of a node that nobody has heard of yet, a reflector may speak; a router of another AS has nothing to wait for.
+        if unknown && (from_owner || peer.kind() == PeerKind::Internal) {
+            if !log_only {
+                self.screen.new_waits.push(prefix);
+            }
+            return (!log_only).then_some(Refusal::OwnerUnknown);
+        }
+        self.screen.counts.violations += 1;
+        self.screen.last_violation = Some((prefix, peer.name.clone()));
+        (!log_only).then_some(Refusal::NotOwner)
+    }
+
+    /// True when the operator lets a peer announce what others have: a filter accepts the range by name, or BGPPeer says
+    /// that our own AS may come back through a peer of another one, as behind a router that all nodes peer with.
+    fn admits_others(&self, peer: &PeerState, prefix: Prefix, received: &PathAttrs) -> bool {
+        if peer.kind() == PeerKind::External && peer.config.allow_own_as > 0 {
+            return true;
+        }
+        let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
+        let mut view = rules.view(prefix, received);
+        let (verdict, by) = run_filters(&peer.import, &mut view);
+        let Some((name, term)) = by.filter(|_| verdict == Policy::Accept) else {
+            return false;
+        };
+        let filter = peer.import.iter().find(|named| named.name == name);
+        let term = filter.and_then(|named| named.filter.terms.get(term));
+        term.is_some_and(|term| admits(&term.conditions))
+    }
+
+    /// True when the path is in use already, and leads to the same place.
+    fn is_in_force(&self, from: PeerId, prefix: Prefix, received: &PathAttrs) -> bool {
+        let dest = self.table.find(&prefix).map(|id| self.table.get(id));
+        let path = dest.and_then(|dest| dest.paths().iter().find(|path| path.peer == from));
+        path.is_some_and(|path| {
+            path.accepted().is_some()
+                && path.received.next_hop == received.next_hop
+                && path.received.originator_id == received.originator_id
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_prefix_inside_a_range_is_looked_at() {
+        let ranges = ["224.0.0.0/4", "10.0.0.0/24", "fe80::/10", "0.0.0.0/8"];
+        let octets: Octets = ranges.iter().map(|r| r.parse().unwrap()).collect();
+        let contains = |text: &str| octets.contain(&text.parse().unwrap());
+        for text in ["239.1.0.0/16", "224.0.0.0/4", "10.0.0.1/32", "fe80::/64"] {
+            assert!(contains(text), "{text}");
+        }
+        for text in ["223.0.0.0/8", "240.0.0.0/4", "11.0.0.0/8", "2001:db8::/32"] {
+            assert!(!contains(text), "{text}");
+        }
+        let all: Octets = std::iter::once("0.0.0.0/0".parse().unwrap()).collect();
+        assert!(all.contain(&"255.0.0.0/8".parse().unwrap()));
+        let odd: Octets = std::iter::once("10.0.0.0/7".parse().unwrap()).collect();
+        assert!(odd.contain(&"11.0.0.0/8".parse().unwrap()));
+        assert!(!odd.contain(&"12.0.0.0/8".parse().unwrap()));
+    }
+}

@@ -1,0 +1,295 @@
+//! Who may announce what, in a table that follows the data.
+
+use super::*;
+use crate::origin::{Identity, Mode, Owner, Range, Rules, Update as Origins};
+use crate::policy::{Condition, Filter, PrefixPattern, Term, Verdict};
+
+/// 10.244.0.0/16 in blocks of /24; the nodes have 10.0.0.2, .3 and .4.
+fn rules(mode: Mode) -> Rules {
+    let node = |n: u8| {
+        let identity = Identity {
+            addresses: [address(n)].into(),
+            router_ids: [RouterId([1, 0, 0, n].into())].into(),
+        };
+        (format!("node{n}"), identity)
+    };
+    Rules {
+        mode,
+        ranges: [(
+            "10.244.0.0/16".parse().unwrap(),
+            Range::Owned { shortest: 24 },
+        )]
+        .into(),
+        owners: [2, 3, 4].map(node).into(),
+    }
+}
+
+/// Block `n` is node `owner`'s, or not any more.
+fn held(n: u8, owner: u8, has: bool) -> Origins {
+    Origins {
+        held: vec![(prefix(n), Owner::Named(format!("node{owner}")), has)],
+        ..Origins::default()
+    }
+}
+
+fn stale(stale: bool) -> Origins {
+    Origins {
+        stale: Some(stale),
+        ..Origins::default()
+    }
+}
+
+impl Net {
+    fn checked(peers: impl IntoIterator<Item = (u8, PeerConfig)>, mode: Mode) -> Self {
+        let options = RibOptions {
+            origins: Origins {
+                rules: Some(rules(mode)),
+                ..Origins::default()
+            },
+            ..RibOptions::default()
+        };
+        let config = with_peers(peers);
+        let names: Vec<PeerName> = config.peers.keys().cloned().collect();
+        let mut net = Self::with_options(config, options);
+        for (n, _) in (2..).zip(names) {
+            net.up(n);
+        }
+        net
+    }
+
+    fn origins(&mut self, update: Origins) -> usize {
+        let changes = self.rib.set_origins(self.now, update);
+        let changed = changes.prefixes.len();
+        self.mirror(changes);
+        self.check();
+        changed
+    }
+
+    fn sentence(&self, n: u8) -> String {
+        let explained = self.rib.explain(&prefix(n));
+        explained.paths[0].status.sentence()
+    }
+}
+
+fn mesh(mode: Mode) -> Net {
+    Net::checked([internal_peer(2), internal_peer(3)], mode)
+}
+
+#[test]
+fn only_the_owner_of_a_block_may_announce_it() {
+    let mut net = mesh(Mode::Enforce);
+    net.origins(held(1, 2, true));
+    net.announce(2, &[1], attrs(2));
+    net.announce(3, &[1], attrs(3));
+    assert_eq!(net.hops(1), [address(2)]);
+    // The right node leaves: the wrong one does not take its place.
+    net.withdraw(2, &[1]);
+    assert!(net.hops(1).is_empty());
+    assert!(
+        net.sentence(1).contains("is node2's"),
+        "{}",
+        net.sentence(1)
+    );
+    assert_eq!(net.rib.screened().not_owner, 1);
+    let status = net.rib.origin_status();
+    assert_eq!(status.last_violation, Some((prefix(1), name(3))));
+    // The block moves to the other node.
+    assert_eq!(net.origins(held(1, 3, true)), 1);
+    net.origins(held(1, 2, false));
+    assert_eq!(net.hops(1), [address(3)]);
+    assert_eq!(net.rib.screened().not_owner, 0);
+}
+
+#[test]
+fn what_is_not_known_yet_waits_and_is_used_as_soon_as_it_is() {
+    let mut net = mesh(Mode::Enforce);
+    net.announce(2, &[1], attrs(2));
+    assert!(net.hops(1).is_empty());
+    assert_eq!(net.rib.screened().waiting, 1);
+    assert!(net.sentence(1).contains("waits"), "{}", net.sentence(1));
+    assert_eq!(net.origins(held(7, 2, true)), 0, "another block");
+    assert_eq!(net.origins(held(1, 2, true)), 1);
+    assert_eq!(net.hops(1), [address(2)]);
+    assert_eq!(net.rib.screened().waiting, 0);
+    // An address of the block, known with the block.
+    let host: Prefix = "10.244.9.7/32".parse().unwrap();
+    let update = Update {
+        announced: vec![host],
+        attrs: Some(attrs(2)),
+        ..Update::default()
+    };
+    net.apply(2, update);
+    assert_eq!(net.fib.get(&host), None);
+    assert_eq!(net.origins(held(9, 2, true)), 1);
+    assert!(net.fib.contains_key(&host));
+}
+
+#[test]
+fn a_wait_is_bounded_and_then_a_problem() {
+    let mut net = mesh(Mode::Enforce);
+    net.announce(2, &[1], attrs(2));
+    assert!(net.rib.screen.next_timeout().is_some());
+    net.advance(29);
+    assert_eq!(net.rib.screened().overdue, 0);
+    net.advance(1);
+    assert_eq!(net.rib.screened().overdue, 1);
+    assert_eq!(net.rib.origin_status().overdue, Some(prefix(1)));
+    assert_eq!(net.rib.screen.next_timeout(), None);
+    // It still waits, and the problem ends with it.
+    net.origins(held(1, 2, true));
+    assert_eq!(net.rib.screened().overdue, 0);
+    assert_eq!(net.hops(1), [address(2)]);
+    // A wait that ends by itself is none.
+    net.announce(2, &[5], attrs(2));
+    net.withdraw(2, &[5]);
+    net.advance(60);
+    assert_eq!(net.rib.screened().overdue, 0);
+    assert_eq!(net.rib.screen.next_timeout(), None);
+}
+
+#[test]
+fn routes_in_force_stay_while_their_block_is_not_known_or_the_data_is_stale() {
+    let mut net = mesh(Mode::Enforce);
+    net.origins(held(1, 2, true));
+    net.announce(2, &[1], attrs(2));
+    // The owner gives the block up first, and withdraws then.
+    net.origins(held(1, 2, false));
+    assert_eq!(net.hops(1), [address(2)]);
+    let other = PathAttrs {
+        med: Some(7),
+        ..attrs(2)
+    };
+    net.announce(2, &[1], other);
+    assert_eq!(net.hops(1), [address(2)], "it leads where it led");
+    net.withdraw(2, &[1]);
+    net.announce(2, &[1], attrs(2));
+    assert!(net.hops(1).is_empty(), "a new one waits");
+    net.origins(held(1, 2, true));
+
+    net.origins(stale(true));
+    net.announce(3, &[2], attrs(3));
+    net.announce(3, &[1], attrs(3));
+    assert_eq!(net.hops(1), [address(2)]);
+    assert_eq!(net.rib.screened().waiting, 2);
+    assert_eq!(net.rib.screened().not_owner, 0);
+    net.origins(stale(false));
+    let screened = net.rib.screened();
+    assert_eq!((screened.waiting, screened.not_owner), (1, 1));
+    net.origins(held(2, 3, true));
+    assert_eq!(net.hops(2), [address(3)]);
+}
+
+#[test]
+fn rfc4724_4_2_a_restarting_nodes_block_is_not_taken_over() {
+    let mut net = Net::checked([internal_peer(2), external_peer(3)], Mode::Enforce);
+    net.origins(held(1, 2, true));
+    net.announce(2, &[1], attrs(2));
+    net.down(2, true);
+    assert!(net.fib[&prefix(1)].stale);
+    net.announce(3, &[1], external(3, &[65003]));
+    assert_eq!(net.hops(1), [address(2)]);
+    net.announce(3, &[1], external(9, &[65003]));
+    assert_eq!(net.hops(1), [address(2)]);
+    net.up(2);
+    net.announce(2, &[1], attrs(2));
+    net.end_of_rib(2);
+    assert_eq!(net.hops(1), [address(2)]);
+}
+
+#[test]
+fn a_router_of_another_as_announces_nothing_of_the_pool() {
+    let mut net = Net::checked([external_peer(2)], Mode::Enforce);
+    net.origins(held(1, 3, true));
+    let all = [
+        "10.244.0.0/16",
+        "10.244.1.9/32",
+        "10.244.77.0/24",
+        "10.0.0.0/8",
+    ];
+    let update = Update {
+        announced: all.iter().map(|p| p.parse().unwrap()).collect(),
+        attrs: Some(external(200, &[65002])),
+        ..Update::default()
+    };
+    net.apply(2, update);
+    let used: Vec<Prefix> = net.fib.keys().copied().collect();
+    assert_eq!(used, ["10.0.0.0/8".parse().unwrap()]);
+    let screened = net.rib.screened();
+    assert_eq!((screened.not_owner, screened.waiting), (3, 0));
+}
+
+#[test]
+fn a_filter_that_names_the_range_admits_a_peer_and_one_that_accepts_all_does_not() {
+    let pattern = PrefixPattern::or_longer("10.244.0.0/16".parse().unwrap());
+    let named = vec![Condition::Prefix {
+        patterns: vec![pattern],
+        negated: false,
+    }];
+    for (conditions, expected) in [(named, 1), (vec![], 0)] {
+        let term = Term {
+            conditions,
+            actions: vec![],
+            verdict: Some(Verdict::Accept),
+        };
+        let mut config = with_peers([external_peer(2)]);
+        let filter = Filter { terms: vec![term] };
+        config.filters.insert("in".to_owned(), filter);
+        let peer = config.peers.get_mut(&name(2)).unwrap();
+        peer.import.push("in".to_owned());
+        let options = RibOptions {
+            origins: Origins {
+                rules: Some(rules(Mode::Enforce)),
+                ..Origins::default()
+            },
+            ..RibOptions::default()
+        };
+        let mut net = Net::with_options(config, options);
+        net.up(2);
+        net.origins(held(1, 3, true));
+        net.announce(2, &[1, 8], external(200, &[65002]));
+        assert_eq!(net.fib.len(), expected, "block 8 is nobody's");
+    }
+    let (n, mut peer) = external_peer(2);
+    peer.allow_own_as = 1;
+    let mut net = Net::checked([(n, peer)], Mode::Enforce);
+    net.origins(held(1, 3, true));
+    net.announce(2, &[1, 8], external(200, &[65002, OWN_AS.0]));
+    assert_eq!(net.hops(1), [address(200)]);
+    assert_eq!(net.fib.len(), 1);
+}
+
+#[test]
+fn log_counts_and_uses_and_off_does_neither() {
+    for (mode, violations) in [(Mode::Log, 1), (Mode::Off, 0)] {
+        let mut net = mesh(mode);
+        net.origins(held(1, 2, true));
+        net.announce(3, &[1], attrs(3));
+        net.announce(3, &[6], attrs(3));
+        assert_eq!(net.hops(1), [address(3)]);
+        assert_eq!(net.hops(6), [address(3)]);
+        assert_eq!(net.rib.screened().violations, violations);
+    }
+}
+
+#[test]
+fn rules_that_change_are_run_over_all_routes() {
+    let mut net = mesh(Mode::Off);
+    net.origins(held(1, 2, true));
+    net.announce(2, &[1], attrs(2));
+    net.announce(3, &[1], attrs(3));
+    net.origins(Origins {
+        rules: Some(rules(Mode::Enforce)),
+        ..Origins::default()
+    });
+    assert_eq!(net.rib.screened().not_owner, 1);
+    assert_eq!(net.hops(1), [address(2)]);
+    // The node gets another address: its routes are valid with it, and what is in use with the old one is not.
+    let mut moved = rules(Mode::Enforce);
+    moved.owners.get_mut("node2").unwrap().addresses = [address(9)].into();
+    net.origins(Origins {
+        rules: Some(moved),
+        ..Origins::default()
+    });
+    net.announce(2, &[1], attrs(9));
+    assert_eq!(net.hops(1), [address(9)]);
+}

@@ -1,0 +1,128 @@
+//! A router of the rack announces what nodes of the cluster have: nothing moves.
+
+use caracal_lab::{Lab, program, wait_until};
+use caracal_tests::loss::{Probes, RouteMonitor};
+use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
+use serde_json::Value;
+
+/// A pool of two blocks, one for each node, and a router of another AS that announces the pool, both blocks and the
+/// addresses of their pods.
+const THIEF: &str = r#"
+name: thief
+description: two Caracal nodes and a top-of-rack router that announces what they have
+pool: {cidr: 10.244.0.0/25, blockSize: 26}
+segments:
+  - {name: lan, cidr: 10.0.0.0/24}
+nodes:
+  - {name: node1, segment: lan, address: 10.0.0.11, pods: 1}
+  - {name: node2, segment: lan, address: 10.0.0.12, pods: 1}
+  - name: tor
+    segment: lan
+    address: 10.0.0.31
+    kind: bird2
+    config: |
+      router id 10.0.0.31;
+      protocol device {}
+      protocol static {
+        ipv4;
+        route 10.244.0.0/25 blackhole;
+        route 10.244.0.0/26 blackhole; route 10.244.0.64/26 blackhole;
+        route 10.244.0.0/32 blackhole; route 10.244.0.1/32 blackhole; route 10.244.0.2/32 blackhole;
+        route 10.244.0.64/32 blackhole; route 10.244.0.65/32 blackhole; route 10.244.0.66/32 blackhole;
+        route 198.51.100.0/24 blackhole;
+      }
+      template bgp node {
+        local 10.0.0.31 as 65001;
+        connect retry time 1; connect delay time 1; error wait time 1, 2;
+        ipv4 { import all; export all; };
+      }
+      protocol bgp node1 from node { neighbor 10.0.0.11 as 64512; }
+      protocol bgp node2 from node { neighbor 10.0.0.12 as 64512; }
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPPeer
+    metadata: {name: tor}
+    spec: {peerIP: 10.0.0.31, asNumber: 65001}
+"#;
+
+/// Routes of a node's kernel inside the pool that lead to the router.
+fn stolen(lab: &Lab, node: &str) -> Vec<String> {
+    let mut command = program::command("ip").unwrap();
+    command.args(["-4", "-o", "route", "show", "via", "10.0.0.31"]);
+    let netns = lab.netns(node).unwrap();
+    let shown = program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
+    let ours = shown.lines().filter(|line| line.starts_with("10.244."));
+    ours.map(str::to_owned).collect()
+}
+
+fn explain(lab: &Lab, prefix: &str) -> String {
+    let told = lab.caracal("node1", &["bgp", "explain", prefix]);
+    told.unwrap_or_else(|error| error.to_string())
+}
+
+#[test]
+fn a_router_that_announces_what_nodes_have_moves_nothing() {
+    let scenario = "a_router_that_announces_what_nodes_have_moves_nothing";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut lab = up_text(THIEF, "thief.yaml", "e2e-fib-thief");
+    await_settled(&lab);
+    let pairs = [("node1/p1", "node2/p1"), ("node2/p1", "node1/p1")];
+    // Everything that the router says has come, and the one route that is nobody's is in use.
+    for node in ["node1", "node2"] {
+        let status = await_status(&lab, node, 60 * SECOND, "the router's routes", |status| {
+            let origin = status.origin.clone().unwrap_or_default();
+            match origin.not_owner {
+                9 => Ok(()),
+                _ => Err(format!("{origin:?}")),
+            }
+        });
+        assert!(status.problems.is_empty(), "{:?}", status.problems);
+        assert_eq!(status.origin.unwrap_or_default().mode, "enforce");
+        assert_eq!(stolen(&lab, node), [""; 0]);
+    }
+    let told = explain(&lab, "198.51.100.0/24");
+    assert!(told.contains("best"), "{told}");
+    let told = explain(&lab, "10.244.0.0/25");
+    assert!(told.contains("no node has a prefix as short"), "{told}");
+    let told = explain(&lab, "10.244.0.65/32") + &explain(&lab, "10.244.0.1/32");
+    assert!(
+        told.contains("is node2's, and the next hop 10.0.0.31"),
+        "{told}"
+    );
+    let received = lab.caracal(
+        "node1",
+        &["bgp", "received", "Global_10_0_0_31", "-o", "json"],
+    );
+    let received: Value = serde_json::from_str(&received.unwrap()).unwrap_or_default();
+    println!("{received}");
+
+    // A block of a node that is restarting, by death and by order: nothing moves, nothing is lost.
+    let probes = Probes::start(&lab, &pairs);
+    let monitors = RouteMonitor::on_all(&lab);
+    probes.after(500);
+    lab.kill9_node("node2").unwrap();
+    probes.after(1000);
+    assert_eq!(stolen(&lab, "node1"), [""; 0]);
+    lab.start_node("node2").unwrap();
+    lab.await_node("node2").unwrap();
+    await_settled(&lab);
+    lab.stop_node("node2").unwrap();
+    lab.restart_node("node2").unwrap();
+    await_settled(&lab);
+    probes.after(500);
+    for node in ["node1", "node2"] {
+        wait_until(60 * SECOND, "the router's routes again", || {
+            match stolen(&lab, node) {
+                none if none.is_empty() => Ok(()),
+                some => Err(format!("{some:?}")),
+            }
+        })
+        .unwrap();
+    }
+    for monitor in monitors {
+        monitor.assert_nothing_deleted("a router announces what nodes have");
+    }
+    probes.assert_none_lost("a router announces what nodes have");
+}

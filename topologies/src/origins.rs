@@ -1,0 +1,348 @@
+//! Who may announce what, for the speaker's origin check: from the snapshot to typed data.
+//!
+//! A node may announce what lies in a block of a confirmed affinity of its own, and the single addresses of its workloads
+//! in blocks of other nodes. Blocks of `virtual:…` affinities belong to no node, and pools of load balancers and the
+//! ranges of services are left to their own rules.
+//!
+//! [`change`] costs a walk side by side over two snapshots that compares revisions; the whole is a change from
+//! nothing, and so its own oracle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
+use caracal_bgp::types::RouterId;
+use caracal_model::ipam::{self, AffinityState, BlockAffinity};
+use caracal_model::names::NodeName;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::{IpPool, Node};
+use caracal_model::side_by_side;
+use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
+
+use crate::router_id;
+use crate::view::FAMILIES;
+
+/// What differs between two snapshots; without an old one, all there is. `Update::stale` is the caller's.
+#[must_use]
+pub fn change(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
+    let nothing = Snapshot::default();
+    let before = old.unwrap_or(&nothing);
+    let mut held = Vec::new();
+    let moved = |a: Option<i64>, b: Option<i64>| a != b;
+    for ((owner, cidr), was, is) in side_by_side(&before.affinities, &new.affinities) {
+        if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
+            let counts =
+                |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
+            if counts(was) != counts(is) {
+                held.push((*cidr, owner_of(owner), counts(is)));
+            }
+        }
+    }
+    for (_, was, is) in side_by_side(&before.blocks, &new.blocks) {
+        if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
+            let (was, is) = (borrowed(was), borrowed(is));
+            let gone = was.difference(&is).map(|guest| (guest, false));
+            let come = is.difference(&was).map(|guest| (guest, true));
+            held.extend(gone.chain(come).map(|((address, node), has)| {
+                let owner = Owner::Named(node.to_string());
+                (Prefix::host(*address), owner, has)
+            }));
+        }
+    }
+    let differ = old.is_none()
+        || moves(&before.nodes, &new.nodes)
+        || moves(&before.pools, &new.pools)
+        || moves(&before.bgp_configurations, &new.bgp_configurations)
+        || !held.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
+    let rules = differ.then(|| rules(new, mode));
+    let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
+    Update {
+        rules: rules.filter(|_| !same),
+        held,
+        stale: None,
+    }
+}
+
+fn moves<K: Ord, V>(old: &BTreeMap<K, Versioned<V>>, new: &BTreeMap<K, Versioned<V>>) -> bool {
+    side_by_side(old, new).any(|(_, a, b)| a.map(|v| v.revision) != b.map(|v| v.revision))
+}
+
+/// True when the owner of an affinity announces its block.
+fn has(affinity: &BlockAffinity) -> bool {
+    affinity.state != AffinityState::Pending && !affinity.deleted
+}
+
+fn owner_of(owner: &ipam::Owner) -> Owner {
+    match owner.node() {
+        Some(node) => Owner::Named(node.to_string()),
+        None => Owner::Free,
+    }
+}
+
+/// Addresses of a block in use by other nodes than its owner.
+fn borrowed(block: Option<&Versioned<KnownBlock>>) -> BTreeSet<(IpAddr, &NodeName)> {
+    let blocks = block.into_iter();
+    blocks.flat_map(|block| block.used_elsewhere()).collect()
+}
+
+fn rules(snapshot: &Snapshot, mode: Mode) -> Rules {
+    let pool = |pool: &IpPool| match is_foreign(snapshot, pool) {
+        true => Range::Free,
+        false => Range::Owned {
+            shortest: pool.spec.block_len(),
+        },
+    };
+    let pools = snapshot.pools.values();
+    let pools = pools.map(|p| (p.spec.prefix(), pool(p)));
+    let services = service_ranges(snapshot).map(|range| (range, Range::Free));
+    Rules {
+        mode,
+        ranges: pools.chain(services).collect(),
+        owners: snapshot
+            .nodes
+            .iter()
+            .map(|(name, node)| (name.to_string(), identity(name, node)))
+            .collect(),
+    }
+}
+
+/// True for a pool in which nodes own nothing: one for load balancers alone, and a disabled one without a block, which stands
+/// for the pods of another cluster, so that packets to them keep their source.
+fn is_foreign(snapshot: &Snapshot, pool: &IpPool) -> bool {
+    let range = pool.spec.prefix();
+    let mut blocks = snapshot.affinities.keys().map(|(_, block)| block);
+    pool.spec.is_load_balancer_only()
+        || pool.spec.disabled && !blocks.any(|block| range.covers(block))
+}
+
+/// The ranges of services. What does not parse is the plan's problem.
+fn service_ranges(snapshot: &Snapshot) -> impl Iterator<Item = Prefix> {
+    let specs = snapshot.bgp_default().map(|c| &c.spec).into_iter();
+    let lists = specs.flat_map(|spec| {
+        [
+            &spec.service_cluster_ips,
+            &spec.service_external_ips,
+            &spec.service_load_balancer_ips,
+        ]
+    });
+    let entries = lists.flatten();
+    entries.filter_map(|entry| entry.cidr.parse::<Prefix>().ok())
+}
+
+/// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and we give it.
+fn identity(name: &NodeName, node: &Node) -> Identity {
+    let mut addresses: BTreeSet<IpAddr> = FAMILIES
+        .iter()
+        .filter_map(|family| node.spec.address(*family))
+        .collect();
+    let listed = node.spec.addresses.iter().filter_map(|entry| {
+        let address = entry.address.split('/').next()?;
+        address.parse::<IpAddr>().ok()
+    });
+    addresses.extend(listed);
+    let of_address = node.spec.address(Family::Ipv4).and_then(|a| match a {
+        IpAddr::V4(address) => Some(RouterId(address)),
+        IpAddr::V6(_) => None,
+    });
+    let router_ids = of_address.into_iter().chain([router_id::hash(name)]);
+    Identity {
+        addresses,
+        router_ids: router_ids.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use caracal_bgp::attrs::PathAttrs;
+    use caracal_bgp::origin::{Origins, Verdict};
+
+    use super::*;
+
+    const ROOT: &str = "/calico/resources/v3/projectcalico.org";
+
+    fn put(snapshot: &mut Snapshot, revision: i64, path: &str, value: &str) {
+        let applied = snapshot.apply(path, Some(value.as_bytes()), revision);
+        assert_eq!(applied, caracal_model::snapshot::Applied::Changed, "{path}");
+    }
+
+    fn node(snapshot: &mut Snapshot, revision: i64, n: u8) {
+        let value = format!(
+            r#"{{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{{"name":"node{n}"}},"spec":{{"bgp":{{"ipv4Address":"10.0.0.{n}/24","ipv6Address":"fd00::{n}/64"}}}}}}"#
+        );
+        put(snapshot, revision, &format!("{ROOT}/nodes/node{n}"), &value);
+    }
+
+    fn affinity(snapshot: &mut Snapshot, revision: i64, n: u8, third: u8, state: Option<&str>) {
+        let path = format!("/calico/ipam/v2/host/node{n}/ipv4/block/10.244.{third}.0-26");
+        let value = state.map(|state| format!(r#"{{"state":"{state}"}}"#));
+        snapshot.apply(&path, value.as_deref().map(str::as_bytes), revision);
+    }
+
+    /// Node 1 has a block in which `guest` uses an address.
+    fn block(snapshot: &mut Snapshot, revision: i64, guest: Option<&str>) {
+        let mut allocations = vec!["null"; 64];
+        let mut attributes = String::new();
+        if let Some(guest) = guest {
+            allocations[5] = "0";
+            attributes = format!(r#"{{"handle_id":"h","secondary":{{"node":"{guest}"}}}}"#);
+        }
+        let value = format!(
+            r#"{{"cidr":"10.244.1.0/26","affinity":"host:node1","allocations":[{}],"unallocated":[],"attributes":[{attributes}]}}"#,
+            allocations.join(",")
+        );
+        let path = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
+        put(snapshot, revision, path, &value);
+    }
+
+    fn cluster() -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let pool = |name: &str, cidr: &str, more: &str| {
+            let value = format!(
+                r#"{{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{{"name":"{name}"}},"spec":{{"cidr":"{cidr}"{more}}}}}"#
+            );
+            (format!("{ROOT}/ippools/{name}"), value)
+        };
+        let lb = r#","allowedUses":["LoadBalancer"]"#;
+        for (path, value) in [
+            pool("pods", "10.244.0.0/16", ""),
+            pool("lb", "10.245.0.0/16", lb),
+        ] {
+            put(&mut snapshot, 1, &path, &value);
+        }
+        node(&mut snapshot, 2, 1);
+        node(&mut snapshot, 3, 2);
+        affinity(&mut snapshot, 4, 1, 1, Some("confirmed"));
+        affinity(&mut snapshot, 5, 2, 2, Some("pending"));
+        block(&mut snapshot, 6, Some("node2"));
+        snapshot
+    }
+
+    fn origins(updates: impl IntoIterator<Item = Update>) -> Origins {
+        let mut origins = Origins::default();
+        for update in updates {
+            origins.apply(update);
+        }
+        origins
+    }
+
+    fn verdict(origins: &Origins, prefix: &str, hop: &str) -> &'static str {
+        let attrs = PathAttrs {
+            next_hop: Some(hop.parse().unwrap()),
+            ..PathAttrs::default()
+        };
+        match origins.check(&prefix.parse().unwrap(), &attrs) {
+            Verdict::Unchecked => "unchecked",
+            Verdict::Valid => "valid",
+            Verdict::Invalid(_) => "invalid",
+            Verdict::Unknown(_) => "unknown",
+        }
+    }
+
+    /// What is asked of every table that is made of one snapshot.
+    const QUESTIONS: [(&str, &str); 9] = [
+        ("10.244.1.0/26", "10.0.0.1"),
+        ("10.244.1.0/26", "fd00::1"),
+        ("10.244.1.0/26", "10.0.0.2"),
+        ("10.244.1.5/32", "10.0.0.2"),
+        ("10.244.1.5/32", "10.0.0.1"),
+        ("10.244.2.0/26", "10.0.0.2"),
+        ("10.244.0.0/16", "10.0.0.1"),
+        ("10.245.0.7/32", "10.0.0.2"),
+        ("0.0.0.0/0", "10.0.0.9"),
+    ];
+
+    fn answers(origins: &Origins) -> Vec<&'static str> {
+        let answer = |(prefix, hop): (&str, &str)| verdict(origins, prefix, hop);
+        QUESTIONS.map(answer).to_vec()
+    }
+
+    #[test]
+    fn a_block_is_its_owners_and_a_borrowed_address_its_workloads_nodes() {
+        let origins = origins([change(None, &cluster(), Mode::Enforce)]);
+        let expected = [
+            "valid",
+            "valid",
+            "invalid",
+            "valid",
+            "invalid",
+            "unknown",
+            "invalid",
+            "unchecked",
+            "unchecked",
+        ];
+        assert_eq!(answers(&origins), expected);
+    }
+
+    #[test]
+    fn blocks_of_load_balancers_belong_to_no_node() {
+        let mut snapshot = cluster();
+        let block = "10.244.9.0/26".parse().unwrap();
+        let owner = ipam::Owner::Virtual("load-balancer".to_owned());
+        let path = caracal_model::Key::Affinity(owner, block).to_path();
+        put(&mut snapshot, 9, &path, r#"{"state":"confirmed"}"#);
+        let origins = origins([change(None, &snapshot, Mode::Enforce)]);
+        let seen = verdict(&origins, "10.244.9.7/32", "10.0.0.2");
+        assert_eq!(seen, "unchecked");
+    }
+
+    #[test]
+    fn a_disabled_pool_without_blocks_is_another_clusters() {
+        let mut snapshot = cluster();
+        let value = r#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"far"},"spec":{"cidr":"10.246.0.0/16","disabled":true}}"#;
+        put(&mut snapshot, 20, &format!("{ROOT}/ippools/far"), value);
+        let mut stepwise = origins([change(None, &snapshot, Mode::Enforce)]);
+        let far = |origins: &Origins| verdict(origins, "10.246.1.0/26", "10.0.0.9");
+        assert_eq!(far(&stepwise), "unchecked");
+        // It has a block after all: it is an old pool of ours that empties.
+        let old = snapshot.clone();
+        let path = "/calico/ipam/v2/host/node1/ipv4/block/10.246.1.0-26";
+        snapshot.apply(path, Some(br#"{"state":"confirmed"}"#), 21);
+        stepwise.apply(change(Some(&old), &snapshot, Mode::Enforce));
+        assert_eq!(far(&stepwise), "invalid");
+    }
+
+    #[test]
+    fn changes_add_up_to_the_whole() {
+        let mut snapshots = vec![Snapshot::default(), cluster()];
+        type Step = fn(&mut Snapshot, i64);
+        let steps: [Step; 9] = [
+            |s, r| affinity(s, r, 2, 2, Some("confirmed")),
+            |s, r| block(s, r, None),
+            |s, r| block(s, r, Some("node3")),
+            |s, r| node(s, r, 3),
+            |s, r| affinity(s, r, 1, 1, None),
+            |s, r| affinity(s, r, 2, 1, Some("confirmed")),
+            |s, r| affinity(s, r, 2, 2, Some("pendingDeletion")),
+            |s, r| affinity(s, r, 2, 2, None),
+            |s, r| drop(s.apply(&format!("{ROOT}/nodes/node3"), None, r)),
+        ];
+        for (n, step) in (100..).zip(steps) {
+            let mut next = snapshots[snapshots.len() - 1].clone();
+            step(&mut next, n);
+            snapshots.push(next);
+        }
+        let mut stepwise = Origins::default();
+        stepwise.apply(change(None, &snapshots[0], Mode::Enforce));
+        for pair in snapshots.windows(2) {
+            let update = change(Some(&pair[0]), &pair[1], Mode::Enforce);
+            stepwise.apply(update);
+            let whole = origins([change(None, &pair[1], Mode::Enforce)]);
+            assert_eq!(answers(&stepwise), answers(&whole));
+            assert_eq!(stepwise.len(), whole.len());
+        }
+        let last = &snapshots[snapshots.len() - 1];
+        assert!(change(Some(last), last, Mode::Enforce).is_empty());
+    }
+
+    #[test]
+    fn a_change_that_is_nobodys_business_is_none() {
+        let old = cluster();
+        let mut new = old.clone();
+        // The same allocation, written again; a node with another label.
+        block(&mut new, 50, Some("node2"));
+        node(&mut new, 51, 1);
+        assert!(change(Some(&old), &new, Mode::Enforce).is_empty());
+    }
+}
