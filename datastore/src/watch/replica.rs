@@ -8,6 +8,7 @@ use caracal_model::keys::{self, Key};
 use caracal_model::names::NodeName;
 use caracal_model::resource::Kind;
 use caracal_model::snapshot::Applied;
+use caracal_model::snapshot::policy::POLICIES;
 use caracal_model::txn::{KeyValue, Range};
 use caracal_model::{Family, Snapshot};
 
@@ -33,6 +34,10 @@ pub(super) fn scope() -> Vec<Range> {
         .into_iter()
         .map(|kind| Range::Prefix(keys::kind_prefix(kind)))
         .collect();
+    let policies = POLICIES
+        .iter()
+        .map(|(plural, _)| Range::Prefix(format!("{}{plural}/", keys::resources_prefix())));
+    ranges.extend(policies);
     ranges.extend([
         Range::Prefix(keys::blocks_prefix(Family::Ipv4)),
         Range::Prefix(keys::blocks_prefix(Family::Ipv6)),
