@@ -54,6 +54,7 @@ E2E := \
   wire \
   settings \
   next_hops \
+  hostile \
 
 .PHONY: demo test lint deny built unit e2e ipip scenarios static instructions instructions-record bench clean rust packages-build packages-demo packages-test
 
