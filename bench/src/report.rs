@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(median(Vec::<u8>::new()), None);
         assert_eq!(
             table(&[]),
-            "| speaker | runs | peak MiB | UPDATEs | MB | checked |\n|---|---|---|---|---|---|\n"
+            "| speaker | runs | peak MiB | left MiB | UPDATEs | MB | checked |\n|---|---|---|---|---|---|---|\n"
         );
     }
 }
