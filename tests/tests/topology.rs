@@ -102,11 +102,7 @@ fn print(phases: &[Phase]) {
 
 /// Calls `caracal topology …` on a node; gives what it printed.
 fn apply(lab: &Lab, arguments: &[&str]) -> String {
-    let all = [
-        &["topology", "apply", "--timeout", "300", "-o", "json"],
-        arguments,
-    ]
-    .concat();
+    let all = [&["topology", "apply", "--timeout", "300"], arguments].concat();
     let text = lab.caracal_within("n1", &all, 320 * SECOND);
     let text =
         text.unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), lab.folder().log_tail("n1", 40)));

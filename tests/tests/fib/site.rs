@@ -227,7 +227,9 @@ impl Site {
         let output = command.args(arguments).args(["-o", "json"]).output();
         let output = output.map_err(|error| error.to_string())?;
         let error = |_| String::from_utf8_lossy(&output.stderr).into_owned();
-        if arguments.starts_with(&["bgp", "routes"]) && output.status.success() {
+        if let ["bgp", "routes" | "received" | "advertised", ..] = arguments
+            && output.status.success()
+        {
             // An object a line.
             let lines = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
             let routes: Result<Vec<Value>, _> = lines.collect();
