@@ -1,6 +1,6 @@
 //! Standard output, in one place: a reader that closes early (`caracal … | head`) never makes a panic.
 //!
-//! The `println!` of this crate goes through [`write`]. A command that only reads ends with exit code 0 when
+//! The `println!` of this crate goes through [`write()`]. A command that only reads ends with exit code 0 when
 //! nobody reads on; one that changes something goes on to its end, and what it would have printed is dropped.
 
 use std::fmt;

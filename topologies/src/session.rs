@@ -27,7 +27,7 @@ const LIMIT_PAUSE: Duration = Duration::from_secs(300);
 /// How many prefixes a peer may announce in each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxPrefixes {
-    /// So many, and then the session ends for [`LIMIT_PAUSE`].
+    /// This number; with one more the session ends for `LIMIT_PAUSE`.
     Most(u32),
     /// As many as it likes.
     Off,

@@ -191,7 +191,7 @@ fn rows<W: Write, const N: usize>(
     Ok(count)
 }
 
-/// A [`RouteInfo`] or an [`AdvertisedRoute`] as a line says it, no more than what is shown: a million of them are read.
+/// A [`RouteInfo`] or an `AdvertisedRoute` as a line says it, no more than what is shown: a million of them are read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
