@@ -127,6 +127,7 @@ STATIC := target/$(HOST)/release
 static: packages-build
 	RUSTFLAGS="-C target-feature=+crt-static -C force-unwind-tables=no" $(CARGO) build --release --target $(HOST) \
 	  -p caracal --bin caracal -p caracal-bench --bin caracal-bench
+	strip --strip-all $(STATIC)/caracal
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
 instructions: packages-test static

@@ -101,6 +101,10 @@ fn kind_of(kind: &str, tag: &str) -> String {
     if let Some(inner) = inside("Vec<") {
         return format!("list of {}", kind_of(inner, tag));
     }
+    // The maps of the contexts have a value for each family.
+    if let Some(inner) = inside("BTreeMap<&'static str, ") {
+        return format!("{} by family", kind_of(inner, tag));
+    }
     match kind {
         "String" | "&'static str" => "text".to_owned(),
         "bool" => "bool".to_owned(),

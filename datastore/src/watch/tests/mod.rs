@@ -481,7 +481,7 @@ async fn handles_and_foreign_keys_make_no_views() {
     for foreign in [
         "/calico/ipam/v2/handle/k8s-pod-network.8f2c41",
         "/calico/ipam/v2/host/node-a",
-        "/calico/resources/v3/projectcalico.org/networkpolicies/default/a",
+        "/calico/resources/v3/projectcalico.org/networksets/default/a",
         "/calico/v1/Ready",
         "/registry/pods/a",
     ] {
