@@ -105,6 +105,11 @@ impl Speaker {
         command.args(["netns", "exec", namespace]);
         match self {
             Self::Caracal => {
+                // Each run is a first start: after a restart the speaker would wait for its peers (RFC 4724 §4.1).
+                let mark = dir.join("speaker.mark");
+                if mark.exists() {
+                    std::fs::remove_file(&mark).context("removing the mark of the last run")?;
+                }
                 command.arg(node_binary(program)?).args(["speaker", "-c"]);
                 command.arg(&file).env("CARACAL_RUN_DIR", dir)
             }
