@@ -3,7 +3,6 @@
 use caracal_lab::{Lab, program, wait_until};
 use caracal_tests::loss::{Probes, RouteMonitor};
 use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
-use serde_json::Value;
 
 /// A pool of two blocks, one for each node, and a router of another AS that announces the pool, both blocks and the
 /// addresses of their pods.
@@ -91,13 +90,6 @@ fn a_router_that_announces_what_nodes_have_moves_nothing() {
         told.contains("is node2's, and the next hop 10.0.0.31"),
         "{told}"
     );
-    let received = lab.caracal(
-        "node1",
-        &["bgp", "received", "Global_10_0_0_31", "-o", "json"],
-    );
-    let received: Value = serde_json::from_str(&received.unwrap()).unwrap_or_default();
-    println!("{received}");
-
     // A block of a node that is restarting, by death and by order: nothing moves, nothing is lost.
     let probes = Probes::start(&lab, &pairs);
     let monitors = RouteMonitor::on_all(&lab);
