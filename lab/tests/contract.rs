@@ -44,9 +44,7 @@ fn main() {
 }
 
 fn all_tests() {
-    if !support::possible("the lab's contract", &[]) {
-        return;
-    }
+    let possible = support::possible("the lab's contract", &[]);
     let tests: [(&str, fn()); 6] = [
         (
             "nodes_and_plugins_are_told_what_they_need",
@@ -73,10 +71,21 @@ fn all_tests() {
             another_process_can_take_over,
         ),
     ];
+    if !possible {
+        println!(
+            "test result: ok. 0 passed; 0 failed; {} ignored",
+            tests.len()
+        );
+        return;
+    }
     for (name, test) in tests {
         test();
         println!("test {name} ... ok");
     }
+    println!(
+        "test result: ok. {} passed; 0 failed; 0 ignored",
+        tests.len()
+    );
 }
 
 fn bring_up(text: &str, name: &str) -> Result<Lab, UpError> {
