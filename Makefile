@@ -120,12 +120,18 @@ scenarios: built static
 	$(RUN_SCENARIOS) ipip $(E2E) -- --test-threads=1 --nocapture
 
 # What ships, and the benchmark of the same build: static, so that one file runs on every distribution and in an image from
-# scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use.
-# Flags would also be for build scripts if the target were not named.
+# scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use; equal
+# functions are folded and relocations packed where the linker is Rust's own (x86_64). Flags would also be for build
+# scripts if the target were not named.
 HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := target/$(HOST)/release
+STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no
+ifeq ($(HOST),x86_64-unknown-linux-gnu)
+STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-hdr \
+  -C link-arg=$(CURDIR)/node/no-unwind-tables.ld
+endif
 static: packages-build
-	RUSTFLAGS="-C target-feature=+crt-static -C force-unwind-tables=no" $(CARGO) build --release --target $(HOST) \
+	RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) \
 	  -p caracal --bin caracal -p caracal-bench --bin caracal-bench
 	strip --strip-all $(STATIC)/caracal
 
