@@ -130,10 +130,12 @@ ifeq ($(HOST),x86_64-unknown-linux-gnu)
 STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-hdr \
   -C link-arg=$(CURDIR)/node/no-unwind-tables.ld
 endif
+# Keep the symbols: make static STRIP=true
+STRIP ?= strip --strip-all
 static: packages-build
 	RUSTFLAGS="$(STATIC_FLAGS)" $(CARGO) build --release --target $(HOST) \
 	  -p caracal --bin caracal -p caracal-bench --bin caracal-bench
-	strip --strip-all $(STATIC)/caracal
+	$(STRIP) $(STATIC)/caracal
 
 # What the hot paths cost, counted in instructions and compared with bench/instructions.txt.
 instructions: packages-test static

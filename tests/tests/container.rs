@@ -17,7 +17,7 @@ use caracal_tests::{
 };
 use serde_json::{Value, json};
 
-/// The most that the static program may have, in octets. The aim is 15,000,000 (decision 0042): this may only shrink.
+/// The most that the static program may have, in octets (decision 0042). It may only shrink.
 const MOST: u64 = 15_000_000;
 
 /// The container of a name in the DaemonSet of `deploy/base`.
