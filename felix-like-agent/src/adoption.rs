@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
@@ -82,8 +83,8 @@ pub fn report(desired: &Desired, actual: &Actual) -> Vec<Item> {
     items.extend(entries(desired, actual, &ops));
     items.extend(routes(desired, actual, &ops));
     items.extend(conflicts(desired, actual).into_iter().map(|problem| {
-        let kind = match problem.code.as_str() {
-            "agent.foreign_device" => "device",
+        let kind = match problem.code {
+            ProblemCode::AgentForeignDevice => "device",
             _ => "route",
         };
         Item::new(kind, problem.subject, Fate::Left, problem.reason)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
@@ -390,9 +391,9 @@ impl Desired {
 
 /// A [`Problem`] from its parts.
 #[must_use]
-pub(crate) fn problem(code: &str, subject: &str, reason: String) -> Problem {
+pub(crate) fn problem(code: ProblemCode, subject: &str, reason: String) -> Problem {
     Problem {
-        code: code.to_owned(),
+        code,
         subject: subject.to_owned(),
         reason,
     }

@@ -9,6 +9,7 @@ mod tests;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 use caracal_model::side_by_side;
 use caracal_model::snapshot::Problem;
@@ -148,7 +149,7 @@ pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
                 tunnel.kind.as_str(),
             );
             problems.push(problem(
-                "agent.foreign_device",
+                ProblemCode::AgentForeignDevice,
                 tunnel.name.as_str(),
                 reason,
             ));
@@ -166,7 +167,7 @@ pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
                 other.protocol, other.metric, planned.route.target,
             );
             problems.push(problem(
-                "agent.foreign_route",
+                ProblemCode::AgentForeignRoute,
                 &other.prefix.to_string(),
                 reason,
             ));

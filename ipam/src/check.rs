@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use caracal_model::code::{IpamCode, Severity};
 use caracal_model::ipam::{AffinityState, Block, Owner, WINDOWS_RESERVED_HANDLE};
 use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
@@ -92,10 +93,29 @@ pub enum AffinityWord {
 }
 
 impl Finding {
-    /// False for what a crash may leave and the next request repairs.
+    /// Its code.
     #[must_use]
-    pub const fn is_fault(&self) -> bool {
-        !matches!(self, Self::Unconfirmed(..) | Self::NoPool(_))
+    pub const fn code(&self) -> IpamCode {
+        match self {
+            Self::Unreadable { .. } => IpamCode::Unreadable,
+            Self::Overlap(..) => IpamCode::Overlap,
+            Self::Queue { .. } => IpamCode::Queue,
+            Self::UnusedAttribute(..) => IpamCode::UnusedAttribute,
+            Self::ReleasedAt(..) => IpamCode::ReleasedAt,
+            Self::Count { .. } => IpamCode::HandleCount,
+            Self::Affinity { .. } => IpamCode::Affinity,
+            Self::NoAffinity(..) => IpamCode::NoAffinity,
+            Self::Unconfirmed(..) => IpamCode::Unconfirmed,
+            Self::NoNode(..) => IpamCode::NoNode,
+            Self::Abandoned(_) => IpamCode::Abandoned,
+            Self::NoPool(_) => IpamCode::NoPool,
+        }
+    }
+
+    /// False for a notice: what a crash may leave and the next request repairs.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        self.code().entry().severity != Severity::Notice
     }
 }
 

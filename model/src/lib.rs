@@ -14,6 +14,7 @@
 //!   [`Problem`](snapshot::Problem) with key and reason, and the last good value stays.
 
 pub mod announcement;
+pub mod code;
 pub mod ipam;
 pub mod keys;
 pub mod names;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::code::ProblemCode;
 use crate::ipam::{Block, BlockAffinity, IpamConfig, Owner};
 use crate::keys::{DocumentKind, Key, KeyError};
 use crate::names::{NodeName, PoolName};
@@ -28,7 +29,6 @@ use crate::resource::{
 };
 
 pub use known_block::KnownBlock;
-pub use notes::{FIELD_WITHOUT_EFFECT, UNKNOWN_FIELD};
 
 /// A value with the revision of its last change. Cheap to clone.
 #[derive(Debug, PartialEq)]
@@ -66,15 +66,41 @@ impl<T> Versioned<T> {
     }
 }
 
-/// Something that is wrong, for logs, status and probes: the same words everywhere.
+/// A fault that the owner of some state has found, as logs, status and probes show it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "ProblemText")]
 pub struct Problem {
-    /// Stable code for metrics, such as `datastore.invalid_value`.
-    pub code: String,
+    /// Its code.
+    pub code: ProblemCode,
     /// What it is about: an etcd key, a peer's name, a device.
     pub subject: String,
     /// One sentence: what was seen and what follows.
     pub reason: String,
+}
+
+/// A problem as it was received, perhaps from a node of another version.
+#[derive(Deserialize)]
+struct ProblemText {
+    code: String,
+    subject: String,
+    reason: String,
+}
+
+impl From<ProblemText> for Problem {
+    fn from(text: ProblemText) -> Self {
+        let (code, reason) = match ProblemCode::from_text(&text.code) {
+            Some(code) => (code, text.reason),
+            None => (
+                ProblemCode::NodeOtherVersion,
+                format!("{}: {}", text.code, text.reason),
+            ),
+        };
+        Self {
+            code,
+            subject: text.subject,
+            reason,
+        }
+    }
 }
 
 /// A value that does not parse.
@@ -330,7 +356,7 @@ impl Snapshot {
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let invalid = self.invalid.iter().map(|(path, entry)| Problem {
-            code: "datastore.invalid_value".to_owned(),
+            code: ProblemCode::DatastoreInvalidValue,
             subject: path.clone(),
             reason: format!(
                 "{}; {}",

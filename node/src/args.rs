@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::cli::datastore::DatastoreCommand;
 use crate::cli::doctor::DoctorArgs;
+use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
@@ -84,6 +85,8 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when nothing is known of it.
     Explain(ExplainArgs),
+    /// Says what a code means (CRL-B001, bgp.password) and what to do about it. Exit code 3 when there is no such code.
+    ExplainCode(ExplainCodeArgs),
     /// Orders about the datastore as a whole.
     Datastore {
         /// What to do.

@@ -1,6 +1,7 @@
 //! When a peer without a session is a problem. `status`, `audit`, probes and metrics all ask here, so that they agree.
 
 use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 
 /// A session that somebody refuses is a problem after this time. Nodes that restart refuse for a few seconds.
@@ -13,9 +14,9 @@ const NAMED: usize = 50;
 const IN_PROBE: usize = 3;
 
 /// A peer without a session.
-const DOWN: &str = "bgp.peer_down";
+const DOWN: ProblemCode = ProblemCode::BgpPeerDown;
 /// A peer that has announced almost as many prefixes as it may.
-const NEAR_LIMIT: &str = "bgp.prefix_limit_near";
+const NEAR_LIMIT: ProblemCode = ProblemCode::BgpPrefixLimitNear;
 
 /// Why a peer is a problem, if it is one. The sentence stays the same while the problem does.
 pub(crate) fn wrong(peer: &PeerStatus) -> Option<String> {
@@ -42,7 +43,7 @@ fn all_wrong(status: &SpeakerStatus) -> Vec<(&PeerStatus, String)> {
 /// All of them.
 pub(crate) fn problems(status: &SpeakerStatus) -> Vec<Problem> {
     let problem = |subject: String, reason| Problem {
-        code: DOWN.to_owned(),
+        code: DOWN,
         subject,
         reason,
     };
@@ -58,7 +59,7 @@ pub(crate) fn problems(status: &SpeakerStatus) -> Vec<Problem> {
     let near = status.peers.iter();
     let near = near.filter_map(|p| Some((p, p.near_limit.clone()?)));
     problems.extend(near.take(NAMED).map(|(peer, reason)| Problem {
-        code: NEAR_LIMIT.to_owned(),
+        code: NEAR_LIMIT,
         subject: format!("peer {}", peer.name),
         reason,
     }));

@@ -1,5 +1,6 @@
 //! The rules of `docs/architecture.md`, held against `cargo metadata` and the sources.
 
+use caracal_model::code;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -279,34 +280,14 @@ fn product_code_starts_no_programs() {
     }
 }
 
-/// Words in quotation marks that look like codes of problems and are none.
-const NO_CODES: [&str; 5] = ["ipam.lock", "ipam.subnet", "node.a", "node.b", "bgp.conf"];
+/// The one table of codes.
+const CODES: &str = "model/src/code/";
 
-/// The codes of problems in product code: `"AREA.WORD"`, the areas being those of the page and of the crates. What
-/// `caracal doctor` checks has names of its own, and a fix beside each.
-fn problem_codes() -> BTreeSet<String> {
-    const AREAS: [&str; 12] = [
-        "agent",
-        "bgp",
-        "cni",
-        "datastore",
-        "firewall",
-        "ipam",
-        "kernel",
-        "node",
-        "origin",
-        "policy",
-        "resources",
-        "services",
-    ];
-    let is_code = |text: &&str| {
-        let Some((area, word)) = text.split_once('.') else {
-            return false;
-        };
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        AREAS.contains(&area) && !word.is_empty() && word.chars().all(plain)
-    };
-    let mut codes = BTreeSet::new();
+/// Codes come from the table, by their types: no other product code spells one, and every row is used.
+#[test]
+fn codes_are_named_by_their_types_and_all_are_used() {
+    let mut used = BTreeSet::new();
+    let spelled: BTreeSet<String> = code::entries().map(|e| format!("\"{}\"", e.code)).collect();
     for folder in [
         "model",
         "datastore",
@@ -318,45 +299,57 @@ fn problem_codes() -> BTreeSet<String> {
         "node",
     ] {
         for (name, text) in sources(&format!("{folder}/src")) {
-            if is_test(&name) || name.starts_with("node/src/cli/doctor") {
+            if is_test(&name) || name.starts_with(CODES) {
                 continue;
             }
             let code = product_code(&text);
-            codes.extend(code.split('"').filter(is_code).map(str::to_owned));
+            for word in &spelled {
+                // Names of other things too: a group of nodes, clocks in general.
+                let other = ["\"nodes\"", "\"policies\"", "\"clock\""].contains(&word.as_str());
+                assert!(other || !code.contains(word), "{name} spells {word}");
+            }
+            for (at, _) in code.match_indices("Code::") {
+                let word = |c: char| c.is_alphanumeric();
+                let before = code[..at].rfind(|c| !word(c)).map_or(0, |i| i + 1);
+                let name: String = code[at + 6..].chars().take_while(|c| word(*c)).collect();
+                used.insert(format!("{}Code::{name}", &code[before..at]));
+            }
         }
     }
-    for word in NO_CODES {
-        codes.remove(word);
-    }
-    codes
-}
-
-#[test]
-fn every_problem_code_is_documented_with_a_remedy() {
-    let page = root().join("docs/troubleshooting.md");
-    let page = std::fs::read_to_string(page).expect("docs/troubleshooting.md");
-    let (_, table) = page
-        .split_once("### Problem codes")
-        .expect("a table of problem codes");
-    let rows = table.lines().filter(|line| line.starts_with("| `"));
-    let rows = rows.map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
-    let mut documented = BTreeSet::new();
-    for row in rows.take_while(|row| row.len() == 5) {
-        let [_, code, meaning, remedy, _] = row[..] else {
-            break;
-        };
-        assert!(!meaning.is_empty() && !remedy.is_empty(), "{code}");
-        documented.insert(code.trim_matches('`').to_owned());
-    }
-    let codes = problem_codes();
-    assert!(codes.len() > 50, "{codes:?}");
-    let missing: Vec<_> = codes.difference(&documented).collect();
+    let rows = |of: &str, names: Vec<String>| -> Vec<String> {
+        names
+            .into_iter()
+            .map(|name| format!("{of}::{name}"))
+            .collect()
+    };
+    let debug = |code: &dyn std::fmt::Debug| format!("{code:?}");
+    let all = [
+        rows(
+            "AuditCode",
+            code::AuditCode::ALL.iter().map(|c| debug(c)).collect(),
+        ),
+        rows(
+            "ProblemCode",
+            code::ProblemCode::ALL.iter().map(|c| debug(c)).collect(),
+        ),
+        rows(
+            "DoctorCode",
+            code::DoctorCode::ALL.iter().map(|c| debug(c)).collect(),
+        ),
+        rows(
+            "IpamCode",
+            code::IpamCode::ALL.iter().map(|c| debug(c)).collect(),
+        ),
+    ];
+    let unused: Vec<_> = all
+        .concat()
+        .into_iter()
+        .filter(|c| !used.contains(c))
+        .collect();
     assert!(
-        missing.is_empty(),
-        "not in docs/troubleshooting.md: {missing:?}"
+        unused.is_empty(),
+        "rows of {CODES} that nothing uses: {unused:?}"
     );
-    let stale: Vec<_> = documented.difference(&codes).collect();
-    assert!(stale.is_empty(), "no code any more: {stale:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use caracal_bgp::config::Origination;
 use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
 use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
@@ -72,10 +73,10 @@ fn borrowed<'a, T>(
 fn origination(
     view: &View<'_>,
     prefix: &Prefix,
-) -> Result<Option<Origination>, (&'static str, String)> {
+) -> Result<Option<Origination>, (ProblemCode, String)> {
     let Some(pool) = view.pool_of(prefix) else {
         let reason = format!("{prefix} lies in no pool; it is not announced until it does");
-        return Err(("announce.no_pool", reason));
+        return Err((ProblemCode::AnnounceNoPool, reason));
     };
     if pool.spec.disable_bgp_export {
         return Ok(None);
@@ -84,7 +85,7 @@ fn origination(
     let next_hop: Option<IpAddr> = view.address(family);
     if next_hop.is_none() {
         let reason = format!("{prefix} is not announced: this node has no {family} address");
-        return Err(("announce.no_address", reason));
+        return Err((ProblemCode::AnnounceNoAddress, reason));
     }
     Ok(next_hop.map(|next_hop| attributes(view, prefix, next_hop)))
 }

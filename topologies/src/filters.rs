@@ -11,6 +11,7 @@ use caracal_bgp::policy::{
     Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
 use caracal_bgp::types::{AnyCommunity, Asn, PeerName};
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
@@ -50,7 +51,7 @@ pub(crate) fn attach(
                 let filter = match find(view, &name, direction, family) {
                     Found::Missing => {
                         problems.note(
-                            "bgp.filter_missing",
+                            ProblemCode::BgpFilterMissing,
                             session.subject.clone(),
                             format!("spec.filters names BGPFilter {name:?}, which does not exist; it is passed over"),
                         );
@@ -175,7 +176,7 @@ pub(crate) fn translate(
                     (Direction::Export, Family::Ipv6) => "exportV6",
                 };
                 problems.note(
-                    "bgp.filter",
+                    ProblemCode::BgpFilter,
                     path(Kind::BgpFilter, name),
                     format!("spec.{list}[{index}]: {reason}; the list refuses every route until it is corrected"),
                 );

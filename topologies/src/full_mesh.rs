@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use caracal_bgp::config::{GracefulRestart, PeerConfig};
 use caracal_bgp::types::PeerName;
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
 
@@ -51,7 +52,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
             let node_path = Key::node(node_name).to_path();
             if address == own {
                 problems.note(
-                    "node.same_address",
+                    ProblemCode::NodeSameAddress,
                     node_path,
                     format!("the node has our own address {own}; there is no session with it"),
                 );
@@ -73,7 +74,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
             let name = peer_name("Mesh", address, BGP_PORT);
             if sessions.contains_key(&name) {
                 problems.note(
-                    "node.same_address",
+                    ProblemCode::NodeSameAddress,
                     node_path,
                     format!("{address} is already the address of another node; the session is with the first by name"),
                 );

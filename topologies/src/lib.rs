@@ -54,6 +54,7 @@ use std::net::IpAddr;
 
 use caracal_bgp::config::{Password, SpeakerConfig};
 use caracal_bgp::types::PeerName;
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::snapshot::{Problem, Snapshot};
@@ -122,7 +123,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         Err(fault) => {
             let subject = view::path(caracal_model::resource::Kind::BgpConfiguration, "default");
             let reason = format!("{fault}; the sessions of the topology before are not kept");
-            problems.note("bgp.transition", subject, reason);
+            problems.note(ProblemCode::BgpTransition, subject, reason);
             None
         }
     };
@@ -187,12 +188,12 @@ impl Problems {
     /// Notes one: a stable code, what it is about, one sentence.
     pub(crate) fn note(
         &mut self,
-        code: &str,
+        code: ProblemCode,
         subject: impl Into<String>,
         reason: impl Into<String>,
     ) {
         self.0.insert(Problem {
-            code: code.to_owned(),
+            code,
             subject: subject.into(),
             reason: reason.into(),
         });

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use caracal_bgp::config::{GracefulRestart, NextHopMode, PeerConfig};
 use caracal_bgp::types::{Asn, ClusterId, PeerName};
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::Family;
 use caracal_model::resource::bgp::BgpPeerSpec;
@@ -136,7 +137,7 @@ fn remotes(view: &View<'_>, request: &Request<'_>, problems: &mut Problems) -> V
             .collect();
     }
     let mut fault = |reason: String| {
-        problems.note("bgp.peer", path(Kind::BgpPeer, name), reason);
+        problems.note(ProblemCode::BgpPeer, path(Kind::BgpPeer, name), reason);
         Vec::new()
     };
     let Some((address, port)) = spec.peer_address() else {
@@ -189,7 +190,7 @@ fn workloads(
     problems: &mut Problems,
 ) -> Vec<Remote> {
     let mut fault = |reason: &str| {
-        problems.note("bgp.peer", path(Kind::BgpPeer, name), reason);
+        problems.note(ProblemCode::BgpPeer, path(Kind::BgpPeer, name), reason);
         Vec::new()
     };
     if !spec.peer_ip.is_empty() || !spec.peer_selector.is_empty() {
@@ -266,7 +267,7 @@ fn add(
         // A node's address is named with the node.
         if by_address {
             let reason = format!("peerIP {} {fault}; it gives no peer", remote.address);
-            problems.note("bgp.peer", subject, reason);
+            problems.note(ProblemCode::BgpPeer, subject, reason);
         }
         return;
     }
@@ -276,7 +277,7 @@ fn add(
             "peerIP {} is the own address of the node it is for; it gives no peer",
             remote.address
         );
-        problems.note("bgp.peer", subject, reason);
+        problems.note(ProblemCode::BgpPeer, subject, reason);
         return;
     }
     if view.is_own(remote.address) || places.contains_key(&place) {
@@ -286,7 +287,7 @@ fn add(
     let Some(own) = view.address(family) else {
         if matches!(remote.origin, Origin::Address { .. }) {
             problems.note(
-                "bgp.peer",
+                ProblemCode::BgpPeer,
                 subject,
                 format!(
                     "this node has no {family} address, so it cannot peer with {}",
@@ -301,7 +302,7 @@ fn add(
             "the AS number of {} is 0, which is reserved (RFC 7607)",
             remote.address
         );
-        problems.note("bgp.peer", subject, reason);
+        problems.note(ProblemCode::BgpPeer, subject, reason);
         return;
     }
     let reference = spec
@@ -321,7 +322,7 @@ fn add(
         match spec.reachable_by.parse::<IpAddr>() {
             Ok(gateway) if Family::of(gateway) == family => session.reachable_by = Some(gateway),
             _ => problems.note(
-                "bgp.gateway",
+                ProblemCode::BgpGateway,
                 session.subject.clone(),
                 format!(
                     "spec.reachableBy {:?} is no {family} address; there is no static route to {}",
@@ -409,7 +410,7 @@ fn max_prefixes(
         let reason = format!(
             "annotation {MAX_PREFIXES} {text:?} is neither a number above 0 nor off; the node's setting is used"
         );
-        problems.note("bgp.max_prefixes", subject, reason);
+        problems.note(ProblemCode::BgpMaxPrefixes, subject, reason);
     }
     parsed
 }
@@ -431,12 +432,12 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
             session.peer.hold_time = (interval * 3).min(Duration::from_secs(65_535));
         }
         Ok(_) => problems.note(
-            "bgp.keepalive_time",
+            ProblemCode::BgpKeepaliveTime,
             session.subject.clone(),
             format!("spec.keepaliveTime {text:?} is below one second; the default is used"),
         ),
         Err(e) => problems.note(
-            "bgp.keepalive_time",
+            ProblemCode::BgpKeepaliveTime,
             session.subject.clone(),
             format!("spec.keepaliveTime: {e}; the default is used"),
         ),

@@ -9,6 +9,7 @@ mod kept;
 use std::collections::BTreeMap;
 
 use caracal_bgp::config::Password;
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
 use caracal_model::keys::{DocumentKind, Key};
 use caracal_model::names::NodeName;
@@ -94,7 +95,7 @@ impl Resources {
             let revision = snapshot.revision + 1;
             if let Applied::Invalid(reason) = snapshot.apply(&path, Some(value), revision) {
                 problems.push(Problem {
-                    code: "resources.invalid".to_owned(),
+                    code: ProblemCode::ResourcesInvalid,
                     subject: path,
                     reason: format!("line {line}: {reason}"),
                 });
@@ -132,7 +133,7 @@ impl Resources {
                     self.secrets.insert(secret, Password(text));
                 }
                 None => self.unknown.push(Problem {
-                    code: "resources.secret".to_owned(),
+                    code: ProblemCode::ResourcesSecret,
                     subject: format!("Secret {name}"),
                     reason: format!(
                         "line {line}: key {key:?} is not text in base64; it is passed over"
@@ -173,7 +174,7 @@ impl Resources {
             (None, Some(kind), None | Some(API_VERSION)) => Read::Resource(kind),
             _ => {
                 self.unknown.push(Problem {
-                    code: "resources.unknown_kind".to_owned(),
+                    code: ProblemCode::ResourcesUnknownKind,
                     subject: format!("{}/{kind}", version.unwrap_or("-")),
                     reason: format!(
                         "line {line}: not a resource that Caracal reads; expected {API_VERSION} with one of {}",

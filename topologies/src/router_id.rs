@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use caracal_bgp::types::RouterId;
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
 use caracal_model::net::Family;
@@ -73,7 +74,7 @@ pub(crate) fn choose(view: &View<'_>, problems: &mut Problems) -> RouterId {
                 // A node that is not registered has a problem of its own.
                 if view.node.is_some() {
                     problems.note(
-                        "bgp.router_id",
+                        ProblemCode::BgpRouterId,
                         Key::node(view.name).to_path(),
                         format!("the node has no IPv4 address; its router id is {id}, from its name (CALICO_ROUTER_ID=hash asks for that)"),
                     );

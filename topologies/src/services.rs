@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::DocumentKind;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
@@ -93,7 +94,7 @@ impl Services {
                 self.services
                     .extend(service.map(|s| ((namespace, name), s)));
                 let problem = |reason| Problem {
-                    code: "services.address".to_owned(),
+                    code: ProblemCode::ServicesAddress,
                     subject: subject.clone(),
                     reason,
                 };
@@ -225,7 +226,7 @@ pub(crate) fn routes(view: &View<'_>, problems: &mut Problems) -> ServiceRoutes 
         reason,
     } in faults
     {
-        problems.note(&code, subject, reason);
+        problems.note(code, subject, reason);
     }
     services.routes(view.snapshot, view.name)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
 use caracal_bgp::types::{Asn, PeerName};
+use caracal_model::code::ProblemCode;
 use caracal_model::resource::bgp::SecretKeyRef;
 
 use crate::view::{BGP_PORT, View};
@@ -161,7 +162,7 @@ pub(crate) fn password(
     };
     let SecretName { name, key } = secret;
     problems.note(
-        "bgp.password",
+        ProblemCode::BgpPassword,
         subject,
         format!("the password in secret {name:?}, key {key:?}, {fault}; the peers that need it are left out"),
     );

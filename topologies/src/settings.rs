@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use caracal_bgp::config::{CALICO_LOCAL_PREF, Listen};
 use caracal_bgp::types::{AnyCommunity, Asn};
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
@@ -136,7 +137,7 @@ fn default_asn(spec: &BgpConfigurationSpec, subject: &str, problems: &mut Proble
         None => Asn::DEFAULT,
         Some(asn) if asn.0 == 0 => {
             problems.note(
-                "bgp.as_number",
+                ProblemCode::BgpAsNumber,
                 subject,
                 format!(
                     "spec.asNumber 0 is reserved (RFC 7607); the default {} is used",
@@ -155,7 +156,7 @@ fn bind_to_node(spec: &BgpConfigurationSpec, subject: &str, problems: &mut Probl
         Some("NodeIP") => true,
         Some(mode) => {
             problems.note(
-                "bgp.bind_mode",
+                ProblemCode::BgpBindMode,
                 subject,
                 format!("spec.bindMode {mode:?} is not NodeIP or None; all addresses are used"),
             );
@@ -177,7 +178,7 @@ pub(crate) fn restart_time(
             let time = go_duration::round_to_seconds(time);
             if time > MAX_RESTART_TIME {
                 problems.note(
-                    "bgp.restart_time",
+                    ProblemCode::BgpRestartTime,
                     subject,
                     format!("{field} {text:?} does not fit 12 bits (RFC 4724); 4095 s is used"),
                 );
@@ -186,7 +187,7 @@ pub(crate) fn restart_time(
         }
         Err(e) => {
             problems.note(
-                "bgp.restart_time",
+                ProblemCode::BgpRestartTime,
                 subject,
                 format!("{field}: {e}; the default of 120 s is used"),
             );
@@ -201,7 +202,7 @@ fn local_pref(priority: Option<u32>, field: &str, subject: &str, problems: &mut 
     };
     PRIORITY_BASE.checked_sub(priority).unwrap_or_else(|| {
         problems.note(
-            "bgp.route_priority",
+            ProblemCode::BgpRoutePriority,
             subject,
             format!("{field} {priority} exceeds {PRIORITY_BASE}; 1024 is used"),
         );
@@ -230,7 +231,7 @@ fn report_unused(own: &BgpConfigurationSpec, node: &NodeName, problems: &mut Pro
     ];
     for (field, _) in fields.iter().filter(|(_, set)| *set) {
         problems.note(
-            "bgp.node_configuration",
+            ProblemCode::BgpNodeConfiguration,
             path(Kind::BgpConfiguration, &format!("node.{node}")),
             format!("spec.{field} is only read in the BGPConfiguration named default; it is not used here"),
         );
@@ -249,7 +250,11 @@ fn service_ranges(
                 Ok(prefix) => {
                     ranges.insert(prefix);
                 }
-                Err(e) => problems.note("bgp.services", subject, format!("spec.{field}: {e}")),
+                Err(e) => problems.note(
+                    ProblemCode::BgpServices,
+                    subject,
+                    format!("spec.{field}: {e}"),
+                ),
             }
         }
     };
@@ -284,7 +289,7 @@ fn advertisements(
             Ok(prefix) => prefix,
             Err(e) => {
                 let reason = format!("spec.prefixAdvertisements: {e}; the entry is not used");
-                problems.note("bgp.communities", &subject, reason);
+                problems.note(ProblemCode::BgpCommunities, &subject, reason);
                 continue;
             }
         };
@@ -296,7 +301,7 @@ fn advertisements(
                     values.insert(community);
                 }
                 Err(_) => problems.note(
-                    "bgp.communities",
+                    ProblemCode::BgpCommunities,
                     &subject,
                     format!(
                         "spec.prefixAdvertisements {prefix}: {text:?} is neither a community (AS:VALUE or A:B:C) nor a name in spec.communities; it is not added"

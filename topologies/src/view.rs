@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use caracal_bgp::types::{Asn, ClusterId};
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
@@ -46,13 +47,13 @@ impl<'a> View<'a> {
         let node: Option<&Node> = snapshot.nodes.get(name).map(|node| &**node);
         match node {
             None => problems.note(
-                "node.missing",
+                ProblemCode::NodeMissing,
                 Key::node(name).to_path(),
                 "this node is not registered; it has no peers and announces nothing until it is",
             ),
             Some(node) if FAMILIES.iter().all(|f| node.spec.address(*f).is_none()) => problems
                 .note(
-                    "node.no_address",
+                    ProblemCode::NodeNoAddress,
                     Key::node(name).to_path(),
                     "spec.bgp has neither ipv4Address nor ipv6Address; this node has no peers and announces nothing",
                 ),
@@ -66,7 +67,7 @@ impl<'a> View<'a> {
             let zero = node.spec.bgp.as_ref().and_then(|bgp| bgp.as_number);
             if zero.is_some_and(|asn| asn.0 == 0) {
                 problems.note(
-                    "node.as_number",
+                    ProblemCode::NodeAsNumber,
                     Key::node(name).to_path(),
                     format!(
                         "spec.bgp.asNumber 0 is reserved (RFC 7607); {} is used",
@@ -80,12 +81,12 @@ impl<'a> View<'a> {
             for (address, fault) in addresses.filter_map(|a| Some((a, unusable(a)?))) {
                 let reason =
                     format!("the BGP address {address} {fault}; nobody peers with the node there");
-                problems.note("node.address", Key::node(name).to_path(), reason);
+                problems.note(ProblemCode::NodeAddress, Key::node(name).to_path(), reason);
             }
         }
         if let Err(reason) = auto::tuning(snapshot) {
             problems.note(
-                "bgp.topology",
+                ProblemCode::BgpTopology,
                 path(Kind::BgpConfiguration, "default"),
                 format!("{reason}; there is no automatic reflection"),
             );

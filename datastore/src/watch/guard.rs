@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 
 /// How many lost things a reason names.
@@ -83,12 +84,12 @@ pub enum Fault {
 impl Fault {
     /// A stable code for metrics and scripts.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> ProblemCode {
         match self {
-            Self::OtherCluster { .. } => "datastore.other_cluster",
-            Self::Emptied(_) => "datastore.emptied",
-            Self::Restored(_) => "datastore.restored",
-            Self::OwnNode => "datastore.own_node",
+            Self::OtherCluster { .. } => ProblemCode::DatastoreOtherCluster,
+            Self::Emptied(_) => ProblemCode::DatastoreEmptied,
+            Self::Restored(_) => ProblemCode::DatastoreRestored,
+            Self::OwnNode => ProblemCode::DatastoreOwnNode,
         }
     }
 

@@ -276,7 +276,7 @@ impl<S: Store> Task<S> {
         let since = before.as_ref().map_or(now, |(_, since)| *since);
         if before.is_none_or(|(known, _)| known != fault) {
             let (code, revision) = (fault.code(), self.replica.revision());
-            tracing::error!(code, revision, "{fault}; {}", fault.remedy());
+            tracing::error!(%code, revision, "{fault}; {}", fault.remedy());
         }
         self.held = Some((fault.clone(), since));
         let freshness = self.freshness(now);

@@ -5,13 +5,13 @@ use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
 use caracal_model::snapshot::KnownBlock;
 
-use super::{Code, Inputs, Observation, OwnBlock, Rib};
+use super::{AuditCode, Inputs, Observation, OwnBlock, Rib};
 
 pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
     let Some(rib) = inputs.rib else { return };
     if let Some(text) = &rib.drained {
         let seen = format!("all BGP sessions are shut down on purpose: {text}");
-        found.push(Observation::new(Code::Drained, inputs.me, seen));
+        found.push(Observation::new(AuditCode::Drained, inputs.me, seen));
         // The rest follows from that.
         return;
     }
@@ -28,7 +28,7 @@ fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
         let reason = peer.reason.as_deref().unwrap_or("no reason is known yet");
         if peer.disabled {
             let seen = format!("no session with {name} is wanted: {reason}");
-            found.push(Observation::new(Code::PeerDisabled, name, seen));
+            found.push(Observation::new(AuditCode::PeerDisabled, name, seen));
             continue;
         }
         let seen = match &peer.wrong {
@@ -37,7 +37,7 @@ fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
         };
         found.push(Observation {
             settling: peer.wrong.is_none(),
-            ..Observation::new(Code::PeerDown, name, seen)
+            ..Observation::new(AuditCode::PeerDown, name, seen)
         });
     }
 }
@@ -56,11 +56,11 @@ fn own_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
                     "the affinity of {cidr} is confirmed at revision {}, and the RIB has no own route to it",
                     affinity.revision
                 );
-                found.push(Observation::new(Code::BlockNotOriginated, cidr, seen));
+                found.push(Observation::new(AuditCode::BlockNotOriginated, cidr, seen));
             }
             Some(block) if block.told.is_empty() && !alone => {
                 let seen = format!("{cidr} is in the RIB and {}", to_nobody(block));
-                found.push(Observation::new(Code::BlockNotAnnounced, cidr, seen));
+                found.push(Observation::new(AuditCode::BlockNotAnnounced, cidr, seen));
             }
             // A block that is newer than what was asked of the speaker.
             _ => {}
@@ -96,7 +96,7 @@ fn other_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
                 "{} is the block of node {owner} (revision {}), and neither the datastore nor BGP has a way to it",
                 block.cidr, block.revision
             );
-            found.push(Observation::new(Code::NoPathToBlock, block.cidr, seen));
+            found.push(Observation::new(AuditCode::NoPathToBlock, block.cidr, seen));
         }
     }
 }
@@ -156,7 +156,7 @@ fn unplanned(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
                 hops.join(", "),
                 desired.revision
             );
-            found.push(Observation::new(Code::PathNotPlanned, prefix, seen));
+            found.push(Observation::new(AuditCode::PathNotPlanned, prefix, seen));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The datastore itself, and what others could not do about what it says.
 
-use caracal_model::snapshot::{FIELD_WITHOUT_EFFECT, Problem, UNKNOWN_FIELD};
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
 
-use super::{Code, Inputs, Observation};
+use super::{AuditCode, Inputs, Observation};
 
 pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
     let mut add = |code, subject: &str, seen: String| {
@@ -13,17 +14,17 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
             "the node works with revision {}, and the datastore is not fresh: {reason}",
             inputs.snapshot.revision
         );
-        add(Code::DatastoreStale, "datastore", seen);
+        add(AuditCode::DatastoreStale, "datastore", seen);
     }
     for problem in inputs.snapshot.problems() {
-        match problem.code.as_str() {
-            UNKNOWN_FIELD | FIELD_WITHOUT_EFFECT => {
+        match problem.code {
+            ProblemCode::DatastoreUnknownField | ProblemCode::DatastoreFieldWithoutEffect => {
                 // One value can have several of them.
                 let field = problem.reason.split([' ', ':']).next().unwrap_or_default();
                 let subject = format!("{} {field}", problem.subject);
-                add(Code::FieldWithoutEffect, &subject, problem.reason);
+                add(AuditCode::FieldWithoutEffect, &subject, problem.reason);
             }
-            _ => add(Code::InvalidValue, &problem.subject, problem.reason),
+            _ => add(AuditCode::InvalidValue, &problem.subject, problem.reason),
         }
     }
     if !inputs.snapshot.nodes.contains_key(inputs.me) {
@@ -32,19 +33,19 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
             inputs.me.as_str(),
             inputs.snapshot.revision
         );
-        add(Code::NodeMissing, inputs.me.as_str(), seen);
+        add(AuditCode::NodeMissing, inputs.me.as_str(), seen);
     }
     for problem in inputs.problems {
         if let Some(code) = code_of(problem) {
             let seen = match code {
-                Code::CannotPlan | Code::Ipam | Code::BgpConfiguration => {
+                AuditCode::CannotPlan | AuditCode::Ipam | AuditCode::BgpConfiguration => {
                     format!("{}: {}", problem.code, problem.reason)
                 }
                 _ => problem.reason.clone(),
             };
             let subject = match code {
                 // One subject can have several of them.
-                Code::CannotPlan => format!("{} {}", problem.subject, problem.code),
+                AuditCode::CannotPlan => format!("{} {}", problem.subject, problem.code),
                 _ => problem.subject.clone(),
             };
             add(code, &subject, seen);
@@ -53,20 +54,20 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
 }
 
 /// The code of a problem that its owner has found; `None` for those that this comparison finds itself.
-fn code_of(problem: &Problem) -> Option<Code> {
-    Some(match problem.code.as_str() {
-        "datastore.invalid_value"
-        | "agent.no_node"
-        | "agent.foreign_route"
-        | "agent.foreign_device"
-        | "agent.workload_interface" => return None,
-        "agent.path_mtu" => Code::PathNarrow,
-        "agent.kernel_refused" => Code::KernelRefused,
-        "agent.undone" => Code::Undone,
-        "agent.kernel_unreadable" => Code::KernelUnreadable,
-        "bgp.listen" => Code::ListenFailed,
-        code if code.starts_with("agent.") => Code::CannotPlan,
-        code if code.starts_with("ipam.") || code.starts_with("cni.") => Code::Ipam,
-        _ => Code::BgpConfiguration,
+fn code_of(problem: &Problem) -> Option<AuditCode> {
+    Some(match problem.code {
+        ProblemCode::DatastoreInvalidValue
+        | ProblemCode::AgentNoNode
+        | ProblemCode::AgentForeignRoute
+        | ProblemCode::AgentForeignDevice
+        | ProblemCode::AgentWorkloadInterface => return None,
+        ProblemCode::AgentPathMtu => AuditCode::PathNarrow,
+        ProblemCode::AgentKernelRefused => AuditCode::KernelRefused,
+        ProblemCode::AgentUndone => AuditCode::Undone,
+        ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
+        ProblemCode::BgpListen => AuditCode::ListenFailed,
+        code if code.as_str().starts_with("agent.") => AuditCode::CannotPlan,
+        ProblemCode::IpamTunnelAddress | ProblemCode::CniTombstone => AuditCode::Ipam,
+        _ => AuditCode::BgpConfiguration,
     })
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 
-use super::{Code, Inputs, Observation};
+use super::{AuditCode, Inputs, Observation};
 use crate::actual::{Actual, ActualTarget};
 use crate::desired::{Desired, Route};
 use crate::diff::{Phase, conflicts, diff};
@@ -16,7 +17,7 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
         && !synced
     {
         let seen = format!("the agent is {}: {reason}", inputs.agent.phase);
-        found.push(Observation::new(Code::NotSynced, "agent", seen));
+        found.push(Observation::new(AuditCode::NotSynced, "agent", seen));
     }
     let (planned, done) = (inputs.desired.revision, inputs.agent.revision);
     if done < inputs.snapshot.revision {
@@ -26,13 +27,17 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
         );
         // Another revision is another finding: the agent moves.
         let subject = format!("revision {done}");
-        found.push(Observation::new(Code::Behind, subject, seen));
+        found.push(Observation::new(AuditCode::Behind, subject, seen));
     }
     let actual = match inputs.actual {
         Ok(actual) => actual,
         Err(reason) => {
             let seen = format!("reading routes, devices and neighbours failed: {reason}");
-            found.push(Observation::new(Code::KernelUnreadable, "kernel", seen));
+            found.push(Observation::new(
+                AuditCode::KernelUnreadable,
+                "kernel",
+                seen,
+            ));
             return;
         }
     };
@@ -65,9 +70,9 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
 /// What other programs hold.
 fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
     for problem in conflicts(desired, actual) {
-        let (code, what) = match problem.code.as_str() {
-            "agent.foreign_device" => (Code::DeviceForeign, "device"),
-            _ => (Code::RouteForeign, "route"),
+        let (code, what) = match problem.code {
+            ProblemCode::AgentForeignDevice => (AuditCode::DeviceForeign, "device"),
+            _ => (AuditCode::RouteForeign, "route"),
         };
         let seen = format!("{what} {}: {}", problem.subject, problem.reason);
         found.push(Observation::new(code, problem.subject, seen));
@@ -78,12 +83,12 @@ fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
 fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Observation> {
     let (code, subject, seen) = match op {
         Op::AddTunnel(tunnel) if made_anew.contains(&tunnel.name) => (
-            Code::DeviceWrong,
+            AuditCode::DeviceWrong,
             tunnel.name.to_string(),
             format!("device {} is not made as planned", tunnel.name),
         ),
         Op::AddTunnel(tunnel) => (
-            Code::DeviceMissing,
+            AuditCode::DeviceMissing,
             tunnel.name.to_string(),
             format!(
                 "the kernel has no {} device {}",
@@ -100,17 +105,17 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
                 link.mtu,
                 tunnel.mtu
             );
-            (Code::DeviceWrong, tunnel.name.to_string(), seen)
+            (AuditCode::DeviceWrong, tunnel.name.to_string(), seen)
         }
         Op::AddAddress(link, cidr) => (
-            Code::TunnelAddressMissing,
+            AuditCode::TunnelAddressMissing,
             link.to_string(),
             format!("device {link} does not have {cidr}"),
         ),
         Op::PutNeighbour(key, mac) => {
             let mac = caracal_model::resource::node::format_mac(mac);
             let seen = format!("the kernel does not have neighbour {key} with {mac}");
-            (Code::NeighbourMissing, key.to_string(), seen)
+            (AuditCode::NeighbourMissing, key.to_string(), seen)
         }
         Op::PutFdb(key, remote) => {
             let there = actual.fdb.get(key).map_or_else(
@@ -118,25 +123,25 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
                 |other| format!("sends to {other}"),
             );
             let seen = format!("the FDB is to send {key} to {remote}, and {there}");
-            (Code::FdbMissing, key.to_string(), seen)
+            (AuditCode::FdbMissing, key.to_string(), seen)
         }
         Op::AddObject(object) | Op::ReplaceObject(object) => (
-            Code::NextHopMissing,
+            AuditCode::NextHopMissing,
             object.id.to_string(),
             format!("the kernel has no next-hop object {object}"),
         ),
         Op::DeleteObject(id) => (
-            Code::NextHopLeftover,
+            AuditCode::NextHopLeftover,
             id.to_string(),
             format!("the kernel has next-hop object {id}, which no route leads through"),
         ),
         Op::AddRoute(route) => (
-            Code::RouteMissing,
+            AuditCode::RouteMissing,
             route.prefix.to_string(),
             format!("the kernel has no route {route}"),
         ),
         Op::ReplaceRoute(route) => (
-            Code::RouteWrong,
+            AuditCode::RouteWrong,
             route.prefix.to_string(),
             format!(
                 "the kernel has {} in the place of {route}",
@@ -149,7 +154,7 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
                 .get(path)
                 .map_or("not readable", String::as_str);
             let seen = format!("/proc/sys/{path} is {there}, and is to be {value}");
-            (Code::SysctlWrong, path.clone(), seen)
+            (AuditCode::SysctlWrong, path.clone(), seen)
         }
         Op::PutNat(_) | Op::DeleteNat => {
             let there = match &actual.nat {
@@ -157,10 +162,10 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
                 Some(_) => "others are there",
             };
             let seen = format!("NAT and forwarding rules of ours are planned, and {there}");
-            (Code::NatWrong, "nat".to_owned(), seen)
+            (AuditCode::NatWrong, "nat".to_owned(), seen)
         }
         Op::DeleteRoute(route) => (
-            Code::RouteLeftover,
+            AuditCode::RouteLeftover,
             route.prefix.to_string(),
             format!(
                 "the kernel has {} (protocol {}, metric {}), which nothing asks for",
@@ -170,22 +175,22 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
             ),
         ),
         Op::DeleteFdb(key, remote) => (
-            Code::FdbLeftover,
+            AuditCode::FdbLeftover,
             key.to_string(),
             format!("the FDB sends {key} to {remote}, which nothing asks for"),
         ),
         Op::DeleteNeighbour(key) => (
-            Code::NeighbourLeftover,
+            AuditCode::NeighbourLeftover,
             key.to_string(),
             format!("the kernel has neighbour {key}, which nothing asks for"),
         ),
         Op::DeleteAddress(link, cidr) => (
-            Code::DeviceLeftover,
+            AuditCode::DeviceLeftover,
             format!("{link} {cidr}"),
             format!("device {link} has address {cidr}, which nothing asks for"),
         ),
         Op::DeleteTunnel(link) => (
-            Code::DeviceLeftover,
+            AuditCode::DeviceLeftover,
             link.to_string(),
             format!("device {link} is there, and no pool uses it"),
         ),

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Code, Observation, Severity};
+use super::{AuditCode, Observation, Severity};
 
 /// Something that is wrong, with its age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// Stable code ([`Code::as_str`]).
+    /// Stable code ([`AuditCode::as_str`]).
     pub code: String,
     /// How bad it is.
     pub severity: Severity,
@@ -30,7 +30,7 @@ pub struct Finding {
 /// When each finding was first found. What is not found again is forgotten.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    since: BTreeMap<(Code, String), Instant>,
+    since: BTreeMap<(AuditCode, String), Instant>,
 }
 
 impl Ledger {
@@ -55,7 +55,7 @@ impl Ledger {
     }
 }
 
-fn finding(code: Code, subject: &str, seen: &str, age: std::time::Duration) -> Finding {
+fn finding(code: AuditCode, subject: &str, seen: &str, age: std::time::Duration) -> Finding {
     Finding {
         code: code.as_str().to_owned(),
         severity: code.severity(),

@@ -3,10 +3,9 @@
 //!
 //! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing. [`Ledger`] gives
 //! what it finds an age. A finding counts as wrong once it is older than the time in which the node repairs such a
-//! thing by itself ([`Code::grace`]), so that a probe does not flap with every change.
+//! thing by itself ([`AuditCode::grace`]), so that a probe does not flap with every change.
 
 mod bgp;
-mod code;
 mod datastore;
 mod kernel;
 mod ledger;
@@ -22,7 +21,7 @@ use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 use caracal_model::{NodeName, Snapshot};
 
-pub use code::{Code, Severity};
+pub use caracal_model::code::{AuditCode, Severity};
 pub use ledger::{Finding, Ledger};
 
 use crate::actual::Actual;
@@ -98,7 +97,7 @@ pub struct OwnBlock {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Observation {
     /// What kind of thing.
-    pub code: Code,
+    pub code: AuditCode,
     /// What it is about; together with the code it tells one finding from another.
     pub subject: String,
     /// What was seen, and where.
@@ -108,7 +107,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    fn new(code: Code, subject: impl ToString, seen: impl Into<String>) -> Self {
+    fn new(code: AuditCode, subject: impl ToString, seen: impl Into<String>) -> Self {
         Self {
             code,
             subject: subject.to_string(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use caracal_model::net::Prefix;
 
-use super::{Code, Inputs, Observation};
+use super::{AuditCode, Inputs, Observation};
 
 pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
     let Ok(actual) = inputs.actual else { return };
@@ -21,11 +21,15 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
                 let seen = format!(
                     "endpoint {subject} is to be behind {interface}, and there is no such interface"
                 );
-                found.push(Observation::new(Code::InterfaceMissing, &subject, seen));
+                found.push(Observation::new(
+                    AuditCode::InterfaceMissing,
+                    &subject,
+                    seen,
+                ));
             }
             Some(link) if !link.up => {
                 let seen = format!("interface {interface} of endpoint {subject} is down");
-                found.push(Observation::new(Code::InterfaceDown, &subject, seen));
+                found.push(Observation::new(AuditCode::InterfaceDown, &subject, seen));
             }
             Some(_) => {}
         }
@@ -36,7 +40,11 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
                     workload.revision
                 );
                 let subject = format!("{subject} {address}");
-                found.push(Observation::new(Code::AddressNotAllocated, subject, seen));
+                found.push(Observation::new(
+                    AuditCode::AddressNotAllocated,
+                    subject,
+                    seen,
+                ));
             }
         }
     }
@@ -50,7 +58,7 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
             let seen = format!(
                 "interface {name} has a workload's name, and no endpoint of this node is behind it"
             );
-            found.push(Observation::new(Code::InterfaceUnknown, name, seen));
+            found.push(Observation::new(AuditCode::InterfaceUnknown, name, seen));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
 use futures_util::FutureExt;
@@ -236,7 +237,7 @@ impl Reconciler {
             Err(error) => tracing::error!(reason = chain(&error), "no new netlink socket"),
         }
         let mut status = AgentStatus::clone(&self.status.borrow());
-        let found = problem("agent.kernel_unreadable", "netlink", reason);
+        let found = problem(ProblemCode::AgentKernelUnreadable, "netlink", reason);
         if !status.problems.contains(&found) {
             status.problems.push(found);
         }
@@ -303,7 +304,7 @@ impl Reconciler {
             ops.retain(|op| !op.is_route());
             let reason = "routeSyncDisabled is set: no route is written or deleted on this node";
             desired.problems.insert(problem(
-                "agent.route_sync_disabled",
+                ProblemCode::AgentRouteSyncDisabled,
                 "FelixConfiguration",
                 reason.to_owned(),
             ));

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::time::Instant;
 
@@ -112,11 +113,15 @@ impl Retries {
             keys.sort_unstable();
             for key in keys.iter().take(NAMED) {
                 let reason = format!("the kernel refuses this: {reason}; it is tried again");
-                problems.push(problem("agent.kernel_refused", key, reason));
+                problems.push(problem(ProblemCode::AgentKernelRefused, key, reason));
             }
             if let Some(more) = keys.len().checked_sub(NAMED).filter(|n| *n > 0) {
                 let reason = format!("the kernel refuses {more} more such changes: {reason}");
-                problems.push(problem("agent.kernel_refused", &keys[NAMED], reason));
+                problems.push(problem(
+                    ProblemCode::AgentKernelRefused,
+                    &keys[NAMED],
+                    reason,
+                ));
             }
         }
         for (op, done) in self.done.iter().filter(|(_, d)| d.count >= REPEATS) {
@@ -125,7 +130,7 @@ impl Retries {
                 done.count,
                 MEMORY.as_secs()
             );
-            problems.push(problem("agent.undone", &op.to_string(), reason));
+            problems.push(problem(ProblemCode::AgentUndone, &op.to_string(), reason));
         }
         problems.sort();
         problems

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 
@@ -48,7 +49,7 @@ pub(super) fn forward_dropped(blocker: &Blocker) -> Problem {
         "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
         blocker.chain, blocker.family, blocker.table,
     );
-    problem("agent.forward_dropped", &place, reason)
+    problem(ProblemCode::AgentForwardDropped, &place, reason)
 }
 
 /// Senders of tunnel packets that iptables does not judge.
@@ -61,7 +62,7 @@ pub(super) fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Proble
             "tunnel packets are taken from anybody: iptables compares each packet with one address after the other, and {count} are more than {}; with nftables they would be judged",
             iptables::MOST_SENDERS
         );
-        problem("agent.tunnel_senders", "iptables", reason)
+        problem(ProblemCode::AgentTunnelSenders, "iptables", reason)
     })
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Problem;
 use netlink_packet_route::AddressFamily;
@@ -462,12 +463,12 @@ impl Keeper {
         let mut problems: Vec<Problem> = Vec::new();
         for (what, reason) in self.refused.iter().take(NAMED) {
             let reason = format!("the kernel refuses this: {reason}; it is tried again");
-            problems.push(problem("kernel.refused", what, reason));
+            problems.push(problem(ProblemCode::KernelRefused, what, reason));
         }
         for prefix in self.unreachable.iter().take(NAMED) {
             let reason = "no next hop of this route can be reached; it is not in the kernel";
             problems.push(problem(
-                "kernel.next_hop_unreachable",
+                ProblemCode::KernelNextHopUnreachable,
                 &prefix.to_string(),
                 reason.to_owned(),
             ));

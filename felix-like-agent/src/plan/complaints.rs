@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 
 use crate::desired::problem;
@@ -12,12 +13,12 @@ const NAMED: usize = 3;
 /// Complaints by code, subject and sentence; the sentence holds `{}` where the names go.
 #[derive(Default)]
 pub(super) struct Complaints {
-    by_sentence: BTreeMap<(&'static str, String, String), BTreeSet<String>>,
+    by_sentence: BTreeMap<(ProblemCode, String, String), BTreeSet<String>>,
 }
 
 impl Complaints {
     /// Adds a name to a complaint.
-    pub(super) fn add(&mut self, code: &'static str, subject: &str, sentence: String, name: &str) {
+    pub(super) fn add(&mut self, code: ProblemCode, subject: &str, sentence: String, name: &str) {
         self.by_sentence
             .entry((code, subject.to_owned(), sentence))
             .or_default()
@@ -52,7 +53,7 @@ mod tests {
         let mut complaints = Complaints::default();
         for n in 1..=5 {
             complaints.add(
-                "c",
+                ProblemCode::AgentNoVtep,
                 "pool p",
                 "routes to {} are not installed".into(),
                 &format!("n{n}"),

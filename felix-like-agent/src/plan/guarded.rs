@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 
@@ -94,7 +95,7 @@ impl Planner<'_> {
             "{what} {prefix} would cover {covered}; it is not written: correct or delete the key"
         );
         self.skip(prefix, format!("it would cover {covered}"));
-        self.problem("agent.would_cut_off", &key(), reason);
+        self.problem(ProblemCode::AgentWouldCutOff, &key(), reason);
         true
     }
 }

@@ -17,6 +17,7 @@
 use std::net::IpAddr;
 
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 
 use super::Planner;
@@ -99,7 +100,11 @@ fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
         "another node ({}) announces it, but it is part of our block {block}; the announcement is not used",
         from.as_deref().unwrap_or("without next hop")
     );
-    planner.problem("agent.own_block_announced", &prefix.to_string(), reason);
+    planner.problem(
+        ProblemCode::AgentOwnBlockAnnounced,
+        &prefix.to_string(),
+        reason,
+    );
     true
 }
 
@@ -159,7 +164,7 @@ fn outside(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
 fn complain(planner: &mut Planner<'_>, subject: &str, sentence: &str, learned: &Learned) {
     for hop in &learned.next_hops {
         planner.complaints.add(
-            "agent.next_hop_unreachable",
+            ProblemCode::AgentNextHopUnreachable,
             subject,
             sentence.to_owned(),
             &hop.to_string(),

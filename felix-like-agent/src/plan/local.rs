@@ -1,6 +1,7 @@
 //! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of local
 //! workloads, forwarding.
 
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::parse_mac;
@@ -54,7 +55,7 @@ fn endpoint(planner: &mut Planner<'_>, name: &str, spec: &WorkloadEndpointSpec) 
             spec.interface_name,
             inputs.settings.interface_prefixes.join(" or "),
         );
-        planner.problem("agent.workload_interface", &subject, reason);
+        planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
         return;
     }
     if PlainName::new(&spec.interface_name).is_none() {
@@ -62,12 +63,12 @@ fn endpoint(planner: &mut Planner<'_>, name: &str, spec: &WorkloadEndpointSpec) 
             "interface {:?}: a name that holds more than letters, digits, '.', '_' and '-' may not stand in firewall rules; it is not touched and gets no route",
             spec.interface_name
         );
-        planner.problem("agent.workload_interface", &subject, reason);
+        planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
         return;
     }
     let Some(link) = inputs.links.by_name(&spec.interface_name) else {
         let reason = format!("interface {} does not exist", spec.interface_name);
-        planner.problem("agent.workload_interface", &subject, reason);
+        planner.problem(ProblemCode::AgentWorkloadInterface, &subject, reason);
         return;
     };
     for address in &spec.ip_networks {
@@ -107,7 +108,7 @@ fn address_of(
             "{address} is also the address of another workload ({}); only that one gets the route",
             other.route.target
         );
-        planner.problem("agent.duplicate_address", subject, reason);
+        planner.problem(ProblemCode::AgentDuplicateAddress, subject, reason);
         return;
     }
     let route = planner.route(address, metric, target, None);

@@ -23,6 +23,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::{NodeName, Snapshot};
@@ -181,7 +182,7 @@ impl<'a> Planner<'a> {
         };
         for class in unclaimed {
             planner.problem(
-                "agent.program_cluster_routes",
+                ProblemCode::AgentProgramClusterRoutes,
                 "programClusterRoutes",
                 format!(
                     "neither FelixConfiguration nor BGPConfiguration claims {class} routes; they are written as by default"
@@ -204,7 +205,7 @@ impl<'a> Planner<'a> {
         let Some(node) = snapshot.nodes.get(me) else {
             let reason =
                 "this node is not in the datastore; only local routes are written".to_owned();
-            self.problem("agent.no_node", me.as_str(), reason);
+            self.problem(ProblemCode::AgentNoNode, me.as_str(), reason);
             return;
         };
         for family in [Family::Ipv4, Family::Ipv6] {
@@ -217,13 +218,13 @@ impl<'a> Planner<'a> {
                     "no interface carries the node's address {}; routes and tunnels that need it wait for it",
                     cidr.address
                 );
-                self.problem("agent.no_parent", me.as_str(), reason);
+                self.problem(ProblemCode::AgentNoParent, me.as_str(), reason);
             }
             self.own.insert(family, Own { cidr, parent });
         }
     }
 
-    fn problem(&mut self, code: &str, subject: &str, reason: String) {
+    fn problem(&mut self, code: ProblemCode, subject: &str, reason: String) {
         self.desired.problems.insert(problem(code, subject, reason));
     }
 
@@ -271,7 +272,11 @@ impl<'a> Planner<'a> {
                 let reason = format!(
                     "no interface has {address}: routes name no source until one does, and the kernel chooses"
                 );
-                self.problem("agent.source_address", "deviceRouteSourceAddress", reason);
+                self.problem(
+                    ProblemCode::AgentSourceAddress,
+                    "deviceRouteSourceAddress",
+                    reason,
+                );
             }
         }
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::NodeName;
+use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
 
@@ -127,7 +128,7 @@ fn complain(planner: &mut Planner<'_>, name: &NodeName, address: IpAddr, path: P
         "packets of more than {} octets do not arrive at {name} ({address}), although this node's interface sends {}: routes to its pods and new pods get MTUs that fit; give the interfaces of all nodes the MTU that the network between them carries",
         path.mtu, path.interface
     );
-    planner.problem("agent.path_mtu", name.as_str(), reason);
+    planner.problem(ProblemCode::AgentPathMtu, name.as_str(), reason);
 }
 
 /// The largest MTU of workloads that fits all narrow paths in use, whatever a pool's mode makes of them. An encapsulation

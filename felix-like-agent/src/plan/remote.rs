@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam::Owner;
 use caracal_model::keys::Key;
 use caracal_model::names::IfName;
@@ -133,9 +134,12 @@ fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a
             "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
             pool.name
         );
-        planner
-            .complaints
-            .add("agent.no_node_address", &subject(pool), sentence, name);
+        planner.complaints.add(
+            ProblemCode::AgentNoNodeAddress,
+            &subject(pool),
+            sentence,
+            name,
+        );
         return;
     };
     match decide(
@@ -171,9 +175,12 @@ fn direct(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str, ad
             "{{}} is neither on a link of this node nor behind a known route: unencapsulated routes of {} to it are not installed",
             pool.name
         );
-        planner
-            .complaints
-            .add("agent.next_hop_unreachable", &subject(pool), sentence, name);
+        planner.complaints.add(
+            ProblemCode::AgentNextHopUnreachable,
+            &subject(pool),
+            sentence,
+            name,
+        );
     }
 }
 
@@ -206,7 +213,7 @@ pub(super) fn ipip(
             pool,
             name,
             address,
-            ("agent.no_ipip", &why, how),
+            (ProblemCode::AgentNoIpip, &why, how),
         );
         return;
     }
@@ -230,14 +237,14 @@ fn vxlan(
     if let Err(reason) = &planner.inputs.kernel.vxlan {
         let why = format!("this kernel has no vxlan module ({reason})");
         let how = "load the module or use another mode";
-        let fault = ("agent.no_vxlan", why.as_str(), how);
+        let fault = (ProblemCode::AgentNoVxlan, why.as_str(), how);
         fall_back(planner, prefix, pool, name, address, fault);
         return;
     }
     let Some(vtep) = node.spec.vxlan_address(family) else {
         let why = "the node has no VXLAN tunnel address in the datastore yet";
         let how = "it gets one when its own Caracal or Calico sees the pool";
-        let fault = ("agent.no_vtep", why, how);
+        let fault = (ProblemCode::AgentNoVtep, why, how);
         planner.desired.held.insert(prefix, address);
         fall_back(planner, prefix, pool, name, address, fault);
         return;
@@ -281,13 +288,13 @@ fn fall_back(
     pool: &Pool,
     name: &str,
     address: IpAddr,
-    (code, why, how): (&'static str, &str, &str),
+    (code, why, how): (ProblemCode, &str, &str),
 ) {
     let way = planner
         .on_link(address)
         .or_else(|| planner.resolve(*planner.inputs.learned.get(&prefix)?.next_hops.first()?));
     let wants = match Family::of(address) {
-        Family::Ipv4 if code == "agent.no_ipip" => "IPIP",
+        Family::Ipv4 if code == ProblemCode::AgentNoIpip => "IPIP",
         _ => "VXLAN",
     };
     let state = if way.is_some() {

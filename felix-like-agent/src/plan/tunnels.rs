@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
@@ -39,7 +40,11 @@ fn reverse_path(planner: &mut Planner<'_>) {
             "reverse path filtering is strict on {0}: packets are lost while a pool's mode changes, and between nodes that differ in their view of a subnet; set net.ipv4.conf.{0}.rp_filter=2 (workloads are checked by rules of their own)",
             parent.name
         );
-        planner.problem("agent.strict_rp_filter", parent.name.as_str(), reason);
+        planner.problem(
+            ProblemCode::AgentStrictRpFilter,
+            parent.name.as_str(),
+            reason,
+        );
     }
 }
 
@@ -76,7 +81,7 @@ fn vxlan(planner: &mut Planner<'_>, family: Family) {
             "a pool uses VXLAN, but this node has no {family} address in the datastore: no device {}",
             vxlan_device(family)
         );
-        planner.problem("agent.no_address", inputs.me.as_str(), reason);
+        planner.problem(ProblemCode::AgentNoAddress, inputs.me.as_str(), reason);
         return;
     };
     // A missing parent was named already; the device comes with it.

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Snapshot};
@@ -263,11 +264,15 @@ impl Settings {
             && !harmless.iter().any(|h| h.eq_ignore_ascii_case(value))
         {
             let reason = format!("{key} {value:?} has no effect: {reason}");
-            problems.push(problem("agent.setting_without_effect", subject, reason));
+            problems.push(problem(
+                ProblemCode::AgentSettingWithoutEffect,
+                subject,
+                reason,
+            ));
         }
         if let Err(expected) = keys::set(self, key, value) {
             problems.push(problem(
-                "agent.invalid_setting",
+                ProblemCode::AgentInvalidSetting,
                 subject,
                 format!("{key} {value:?} is not usable; expected {expected}; it is ignored"),
             ));
@@ -290,7 +295,7 @@ impl Settings {
             match keys::program_cluster_routes(text) {
                 Ok(value) => self.bgp_routes = value,
                 Err(expected) => problems.push(problem(
-                    "agent.invalid_setting",
+                    ProblemCode::AgentInvalidSetting,
                     &format!("BGPConfiguration {name}"),
                     format!(
                         "programClusterRoutes {text:?} is not usable; expected {expected}; it is ignored"

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{Problem, Snapshot};
+use crate::code::ProblemCode;
 use crate::keys::Key;
 use crate::resource::Kind;
 use crate::resource::fields::{self, Note};
 
 /// What the value of IPAM's own key is called.
 const IPAM_CONFIGURATION: &str = "IPAM configuration";
-
-/// Code of a field that no resource of its kind has.
-pub const UNKNOWN_FIELD: &str = "datastore.unknown_field";
-/// Code of a field of Calico's whose value has no effect here.
-pub const FIELD_WITHOUT_EFFECT: &str = "datastore.field_without_effect";
 
 impl Snapshot {
     /// What there is to know about the fields of a value that was just stored. Endpoints, of which there are many, are
@@ -84,11 +80,11 @@ impl Snapshot {
 
 fn field_problem(path: &str, note: &Note, reason: String) -> Problem {
     let code = match note.is_unknown() {
-        true => UNKNOWN_FIELD,
-        false => FIELD_WITHOUT_EFFECT,
+        true => ProblemCode::DatastoreUnknownField,
+        false => ProblemCode::DatastoreFieldWithoutEffect,
     };
     Problem {
-        code: code.to_owned(),
+        code,
         subject: path.to_owned(),
         reason,
     }

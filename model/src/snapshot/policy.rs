@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Problem, Snapshot};
+use crate::code::ProblemCode;
 use crate::keys::RESOURCES;
 
 /// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are called. Of a policy that is
@@ -12,9 +13,6 @@ pub const POLICIES: [(&str, &str); 3] = [
     ("networkpolicies", "NetworkPolicy"),
     ("hostendpoints", "HostEndpoint"),
 ];
-
-/// Code of the problem that policies are not enforced.
-pub const NOT_ENFORCED: &str = "policy.not_enforced";
 
 /// Names in a problem.
 const NAMED: usize = 3;
@@ -43,7 +41,7 @@ impl Snapshot {
                 names.push("…");
             }
             Some(Problem {
-                code: NOT_ENFORCED.to_owned(),
+                code: ProblemCode::PolicyNotEnforced,
                 subject: format!("{}{plural}", RESOURCES),
                 reason: format!(
                     "{count} {kind} ({}) and nobody here enforces it: Caracal routes and has no policy, so that what a policy forbids passes; run a policy engine beside it, or delete what is not meant any more",
@@ -78,7 +76,7 @@ mod tests {
         assert_eq!(problems.len(), 2);
         starts(0, "4 NetworkPolicy (a/one, b/two, c/three, …) and nobody");
         starts(1, "1 HostEndpoint (eth0) and nobody");
-        assert_eq!(problems[0].code, NOT_ENFORCED);
+        assert_eq!(problems[0].code, ProblemCode::PolicyNotEnforced);
         assert!(!snapshot.is_doubtful());
         snapshot.apply(&path("hostendpoints/eth0"), None, 3);
         assert_eq!(snapshot.problems().len(), 1);

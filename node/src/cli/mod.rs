@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 mod drain;
 pub(crate) mod exit;
 mod explain;
+pub(crate) mod explain_code;
 pub(crate) mod install_cni;
 pub(crate) mod ipam;
 mod lab;
@@ -61,6 +62,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Uninstall(args) => uninstall::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::ExplainCode(args) => Ok(explain_code::run(&args)),
         Command::Datastore { command } => datastore::run(command),
         Command::Drain(args) => drain::run(args),
         Command::Trace(args) => trace::run(&args),
@@ -95,6 +97,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             }
             | Command::Audit(_)
             | Command::Explain(_)
+            | Command::ExplainCode(_)
             | Command::Trace(_)
             | Command::Render(RenderArgs { out: None, .. })
             | Command::Version { .. }

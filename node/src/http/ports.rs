@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Snapshot};
 use serde_json::{Map, Value};
@@ -163,7 +164,7 @@ fn said(
     let mut told = |result: Result<(), String>| {
         if let Err(reason) = result {
             problems.push(Problem {
-                code: "agent.invalid_setting".to_owned(),
+                code: ProblemCode::AgentInvalidSetting,
                 subject: format!("FelixConfiguration {name}"),
                 reason,
             });

@@ -16,7 +16,7 @@ pub(crate) fn families(ready: &Report, problems: &[Problem]) -> Vec<Family> {
     });
     let mut codes: BTreeMap<&str, usize> = BTreeMap::new();
     for problem in problems {
-        *codes.entry(&problem.code).or_default() += 1;
+        *codes.entry(problem.code.as_str()).or_default() += 1;
     }
     let codes = codes
         .into_iter()

@@ -12,6 +12,7 @@ use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::{Accepter, View};
 use caracal_model::Family;
 use caracal_model::announcement::{AskInUse, InUse};
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;
 use caracal_model::net::Prefix;
 use caracal_model::resource::WorkloadEndpoint;
@@ -197,7 +198,7 @@ impl Owners {
     pub(super) fn problems(&self, bgp: Option<&SpeakerStatus>) -> Vec<Problem> {
         let mut problems = self.view.borrow().snapshot.problems();
         problems.extend(self.view.borrow().fault.as_ref().map(|fault| Problem {
-            code: fault.code().to_owned(),
+            code: fault.code(),
             subject: "datastore".to_owned(),
             reason: format!("{fault}; {}", fault.remedy()),
         }));
@@ -209,7 +210,7 @@ impl Owners {
         problems.extend(bgp.and_then(origins::problem));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
         problems.extend(listen_error.map(|reason| Problem {
-            code: "bgp.listen".to_owned(),
+            code: ProblemCode::BgpListen,
             subject: "listening socket".to_owned(),
             reason: reason.clone(),
         }));

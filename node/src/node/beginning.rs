@@ -10,6 +10,7 @@ use caracal_datastore::store::Store;
 use caracal_datastore::watch::{Accepter, GuardOptions, Obeyed, View, WatchOptions, spawn_guarded};
 use caracal_ipam::lease::Holder;
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::sync::{mpsc, watch};
 
@@ -164,7 +165,7 @@ async fn leave_name(config: Arc<Config>, problems: watch::Sender<Vec<Problem>>) 
 fn unwritable(lib_dir: &Path, error: &std::io::Error) -> Problem {
     let path = lib_dir.join("nodename");
     Problem {
-        code: "node.lib_dir".to_owned(),
+        code: ProblemCode::NodeLibDir,
         subject: path.display().to_string(),
         reason: format!(
             "cannot write {}: {error}; the CNI plugin finds this node's name there; make room, or make the directory \

@@ -12,6 +12,7 @@ use caracal_agent::ownership::{Owner, is_tunnel_device};
 use caracal_agent::paths::PathMtus;
 use caracal_bgp::rib::Explanation;
 use caracal_datastore::store::Store;
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam;
 use caracal_model::resource::Node;
 use caracal_model::resource::node::format_mac;
@@ -167,7 +168,7 @@ pub(super) async fn explain(
         Ok(read) => read,
         Err(reason) => {
             problems.push(Problem {
-                code: "datastore.unreadable".to_owned(),
+                code: ProblemCode::DatastoreUnreadable,
                 subject: destination.to_string(),
                 reason: format!("who has the address is not known: {reason}"),
             });

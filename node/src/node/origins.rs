@@ -8,6 +8,7 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::watch::View;
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use caracal_topologies::origins::change;
 use tokio::sync::watch;
@@ -63,7 +64,7 @@ pub(super) fn problem(speaker: &SpeakerStatus) -> Option<Problem> {
         false => "no confirmed affinity covers it",
     };
     Some(Problem {
-        code: "bgp.owner_unknown".to_owned(),
+        code: ProblemCode::BgpOwnerUnknown,
         subject: prefix.to_string(),
         reason: format!(
             "the route to {prefix}{others} has waited for 30 s for the datastore to say who has the prefix ({why}), and is not used until it does; caracal bgp explain {prefix} names the peer"

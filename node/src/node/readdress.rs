@@ -10,6 +10,7 @@ use caracal_agent::dataplane::AgentStatus;
 use caracal_agent::links::Links;
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
+use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
 use caracal_model::snapshot::Problem;
@@ -50,7 +51,7 @@ pub(super) async fn keep<S: Store>(
             };
             if let Err(error) = followed {
                 found.push(Problem {
-                    code: "node.address".to_owned(),
+                    code: ProblemCode::NodeAddress,
                     subject: config.node.to_string(),
                     reason: format!(
                         "the node's address went away and no other is registered: {error:#}"

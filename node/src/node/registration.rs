@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::{Fault, View};
 use caracal_ipam::lease::Holder;
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
@@ -201,7 +202,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         let key = Key::node(&self.config.node).to_path();
         tracing::warn!(key, "this node's own resource {what}; it was written again");
         Problem {
-            code: "node.written_again".to_owned(),
+            code: ProblemCode::NodeWrittenAgain,
             subject: key,
             reason: format!(
                 "this node's own resource {what}; the node wrote it again. Find out who did that; a node that is to leave \
@@ -212,7 +213,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
 
     fn failed(&self, error: &anyhow::Error, view: &View) -> Problem {
         Problem {
-            code: "node.registration".to_owned(),
+            code: ProblemCode::NodeRegistration,
             subject: Key::node(&self.config.node).to_path(),
             reason: format!(
                 "this node cannot write its entry in the datastore: {error:#}; it works with what is known of revision {}, and \

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_datastore::watch::{Obeyed, StoreId, View};
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
 use caracal_model::snapshot::stored::{Endpoints, LineError};
@@ -372,7 +373,7 @@ impl Parts {
             revision => format!("with what it held at revision {revision}"),
         };
         Problem {
-            code: "node.lib_dir".to_owned(),
+            code: ProblemCode::NodeLibDir,
             subject: path(&self.lib_dir).display().to_string(),
             reason: format!(
                 "cannot write the last good snapshot: {error}; a restart while the datastore does not answer would \
@@ -389,7 +390,7 @@ pub(super) fn unused(lib_dir: &Path, error: &RecallError) -> Problem {
         None => error.to_string(),
     };
     Problem {
-        code: "node.last_snapshot".to_owned(),
+        code: ProblemCode::NodeLastSnapshot,
         subject: path(lib_dir).display().to_string(),
         reason: format!(
             "the last good snapshot is not used: {reason}; the node started without it, and writes it anew once the \

@@ -7,6 +7,7 @@ use std::time::Duration;
 use caracal_cni::tombstones::TombstoneError;
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -53,7 +54,7 @@ async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Vec<Problem> {
         Err(error) => vec![error],
     };
     let problem = |error: TombstoneError| Problem {
-        code: "cni.tombstone".to_owned(),
+        code: ProblemCode::CniTombstone,
         subject: lib_dir.display().to_string(),
         reason: format!("{:#}; it is tried again", anyhow::Error::from(error)),
     };

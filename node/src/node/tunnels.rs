@@ -16,6 +16,7 @@ use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
 use caracal_ipam::client::Client;
 use caracal_ipam::tunnel::TunnelKind;
+use caracal_model::code::ProblemCode;
 use caracal_model::resource::node::NodeBgp;
 use caracal_model::resource::{IpPool, Node};
 use caracal_model::snapshot::Problem;
@@ -136,7 +137,7 @@ async fn ensure<S: Store>(
                     let reason = format!("{error:#}");
                     tracing::warn!(?kind, "no tunnel address: {reason}");
                     problems.push(Problem {
-                        code: "ipam.tunnel_address".to_owned(),
+                        code: ProblemCode::IpamTunnelAddress,
                         subject: kind.handle(me).to_string(),
                         reason,
                     });

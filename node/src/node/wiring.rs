@@ -14,6 +14,7 @@ use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::watch::View;
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::client::Client;
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -146,7 +147,7 @@ async fn serve_admin(
             }
             Err(error) => {
                 let problem = Problem {
-                    code: "node.run_dir".to_owned(),
+                    code: ProblemCode::NodeRunDir,
                     subject: admin::socket_path(&config.run_dir).display().to_string(),
                     reason: format!(
                         "no admin socket, so `caracal status` and CNI's announcement wait get no answer: {error:#}; make room, or make the \
@@ -407,7 +408,7 @@ fn recall_drain(config: &Config) -> (drain::DrainStatus, watch::Receiver<Vec<Pro
         Ok(status) => (status, Vec::new()),
         Err(error) => {
             let problem = Problem {
-                code: "node.lib_dir".to_owned(),
+                code: ProblemCode::NodeLibDir,
                 subject: config.lib_dir.display().to_string(),
                 reason: format!(
                     "cannot read whether the node is drained: {error}; it is taken to be in service (CARACAL_LIB_DIR)"

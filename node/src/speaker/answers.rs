@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use caracal_agent::dataplane::table::TableStatus;
 use caracal_bgp::speaker::SpeakerHandle;
+use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::{DatastoreStatus, KernelStatus, Status};
 use serde_json::Value;
@@ -78,7 +79,7 @@ impl Answers {
         let bgp = self.speaker.status().await.map_err(text)?;
         let mut problems = peer_problems::problems(&bgp);
         let listen = bgp.listen_error.clone().map(|reason| Problem {
-            code: "bgp.listen".to_owned(),
+            code: ProblemCode::BgpListen,
             subject: "listening socket".to_owned(),
             reason,
         });

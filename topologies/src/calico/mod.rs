@@ -14,6 +14,7 @@ mod policy;
 mod pools;
 mod sessions;
 
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Kind;
@@ -164,7 +165,7 @@ pub(crate) fn ignored_interfaces(
                 usable.push(text.to_owned());
             }
             _ => problems.note(
-                "bgp.ignored_interfaces",
+                ProblemCode::BgpIgnoredInterfaces,
                 path(Kind::BgpConfiguration, "default"),
                 format!(
                     "spec.ignoredInterfaces: {pattern} is no interface pattern; it is passed over"

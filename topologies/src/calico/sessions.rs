@@ -2,6 +2,7 @@
 
 use caracal_bgp::config::NextHopMode;
 use caracal_bgp::types::PeerName;
+use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 
 use super::{FilterCall, Peer, Reach, policy};
@@ -24,7 +25,7 @@ pub(super) fn of(
     for (name, session) in of_family {
         if !session.has_quotable_password() {
             problems.note(
-                "bgp.password",
+                ProblemCode::BgpPassword,
                 session.subject.clone(),
                 format!("the password of {name} has a quotation mark or a control character, which BIRD cannot write; the peer is left out"),
             );
@@ -42,7 +43,7 @@ pub(super) fn of(
                 Found::Missing
             ) {
                 problems.note(
-                    "bgp.filter_missing",
+                    ProblemCode::BgpFilterMissing,
                     session.subject.clone(),
                     format!("spec.filters names BGPFilter {filter:?}, which does not exist; it is passed over"),
                 );

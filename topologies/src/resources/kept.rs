@@ -1,6 +1,7 @@
 //! What a document of a file takes over from the resource that exists already: identity, and what a node writes about
 //! itself. People write what they want; the rest is not theirs to lose.
 
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::net::Cidr;
 use caracal_model::resource::Kind;
@@ -81,7 +82,7 @@ impl Resources {
                     None => put(&mut document, pointer, own.clone()),
                     Some(said) if same(said, own) || !own.is_string() => {}
                     Some(said) => problems.push(Problem {
-                        code: "resources.invalid".to_owned(),
+                        code: ProblemCode::ResourcesInvalid,
                         subject: entry.key.to_path(),
                         reason: format!(
                             "line {}: {} {said} is not the node's own {own}, which the node sets itself; leave it out",

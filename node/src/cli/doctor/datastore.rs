@@ -7,8 +7,7 @@ use caracal_datastore::EtcdStore;
 use caracal_datastore::store::Store;
 use caracal_ipam::lease;
 use caracal_model::Snapshot;
-use caracal_model::snapshot::policy::NOT_ENFORCED;
-use caracal_model::snapshot::{FIELD_WITHOUT_EFFECT, UNKNOWN_FIELD};
+use caracal_model::code::{DoctorCode, ProblemCode};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range};
 
@@ -27,7 +26,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
         Ok(read) => read,
         Err(error) => {
             findings.push(Finding::new(
-                "etcd.reachable",
+                DoctorCode::EtcdReachable,
                 SUBJECT,
                 Verdict::Fail,
                 format!("{error:#}"),
@@ -40,19 +39,19 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
     let leases = store.read(&[Range::Prefix(lease::PREFIX.to_owned())]).await;
     speed(findings, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
-        let (check, verdict, remedy) = match problem.code.as_str() {
-            NOT_ENFORCED => (
-                "policies",
+        let (check, verdict, remedy) = match problem.code {
+            ProblemCode::PolicyNotEnforced => (
+                DoctorCode::Policies,
                 Verdict::Fail,
                 "run a policy engine beside Caracal, or delete the policies",
             ),
-            UNKNOWN_FIELD | FIELD_WITHOUT_EFFECT => (
-                "etcd.fields",
+            ProblemCode::DatastoreUnknownField | ProblemCode::DatastoreFieldWithoutEffect => (
+                DoctorCode::EtcdFields,
                 Verdict::Warn,
                 "correct the field's name, or take it out; docs/resources.md has all fields",
             ),
             _ => (
-                "etcd.values",
+                DoctorCode::EtcdValues,
                 Verdict::Fail,
                 "correct or delete the key; the last good value is in use meanwhile",
             ),
@@ -76,9 +75,9 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
 fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
     let seen = format!("answers in {} ms at revision {revision}", took.as_millis());
     findings.push(match took < SLOW {
-        true => Finding::ok("etcd.reachable", SUBJECT, seen),
+        true => Finding::ok(DoctorCode::EtcdReachable, SUBJECT, seen),
         false => Finding::new(
-            "etcd.reachable",
+            DoctorCode::EtcdReachable,
             SUBJECT,
             Verdict::Warn,
             seen,
@@ -100,7 +99,7 @@ async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
         stored.and_then(|kv| serde_json::from_slice(&kv.value).ok());
     if value.is_some_and(|v| v["spec"]["datastoreReady"] == false) {
         findings.push(Finding::new(
-            "etcd.ready",
+            DoctorCode::EtcdReady,
             "ClusterInformation default",
             Verdict::Fail,
             "datastoreReady is false: somebody has locked the datastore, as for a migration",
@@ -111,7 +110,7 @@ async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
 
 /// A lease that was renewed in our future: one of the two clocks is wrong.
 fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
-    const CHECK: &str = "clock";
+    const CHECK: DoctorCode = DoctorCode::Clock;
     let ahead = leases.iter().filter_map(|kv| {
         let lease = lease::read(kv)?;
         let renewed = Timestamp::parse_rfc3339(&lease.renewed)?;

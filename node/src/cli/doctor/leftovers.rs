@@ -5,6 +5,7 @@ use std::path::Path;
 use caracal_agent::links::Links;
 
 use super::{Finding, Verdict};
+use caracal_model::code::DoctorCode;
 
 /// Devices by name or by its beginning (`*`), and whose they are.
 const DEVICES: [(&str, &str); 12] = [
@@ -30,7 +31,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, links: &Links, conf_dir: &Path) 
         .collect();
     for (device, owner) in &devices {
         findings.push(Finding::new(
-            "leftover.device",
+            DoctorCode::LeftoverDevice,
             device,
             Verdict::Fail,
             format!("a device of {owner} is there: its routes compete with ours, and its pods are not ours"),
@@ -39,7 +40,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, links: &Links, conf_dir: &Path) 
     }
     if devices.is_empty() {
         findings.push(Finding::ok(
-            "leftover.device",
+            DoctorCode::LeftoverDevice,
             "devices",
             "none of another network plugin",
         ));
@@ -72,7 +73,7 @@ pub(in crate::cli) fn conflists(dir: &Path) -> Vec<String> {
 }
 
 fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
-    const CHECK: &str = "cni.configuration";
+    const CHECK: DoctorCode = DoctorCode::CniConfiguration;
     let names = conflists(dir);
     let is_ours = |name: &String| {
         let text = std::fs::read_to_string(dir.join(name)).unwrap_or_default();

@@ -9,6 +9,7 @@ use caracal_agent::links::Links;
 use caracal_agent::plan::mtu::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 use caracal_agent::plan::{KernelSupport, WantedTunnels, wanted_tunnels};
 use caracal_model::Snapshot;
+use caracal_model::code::DoctorCode;
 use caracal_model::net::Family;
 
 use super::{Finding, Verdict};
@@ -42,7 +43,7 @@ pub(super) async fn look(
     match caracal_agent::dataplane::support(both).await {
         Ok(support) => kernel(findings, &support, wanted),
         Err(error) => findings.push(Finding::new(
-            "kernel.netlink",
+            DoctorCode::KernelNetlink,
             HERE,
             Verdict::Fail,
             error.to_string(),
@@ -58,8 +59,13 @@ pub(super) async fn look(
 fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<WantedTunnels>) {
     let wanted = wanted.unwrap_or_default();
     for (check, support, wanted, module) in [
-        ("kernel.vxlan", &support.vxlan, wanted.vxlan, "vxlan"),
-        ("kernel.ipip", &support.ipip, wanted.ipip, "ipip"),
+        (
+            DoctorCode::KernelVxlan,
+            &support.vxlan,
+            wanted.vxlan,
+            "vxlan",
+        ),
+        (DoctorCode::KernelIpip, &support.ipip, wanted.ipip, "ipip"),
     ] {
         let finding = match support {
             Ok(()) => Finding::ok(check, HERE, "the kernel makes such devices"),
@@ -83,8 +89,14 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
         findings.push(finding);
     }
     findings.push(match &support.ipv6 {
-        Ok(()) => Finding::ok("kernel.ipv6", HERE, "the kernel has IPv6"),
-        Err(reason) => Finding::new("kernel.ipv6", HERE, Verdict::Ok, reason.clone(), ""),
+        Ok(()) => Finding::ok(DoctorCode::KernelIpv6, HERE, "the kernel has IPv6"),
+        Err(reason) => Finding::new(
+            DoctorCode::KernelIpv6,
+            HERE,
+            Verdict::Ok,
+            reason.clone(),
+            "",
+        ),
     });
 }
 
@@ -96,9 +108,9 @@ fn nat(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
         .into_iter()
         .find(|program| in_path(program));
     findings.push(match found {
-        Some(program) => Finding::ok("kernel.nat", HERE, format!("{program} is installed")),
+        Some(program) => Finding::ok(DoctorCode::KernelNat, HERE, format!("{program} is installed")),
         None => Finding::new(
-            "kernel.nat",
+            DoctorCode::KernelNat,
             HERE,
             if wanted { Verdict::Fail } else { Verdict::Ok },
             "neither nft nor iptables-legacy-restore is installed",
@@ -128,9 +140,9 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
     for path in forwarding {
         let name = path.replace('/', ".");
         findings.push(match sysctl(path).as_deref() {
-            Some("1") => Finding::ok("sysctl.forwarding", name, "1"),
+            Some("1") => Finding::ok(DoctorCode::SysctlForwarding, name, "1"),
             seen => Finding::new(
-                "sysctl.forwarding",
+                DoctorCode::SysctlForwarding,
                 name.clone(),
                 Verdict::Warn,
                 format!(
@@ -147,9 +159,9 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
         .into_iter()
         .find(|scope| sysctl(&format!("net/ipv4/conf/{scope}/rp_filter")).as_deref() == Some("1"));
     findings.push(match strict {
-        None => Finding::ok("sysctl.rp_filter", HERE, "not strict"),
+        None => Finding::ok(DoctorCode::SysctlRpFilter, HERE, "not strict"),
         Some(scope) => Finding::new(
-            "sysctl.rp_filter",
+            DoctorCode::SysctlRpFilter,
             format!("net.ipv4.conf.{scope}.rp_filter"),
             Verdict::Warn,
             "strict: a packet is dropped when its answer would leave by another device, as while a pool changes its mode",
@@ -167,7 +179,13 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
         .all(|f| uplink(f).is_none())
     {
         let seen = "the interface with the node's address is not known yet";
-        findings.push(Finding::new("mtu.device", HERE, Verdict::Skip, seen, ""));
+        findings.push(Finding::new(
+            DoctorCode::MtuDevice,
+            HERE,
+            Verdict::Skip,
+            seen,
+            "",
+        ));
     }
     for (name, family, overhead) in TUNNELS {
         let tunnel = links.by_name(name).filter(|link| link.up);
@@ -180,9 +198,9 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
             tunnel.mtu, uplink.name, uplink.mtu
         );
         findings.push(match tunnel.mtu <= most {
-            true => Finding::ok("mtu.device", name, seen),
+            true => Finding::ok(DoctorCode::MtuDevice, name, seen),
             false => Finding::new(
-                "mtu.device",
+                DoctorCode::MtuDevice,
                 name,
                 Verdict::Fail,
                 seen,
@@ -194,7 +212,7 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
 
 /// BGP's port: ours, free, or somebody else's.
 fn port(findings: &mut Vec<Finding>) {
-    const CHECK: &str = "port.bgp";
+    const CHECK: DoctorCode = DoctorCode::PortBgp;
     findings.push(match listener_on(179) {
         None => Finding::ok(CHECK, HERE, "TCP 179 is free"),
         Some(owner) if owner.contains("caracal") => Finding::ok(CHECK, HERE, format!("{owner} listens")),

@@ -11,6 +11,7 @@ pub(super) mod network;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use caracal_model::code::DoctorCode;
 use clap::Args;
 use serde::Serialize;
 
@@ -49,8 +50,8 @@ pub(super) enum Verdict {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// Fixed name: `kernel.vxlan`, `mtu.path`, …
-    pub(super) check: &'static str,
+    /// Its code.
+    pub(super) check: DoctorCode,
     /// What was looked at: this machine, or another node.
     pub(super) subject: String,
     /// How serious it is.
@@ -64,7 +65,7 @@ pub(super) struct Finding {
 impl Finding {
     /// All is well.
     pub(super) fn ok(
-        check: &'static str,
+        check: DoctorCode,
         subject: impl Into<String>,
         seen: impl Into<String>,
     ) -> Self {
@@ -73,7 +74,7 @@ impl Finding {
 
     /// A finding.
     pub(super) fn new(
-        check: &'static str,
+        check: DoctorCode,
         subject: impl Into<String>,
         verdict: Verdict,
         seen: impl Into<String>,
@@ -124,7 +125,12 @@ fn show(findings: &[Finding]) {
             Verdict::Fail => "FAIL",
             Verdict::Skip => "skip",
         };
-        rows.add_row([sign, finding.check, &finding.subject, &finding.seen]);
+        rows.add_row([
+            sign,
+            finding.check.as_str(),
+            &finding.subject,
+            &finding.seen,
+        ]);
     }
     println!("{rows}");
     let ills = findings.iter().filter(|finding| !finding.fix.is_empty());

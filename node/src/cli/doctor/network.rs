@@ -12,6 +12,7 @@ use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
 use caracal_agent::links::Links;
 use caracal_agent::paths::{Search, Step, Verdict as Found};
 use caracal_model::Snapshot;
+use caracal_model::code::DoctorCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::{EncapMode, Node};
@@ -45,7 +46,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
     if !rest.is_empty() {
         let seen = format!("{} more nodes were not probed", rest.len());
         findings.push(Finding::new(
-            "nodes",
+            DoctorCode::Nodes,
             "other nodes",
             Verdict::Skip,
             seen,
@@ -122,7 +123,7 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
     if addresses.iter().all(Option::is_none) {
         let seen = "it has no address in the datastore";
         return vec![Finding::new(
-            "nodes",
+            DoctorCode::Nodes,
             name,
             Verdict::Fail,
             seen,
@@ -142,7 +143,7 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
 }
 
 fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
-    const CHECK: &str = "tcp.bgp";
+    const CHECK: DoctorCode = DoctorCode::TcpBgp;
     match TcpStream::connect_timeout(&SocketAddr::new(address, port), PATIENCE) {
         Ok(_) => Finding::ok(CHECK, name, format!("TCP {port} of {address} accepts")),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Finding::new(
@@ -168,7 +169,7 @@ fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
 
 /// Echoes as large as our interface can send; true when small ones come back at least.
 fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>) -> bool {
-    const CHECK: &str = "mtu.path";
+    const CHECK: DoctorCode = DoctorCode::MtuPath;
     if let Err(error) = Echo::to(address).send(PATIENCE) {
         let seen = format!("{address} does not answer to pings ({error})");
         let fix = match error {
@@ -221,16 +222,21 @@ fn tunnels(side: &Side, name: &str, node: &Node, address: IpAddr, found: &mut Ve
     let vtep = node.spec.vxlan_address(Family::of(address));
     if let Some(vtep) = vtep.filter(|_| used(side.vxlan)) {
         let fix = "allow UDP 4789 between nodes in firewalls and security groups";
-        found.push(tunnel("udp.vxlan", name, vtep, fix));
+        found.push(tunnel(DoctorCode::UdpVxlan, name, vtep, fix));
     }
     let ipip = node.spec.ipip_address().filter(|_| used(side.ipip));
     if let Some(tunnel_address) = ipip {
         let fix = "allow IP protocol 4 between nodes; clouds that cannot (Azure) need VXLAN: caracal mode apply";
-        found.push(tunnel("protocol.ipip", name, tunnel_address.into(), fix));
+        found.push(tunnel(
+            DoctorCode::ProtocolIpip,
+            name,
+            tunnel_address.into(),
+            fix,
+        ));
     }
 }
 
-fn tunnel(check: &'static str, name: &str, address: IpAddr, fix: &str) -> Finding {
+fn tunnel(check: DoctorCode, name: &str, address: IpAddr, fix: &str) -> Finding {
     match Echo::to(address).send(PATIENCE) {
         Ok(()) => Finding::ok(check, name, format!("{address} answers through the tunnel")),
         Err(error) => Finding::new(

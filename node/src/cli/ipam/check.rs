@@ -8,6 +8,7 @@ use caracal_datastore::EtcdStore;
 use caracal_ipam::audit::{Audit, audit};
 use caracal_ipam::repair::{self, Mender};
 use caracal_ipam::report::Report;
+use caracal_model::code::IpamCode;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -92,7 +93,7 @@ fn to_json(found: &Audit) -> Value {
     let findings: Vec<Value> = found
         .findings
         .iter()
-        .map(|f| json!({"fault": f.is_fault(), "text": f.to_string()}))
+        .map(|f| json!({"code": f.code(), "fault": f.is_fault(), "text": f.to_string()}))
         .collect();
     json!({
         "revision": found.revision,
@@ -127,12 +128,13 @@ fn print(found: &Audit) {
     for leak in &found.leaked {
         let allocation = &leak.allocation;
         println!(
-            "  {} leaked: {} (held by {}, node {}, handle {})",
+            "  {} leaked: {} (held by {}, node {}, handle {}) [{}]",
             allocation.address,
             leak.reason,
             allocation.holder(),
             allocation.node().unwrap_or("-"),
-            allocation.handle.as_deref().unwrap_or("-")
+            allocation.handle.as_deref().unwrap_or("-"),
+            IpamCode::Leaked
         );
     }
     println!(
@@ -145,20 +147,29 @@ fn print(found: &Audit) {
             || "outside of all pools, no problem".to_owned(),
             |pool| format!("in pool {pool}"),
         );
+        let code = match unallocated.pool {
+            Some(_) => format!(" [{}]", IpamCode::Unallocated),
+            None => String::new(),
+        };
         println!(
-            "  {} ({place}) is used by {}",
+            "  {} ({place}) is used by {}{code}",
             unallocated.address,
             users.join(", ")
         );
     }
     for (key, reason) in &found.unreadable {
-        println!("  {key} does not parse: {reason}");
+        println!(
+            "  {key} does not parse: {reason} [{}]",
+            IpamCode::Unreadable
+        );
     }
     let (faults, notes): (Vec<_>, Vec<_>) = found.findings.iter().partition(|f| f.is_fault());
     println!("Found {} inconsistencies in the data", faults.len());
-    faults.iter().for_each(|finding| println!("  {finding}"));
+    faults
+        .iter()
+        .for_each(|finding| println!("  {finding} [{}]", finding.code()));
     notes
         .iter()
-        .for_each(|finding| println!("  note: {finding}"));
+        .for_each(|finding| println!("  note: {finding} [{}]", finding.code()));
     println!("Check complete; found {} problems", found.problems());
 }

@@ -15,10 +15,10 @@ use caracal_agent::ownership::Ownership;
 use caracal_agent::plan::{Inputs, Underlay, plan, wanted_tunnels};
 use caracal_agent::{Desired, Settings};
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
-use caracal_model::snapshot::policy::NOT_ENFORCED;
 use serde_json::json;
 
 use crate::args::Output;
@@ -155,7 +155,7 @@ fn cni(dir: &Path) -> Vec<Item> {
 /// Policies that Felix enforces and Caracal does not.
 fn policies(snapshot: &Snapshot) -> impl Iterator<Item = Item> {
     let problems = snapshot.problems().into_iter();
-    let unenforced = problems.filter(|problem| problem.code == NOT_ENFORCED);
+    let unenforced = problems.filter(|problem| problem.code == ProblemCode::PolicyNotEnforced);
     unenforced.map(|problem| {
         let rules =
             "rules of Felix stay in the kernel as they are now and follow no change any more";

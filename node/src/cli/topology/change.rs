@@ -2,9 +2,10 @@
 
 use anyhow::Context;
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::resource::{BgpConfiguration, Kind, Resource};
-use caracal_model::snapshot::{Applied, FIELD_WITHOUT_EFFECT};
+use caracal_model::snapshot::Applied;
 use caracal_topologies::auto;
 use caracal_topologies::resources::WRITTEN;
 
@@ -52,7 +53,7 @@ pub(super) fn make(
         }
         for problem in [resources.keep(after), resources.apply(after)].concat() {
             let text = format!("{}: {}", problem.subject, problem.reason);
-            match problem.code == FIELD_WITHOUT_EFFECT {
+            match problem.code == ProblemCode::DatastoreFieldWithoutEffect {
                 true => eprintln!("{}: {text}", path.display()),
                 false => faults.push(text),
             }

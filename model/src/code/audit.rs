@@ -1,81 +1,8 @@
-//! The codes of findings: stable names for people, scripts and metrics. A code never changes its meaning; one that is
-//! given up is not used again. `docs/troubleshooting.md` lists them, and a test compares that list with this one.
+//! Codes of what `caracal audit` finds.
 
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Packets are lost, or will be with the next change.
-    Error,
-    /// Something is left over or not as asked for; traffic goes on.
-    Warning,
-    /// A state that somebody asked for. Does not count as wrong.
-    Notice,
-}
-
-impl Severity {
-    /// The word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Notice => "notice",
-        }
-    }
-}
-
-macro_rules! codes {
-    ($($variant:ident $text:literal $severity:ident $grace:literal $meaning:literal $remedy:literal,)*) => {
-        /// What kind of thing was found.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Code {
-            $(#[doc = $meaning] $variant,)*
-        }
-
-        impl Code {
-            /// All codes, in the order of the documentation.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// The stable name.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-
-            /// How bad it is.
-            #[must_use]
-            pub const fn severity(self) -> Severity {
-                match self { $(Self::$variant => Severity::$severity,)* }
-            }
-
-            /// How old a finding has to be to count: the time in which the node repairs it by itself, or in which it is a
-            /// normal step of a change.
-            #[must_use]
-            pub const fn grace(self) -> Duration {
-                Duration::from_secs(match self { $(Self::$variant => $grace,)* })
-            }
-
-            /// What it means, without subject.
-            #[must_use]
-            pub const fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => $meaning,)* }
-            }
-
-            /// What to do about it.
-            #[must_use]
-            pub const fn remedy(self) -> &'static str {
-                match self { $(Self::$variant => $remedy,)* }
-            }
-        }
-    };
-}
-
-codes! {
+super::codes! {
+    /// A kind of finding of `caracal audit`.
+    AuditCode by Audit
     DatastoreStale "CRL-D001" Error 5 "the datastore is out of reach or behind"
         "repair etcd or the way to it; routes stay meanwhile, and nothing is deleted",
     InvalidValue "CRL-D002" Warning 0 "a value in the datastore cannot be used"
@@ -160,4 +87,24 @@ codes! {
         "give the interfaces of all nodes the MTU that the network between them carries",
     Ipam "CRL-I001" Warning 30 "IPAM has not done what this node asked for"
         "follow the reason; see `caracal ipam check`",
+}
+
+impl AuditCode {
+    /// Severity.
+    #[must_use]
+    pub const fn severity(self) -> super::Severity {
+        self.entry().severity
+    }
+
+    /// Age from which a finding counts.
+    #[must_use]
+    pub const fn grace(self) -> std::time::Duration {
+        self.entry().grace
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        self.entry().remedy
+    }
 }
