@@ -1,5 +1,19 @@
 //! The speaker's configuration as text, and back.
 //!
+//! Call [`render`] with a [`SpeakerConfig`] and [`Options`]; [`parse`] or [`parse_file`] read the text back.
+//! [`Templates`] holds the sets for other daemons ([`Set`]): take the shipped ones, put files of the user over them,
+//! then render with a context.
+//!
+//! ```
+//! use caracal_templates::{Options, parse, render};
+//!
+//! let text = "router id 10.0.0.1;\n\
+//!     protocol bgp tor { local as 64512; neighbor 10.0.0.254 as 65000; ipv4 { import all; export all; }; }\n";
+//! let config = parse(text).expect("BIRD's language");
+//! let again = render(&config, &Options::default()).expect("everything can be written");
+//! assert_eq!(parse(&again).expect("what was rendered"), config);
+//! ```
+//!
 //! Inside the process the configuration travels as a value; the text is what people read (`caracal render`),
 //! what a real BIRD daemon runs, and the file format of a speaker without a datastore. The two directions are
 //! held together by one property, cited by tests:
@@ -11,20 +25,20 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`context`] | what a template sees: documented, stable |
+//! | `context` | what a template sees: documented, stable |
 //! | [`Templates`] | the sets of templates, what users put over them, and where a template is wrong |
-//! | [`symbols`] | names as BIRD can write them |
-//! | [`grammar`] | the subset of BIRD's language that is read back |
-//! | [`error`] | where a text does not parse, and how that is shown |
+//! | `symbols` | names as BIRD can write them |
+//! | `grammar` | the subset of BIRD's language that is read back |
+//! | `error` | where a text does not parse, and how that is shown |
 //!
 //! Pure: no files, no programs. Templates are part of the binary.
 
-pub mod context;
-pub mod error;
-pub mod grammar;
+mod context;
+mod error;
+mod grammar;
 mod pieces;
 mod set;
-pub mod symbols;
+mod symbols;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,6 +47,7 @@ use std::sync::LazyLock;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_model::net::Prefix;
 
+pub use context::Context;
 pub use error::ParseError;
 pub use grammar::{Dump, File, KernelTable, Learn, parse, parse_file};
 pub use set::{Rendered, Set, TemplateError, Templates};

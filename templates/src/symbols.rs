@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 /// The symbols that the shipped templates use for themselves begin with this.
-pub const RESERVED: &str = "caracal_";
+pub(crate) const RESERVED: &str = "caracal_";
 
 /// BIRD's limit (`SYM_MAX_LEN`).
 const MAX_LEN: usize = 64;
@@ -20,13 +20,13 @@ const NUMBERED_WORDS: [&str; 17] = [
 
 /// Hands out symbols, each once.
 #[derive(Debug, Default)]
-pub struct Symbols {
+pub(crate) struct Symbols {
     taken: BTreeSet<String>,
 }
 
 /// A symbol, as text for the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
+pub(crate) struct Symbol {
     /// As it is written, with quotes where needed.
     pub text: String,
     /// True when the symbol is not the name, so that the name must be written beside it.
@@ -35,7 +35,7 @@ pub struct Symbol {
 
 impl Symbols {
     /// A symbol for a name: the name itself, the name with a colon when it may be a keyword, or a number.
-    pub fn assign(&mut self, name: &str) -> Symbol {
+    pub(crate) fn assign(&mut self, name: &str) -> Symbol {
         let with_colon = format!("{name}:");
         let number = (1..).map(|n| format!("unnamed:{n}"));
         let candidates = [name.to_owned(), with_colon].into_iter().chain(number);

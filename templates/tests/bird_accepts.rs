@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use caracal_model::snapshot::Snapshot;
 use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
-use caracal_topologies::{PlanOptions, plan, resources};
+use caracal_topologies::{PlanOptions, assign_block, plan, resources_from_yaml};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -152,10 +152,7 @@ fn cluster(file: &std::path::Path) -> Snapshot {
     );
     let list = json!({"kind": "List", "items": documents}).to_string();
     let mut snapshot = Snapshot::default();
-    assert_eq!(
-        resources::from_yaml(&list).unwrap().apply(&mut snapshot),
-        []
-    );
+    assert_eq!(resources_from_yaml(&list).unwrap().apply(&mut snapshot), []);
     for (index, name) in names.iter().enumerate() {
         for pool in &pools {
             let block = match pool["cidr"].as_str().unwrap() {
@@ -165,7 +162,7 @@ fn cluster(file: &std::path::Path) -> Snapshot {
             let block = block.split('/').next().unwrap().to_owned();
             let len = if block.contains(':') { 122 } else { 26 };
             let block = format!("{block}/{len}").parse().unwrap();
-            resources::claim(&mut snapshot, &name.as_str().into(), block);
+            assign_block(&mut snapshot, &name.as_str().into(), block);
         }
     }
     snapshot

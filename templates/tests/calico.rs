@@ -8,8 +8,9 @@ use std::process::Command;
 
 use caracal_model::snapshot::Snapshot;
 use caracal_templates::{Rendered, Set, Templates};
-use caracal_topologies::resources::{self, Resources};
-use caracal_topologies::{PlanOptions, calico};
+use caracal_topologies::{
+    CalicoPlan, PlanOptions, Resources, assign_block, plan_calico, resources_from_yaml,
+};
 
 const CLUSTER: &str = include_str!("data/cluster.yaml");
 
@@ -46,22 +47,22 @@ impl Case {
     fn data(&self) -> (Snapshot, Resources) {
         let mut snapshot = Snapshot::default();
         let text = std::iter::once(CLUSTER).chain(self.changes.iter().map(String::as_str));
-        let resources = resources::from_yaml(&text.collect::<Vec<_>>().join("\n---\n")).unwrap();
+        let resources = resources_from_yaml(&text.collect::<Vec<_>>().join("\n---\n")).unwrap();
         assert_eq!(resources.apply(&mut snapshot), []);
         for block in self.blocks {
-            resources::claim(&mut snapshot, &self.node.into(), block.parse().unwrap());
+            assign_block(&mut snapshot, &self.node.into(), block.parse().unwrap());
         }
         (snapshot, resources)
     }
 
-    fn planned(&self) -> calico::Planned {
+    fn planned(&self) -> CalicoPlan {
         let (snapshot, resources) = self.data();
         let options = PlanOptions {
             secrets: resources.secrets,
             show_passwords: true,
             ..PlanOptions::default()
         };
-        calico::plan(&snapshot, &self.node.into(), &options)
+        plan_calico(&snapshot, &self.node.into(), &options)
     }
 
     fn files(&self) -> Vec<Rendered> {
@@ -487,7 +488,7 @@ fn affinities_by_state() {
             99,
         );
     }
-    let planned = calico::plan(&snapshot, &"a".into(), &PlanOptions::default());
+    let planned = plan_calico(&snapshot, &"a".into(), &PlanOptions::default());
     let files = Templates::shipped(Set::Calico)
         .files(&planned.context)
         .unwrap();

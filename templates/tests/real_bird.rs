@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use caracal_model::snapshot::Snapshot;
 use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
-use caracal_topologies::tunnels::tunnelled_pools;
-use caracal_topologies::{PlanOptions, plan, resources};
+use caracal_topologies::{PlanOptions, assign_block, plan, resources_from_yaml, tunnelled_pools};
 
 const CLUSTER: &str = "
 kind: IPPool
@@ -63,7 +62,7 @@ protocol bgp b { local 10.0.0.254 as 65100; neighbor 10.0.0.2 as 64512; multihop
 
 fn cluster() -> Snapshot {
     let mut snapshot = Snapshot::default();
-    let file = resources::from_yaml(CLUSTER).unwrap();
+    let file = resources_from_yaml(CLUSTER).unwrap();
     assert_eq!(file.apply(&mut snapshot), []);
     for (node, block) in [
         ("a", "10.244.0.0/26"),
@@ -73,7 +72,7 @@ fn cluster() -> Snapshot {
         ("b", "10.245.1.0/26"),
         ("b", "fd00:10::1:0/122"),
     ] {
-        resources::claim(&mut snapshot, &node.into(), block.parse().unwrap());
+        assign_block(&mut snapshot, &node.into(), block.parse().unwrap());
     }
     // A workload of a has an address out of b's block.
     let known = &snapshot.blocks[&"10.244.1.0/26".parse().unwrap()];

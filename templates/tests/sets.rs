@@ -6,12 +6,13 @@ use std::process::{Command, Stdio};
 
 use caracal_model::snapshot::Snapshot;
 use caracal_templates::{Set, Templates};
-use caracal_topologies::router::{Router, RouterError, router};
-use caracal_topologies::{PlanOptions, calico, resources};
+use caracal_topologies::{
+    Context, PlanOptions, Router, RouterError, plan_calico, resources_from_yaml, router,
+};
 
 fn snapshot(more: &str) -> (Snapshot, PlanOptions) {
     let text = format!("{}\n---\n{more}", include_str!("data/cluster.yaml"));
-    let resources = resources::from_yaml(&text).unwrap();
+    let resources = resources_from_yaml(&text).unwrap();
     let mut snapshot = Snapshot::default();
     assert_eq!(resources.apply(&mut snapshot), []);
     let options = PlanOptions {
@@ -22,9 +23,9 @@ fn snapshot(more: &str) -> (Snapshot, PlanOptions) {
     (snapshot, options)
 }
 
-fn calico_context() -> calico::Context {
+fn calico_context() -> Context {
     let (snapshot, options) = snapshot("");
-    calico::plan(&snapshot, &"a".into(), &options).context
+    plan_calico(&snapshot, &"a".into(), &options).context
 }
 
 #[test]

@@ -18,14 +18,14 @@ use caracal_model::side_by_side;
 
 use crate::Problems;
 use crate::services::ServiceRoutes;
-use crate::view::View;
+use crate::view::NodeView;
 
 /// Name of the filter that every peer has as its last on export; Calico's name for the same thing.
 pub const EXPORT_FILTER: &str = "calico_export_to_bgp_peers";
 
 /// The routes that a node originates.
 pub(crate) fn originate(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     services: &ServiceRoutes,
     problems: &mut Problems,
 ) -> BTreeMap<Prefix, Origination> {
@@ -58,7 +58,7 @@ pub(crate) fn originate(
 /// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left out: they
 /// are reached through the tunnel. So are addresses that cool down after their release.
 fn borrowed<'a, T>(
-    view: &'a View<'_>,
+    view: &'a NodeView<'_>,
     held: &'a [(Prefix, T)],
 ) -> impl Iterator<Item = Prefix> + 'a {
     let held = held.iter().map(|(cidr, _)| (cidr, ()));
@@ -71,7 +71,7 @@ fn borrowed<'a, T>(
 
 /// `Ok(None)` when the pool's owner does not want the route announced.
 fn origination(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     prefix: &Prefix,
 ) -> Result<Option<Origination>, (ProblemCode, String)> {
     let Some(pool) = view.pool_of(prefix) else {
@@ -90,7 +90,7 @@ fn origination(
     Ok(next_hop.map(|next_hop| attributes(view, prefix, next_hop)))
 }
 
-fn attributes(view: &View<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination {
+fn attributes(view: &NodeView<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination {
     Origination {
         next_hop: Some(next_hop),
         local_pref: Some(view.settings.local_pref(prefix.family())),
@@ -100,7 +100,7 @@ fn attributes(view: &View<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origination
 }
 
 /// The communities of all ranges that hold the prefix, sorted and unique.
-fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
+fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
     let all: BTreeSet<_> = view
         .settings
         .advertisements
@@ -114,7 +114,7 @@ fn communities(view: &View<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyC
 /// What may be announced, tried after the peer's own filters: nothing of a pool with `disableBGPExport`; our
 /// own originations; what was learned inside the pools (and, on a reflector, inside the service ranges);
 /// nothing else. Communities are added to what passes, also to what others originate.
-pub(crate) fn export_filter(view: &View<'_>, reflects: bool) -> Filter {
+pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     let mut terms = Vec::new();
     let (hidden, open): (Vec<_>, Vec<_>) = view
         .snapshot

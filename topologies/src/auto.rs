@@ -1,23 +1,23 @@
 //! Automatic route reflection: a full mesh while the cluster is small, and reflectors that the cluster elects
 //! from its nodes when it is not.
 //!
-//! Off unless the BGPConfiguration `default` carries the annotation [`TOPOLOGY`] with the value `auto`; it then
+//! Off unless the BGPConfiguration `default` carries the annotation [`TOPOLOGY_ANNOTATION`] with the value `auto`; it then
 //! stands in for the mesh, and BGPPeers work beside it as they do beside the mesh. The choice is a pure function
 //! of the snapshot, so every node computes the same one and no node asks another.
 //!
-//! * **Zones.** Nodes with one value of the label [`ZONE`] are a zone; nodes without the label are one together.
-//!   Each zone with members has [`Tuning::reflectors`] reflectors and one standby. Clients have sessions with all
+//! * **Zones.** Nodes with one value of the label [`ZONE_LABEL`] are a zone; nodes without the label are one together.
+//!   Each zone with members has [`ReflectorTuning::reflectors`] reflectors and one standby. Clients have sessions with all
 //!   of them, so the standby is connected before it is needed, and losing all but one costs no path.
-//! * **Spread.** Of the nodes that come next in the order, one in a rack (label [`RACK`]) without a reflector of
+//! * **Spread.** Of the nodes that come next in the order, one in a rack (label [`RACK_LABEL`]) without a reflector of
 //!   the zone goes first.
 //! * **Sticky.** The order is by age (`creationTimestamp`), so a node that joins displaces nobody; nodes of one
-//!   age go by a hash of zone and name. A node in preparation for its end leaves with the label [`AVOID`].
-//! * **Levels.** With one level all reflectors of the cluster are peers of each other. With two ([`LEVELS`]) a few
+//!   age go by a hash of zone and name. A node in preparation for its end leaves with the label [`REFLECTOR_LABEL`].
+//! * **Levels.** With one level all reflectors of the cluster are peers of each other. With two ([`LEVELS_ANNOTATION`]) a few
 //!   nodes stand above the zones and reflect between them: zone reflectors are their clients, and have sessions
 //!   with them instead of with all reflectors of other zones. They are elected first, spread over zones, and belong
 //!   to no zone.
 //! * **Back to the mesh.** Below the limit the mesh is back. A cluster that swings around the limit would
-//!   re-peer each time; give it a lower [`LIMIT`].
+//!   re-peer each time; give it a lower [`MESH_LIMIT_ANNOTATION`].
 //!
 //! Reflectors of one zone share a cluster id (RFC 4456 §7) and are plain peers of each other. Nodes
 //! outside the cluster's AS cannot be clients, and nodes with a `routeReflectorClusterID` are the operator's
@@ -34,29 +34,29 @@ use sha2::{Digest, Sha256};
 
 /// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any other
 /// value, and none, leave the mesh as `nodeToNodeMeshEnabled` says.
-pub const TOPOLOGY: &str = "caracal.io/topology";
+pub const TOPOLOGY_ANNOTATION: &str = "caracal.io/topology";
 
 /// Annotation with the number of nodes up to which there is a mesh; 50 when absent.
-pub const LIMIT: &str = "caracal.io/topology-mesh-limit";
+pub const MESH_LIMIT_ANNOTATION: &str = "caracal.io/topology-mesh-limit";
 
 /// Annotation with the number of reflectors of a zone besides the standby; 2 when absent.
-pub const REFLECTORS: &str = "caracal.io/topology-reflectors";
+pub const REFLECTORS_ANNOTATION: &str = "caracal.io/topology-reflectors";
 
 /// Annotation with the number of levels of reflectors: 1 (when absent) or 2. A cluster of one zone has one.
-pub const LEVELS: &str = "caracal.io/topology-levels";
+pub const LEVELS_ANNOTATION: &str = "caracal.io/topology-levels";
 
 /// Label of a node's zone.
-pub const ZONE: &str = "topology.kubernetes.io/zone";
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Label of a node's rack.
-pub const RACK: &str = "topology.kubernetes.io/rack";
+pub(crate) const RACK_LABEL: &str = "topology.kubernetes.io/rack";
 
 /// Label of a node that is not to be a reflector, with the value `false`.
-pub const AVOID: &str = "caracal.io/reflector";
+pub(crate) const REFLECTOR_LABEL: &str = "caracal.io/reflector";
 
 /// Numbers of the election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
+pub struct ReflectorTuning {
     /// Up to so many nodes there is a mesh.
     pub limit: usize,
     /// Reflectors of a zone, and of the top, besides the standby.
@@ -65,7 +65,7 @@ pub struct Tuning {
     pub levels: usize,
 }
 
-impl Default for Tuning {
+impl Default for ReflectorTuning {
     fn default() -> Self {
         Self {
             limit: 50,
@@ -77,7 +77,7 @@ impl Default for Tuning {
 
 /// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum TopologyChoice {
     /// Not switched on.
     Off,
     /// Few enough nodes: a mesh.
@@ -107,15 +107,19 @@ pub struct Zone {
 }
 
 /// Reads the annotations. `Err` says what is wrong with one; there is no automatic reflection then.
-pub fn tuning(snapshot: &Snapshot) -> Result<Option<Tuning>, String> {
+pub fn reflector_tuning(snapshot: &Snapshot) -> Result<Option<ReflectorTuning>, String> {
     let Some(configuration) = snapshot.bgp_default() else {
         return Ok(None);
     };
     let annotations = &configuration.metadata.annotations;
-    match annotations.get(TOPOLOGY).map(String::as_str) {
+    match annotations.get(TOPOLOGY_ANNOTATION).map(String::as_str) {
         None => return Ok(None),
         Some("auto") => {}
-        Some(other) => return Err(format!("annotation {TOPOLOGY} {other:?} is not auto")),
+        Some(other) => {
+            return Err(format!(
+                "annotation {TOPOLOGY_ANNOTATION} {other:?} is not auto"
+            ));
+        }
     }
     let number = |name: &str, default: usize, least: usize| match annotations.get(name) {
         None => Ok(default),
@@ -126,45 +130,49 @@ pub fn tuning(snapshot: &Snapshot) -> Result<Option<Tuning>, String> {
             )),
         },
     };
-    let default = Tuning::default();
-    Ok(Some(Tuning {
-        limit: number(LIMIT, default.limit, 1)?,
-        reflectors: number(REFLECTORS, default.reflectors, 1)?,
-        levels: match number(LEVELS, default.levels, 1)? {
+    let default = ReflectorTuning::default();
+    Ok(Some(ReflectorTuning {
+        limit: number(MESH_LIMIT_ANNOTATION, default.limit, 1)?,
+        reflectors: number(REFLECTORS_ANNOTATION, default.reflectors, 1)?,
+        levels: match number(LEVELS_ANNOTATION, default.levels, 1)? {
             levels @ 1..=2 => levels,
-            more => return Err(format!("annotation {LEVELS} {more} is neither 1 nor 2")),
+            more => {
+                return Err(format!(
+                    "annotation {LEVELS_ANNOTATION} {more} is neither 1 nor 2"
+                ));
+            }
         },
     }))
 }
 
 /// The choice for a cluster. Annotations that cannot be read leave it off; the plan reports them.
 #[must_use]
-pub fn choose(snapshot: &Snapshot) -> Choice {
-    match tuning(snapshot) {
-        Ok(Some(tuning)) => elect(snapshot, tuning),
-        Ok(None) | Err(_) => Choice::Off,
+pub fn choose_topology(snapshot: &Snapshot) -> TopologyChoice {
+    match reflector_tuning(snapshot) {
+        Ok(Some(tuning)) => elect_reflectors(snapshot, tuning),
+        Ok(None) | Err(_) => TopologyChoice::Off,
     }
 }
 
 /// The choice with given numbers.
 #[must_use]
-pub fn elect(snapshot: &Snapshot, tuning: Tuning) -> Choice {
+pub(crate) fn elect_reflectors(snapshot: &Snapshot, tuning: ReflectorTuning) -> TopologyChoice {
     let default = Asn(snapshot.default_asn());
     let mut zones: BTreeMap<String, Vec<(&NodeName, &Node)>> = BTreeMap::new();
     let mut count = 0;
     for (name, node) in &snapshot.nodes {
         if is_member(node, default) {
             count += 1;
-            let zone = label(node, ZONE).unwrap_or_default().to_owned();
+            let zone = label(node, ZONE_LABEL).unwrap_or_default().to_owned();
             zones.entry(zone).or_default().push((name, node));
         }
     }
     if count <= tuning.limit {
-        return Choice::Mesh;
+        return TopologyChoice::Mesh;
     }
     let top = if tuning.levels > 1 && zones.len() > 1 {
         let all: Vec<_> = zones.values().flatten().copied().collect();
-        ranked("", &all, tuning.reflectors + 1, ZONE)
+        ranked("", &all, tuning.reflectors + 1, ZONE_LABEL)
     } else {
         Vec::new()
     };
@@ -172,7 +180,7 @@ pub fn elect(snapshot: &Snapshot, tuning: Tuning) -> Choice {
         members.retain(|(name, _)| !top.contains(name));
     }
     let zones = zones.into_iter().map(|(zone, members)| {
-        let reflectors = ranked(&zone, &members, tuning.reflectors + 1, RACK);
+        let reflectors = ranked(&zone, &members, tuning.reflectors + 1, RACK_LABEL);
         let clients = members
             .iter()
             .map(|(name, _)| (*name).clone())
@@ -185,7 +193,7 @@ pub fn elect(snapshot: &Snapshot, tuning: Tuning) -> Choice {
         };
         (zone, elected)
     });
-    Choice::Reflectors(Reflection {
+    TopologyChoice::Reflectors(Reflection {
         zones: zones.collect(),
         top,
     })
@@ -209,7 +217,7 @@ fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize, spread: &str
     let mut order: Vec<_> = members
         .iter()
         .map(|(name, node)| {
-            let avoided = label(node, AVOID) == Some("false");
+            let avoided = label(node, REFLECTOR_LABEL) == Some("false");
             let leaving = node.metadata.deletion_timestamp.is_some();
             // RFC 3339 in UTC, as Calico writes it, sorts as text; a node without a time is the youngest.
             let created = node.metadata.creation_timestamp.as_deref();
@@ -248,7 +256,7 @@ fn cluster_id(of: &str) -> ClusterId {
     ))
 }
 
-impl Choice {
+impl TopologyChoice {
     /// The cluster id that the election gives a node; `None` when it is no reflector.
     #[must_use]
     pub fn cluster_of(&self, node: &NodeName) -> Option<ClusterId> {

@@ -23,13 +23,14 @@ use sha2::{Digest, Sha256};
 
 use crate::Problems;
 use crate::announce::EXPORT_FILTER;
+use crate::common::path;
 use crate::session::Session;
 use crate::settings::PRIORITY_BASE;
-use crate::view::{View, path};
+use crate::view::NodeView;
 
 /// Which way routes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// From the peer to us.
     Import,
     /// From us to the peer.
@@ -38,7 +39,7 @@ pub enum Direction {
 
 /// Gives every session its filters, the built-in export filter last, and returns the filters in use.
 pub(crate) fn attach(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     sessions: &mut BTreeMap<PeerName, Session>,
     problems: &mut Problems,
 ) -> BTreeMap<String, Filter> {
@@ -91,7 +92,7 @@ pub(crate) enum Found<'a> {
 
 /// Looks a filter up.
 pub(crate) fn find<'a>(
-    view: &View<'a>,
+    view: &NodeView<'a>,
     name: &str,
     direction: Direction,
     family: Family,
@@ -107,7 +108,7 @@ pub(crate) fn find<'a>(
 }
 
 /// The names of all filters, those that cannot be read included.
-pub(crate) fn names(view: &View<'_>) -> BTreeSet<String> {
+pub(crate) fn names(view: &NodeView<'_>) -> BTreeSet<String> {
     let unreadable = view
         .snapshot
         .invalid
@@ -135,7 +136,7 @@ fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFil
 
 /// `bgp_NAME_importFilterV4`. A NAME of more than 45 characters is cut to 28 and told apart by a hash.
 #[must_use]
-pub fn function_name(filter: &str, direction: Direction, family: Family) -> String {
+pub(crate) fn function_name(filter: &str, direction: Direction, family: Family) -> String {
     const MAX_NAME: usize = 45;
     const KEPT: usize = 28;
     let name = if filter.chars().count() > MAX_NAME {

@@ -12,18 +12,22 @@ use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
 
 use crate::Problems;
-use crate::auto::Choice;
+use crate::auto::TopologyChoice;
+use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::session::{Session, password, peer_name, waits_for};
-use crate::view::{BGP_PORT, FAMILIES, View, path, unusable};
+use crate::view::{NodeView, unusable};
 
 /// [`PeerConfig::kind`] of mesh sessions.
-pub const KIND: &str = "mesh";
+pub(crate) const KIND: &str = "mesh";
 
-pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
+pub(crate) fn sessions(
+    view: &NodeView<'_>,
+    problems: &mut Problems,
+) -> BTreeMap<PeerName, Session> {
     let mut sessions = BTreeMap::new();
     let wanted = match view.auto {
-        Choice::Off => view.settings.mesh,
-        Choice::Mesh | Choice::Reflectors(_) => true,
+        TopologyChoice::Off => view.settings.mesh,
+        TopologyChoice::Mesh | TopologyChoice::Reflectors(_) => true,
     };
     if view.node.is_none() || view.operators_cluster_id().is_some() || !wanted {
         return sessions;
@@ -61,7 +65,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
             if elected.as_ref().is_some_and(|e| !e.contains(node_name)) {
                 continue;
             }
-            let mut peer = PeerConfig::new(address, View::asn_set_by(node).unwrap_or(view.asn));
+            let mut peer = PeerConfig::new(address, NodeView::asn_set_by(node).unwrap_or(view.asn));
             peer.port = view.listen_port_of(node_name);
             peer.source = Some(own);
             peer.passive = waits_for(own, address);
@@ -88,7 +92,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
     sessions
 }
 
-fn restart(view: &View<'_>) -> Option<GracefulRestart> {
+fn restart(view: &NodeView<'_>) -> Option<GracefulRestart> {
     Some(
         view.settings
             .mesh_restart_time

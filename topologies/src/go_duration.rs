@@ -7,13 +7,13 @@ use std::time::Duration;
 #[error(
     "{0:?} is not a duration; expected a number with a unit (h, m, s, ms, us, ns) such as 120s or 1m30s"
 )]
-pub struct GoDurationError(pub String);
+pub(crate) struct GoDurationError(pub String);
 
 /// Reads a duration.
 ///
 /// # Errors
 /// [`GoDurationError`] with the text; negative durations are refused too.
-pub fn parse(text: &str) -> Result<Duration, GoDurationError> {
+pub(crate) fn parse(text: &str) -> Result<Duration, GoDurationError> {
     let error = || GoDurationError(text.to_owned());
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -77,7 +77,7 @@ fn scale(number: &str, unit: u64) -> Option<Duration> {
 
 /// The nearest whole number of seconds, halves up.
 #[must_use]
-pub fn round_to_seconds(duration: Duration) -> Duration {
+pub(crate) fn round_to_seconds(duration: Duration) -> Duration {
     let up = u64::from(duration.subsec_nanos() >= 500_000_000);
     Duration::from_secs(duration.as_secs().saturating_add(up))
 }

@@ -1,26 +1,45 @@
 //! Who peers with whom and what is announced: from Calico's resources to the speaker's configuration.
 //!
+//! Fill a [`Snapshot`] (from the datastore, or from files by [`resources_from_yaml`]), then [`plan`] the node. A
+//! change of the topology under traffic is two plans: [`begin_transition`] writes the new resources and what they
+//! were, nodes keep the sessions of both, and [`end_transition`] follows when every [`TransitionReport`] is empty.
+//!
+//! ```
+//! use caracal_model::Snapshot;
+//! use caracal_topologies::{PlanOptions, plan, resources_from_yaml};
+//!
+//! let text = "\
+//! {kind: Node, metadata: {name: a}, spec: {bgp: {ipv4Address: 10.0.0.1/24}}}
+//! ---
+//! {kind: Node, metadata: {name: b}, spec: {bgp: {ipv4Address: 10.0.0.2/24}}}";
+//! let mut snapshot = Snapshot::default();
+//! let problems = resources_from_yaml(text).expect("YAML").apply(&mut snapshot);
+//! assert!(problems.is_empty());
+//! let planned = plan(&snapshot, &"a".into(), &PlanOptions::default());
+//! assert_eq!(planned.config.peers.len(), 1, "a mesh of two");
+//! ```
+//!
 //! [`plan`] is a pure function of a [`Snapshot`]: no clock, no socket, no history. Every node computes its
 //! own part from the same data, so both ends of a session agree without talking to each other.
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`settings`] | BGPConfiguration `default` and `node.NAME` as one set of values |
-//! | [`full_mesh`] | sessions between all nodes |
-//! | [`auto`] | reflectors that the cluster elects when a mesh would be too large |
-//! | [`transition`] | the sessions of two topologies at once, from one to the other |
-//! | [`paths`] | whether every node learns of every other |
-//! | [`peers`] | sessions that BGPPeer resources ask for |
-//! | [`route_reflector`] | which peers are reflector clients (RFC 4456) |
-//! | [`calico`] | the same for Calico's fork of BIRD, as the context of its six files |
-//! | [`services`] | addresses of Kubernetes services |
-//! | [`router`] | the other side: what a router needs in order to peer with the nodes |
-//! | [`announce`] | what this node originates, and the export policy |
-//! | [`origins`] | who may announce what: the data of the speaker's origin check |
-//! | [`filters`] | BGPFilter resources as route policy |
-//! | [`router_id`] | the BGP Identifier |
-//! | [`tunnels`] | ranges that a foreign daemon cannot reach |
-//! | [`resources`] | resource files of `calicoctl` into a snapshot |
+//! | `settings` | BGPConfiguration `default` and `node.NAME` as one set of values |
+//! | `full_mesh` | sessions between all nodes |
+//! | `auto` | reflectors that the cluster elects when a mesh would be too large |
+//! | `transition` | the sessions of two topologies at once, from one to the other |
+//! | `paths` | whether every node learns of every other |
+//! | `peers` | sessions that BGPPeer resources ask for |
+//! | `route_reflector` | which peers are reflector clients (RFC 4456) |
+//! | `calico` | the same for Calico's fork of BIRD, as the context of its six files |
+//! | `services` | addresses of Kubernetes services |
+//! | `router` | the other side: what a router needs in order to peer with the nodes |
+//! | `announce` | what this node originates, and the export policy |
+//! | `origins` | who may announce what: the data of the speaker's origin check |
+//! | `filters` | BGPFilter resources as route policy |
+//! | `router_id` | the BGP Identifier |
+//! | `tunnels` | ranges that a foreign daemon cannot reach |
+//! | `resources` | resource files of `calicoctl` into a snapshot |
 //!
 //! Invariants, cited by tests:
 //!
@@ -29,24 +48,25 @@
 //! * `TOPO-3` Both ends of a mesh session agree on who dials: the rule is Calico's, so Calico's nodes agree too.
 //! * `TOPO-4` A session that shall have a password is never configured without it.
 
-pub mod announce;
-pub mod auto;
-pub mod calico;
-pub mod filters;
-pub mod full_mesh;
-pub mod go_duration;
-pub mod origins;
-pub mod paths;
-pub mod peers;
-pub mod resources;
-pub mod route_reflector;
-pub mod router;
-pub mod router_id;
-pub mod services;
+mod announce;
+mod auto;
+mod calico;
+mod common;
+mod filters;
+mod full_mesh;
+mod go_duration;
+mod origins;
+mod paths;
+mod peers;
+mod resources;
+mod route_reflector;
+mod router;
+mod router_id;
+mod services;
 mod session;
-pub mod settings;
-pub mod transition;
-pub mod tunnels;
+mod settings;
+mod transition;
+mod tunnels;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,9 +79,25 @@ use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::snapshot::{Problem, Snapshot};
 
+pub use announce::EXPORT_FILTER;
+pub use auto::{
+    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
+    TopologyChoice, ZONE_LABEL, choose_topology, reflector_tuning,
+};
+pub use calico::{CalicoPlan, Context, plan_calico};
+pub use origins::origin_update;
+pub use paths::{ClusterSessions, MissingPath, cluster_sessions};
+pub use resources::{Resources, ResourcesError, WRITTEN_KINDS, assign_block, resources_from_yaml};
+pub use router::{Router, RouterError, router};
 pub use router_id::RouterIdChoice;
+pub use services::Services;
 pub use session::{MAX_PREFIXES, MaxPrefixes};
-use view::View;
+pub use transition::{
+    REPORT_PREFIX, TransitionError, TransitionReport, TransitionSessions, begin_transition,
+    changed_resources, end_transition, transition_report_path, transition_under_way,
+};
+pub use tunnels::tunnelled_pools;
+use view::NodeView;
 
 /// What a plan depends on besides the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,7 +131,7 @@ pub struct Planned {
     /// What could not be planned, sorted.
     pub problems: Vec<Problem>,
     /// While a transition is under way: which sessions go, and which are new.
-    pub parting: Option<transition::Parting>,
+    pub transition: Option<transition::TransitionSessions>,
     /// What the kernel of the node is to have, or not to have, besides what the speaker learns.
     pub kernel: KernelFacts,
 }
@@ -115,13 +151,13 @@ pub struct KernelFacts {
 #[must_use]
 pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
     let mut problems = Problems::default();
-    let view = View::new(snapshot, node, options, &mut problems);
+    let view = NodeView::new(snapshot, node, options, &mut problems);
 
     let mut sessions = sessions(&view, &mut problems);
-    let parting = match transition::under_way(snapshot) {
+    let transition = match transition::transition_under_way(snapshot) {
         Ok(under_way) => under_way.map(|t| transition::join(&t, &view, options, &mut sessions)),
         Err(fault) => {
-            let subject = view::path(caracal_model::resource::Kind::BgpConfiguration, "default");
+            let subject = common::path(caracal_model::resource::Kind::BgpConfiguration, "default");
             let reason = format!("{fault}; the sessions of the topology before are not kept");
             problems.note(ProblemCode::BgpTransition, subject, reason);
             None
@@ -143,7 +179,7 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
     let config = SpeakerConfig {
         local_as: view.asn,
         router_id: router_id::choose(&view, &mut problems),
-        listen: Some(settings::listen(&view)),
+        listen: Some(view.listen()),
         peers: sessions
             .into_iter()
             .map(|(name, session)| (name, session.into_config(most)))
@@ -162,13 +198,13 @@ pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Plan
         },
         config,
         problems: problems.into_vec(),
-        parting,
+        transition,
     }
 }
 
 /// The sessions of a node, their filters still to be looked up.
 pub(crate) fn sessions(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     problems: &mut Problems,
 ) -> BTreeMap<PeerName, session::Session> {
     let mut sessions = full_mesh::sessions(view, problems);

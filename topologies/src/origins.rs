@@ -19,12 +19,12 @@ use caracal_model::resource::{IpPool, Node};
 use caracal_model::side_by_side;
 use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 
+use crate::common::FAMILIES;
 use crate::router_id;
-use crate::view::FAMILIES;
 
 /// What differs between two snapshots; without an old one, all there is. `Update::stale` is the caller's.
 #[must_use]
-pub fn change(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
+pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
     let mut held = Vec::new();
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_block_is_its_owners_and_a_borrowed_address_its_workloads_nodes() {
-        let origins = origins([change(None, &cluster(), Mode::Enforce)]);
+        let origins = origins([origin_update(None, &cluster(), Mode::Enforce)]);
         let expected = [
             "valid",
             "valid",
@@ -282,7 +282,7 @@ mod tests {
         let owner = ipam::Owner::Virtual("load-balancer".to_owned());
         let path = caracal_model::Key::Affinity(owner, block).to_path();
         put(&mut snapshot, 9, &path, r#"{"state":"confirmed"}"#);
-        let origins = origins([change(None, &snapshot, Mode::Enforce)]);
+        let origins = origins([origin_update(None, &snapshot, Mode::Enforce)]);
         let seen = verdict(&origins, "10.244.9.7/32", "10.0.0.2");
         assert_eq!(seen, "unchecked");
     }
@@ -292,14 +292,14 @@ mod tests {
         let mut snapshot = cluster();
         let value = r#"{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"far"},"spec":{"cidr":"10.246.0.0/16","disabled":true}}"#;
         put(&mut snapshot, 20, &format!("{ROOT}/ippools/far"), value);
-        let mut stepwise = origins([change(None, &snapshot, Mode::Enforce)]);
+        let mut stepwise = origins([origin_update(None, &snapshot, Mode::Enforce)]);
         let far = |origins: &Origins| verdict(origins, "10.246.1.0/26", "10.0.0.9");
         assert_eq!(far(&stepwise), "unchecked");
         // It has a block after all: it is an old pool of ours that empties.
         let old = snapshot.clone();
         let path = "/calico/ipam/v2/host/node1/ipv4/block/10.246.1.0-26";
         snapshot.apply(path, Some(br#"{"state":"confirmed"}"#), 21);
-        stepwise.apply(change(Some(&old), &snapshot, Mode::Enforce));
+        stepwise.apply(origin_update(Some(&old), &snapshot, Mode::Enforce));
         assert_eq!(far(&stepwise), "invalid");
     }
 
@@ -324,16 +324,16 @@ mod tests {
             snapshots.push(next);
         }
         let mut stepwise = Origins::default();
-        stepwise.apply(change(None, &snapshots[0], Mode::Enforce));
+        stepwise.apply(origin_update(None, &snapshots[0], Mode::Enforce));
         for pair in snapshots.windows(2) {
-            let update = change(Some(&pair[0]), &pair[1], Mode::Enforce);
+            let update = origin_update(Some(&pair[0]), &pair[1], Mode::Enforce);
             stepwise.apply(update);
-            let whole = origins([change(None, &pair[1], Mode::Enforce)]);
+            let whole = origins([origin_update(None, &pair[1], Mode::Enforce)]);
             assert_eq!(answers(&stepwise), answers(&whole));
             assert_eq!(stepwise.len(), whole.len());
         }
         let last = &snapshots[snapshots.len() - 1];
-        assert!(change(Some(last), last, Mode::Enforce).is_empty());
+        assert!(origin_update(Some(last), last, Mode::Enforce).is_empty());
     }
 
     #[test]
@@ -343,6 +343,6 @@ mod tests {
         // The same allocation, written again; a node with another label.
         block(&mut new, 50, Some("node2"));
         node(&mut new, 51, 1);
-        assert!(change(Some(&old), &new, Mode::Enforce).is_empty());
+        assert!(origin_update(Some(&old), &new, Mode::Enforce).is_empty());
     }
 }

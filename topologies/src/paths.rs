@@ -11,20 +11,20 @@ use caracal_model::names::NodeName;
 use caracal_model::net::Family;
 use caracal_model::snapshot::Snapshot;
 
-use crate::view::FAMILIES;
+use crate::common::FAMILIES;
 use crate::{PlanOptions, plan};
 
 /// The sessions of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sessions {
+pub struct ClusterSessions {
     /// By node: its peers, in either family.
-    pub nodes: BTreeMap<NodeName, BTreeMap<IpAddr, Session>>,
+    pub nodes: BTreeMap<NodeName, BTreeMap<IpAddr, SessionEnd>>,
     addresses: BTreeMap<NodeName, Vec<IpAddr>>,
 }
 
 /// One end of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionEnd {
     /// The peer's name in the plan.
     pub name: String,
     /// The node at the other end; `None` when it is outside the cluster.
@@ -37,7 +37,7 @@ pub struct Session {
 
 /// A node that does not learn of another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Missing {
+pub struct MissingPath {
     /// Who does not learn.
     pub node: NodeName,
     /// Of whom.
@@ -48,7 +48,7 @@ pub struct Missing {
 
 /// Plans every node.
 #[must_use]
-pub fn sessions(snapshot: &Snapshot, options: &PlanOptions) -> Sessions {
+pub fn cluster_sessions(snapshot: &Snapshot, options: &PlanOptions) -> ClusterSessions {
     let mut owners = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for (name, node) in &snapshot.nodes {
@@ -64,7 +64,7 @@ pub fn sessions(snapshot: &Snapshot, options: &PlanOptions) -> Sessions {
     let nodes = snapshot.nodes.keys().map(|name| {
         let config = plan(snapshot, name, options).config;
         let peers = config.peers.iter().map(|(peer_name, peer)| {
-            let session = Session {
+            let session = SessionEnd {
                 name: peer_name.to_string(),
                 node: owners.get(&peer.address).cloned(),
                 internal: peer.local_as.unwrap_or(config.local_as) == peer.remote_as,
@@ -74,7 +74,7 @@ pub fn sessions(snapshot: &Snapshot, options: &PlanOptions) -> Sessions {
         });
         (name.clone(), peers.collect())
     });
-    Sessions {
+    ClusterSessions {
         nodes: nodes.collect(),
         addresses,
     }
@@ -89,7 +89,7 @@ enum Learned {
     Internal,
 }
 
-impl Sessions {
+impl ClusterSessions {
     /// Number of sessions of the cluster: those between nodes once, those with the outside each.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -100,7 +100,7 @@ impl Sessions {
 
     /// The pairs of nodes without a path, of the families in which both have an address.
     #[must_use]
-    pub fn missing(&self, snapshot: &Snapshot) -> Vec<Missing> {
+    pub fn missing(&self, snapshot: &Snapshot) -> Vec<MissingPath> {
         let mut missing = Vec::new();
         for family in FAMILIES {
             let has = |name: &&NodeName| {
@@ -115,7 +115,7 @@ impl Sessions {
                 let reached = reach(&links, origin);
                 for node in &members {
                     if node != origin && !reached.contains(*node) {
-                        missing.push(Missing {
+                        missing.push(MissingPath {
                             node: (*node).clone(),
                             of: (*origin).clone(),
                             family,
@@ -158,7 +158,7 @@ impl Sessions {
     }
 
     /// What `from` has towards `to`.
-    fn end(&self, from: &NodeName, to: &NodeName, family: Family) -> Option<&Session> {
+    fn end(&self, from: &NodeName, to: &NodeName, family: Family) -> Option<&SessionEnd> {
         let peers = self.nodes.get(from)?;
         let address = self.address_of(to, family)?;
         peers.get(&address)

@@ -18,10 +18,11 @@ use caracal_model::resource::bgp::BgpPeerSpec;
 use caracal_model::resource::{Kind, Node};
 use caracal_model::selector::Selector;
 
+use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;
 use crate::session::{MAX_PREFIXES, MaxPrefixes, Session, password, peer_name, waits_for};
 use crate::settings::restart_time;
-use crate::view::{BGP_PORT, FAMILIES, View, path, unusable};
+use crate::view::{NodeView, unusable};
 use crate::{Problems, go_duration};
 
 /// How a peer was named.
@@ -94,7 +95,10 @@ impl<'a> Request<'a> {
     }
 }
 
-pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<PeerName, Session> {
+pub(crate) fn sessions(
+    view: &NodeView<'_>,
+    problems: &mut Problems,
+) -> BTreeMap<PeerName, Session> {
     let Some(node) = view.node else {
         return BTreeMap::new();
     };
@@ -124,7 +128,7 @@ pub(crate) fn sessions(view: &View<'_>, problems: &mut Problems) -> BTreeMap<Pee
 }
 
 /// The peers that a resource gives to a node on its local side.
-fn remotes(view: &View<'_>, request: &Request<'_>, problems: &mut Problems) -> Vec<Remote> {
+fn remotes(view: &NodeView<'_>, request: &Request<'_>, problems: &mut Problems) -> Vec<Remote> {
     let Request { name, spec, .. } = *request;
     if !spec.local_workload_selector.is_empty() {
         return workloads(view, name, spec, problems);
@@ -169,7 +173,12 @@ fn remotes(view: &View<'_>, request: &Request<'_>, problems: &mut Problems) -> V
 }
 
 /// A node as a peer, once for each family of `families` in which it has an address.
-fn as_remotes(view: &View<'_>, name: &NodeName, node: &Node, families: &[Family]) -> Vec<Remote> {
+fn as_remotes(
+    view: &NodeView<'_>,
+    name: &NodeName,
+    node: &Node,
+    families: &[Family],
+) -> Vec<Remote> {
     families
         .iter()
         .filter_map(|family| node.spec.address(*family))
@@ -184,7 +193,7 @@ fn as_remotes(view: &View<'_>, name: &NodeName, node: &Node, families: &[Family]
 }
 
 fn workloads(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     name: &str,
     spec: &BgpPeerSpec,
     problems: &mut Problems,
@@ -219,7 +228,7 @@ fn workloads(
 }
 
 /// The peers that a resource gives to a node on its remote side: the nodes of its local side.
-fn reverse(view: &View<'_>, node: &Node, request: &Request<'_>) -> Vec<Remote> {
+fn reverse(view: &NodeView<'_>, node: &Node, request: &Request<'_>) -> Vec<Remote> {
     let spec = request.spec;
     let manual = spec.reverse_peering.as_deref() == Some("Manual");
     if manual || !spec.local_workload_selector.is_empty() {
@@ -252,7 +261,7 @@ fn reverse(view: &View<'_>, node: &Node, request: &Request<'_>) -> Vec<Remote> {
 
 /// Adds a session unless its place is taken, is ourselves, or cannot be reached from an address of ours.
 fn add(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     places: &mut BTreeMap<(IpAddr, u16), (PeerName, Session)>,
     scope: Scope,
     request: &Request<'_>,
@@ -344,7 +353,7 @@ fn add(
 
 /// Everything about a peer that follows from where it is.
 fn base(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     own: IpAddr,
     scope: Scope,
     spec: &BgpPeerSpec,
@@ -398,7 +407,7 @@ fn base(
 
 /// What the annotation says about the number of prefixes.
 fn max_prefixes(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     name: &str,
     subject: &str,
     problems: &mut Problems,
@@ -444,7 +453,7 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
     }
 }
 
-fn next_hop(view: &View<'_>, session: &mut Session, spec: &BgpPeerSpec) {
+fn next_hop(view: &NodeView<'_>, session: &mut Session, spec: &BgpPeerSpec) {
     let external = session.own_as(view) != session.peer.remote_as;
     session.peer.next_hop = match spec.next_hop_mode.as_deref() {
         Some("Self") => NextHopMode::Own,

@@ -22,7 +22,7 @@ use serde_saphyr::Spanned;
 use crate::SecretName;
 use crate::services::document_kind;
 
-pub use kept::WRITTEN;
+pub use kept::WRITTEN_KINDS;
 
 /// Resources of one file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum ResourcesError {
 ///
 /// # Errors
 /// [`ResourcesError`] when the text is not YAML or a document has no kind or name.
-pub fn from_yaml(text: &str) -> Result<Resources, ResourcesError> {
+pub fn resources_from_yaml(text: &str) -> Result<Resources, ResourcesError> {
     let documents: Vec<Spanned<Value>> =
         serde_saphyr::from_multiple(text).map_err(|e| ResourcesError::Syntax(Box::new(e)))?;
     let mut resources = Resources::default();
@@ -255,7 +255,7 @@ const fn kind_of(value: &Value) -> &'static str {
 }
 
 /// Gives a node a block, as IPAM would have: a confirmed affinity, and an empty block where none is known.
-pub fn claim(snapshot: &mut Snapshot, node: &NodeName, block: Prefix) {
+pub fn assign_block(snapshot: &mut Snapshot, node: &NodeName, block: Prefix) {
     let owner = Owner::Host(node.clone());
     let revision = snapshot.revision + 1;
     let affinity = BlockAffinity::new(AffinityState::Confirmed).to_json();
@@ -299,7 +299,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
 
     #[test]
     fn documents_lists_and_json() {
-        let resources = from_yaml(FILE).unwrap();
+        let resources = resources_from_yaml(FILE).unwrap();
         assert_eq!(resources.len(), 4);
         let mut snapshot = Snapshot::default();
         let problems = resources.apply(&mut snapshot);
@@ -325,7 +325,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
 
     #[test]
     fn a_file_that_is_no_resource_file_is_refused_with_its_line() {
-        let error = |text| from_yaml(text).unwrap_err().to_string();
+        let error = |text| resources_from_yaml(text).unwrap_err().to_string();
         assert_eq!(error("a: 1"), "line 1: the resource has no kind");
         assert_eq!(
             error("kind: Node\n---\n- 1"),
@@ -335,7 +335,10 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
             error("[1]"),
             "line 1: a resource is a mapping with kind and metadata; found a list"
         );
-        assert!(matches!(from_yaml("a: [1"), Err(ResourcesError::Syntax(_))));
+        assert!(matches!(
+            resources_from_yaml("a: [1"),
+            Err(ResourcesError::Syntax(_))
+        ));
     }
 
     #[test]
@@ -343,7 +346,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
         let mut snapshot = Snapshot::default();
         let node = NodeName::from("a");
         let block: Prefix = "10.244.1.64/26".parse().unwrap();
-        claim(&mut snapshot, &node, block);
+        assign_block(&mut snapshot, &node, block);
         let (cidr, affinity) = snapshot.affinities_of(&node).next().unwrap();
         assert_eq!(cidr, block);
         assert_eq!(affinity.state, AffinityState::Confirmed);
@@ -351,7 +354,7 @@ items: [{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 
             snapshot.blocks[&block].whole().unwrap().allocations.len(),
             64
         );
-        claim(&mut snapshot, &node, "fd00::/64".parse().unwrap());
+        assign_block(&mut snapshot, &node, "fd00::/64".parse().unwrap());
         assert_eq!(snapshot.blocks.len(), 1);
     }
 }

@@ -11,7 +11,7 @@ use caracal_bgp::types::{Asn, ClusterId};
 /// The cluster id of a peer that is given by its address is not known, so two reflectors that peer by address
 /// are clients of each other, as in Calico.
 #[must_use]
-pub fn client_of(
+pub(crate) fn client_of(
     own: Option<ClusterId>,
     own_as: Asn,
     peer_as: Asn,

@@ -14,8 +14,8 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Snapshot;
 use serde::Serialize;
 
+use crate::common::{BGP_PORT, FAMILIES};
 use crate::session::is_quotable;
-use crate::view::{BGP_PORT, FAMILIES};
 use crate::{PlanOptions, plan};
 
 /// What the templates of the sets `frr` and `bird2-tor` see. Fields are added, never changed.

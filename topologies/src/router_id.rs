@@ -11,7 +11,7 @@ use caracal_model::net::Family;
 use sha2::{Digest, Sha256};
 
 use crate::Problems;
-use crate::view::View;
+use crate::view::NodeView;
 
 /// Where the identifier comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl FromStr for RouterIdChoice {
 /// The identifier that Calico derives from a name: the first four octets of its SHA-256; a first octet above
 /// 223 is moved down by 32, so that the result looks like a unicast address.
 #[must_use]
-pub fn hash(node: &NodeName) -> RouterId {
+pub(crate) fn hash(node: &NodeName) -> RouterId {
     let digest = Sha256::digest(node.as_str());
     let first = if digest[0] > 223 {
         digest[0] - 32
@@ -63,7 +63,7 @@ pub fn hash(node: &NodeName) -> RouterId {
     RouterId(address)
 }
 
-pub(crate) fn choose(view: &View<'_>, problems: &mut Problems) -> RouterId {
+pub(crate) fn choose(view: &NodeView<'_>, problems: &mut Problems) -> RouterId {
     match view.options.router_id {
         RouterIdChoice::Literal(address) => RouterId(address),
         RouterIdChoice::Hash => hash(view.name),

@@ -17,10 +17,10 @@ use caracal_model::snapshot::{Problem, Snapshot};
 use serde_json::Value;
 
 use crate::Problems;
-use crate::view::View;
+use crate::view::NodeView;
 
 /// Label of nodes that announce no service addresses.
-pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+pub(crate) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// Namespace and name.
 type Name = (String, String);
@@ -66,7 +66,7 @@ pub struct ServiceRoutes {
 
 /// The kind of a document that is read here.
 #[must_use]
-pub fn document_kind(api_version: Option<&str>, kind: &str) -> Option<DocumentKind> {
+pub(crate) fn document_kind(api_version: Option<&str>, kind: &str) -> Option<DocumentKind> {
     let known = |k: &DocumentKind| k.names() == (api_version.unwrap_or_default(), kind);
     DocumentKind::ALL.into_iter().find(known)
 }
@@ -202,7 +202,7 @@ impl Services {
 }
 
 /// What a node announces; what is wrong with the documents is noted.
-pub(crate) fn routes(view: &View<'_>, problems: &mut Problems) -> ServiceRoutes {
+pub(crate) fn routes(view: &NodeView<'_>, problems: &mut Problems) -> ServiceRoutes {
     let announces = |spec: &BgpConfigurationSpec| {
         let lists = [
             &spec.service_cluster_ips,

@@ -8,7 +8,8 @@ use caracal_bgp::types::{Asn, PeerName};
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::bgp::SecretKeyRef;
 
-use crate::view::{BGP_PORT, View};
+use crate::common::BGP_PORT;
+use crate::view::NodeView;
 use crate::{Problems, SecretName};
 
 /// The longest TCP MD5 key that Linux takes.
@@ -99,7 +100,7 @@ impl Session {
     }
 
     /// Our AS on this session.
-    pub(crate) fn own_as(&self, view: &View<'_>) -> Asn {
+    pub(crate) fn own_as(&self, view: &NodeView<'_>) -> Asn {
         self.peer.local_as.unwrap_or(view.asn)
     }
 
@@ -140,7 +141,7 @@ pub(crate) fn waits_for(own: IpAddr, peer: IpAddr) -> bool {
 
 /// The password behind a reference. `Err` = there is none, and the session must not come up (TOPO-4).
 pub(crate) fn password(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     reference: Option<&SecretKeyRef>,
     subject: &str,
     problems: &mut Problems,

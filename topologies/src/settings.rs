@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use caracal_bgp::config::{CALICO_LOCAL_PREF, Listen};
+use caracal_bgp::config::CALICO_LOCAL_PREF;
 use caracal_bgp::types::{AnyCommunity, Asn};
 use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
@@ -15,19 +15,19 @@ use caracal_model::resource::Kind;
 use caracal_model::resource::bgp::{BgpConfigurationSpec, CidrEntry, SecretKeyRef};
 use caracal_model::snapshot::Snapshot;
 
-use crate::view::{BGP_PORT, FAMILIES, View, path};
+use crate::common::{BGP_PORT, path};
 use crate::{Problems, go_duration};
 
 /// Priorities are kernel metrics; LOCAL_PREF is this minus the metric, so that a better metric is a
 /// higher LOCAL_PREF.
-pub const PRIORITY_BASE: u32 = 2_147_483_647;
+pub(crate) const PRIORITY_BASE: u32 = 2_147_483_647;
 
 /// The longest restart time that fits the capability (RFC 4724 §3: 12 bits).
-pub const MAX_RESTART_TIME: Duration = Duration::from_secs(4095);
+pub(crate) const MAX_RESTART_TIME: Duration = Duration::from_secs(4095);
 
 /// The values that are in force on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// AS of nodes that set none.
     pub default_asn: Asn,
     /// Every node peers with every other.
@@ -94,7 +94,7 @@ impl Settings {
 
     /// LOCAL_PREF of what we originate.
     #[must_use]
-    pub const fn local_pref(&self, family: Family) -> u32 {
+    pub(crate) const fn local_pref(&self, family: Family) -> u32 {
         match family {
             Family::Ipv4 => self.local_pref_v4,
             Family::Ipv6 => self.local_pref_v6,
@@ -117,19 +117,6 @@ pub(crate) fn listen_port(snapshot: &Snapshot, node: &NodeName) -> u16 {
         .or_else(global)
         .filter(|port| *port != 0)
         .unwrap_or(BGP_PORT)
-}
-
-/// Where we accept connections.
-pub(crate) fn listen(view: &View<'_>) -> Listen {
-    let bound = view.settings.bind_to_node;
-    let mut own = FAMILIES
-        .iter()
-        .filter_map(|family| view.address(*family).filter(|_| bound));
-    Listen {
-        address: own.next(),
-        second: own.next(),
-        port: view.settings.listen_port,
-    }
 }
 
 fn default_asn(spec: &BgpConfigurationSpec, subject: &str, problems: &mut Problems) -> Asn {

@@ -12,7 +12,7 @@ use caracal_model::net::{Family, Prefix};
 use proptest::prelude::*;
 
 use super::*;
-use crate::resources::{claim, from_yaml};
+use crate::resources::{assign_block, resources_from_yaml};
 
 mod cluster;
 mod filter;

@@ -3,7 +3,7 @@
 //!
 //! The annotation [`TRANSITION`] of the BGPConfiguration `default` holds what the resources were before the change.
 //! From it and the snapshot every node computes the old sessions and the new ones, has both, and reports
-//! ([`Report`]) what would be missing without the old ones. Whoever conducts the change takes the annotation away when
+//! ([`TransitionReport`]) what would be missing without the old ones. Whoever conducts the change takes the annotation away when
 //! nothing would be missing anywhere; then the old sessions go.
 //!
 //! Nothing here waits or looks at a session: the annotation is data, and the plan a function of it.
@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::session::Session;
-use crate::view::View;
+use crate::view::NodeView;
 use crate::{PlanOptions, Problems};
 
 /// Annotation of the BGPConfiguration `default` while a transition is under way.
-pub const TRANSITION: &str = "caracal.io/topology-transition";
+pub(crate) const TRANSITION: &str = "caracal.io/topology-transition";
 
 /// Keys of reports are below this; outside of `/calico/`, so that they wake no watcher of Calico's data.
-pub const REPORTS: &str = "/caracal/topology/";
+pub const REPORT_PREFIX: &str = "/caracal/topology/";
 
 /// What the topology was: the undo log of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct Transition {
 
 /// A resource that a change writes or deletes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ResourceChange {
     /// Its path.
     pub path: String,
     /// What is there now, with its revision.
@@ -83,7 +83,7 @@ pub enum TransitionError {
 /// What keeps a node from giving up its old sessions, in its own words; empty lists when nothing does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct TransitionReport {
     /// The transition that it is about.
     pub transition: String,
     /// Addresses of new peers that have not sent End-of-RIB.
@@ -96,26 +96,26 @@ pub struct Report {
 
 /// A plan's part in a transition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Parting {
+pub struct TransitionSessions {
     /// The transition.
     pub id: String,
     /// Sessions of the old topology only.
-    pub going: BTreeSet<PeerName>,
+    pub to_remove: BTreeSet<PeerName>,
     /// Sessions of the new topology only.
-    pub coming: BTreeSet<PeerName>,
+    pub to_add: BTreeSet<PeerName>,
 }
 
 /// The key of a node's report.
 #[must_use]
-pub fn report_path(node: &NodeName) -> String {
-    format!("{REPORTS}{node}")
+pub fn transition_report_path(node: &NodeName) -> String {
+    format!("{REPORT_PREFIX}{node}")
 }
 
 /// The transition that is under way.
 ///
 /// # Errors
 /// [`TransitionError::Malformed`].
-pub fn under_way(snapshot: &Snapshot) -> Result<Option<Transition>, TransitionError> {
+pub fn transition_under_way(snapshot: &Snapshot) -> Result<Option<Transition>, TransitionError> {
     let annotation = snapshot
         .bgp_default()
         .and_then(|c| c.metadata.annotations.get(TRANSITION));
@@ -127,7 +127,7 @@ pub fn under_way(snapshot: &Snapshot) -> Result<Option<Transition>, TransitionEr
 
 /// The BGP resources that differ between two snapshots: what a change writes, in the order of the paths.
 #[must_use]
-pub fn changes(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
+pub fn changed_resources(before: &Snapshot, after: &Snapshot) -> Vec<ResourceChange> {
     let mut all = Vec::new();
     differing(Kind::Node, &before.nodes, &after.nodes, &mut all);
     let configurations = (&before.bgp_configurations, &after.bgp_configurations);
@@ -152,13 +152,13 @@ fn differing<K: Ord + ToString, S: Serialize + PartialEq>(
     kind: Kind,
     before: &BTreeMap<K, Versioned<Resource<S>>>,
     after: &BTreeMap<K, Versioned<Resource<S>>>,
-    all: &mut Vec<Change>,
+    all: &mut Vec<ResourceChange>,
 ) {
     let names: BTreeSet<&K> = before.keys().chain(after.keys()).collect();
     for name in names {
         let (old, new) = (before.get(name), after.get(name));
         if old.map(|v| &**v) != new.map(|v| &**v) {
-            all.push(Change {
+            all.push(ResourceChange {
                 path: Key::resource(kind, name.to_string()).to_path(),
                 old: old.map(|v| (v.revision, v.to_json())),
                 new: new.map(|v| v.to_json()),
@@ -171,7 +171,11 @@ fn differing<K: Ord + ToString, S: Serialize + PartialEq>(
 ///
 /// # Errors
 /// [`TransitionError`] when old and new sessions cannot live side by side.
-pub fn begin(id: &str, before: &Snapshot, after: &mut Snapshot) -> Result<(), TransitionError> {
+pub fn begin_transition(
+    id: &str,
+    before: &Snapshot,
+    after: &mut Snapshot,
+) -> Result<(), TransitionError> {
     for (name, node) in &after.nodes {
         let Some(old) = before.nodes.get(name) else {
             continue;
@@ -184,13 +188,13 @@ pub fn begin(id: &str, before: &Snapshot, after: &mut Snapshot) -> Result<(), Tr
                 new: is,
             });
         }
-        let addresses = |node: &Node| crate::view::FAMILIES.map(|f| node.spec.address(f));
+        let addresses = |node: &Node| crate::common::FAMILIES.map(|f| node.spec.address(f));
         let lost = |(was, is): (Option<_>, Option<_>)| was.is_some() && is.is_none();
         if addresses(old).into_iter().zip(addresses(node)).any(lost) {
             return Err(TransitionError::Address(name.clone()));
         }
     }
-    let was = changes(before, after)
+    let was = changed_resources(before, after)
         .into_iter()
         .map(|change| {
             let old = change
@@ -209,7 +213,7 @@ pub fn begin(id: &str, before: &Snapshot, after: &mut Snapshot) -> Result<(), Tr
 }
 
 /// Turns a snapshot into the last step: the annotation is gone.
-pub fn end(snapshot: &mut Snapshot) {
+pub fn end_transition(snapshot: &mut Snapshot) {
     annotate(snapshot, None);
 }
 
@@ -258,7 +262,7 @@ impl Transition {
                 _ => {}
             }
         }
-        end(&mut old);
+        end_transition(&mut old);
         old
     }
 }
@@ -283,18 +287,18 @@ fn roll_back(snapshot: &mut Snapshot, name: &NodeName, value: &Value) {
 /// Adds the old topology's sessions to the new one's (TRANS-1, TRANS-2).
 pub(crate) fn join(
     transition: &Transition,
-    new: &View<'_>,
+    new: &NodeView<'_>,
     options: &PlanOptions,
     sessions: &mut BTreeMap<PeerName, Session>,
-) -> Parting {
+) -> TransitionSessions {
     let old = transition.before(new.snapshot);
     // What is wrong with the old topology is not news.
     let mut ignored = Problems::default();
-    let view = View::new(&old, new.name, options, &mut ignored);
-    let mut parting = Parting {
+    let view = NodeView::new(&old, new.name, options, &mut ignored);
+    let mut parting = TransitionSessions {
         id: transition.id.clone(),
-        going: BTreeSet::new(),
-        coming: sessions.keys().cloned().collect(),
+        to_remove: BTreeSet::new(),
+        to_add: sessions.keys().cloned().collect(),
     };
     let places: BTreeMap<_, PeerName> = sessions
         .iter()
@@ -306,12 +310,12 @@ pub(crate) fn join(
                 if let Some(session) = sessions.get_mut(known) {
                     session.peer.client_of = session.peer.client_of.or(was.peer.client_of);
                 }
-                parting.coming.remove(known);
+                parting.to_add.remove(known);
             }
             // A name that is taken is another place: a port has changed, and the new one holds.
             None if sessions.contains_key(&name) => {}
             None => {
-                parting.going.insert(name.clone());
+                parting.to_remove.insert(name.clone());
                 sessions.insert(name, was);
             }
         }

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use caracal_bgp::config::Listen;
 use caracal_bgp::types::{Asn, ClusterId};
 use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
@@ -12,17 +13,12 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind, Node};
 use caracal_model::snapshot::Snapshot;
 
-use crate::auto::{self, Choice};
+use crate::auto::{self, TopologyChoice};
+use crate::common::{FAMILIES, path};
 use crate::settings::Settings;
 use crate::{PlanOptions, Problems};
 
-/// Both families, in the order in which everything is planned.
-pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
-
-/// The port of BGP (RFC 4271 §8).
-pub(crate) const BGP_PORT: u16 = 179;
-
-pub(crate) struct View<'a> {
+pub(crate) struct NodeView<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) name: &'a NodeName,
     /// Our own Node; `None` while it is not registered.
@@ -32,12 +28,12 @@ pub(crate) struct View<'a> {
     pub(crate) settings: Settings,
     pub(crate) options: &'a PlanOptions,
     /// Automatic reflection.
-    pub(crate) auto: Choice,
+    pub(crate) auto: TopologyChoice,
     /// The pools' ranges, read once; the most specific first.
     pools: Vec<(Prefix, &'a IpPool)>,
 }
 
-impl<'a> View<'a> {
+impl<'a> NodeView<'a> {
     pub(crate) fn new(
         snapshot: &'a Snapshot,
         name: &'a NodeName,
@@ -84,7 +80,7 @@ impl<'a> View<'a> {
                 problems.note(ProblemCode::NodeAddress, Key::node(name).to_path(), reason);
             }
         }
-        if let Err(reason) = auto::tuning(snapshot) {
+        if let Err(reason) = auto::reflector_tuning(snapshot) {
             problems.note(
                 ProblemCode::BgpTopology,
                 path(Kind::BgpConfiguration, "default"),
@@ -98,7 +94,7 @@ impl<'a> View<'a> {
             .collect();
         pools.sort_by_key(|(range, _)| std::cmp::Reverse(range.len()));
         Self {
-            auto: auto::choose(snapshot),
+            auto: auto::choose_topology(snapshot),
             pools,
             snapshot,
             name,
@@ -167,6 +163,19 @@ impl<'a> View<'a> {
         self.nodes()
             .find(|(_, node)| node.spec.address(Family::of(address)) == Some(address))
     }
+
+    /// Where we accept connections.
+    pub(crate) fn listen(&self) -> Listen {
+        let bound = self.settings.bind_to_node;
+        let mut own = FAMILIES
+            .iter()
+            .filter_map(|family| self.address(*family).filter(|_| bound));
+        Listen {
+            address: own.next(),
+            second: own.next(),
+            port: self.settings.listen_port,
+        }
+    }
 }
 
 /// Why no peer can have an address, if that is so.
@@ -179,9 +188,4 @@ pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
     }
     let broadcast = IpAddr::V4(std::net::Ipv4Addr::BROADCAST);
     (address == broadcast).then_some("is the broadcast address")
-}
-
-/// The path of a cluster-scoped resource, for problems.
-pub(crate) fn path(kind: Kind, name: &str) -> String {
-    Key::resource(kind, name).to_path()
 }

@@ -15,8 +15,7 @@ use caracal_model::{NodeName, Snapshot};
 use caracal_templates::{
     Daemon, Options, Rendered, Role, Set, TemplateError, Templates, Tunnelled,
 };
-use caracal_topologies::tunnels::tunnelled_pools;
-use caracal_topologies::{PlanOptions, calico, plan, router};
+use caracal_topologies::{PlanOptions, plan, plan_calico, router, tunnelled_pools};
 
 use self::input::{Data, Source};
 use self::install::Installer;
@@ -102,12 +101,12 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
             let address = args.peer.context(
                 "this style is for a router outside the cluster: give its address with --peer",
             )?;
-            let context = router::router(snapshot, address, &options)?;
+            let context = router(snapshot, address, &options)?;
             render(args, set, &context)
         }
         Style::Calico => {
             let node = node(args, snapshot)?;
-            let planned = calico::plan(snapshot, &node, &options);
+            let planned = plan_calico(snapshot, &node, &options);
             report(&planned.problems);
             render(args, Set::Calico, &planned.context)
         }
@@ -130,7 +129,7 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
                 show_passwords: options.show_passwords,
                 ..Options::default()
             };
-            let context = caracal_templates::context::Context::new(&planned.config, &options)?;
+            let context = caracal_templates::Context::new(&planned.config, &options)?;
             render(args, Set::Bird2, &context)
         }
     }

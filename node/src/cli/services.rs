@@ -11,8 +11,7 @@ use caracal_datastore::{EtcdStore, Store};
 use caracal_model::keys::{self, Key};
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{NodeName, Snapshot};
-use caracal_topologies::resources;
-use caracal_topologies::services::Services;
+use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -118,7 +117,7 @@ fn read(file: &Path) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
 }
 
 fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-    let resources = resources::from_yaml(text)?;
+    let resources = resources_from_yaml(text)?;
     let mut snapshot = Snapshot::default();
     let faults = resources.apply(&mut snapshot);
     anyhow::ensure!(

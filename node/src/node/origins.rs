@@ -10,14 +10,14 @@ use caracal_datastore::watch::View;
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
-use caracal_topologies::origins::change;
+use caracal_topologies::origin_update;
 use tokio::sync::watch;
 
 /// Everything that a view says.
 pub(super) fn whole(view: &View, mode: Mode) -> Update {
     Update {
         stale: Some(is_stale(view)),
-        ..change(None, &view.snapshot, mode)
+        ..origin_update(None, &view.snapshot, mode)
     }
 }
 
@@ -39,7 +39,7 @@ pub(super) async fn keep(
         let view = views.borrow_and_update().clone();
         let mut update = match Arc::ptr_eq(&snapshot, &view.snapshot) {
             true => Update::default(),
-            false => change(Some(&snapshot), &view.snapshot, mode),
+            false => origin_update(Some(&snapshot), &view.snapshot, mode),
         };
         if stale != is_stale(&view) {
             stale = !stale;

@@ -10,7 +10,7 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::PeerName;
 use caracal_datastore::store::Store;
 use caracal_model::names::NodeName;
-use caracal_topologies::transition::{self, Parting, Report};
+use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};
 use tokio::sync::watch;
 
 use super::report;
@@ -24,16 +24,16 @@ const EXAMPLES: usize = 5;
 /// A transition as this node's speaker has it in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InForce {
-    parting: Parting,
+    parting: TransitionSessions,
     /// Addresses of the new peers.
     coming: BTreeMap<PeerName, IpAddr>,
 }
 
 impl InForce {
-    pub(super) fn of(parting: Option<Parting>, config: &SpeakerConfig) -> Option<Self> {
+    pub(super) fn of(parting: Option<TransitionSessions>, config: &SpeakerConfig) -> Option<Self> {
         let parting = parting?;
         let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
-        let coming = parting.coming.iter().filter_map(address).collect();
+        let coming = parting.to_add.iter().filter_map(address).collect();
         Some(Self { parting, coming })
     }
 }
@@ -46,7 +46,7 @@ pub(super) async fn report<S: Store>(
     mut in_force: watch::Receiver<Option<InForce>>,
 ) {
     // `None` = unknown: a run before may have left a report.
-    let mut written: Option<Option<Report>> = None;
+    let mut written: Option<Option<TransitionReport>> = None;
     loop {
         let current = in_force.borrow_and_update().clone();
         let wanted = match &current {
@@ -57,7 +57,7 @@ pub(super) async fn report<S: Store>(
             },
         };
         if written.as_ref() != Some(&wanted) {
-            match report::keep(&store, transition::report_path(&me), wanted.as_ref()).await {
+            match report::keep(&store, transition_report_path(&me), wanted.as_ref()).await {
                 Ok(()) => written = Some(wanted),
                 Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
             }
@@ -71,11 +71,14 @@ pub(super) async fn report<S: Store>(
 }
 
 /// `None`: the speaker has ended.
-async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<Report> {
-    let told = speaker.parting(current.parting.going.clone()).await.ok()?;
+async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
+    let told = speaker
+        .parting(current.parting.to_remove.clone())
+        .await
+        .ok()?;
     let address = |name: &PeerName| current.coming.get(name).copied();
     let incomplete: BTreeSet<IpAddr> = told.incomplete.iter().filter_map(address).collect();
-    Some(Report {
+    Some(TransitionReport {
         transition: current.parting.id.clone(),
         incomplete,
         uncovered: told.uncovered.len(),

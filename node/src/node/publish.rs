@@ -4,8 +4,7 @@ use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
-use caracal_topologies::announce::EXPORT_FILTER;
-use caracal_topologies::{PlanOptions, Planned, plan};
+use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, plan};
 
 use super::secrets::Secrets;
 use crate::config::{Backend, Config};

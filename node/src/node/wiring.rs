@@ -236,7 +236,7 @@ async fn start(
     let (plan_problems, plan_problems_rx) = watch::channel(planned.problems);
     let (told, told_rx) = watch::channel(Told::default());
     let (gateways, gateways_rx) = watch::channel(planned.kernel.reachable_by);
-    let (in_force, in_force_rx) = watch::channel(InForce::of(planned.parting, &current));
+    let (in_force, in_force_rx) = watch::channel(InForce::of(planned.transition, &current));
     let (stage_in_force, stage_in_force_rx) = watch::channel(recalled.stage);
     let (drain_status, drain_status_rx) = watch::channel(recalled);
     tokio::spawn(publish_changes(Publisher {
@@ -492,7 +492,7 @@ async fn publish_changes(mut publisher: Publisher) {
             originated: current.originate.keys().copied().collect(),
         });
         // Behind the configuration: a report is about sessions that the speaker has.
-        tell(in_force, InForce::of(planned.parting, current));
+        tell(in_force, InForce::of(planned.transition, current));
         stage_in_force.send_replace(stage);
     }
 }

@@ -22,18 +22,20 @@ use caracal_model::resource::bgp::BgpConfigurationSpec;
 use caracal_model::snapshot::{Problem, Snapshot};
 use serde_json::Value;
 
-pub use context::{
-    Block, Community, Context, Daemon, Filter, FilterCall, Function, KernelPool, Peer, Reach, Rule,
+pub use context::Context;
+pub(crate) use context::{
+    Block, Community, Daemon, Filter, FilterCall, Function, KernelPool, Peer, Reach, Rule,
 };
 
+use crate::common::path;
 use crate::services::{self, ServiceRoutes};
 use crate::settings::PRIORITY_BASE;
-use crate::view::{View, path};
+use crate::view::NodeView;
 use crate::{PlanOptions, Problems, router_id};
 
 /// The context of both daemons, and what could not be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct CalicoPlan {
     /// The context.
     pub context: Context,
     /// What could not be planned, sorted.
@@ -42,23 +44,23 @@ pub struct Planned {
 
 /// Plans the files of one node.
 #[must_use]
-pub fn plan(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> Planned {
+pub fn plan_calico(snapshot: &Snapshot, node: &NodeName, options: &PlanOptions) -> CalicoPlan {
     let mut problems = Problems::default();
-    let view = View::new(snapshot, node, options, &mut problems);
+    let view = NodeView::new(snapshot, node, options, &mut problems);
     let routes = services::routes(&view, &mut problems);
     let context = Context {
         node: node.to_string(),
         ipv4: daemon(&view, Family::Ipv4, &routes, &mut problems),
         ipv6: daemon(&view, Family::Ipv6, &routes, &mut problems),
     };
-    Planned {
+    CalicoPlan {
         context,
         problems: problems.into_vec(),
     }
 }
 
 fn daemon(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     family: Family,
     services: &ServiceRoutes,
     problems: &mut Problems,
@@ -142,7 +144,7 @@ fn daemon(
     }
 }
 
-fn own<'a>(view: &View<'a>) -> Option<&'a BgpConfigurationSpec> {
+fn own<'a>(view: &NodeView<'a>) -> Option<&'a BgpConfigurationSpec> {
     let name = format!("node.{}", view.name);
     let configuration = view.snapshot.bgp_configurations.get(&name)?;
     Some(&configuration.spec)

@@ -11,10 +11,10 @@ use crate::Problems;
 use crate::filters::{
     DIRECTIONS, Direction, Found, find, function_name, names, refuse_all, translate,
 };
-use crate::view::View;
+use crate::view::NodeView;
 
 /// All BGPFilters that have rules for the family.
-pub(super) fn filters(view: &View<'_>, family: Family, problems: &mut Problems) -> Vec<Filter> {
+pub(super) fn filters(view: &NodeView<'_>, family: Family, problems: &mut Problems) -> Vec<Filter> {
     let mut filters = Vec::new();
     for name in &names(view) {
         let mut functions = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn filters(view: &View<'_>, family: Family, problems: &mut Problems) 
 
 /// How a peer calls a filter; `None` when the filter does not exist or has nothing to say.
 pub(super) fn call(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     name: &str,
     direction: Direction,
     family: Family,
@@ -177,7 +177,7 @@ fn add(community: &AnyCommunity) -> String {
 }
 
 /// The communities of `prefixAdvertisements`.
-pub(super) fn communities(view: &View<'_>, family: Family) -> Vec<Community> {
+pub(super) fn communities(view: &NodeView<'_>, family: Family) -> Vec<Community> {
     view.settings
         .advertisements
         .iter()

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::sorted_as_text;
 use super::{Block, KernelPool};
-use crate::view::View;
+use crate::view::NodeView;
 
 /// Whose routes BIRD programs, from `programClusterRoutes` of the BGPConfiguration. VXLAN is never BIRD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Owner {
     }
 }
 
-pub(super) fn blocks(view: &View<'_>, family: Family) -> Vec<Block> {
+pub(super) fn blocks(view: &NodeView<'_>, family: Family) -> Vec<Block> {
     let mut blocks: Vec<_> = view
         .snapshot
         .affinities_of(view.name)
@@ -47,7 +47,7 @@ pub(super) fn blocks(view: &View<'_>, family: Family) -> Vec<Block> {
 }
 
 /// The pools with or without `disableBGPExport`.
-pub(super) fn exported(view: &View<'_>, family: Family, wanted: bool) -> Vec<String> {
+pub(super) fn exported(view: &NodeView<'_>, family: Family, wanted: bool) -> Vec<String> {
     let specs = view.snapshot.pools.values().map(|pool| &pool.spec);
     sorted_as_text(
         specs
@@ -58,7 +58,7 @@ pub(super) fn exported(view: &View<'_>, family: Family, wanted: bool) -> Vec<Str
 }
 
 /// IPv6 has no IPIP and says only what is not BIRD's; a node without a subnet says nothing for IPv4.
-pub(super) fn kernel(view: &View<'_>, family: Family, owner: Option<&str>) -> Vec<KernelPool> {
+pub(super) fn kernel(view: &NodeView<'_>, family: Family, owner: Option<&str>) -> Vec<KernelPool> {
     let owner = Owner::of(owner);
     let subnet = view.node.and_then(|node| node.spec.cidr(family));
     if family == Family::Ipv4 && subnet.is_none() {
@@ -113,7 +113,7 @@ pub(super) fn kernel(view: &View<'_>, family: Family, owner: Option<&str>) -> Ve
 }
 
 /// Addresses of the other nodes that run WireGuard, when this node does.
-pub(super) fn wireguard_peers(view: &View<'_>, family: Family) -> Vec<String> {
+pub(super) fn wireguard_peers(view: &NodeView<'_>, family: Family) -> Vec<String> {
     if !view.node.is_some_and(|node| runs_wireguard(node, family)) {
         return Vec::new();
     }

@@ -7,12 +7,13 @@ use caracal_model::net::{Family, Prefix};
 
 use super::{FilterCall, Peer, Reach, policy};
 use crate::Problems;
+use crate::common::BGP_PORT;
 use crate::filters::{Direction, Found, find};
 use crate::session::Session;
-use crate::view::{BGP_PORT, View};
+use crate::view::NodeView;
 
 pub(super) fn of(
-    view: &View<'_>,
+    view: &NodeView<'_>,
     family: Family,
     problems: &mut Problems,
 ) -> (Vec<Peer>, Vec<Reach>) {
@@ -54,7 +55,7 @@ pub(super) fn of(
     (peers, reach.into_iter().collect())
 }
 
-fn peer(view: &View<'_>, name: &PeerName, session: &Session, family: Family) -> Peer {
+fn peer(view: &NodeView<'_>, name: &PeerName, session: &Session, family: Family) -> Peer {
     let config = &session.peer;
     let same_as = session.own_as(view) == config.remote_as;
     let calls = |direction| -> Vec<FilterCall> {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::Resources;
 
 /// The kinds that a change of the topology writes.
-pub const WRITTEN: [Kind; 4] = [
+pub const WRITTEN_KINDS: [Kind; 4] = [
     Kind::Node,
     Kind::BgpConfiguration,
     Kind::BgpPeer,
@@ -42,7 +42,7 @@ impl Resources {
     #[must_use]
     pub fn not_written(&self) -> Vec<String> {
         let other = |entry: &&super::Entry| match &entry.key {
-            Key::Resource { kind, .. } => !WRITTEN.contains(kind),
+            Key::Resource { kind, .. } => !WRITTEN_KINDS.contains(kind),
             _ => true,
         };
         let named = |entry: &super::Entry| match &entry.key {
@@ -149,7 +149,7 @@ fn put(document: &mut Value, pointer: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::from_yaml;
+    use super::super::resources_from_yaml;
     use super::*;
 
     const STORED: &str = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"a","uid":"5a0c",
@@ -170,7 +170,7 @@ mod tests {
     fn a_node_document_keeps_uid_creation_time_and_addresses() {
         let mut snapshot = snapshot();
         let text = "kind: Node\nmetadata: {name: a, uid: other, labels: {rr: 'yes'}}\nspec: {bgp: {routeReflectorClusterID: 244.0.0.1}}";
-        let mut resources = from_yaml(text).unwrap();
+        let mut resources = resources_from_yaml(text).unwrap();
         assert_eq!(resources.keep(&snapshot), []);
         assert_eq!(resources.apply(&mut snapshot), []);
         let is = serde_json::to_value(&*snapshot.nodes["a"]).unwrap();
@@ -186,7 +186,7 @@ mod tests {
     fn another_address_than_the_nodes_own_is_named() {
         let refused = |spec: &str| {
             let text = format!("kind: Node\nmetadata: {{name: a}}\nspec: {spec}");
-            let mut resources = from_yaml(&text).unwrap();
+            let mut resources = resources_from_yaml(&text).unwrap();
             let problems = resources.keep(&snapshot());
             problems.into_iter().map(|p| p.reason).collect::<Vec<_>>()
         };
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn kinds_that_are_not_written_are_listed() {
         let text = "{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: 1}}\n---\n{kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16}}\n---\n{apiVersion: v1, kind: Service, metadata: {name: s}}";
-        let resources = from_yaml(text).unwrap();
+        let resources = resources_from_yaml(text).unwrap();
         assert_eq!(
             resources.not_written(),
             ["line 3: IPPool p", "line 5: Service s"]

@@ -24,7 +24,7 @@ spec: {bgp: {ipv4Address: 10.0.0.11/24, asNumber: 65001}}
 pub(super) fn snapshot(texts: &[&str]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     for text in texts {
-        let refused = from_yaml(text).unwrap().apply(&mut snapshot);
+        let refused = resources_from_yaml(text).unwrap().apply(&mut snapshot);
         assert_eq!(refused, [], "{text}");
     }
     snapshot
@@ -168,7 +168,7 @@ fn own_blocks_are_announced_by_the_state_of_their_affinity() {
         let path = format!("/calico/ipam/v2/host/a/ipv4/block/{block}");
         s.apply(&path, Some(state.as_bytes()), 9);
     }
-    claim(&mut s, &"b".into(), prefix("10.244.9.0/26"));
+    assign_block(&mut s, &"b".into(), prefix("10.244.9.0/26"));
     let planned = plan(&s, &"a".into(), &PlanOptions::default());
     let announced: Vec<_> = planned
         .config
@@ -209,7 +209,7 @@ spec: {cidr: 10.246.0.0/16, disableBGPExport: true}
 ";
     let mut s = snapshot(&[THREE, pools]);
     for block in ["10.244.0.0/26", "10.245.0.0/26", "10.246.0.0/26"] {
-        claim(&mut s, &"a".into(), prefix(block));
+        assign_block(&mut s, &"a".into(), prefix(block));
     }
     let planned = plan(&s, &"a".into(), &PlanOptions::default());
     assert_eq!(planned.problems, []);
@@ -230,8 +230,8 @@ spec: {cidr: 10.246.0.0/16, disableBGPExport: true}
 #[test]
 fn borrowed_addresses_of_workloads_are_announced() {
     let mut s = snapshot(&[THREE]);
-    claim(&mut s, &"a".into(), prefix("10.244.0.0/30"));
-    claim(&mut s, &"b".into(), prefix("10.244.0.4/30"));
+    assign_block(&mut s, &"a".into(), prefix("10.244.0.0/30"));
+    assign_block(&mut s, &"b".into(), prefix("10.244.0.4/30"));
     let block = |cidr: &str, owner: &str| {
         format!(
             r#"{{"cidr":"{cidr}","affinity":"host:{owner}","allocations":[0,1,2,3],"unallocated":[],"attributes":[
@@ -285,8 +285,8 @@ spec:
   nodeToNodeMeshEnabled: false
 ";
     let mut s = snapshot(&[THREE, settings]);
-    claim(&mut s, &"a".into(), prefix("10.244.0.0/26"));
-    claim(&mut s, &"b".into(), prefix("10.244.9.0/26"));
+    assign_block(&mut s, &"a".into(), prefix("10.244.0.0/26"));
+    assign_block(&mut s, &"b".into(), prefix("10.244.9.0/26"));
     let a = plan(&s, &"a".into(), &PlanOptions::default());
     let route = &a.config.originate[&prefix("10.244.0.0/26")];
     assert_eq!(route.local_pref, Some(2_147_483_647 - 2000));
@@ -346,7 +346,7 @@ metadata: {name: default}
 spec: {bindMode: NodeIP}
 ";
     let mut s = snapshot(&[dual]);
-    claim(&mut s, &"a".into(), prefix("fd00:10::/122"));
+    assign_block(&mut s, &"a".into(), prefix("fd00:10::/122"));
     let a = plan(&s, &"a".into(), &PlanOptions::default());
     assert_eq!(
         names(&a.config),

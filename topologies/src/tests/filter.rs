@@ -150,7 +150,7 @@ fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
     ] {
         let text = format!("kind: BGPFilter\nmetadata: {{name: f}}\nspec: {spec}\n");
         let mut snapshot = super::cluster::snapshot(&[THREE, PEER]);
-        let _told = from_yaml(&text).unwrap().apply(&mut snapshot);
+        let _told = resources_from_yaml(&text).unwrap().apply(&mut snapshot);
         let a = plan(&snapshot, &"a".into(), &PlanOptions::default());
         let peer = &a.config.peers[&PeerName::from("Global_10_1_0_1")];
         for function in [&peer.import[0], &peer.export[0]] {
@@ -168,7 +168,7 @@ fn a_filter_with_a_field_that_does_not_exist_refuses_every_route() {
 fn unknown_fields_of_a_file_are_named_with_the_nearest_known_name() {
     let text = "kind: BGPFilter\nmetadata: {name: f}\nspec: {exportV4: [{cdir: 10.244.0.0/16, action: Reject}]}";
     let mut snapshot = Snapshot::default();
-    let told = from_yaml(text).unwrap().apply(&mut snapshot);
+    let told = resources_from_yaml(text).unwrap().apply(&mut snapshot);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(told[0].code, "datastore.unknown_field");
     let reason = "line 1: spec.exportV4[0].cdir: a BGPFilter has no such field; did you mean cidr? The filter refuses every route until it is corrected";

@@ -7,7 +7,7 @@ use caracal_model::snapshot::Snapshot;
 
 use super::cluster::snapshot;
 use super::*;
-use crate::auto::{self, AVOID, Choice, Tuning, Zone};
+use crate::auto::{self, REFLECTOR_LABEL, ReflectorTuning, TopologyChoice, Zone};
 use crate::paths;
 
 pub(super) const AUTO: &str = "
@@ -41,8 +41,8 @@ pub(super) fn cluster(count: usize) -> String {
 }
 
 fn elected(snapshot: &Snapshot) -> BTreeMap<String, Zone> {
-    match auto::choose(snapshot) {
-        Choice::Reflectors(elected) => elected.zones,
+    match auto::choose_topology(snapshot) {
+        TopologyChoice::Reflectors(elected) => elected.zones,
         other => panic!("{other:?}"),
     }
 }
@@ -53,10 +53,16 @@ fn names(zone: &Zone) -> Vec<&str> {
 
 #[test]
 fn off_unless_asked_for_and_a_mesh_up_to_the_limit() {
-    assert_eq!(auto::choose(&snapshot(&[&cluster(60)])), Choice::Off);
-    assert_eq!(auto::choose(&snapshot(&[AUTO, &cluster(10)])), Choice::Mesh);
+    assert_eq!(
+        auto::choose_topology(&snapshot(&[&cluster(60)])),
+        TopologyChoice::Off
+    );
+    assert_eq!(
+        auto::choose_topology(&snapshot(&[AUTO, &cluster(10)])),
+        TopologyChoice::Mesh
+    );
     assert_eq!(elected(&snapshot(&[AUTO, &cluster(11)])).len(), 3);
-    assert_eq!(Tuning::default().limit, 50);
+    assert_eq!(ReflectorTuning::default().limit, 50);
     // The mesh of an automatic topology does not ask nodeToNodeMeshEnabled.
     let off = AUTO.replace("spec: {}", "spec: {nodeToNodeMeshEnabled: false}");
     let plan = plan(
@@ -107,14 +113,20 @@ fn a_newcomer_displaces_nobody_and_a_loss_moves_the_standby_up() {
     assert_eq!(names(&zones["z0"])[0], "n006");
     assert_eq!(zones["z1"], before["z1"]);
     assert_eq!(
-        paths::sessions(&lost, &PlanOptions::default()).missing(&lost),
+        paths::cluster_sessions(&lost, &PlanOptions::default()).missing(&lost),
         []
     );
 }
 
 #[test]
 fn a_node_that_is_to_be_avoided_is_elected_last() {
-    let more = node(0, "z0", "r0", &created(0), &format!(", {AVOID}: 'false'"));
+    let more = node(
+        0,
+        "z0",
+        "r0",
+        &created(0),
+        &format!(", {REFLECTOR_LABEL}: 'false'"),
+    );
     let zones = elected(&snapshot(&[AUTO, &cluster(60), &more]));
     assert_eq!(names(&zones["z0"]), ["n003", "n006", "n009"]);
 }
@@ -125,8 +137,8 @@ fn nobody_is_cut_off_and_sessions_are_few() {
     let mesh = snapshot(&[&cluster(60)]);
     let reflected = snapshot(&[AUTO, &cluster(60)]);
     let (old, new) = (
-        paths::sessions(&mesh, &options),
-        paths::sessions(&reflected, &options),
+        paths::cluster_sessions(&mesh, &options),
+        paths::cluster_sessions(&reflected, &options),
     );
     assert_eq!(
         (old.missing(&mesh), new.missing(&reflected)),
@@ -141,7 +153,7 @@ fn nobody_is_cut_off_and_sessions_are_few() {
 #[test]
 fn two_dead_reflectors_of_a_zone_cost_no_path() {
     let reflected = snapshot(&[AUTO, &cluster(60)]);
-    let mut sessions = paths::sessions(&reflected, &PlanOptions::default());
+    let mut sessions = paths::cluster_sessions(&reflected, &PlanOptions::default());
     // Their resources are still there, so everybody still peers with them; they answer nobody.
     let mut alive = reflected.clone();
     for dead in ["n000", "n003"] {
@@ -158,7 +170,7 @@ fn two_dead_reflectors_of_a_zone_cost_no_path() {
 fn a_node_of_another_as_is_left_without_a_path_and_that_shows() {
     let odd = "---\nkind: Node\nmetadata: {name: odd}\nspec: {bgp: {ipv4Address: 10.0.9.9/16, asNumber: 65000}}";
     let cut = snapshot(&[AUTO, &cluster(20), odd]);
-    let missing = paths::sessions(&cut, &PlanOptions::default()).missing(&cut);
+    let missing = paths::cluster_sessions(&cut, &PlanOptions::default()).missing(&cut);
     assert_eq!(missing.len(), 2 * 20);
     assert!(
         missing
@@ -175,7 +187,7 @@ fn iron_rules_of_ibgp() {
     let row = "{kind: BGPPeer, metadata: {name: x}, spec: {node: n001, peerSelector: all()}}";
     let options = PlanOptions::default();
     let plain = snapshot(&[off, &cluster(3), row]);
-    let missing = paths::sessions(&plain, &options).missing(&plain);
+    let missing = paths::cluster_sessions(&plain, &options).missing(&plain);
     let pairs: BTreeSet<_> = missing
         .iter()
         .map(|m| (m.node.as_str(), m.of.as_str()))
@@ -184,13 +196,16 @@ fn iron_rules_of_ibgp() {
     let reflector = "{kind: Node, metadata: {name: n001}, spec: {bgp: {ipv4Address: 10.0.0.2/16, ipv6Address: 'fd00::2/64', routeReflectorClusterID: 1.1.1.1}}}";
     let reflected = snapshot(&[off, &cluster(3), row, reflector]);
     assert_eq!(
-        paths::sessions(&reflected, &options).missing(&reflected),
+        paths::cluster_sessions(&reflected, &options).missing(&reflected),
         []
     );
     // All nodes peer with one router outside, which is taken to pass on.
     let tor = "{kind: BGPPeer, metadata: {name: x}, spec: {peerIP: 10.0.5.5, asNumber: 65000}}\n---\n{kind: BGPPeer, metadata: {name: tor6}, spec: {peerIP: 'fd00::55', asNumber: 65000}}";
     let outside = snapshot(&[off, &cluster(3), tor]);
-    assert_eq!(paths::sessions(&outside, &options).missing(&outside), []);
+    assert_eq!(
+        paths::cluster_sessions(&outside, &options).missing(&outside),
+        []
+    );
 }
 
 #[test]
@@ -223,7 +238,7 @@ fn annotations_that_cannot_be_read_are_reported_and_change_nothing() {
         ("'10'", "'0'"),
     ] {
         let bad = snapshot(&[&AUTO.replace(from, to), &cluster(12)]);
-        assert_eq!(auto::choose(&bad), Choice::Off);
+        assert_eq!(auto::choose_topology(&bad), TopologyChoice::Off);
         let planned = plan(&bad, &"n000".into(), &PlanOptions::default());
         let codes: Vec<_> = planned.problems.iter().map(|p| p.code.as_str()).collect();
         assert_eq!(codes, ["bgp.topology"]);
@@ -235,7 +250,7 @@ fn annotations_that_cannot_be_read_are_reported_and_change_nothing() {
 fn two_levels_reflect_between_zones_with_fewer_sessions() {
     let two = AUTO.replace("'10'", "'10', caracal.io/topology-levels: '2'");
     let cluster = snapshot(&[&two, &cluster(60)]);
-    let Choice::Reflectors(elected) = auto::choose(&cluster) else {
+    let TopologyChoice::Reflectors(elected) = auto::choose_topology(&cluster) else {
         panic!("reflectors");
     };
     // The oldest nodes of different zones stand at the top, and the next ones reflect their zones.
@@ -243,7 +258,7 @@ fn two_levels_reflect_between_zones_with_fewer_sessions() {
     assert_eq!(top, ["n000", "n001", "n002"]);
     assert_eq!(names(&elected.zones["z0"]), ["n003", "n006", "n009"]);
     let options = PlanOptions::default();
-    let sessions = paths::sessions(&cluster, &options);
+    let sessions = paths::cluster_sessions(&cluster, &options);
     assert_eq!(sessions.missing(&cluster), []);
     // 48 clients × 3, 9 zone reflectors × 3 at the top, 3 + 3 × 3 among equals; two families.
     assert_eq!(sessions.count(), 2 * (48 * 3 + 9 * 3 + 3 + 9));
@@ -286,7 +301,8 @@ fn a_cluster_of_one_zone_has_one_level() {
     for i in 0..20 {
         text += &node(i, "z", "r", &created(i), "");
     }
-    let Choice::Reflectors(elected) = auto::choose(&snapshot(&[&two, &text])) else {
+    let TopologyChoice::Reflectors(elected) = auto::choose_topology(&snapshot(&[&two, &text]))
+    else {
         panic!("reflectors");
     };
     assert_eq!(

@@ -180,7 +180,7 @@ fn what_is_no_address_is_reported() {
 #[test]
 fn secrets() {
     let text = "{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {a: aHVudGVyMg==, b: '!', c: YQ}, stringData: {d: plain}}";
-    let resources = from_yaml(text).unwrap();
+    let resources = resources_from_yaml(text).unwrap();
     let all: Vec<_> = resources
         .secrets
         .iter()

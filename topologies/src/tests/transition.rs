@@ -30,14 +30,14 @@ fn places(config: &SpeakerConfig) -> BTreeSet<IpAddr> {
 }
 
 /// The snapshot under way from one to the other.
-fn under_way(before: &Snapshot, after: &Snapshot) -> Snapshot {
+fn transition_under_way(before: &Snapshot, after: &Snapshot) -> Snapshot {
     let mut both = after.clone();
-    transition::begin("t1", before, &mut both).unwrap();
+    transition::begin_transition("t1", before, &mut both).unwrap();
     both
 }
 
 fn assert_both(before: &Snapshot, after: &Snapshot) {
-    let both = under_way(before, after);
+    let both = transition_under_way(before, after);
     for name in after.nodes.keys() {
         let (old, new) = (of(before, name.as_str()), of(after, name.as_str()));
         let planned = of(&both, name.as_str());
@@ -46,13 +46,13 @@ fn assert_both(before: &Snapshot, after: &Snapshot) {
             .copied()
             .collect();
         assert_eq!(places(&planned.config), union, "{name}");
-        let parting = planned.parting.unwrap();
-        let going = |name: &PeerName| parting.going.contains(name);
-        let left = planned.config.peers.iter().filter(|(n, _)| !going(n));
+        let sessions = planned.transition.unwrap();
+        let to_remove = |name: &PeerName| sessions.to_remove.contains(name);
+        let left = planned.config.peers.iter().filter(|(n, _)| !to_remove(n));
         let left: BTreeSet<_> = left.map(|(_, p)| p.address).collect();
         assert_eq!(left, places(&new.config), "{name}");
-        let came: BTreeSet<_> = parting
-            .coming
+        let came: BTreeSet<_> = sessions
+            .to_add
             .iter()
             .map(|n| planned.config.peers[n].address)
             .collect();
@@ -75,11 +75,11 @@ fn assert_both(before: &Snapshot, after: &Snapshot) {
         }
     }
     assert_eq!(
-        paths::sessions(&both, &PlanOptions::default()).missing(&both),
+        paths::cluster_sessions(&both, &PlanOptions::default()).missing(&both),
         []
     );
     let mut done = both;
-    transition::end(&mut done);
+    transition::end_transition(&mut done);
     for name in after.nodes.keys() {
         assert_eq!(
             of(&done, name.as_str()).config,
@@ -107,8 +107,8 @@ fn trans_1_2_mesh_reflectors_and_auto_in_every_direction() {
 }
 
 #[test]
-fn without_a_transition_nothing_parts() {
-    assert_eq!(of(&snapshot(&[&cluster(3)]), "n000").parting, None);
+fn without_a_transition_no_session_goes() {
+    assert_eq!(of(&snapshot(&[&cluster(3)]), "n000").transition, None);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn trans_3_as_numbers_and_addresses_are_refused() {
     let before = snapshot(&[&cluster(3)]);
     let begin = |text: &str| {
         let mut after = snapshot(&[&cluster(3), text]);
-        transition::begin("t", &before, &mut after).unwrap_err()
+        transition::begin_transition("t", &before, &mut after).unwrap_err()
     };
     let number = "{kind: BGPConfiguration, metadata: {name: default}, spec: {asNumber: 65000}}";
     let TransitionError::Asn { old, new, .. } = begin(number) else {
@@ -132,7 +132,7 @@ fn trans_3_as_numbers_and_addresses_are_refused() {
 fn a_malformed_annotation_is_a_problem_and_no_transition() {
     let odd = AUTO.replace("'10'", "'10', caracal.io/topology-transition: '{'");
     let planned = of(&snapshot(&[&odd, &cluster(12)]), "n000");
-    assert_eq!(planned.parting, None);
+    assert_eq!(planned.transition, None);
     let codes: Vec<_> = planned.problems.iter().map(|p| p.code.as_str()).collect();
     assert_eq!(codes, ["bgp.transition"]);
 }
@@ -141,7 +141,7 @@ fn a_malformed_annotation_is_a_problem_and_no_transition() {
 fn changes_are_what_differs_with_its_revision() {
     let before = snapshot(&[&cluster(3)]);
     let after = snapshot(&[&cluster(3), AUTO]);
-    let changes = transition::changes(&before, &after);
+    let changes = transition::changed_resources(&before, &after);
     let paths: Vec<_> = changes
         .iter()
         .map(|c| c.path.rsplit('/').next().unwrap())
@@ -151,6 +151,6 @@ fn changes_are_what_differs_with_its_revision() {
         (changes[0].old.is_none(), changes[0].new.is_some()),
         (true, true)
     );
-    assert_eq!(transition::changes(&after, &before)[0].new, None);
-    assert!(auto::tuning(&after).unwrap().is_some());
+    assert_eq!(transition::changed_resources(&after, &before)[0].new, None);
+    assert!(auto::reflector_tuning(&after).unwrap().is_some());
 }

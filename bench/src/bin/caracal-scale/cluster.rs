@@ -7,7 +7,9 @@ use anyhow::{Result, ensure};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
 use caracal_model::{Key, NodeName, Prefix, Snapshot};
-use caracal_topologies::{PlanOptions, auto, plan};
+use caracal_topologies::{
+    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, PlanOptions, TOPOLOGY_ANNOTATION, plan,
+};
 use serde_json::json;
 
 /// Nodes of a zone; a small cluster has four zones.
@@ -135,10 +137,10 @@ fn snapshot(shape: Shape, nodes: usize) -> Snapshot {
     put(&mut all, &format!("{resources}/ippools/p"), &pool);
     let mut annotations = BTreeMap::new();
     if shape != Shape::Mesh {
-        annotations.insert(auto::TOPOLOGY, "auto".to_owned());
-        annotations.insert(auto::LIMIT, "1".to_owned());
+        annotations.insert(TOPOLOGY_ANNOTATION, "auto".to_owned());
+        annotations.insert(MESH_LIMIT_ANNOTATION, "1".to_owned());
         let levels = if shape == Shape::TwoLevels { 2 } else { 1 };
-        annotations.insert(auto::LEVELS, levels.to_string());
+        annotations.insert(LEVELS_ANNOTATION, levels.to_string());
     }
     let configuration =
         json!({"metadata": {"name": "default", "annotations": annotations}, "spec": {}});
@@ -158,7 +160,7 @@ fn snapshot(shape: Shape, nodes: usize) -> Snapshot {
             index % 60
         );
         let node = json!({
-            "metadata": {"name": name, "creationTimestamp": created, "labels": {auto::ZONE: zone}},
+            "metadata": {"name": name, "creationTimestamp": created, "labels": {caracal_topologies::ZONE_LABEL: zone}},
             "spec": {"bgp": {"ipv4Address": format!("{}/12", address(index))}},
         });
         put(&mut all, &format!("{resources}/nodes/{name}"), &node);

@@ -9,7 +9,7 @@ use caracal_bgp::config::Password;
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Snapshot};
-use caracal_topologies::{SecretName, resources};
+use caracal_topologies::{SecretName, assign_block, resources_from_yaml};
 use tokio::runtime::Runtime;
 use tokio::sync::watch::Receiver;
 
@@ -87,7 +87,7 @@ impl Source {
         };
         if let Some(node) = &self.node {
             for block in &self.affinities {
-                resources::claim(&mut data.snapshot, node, *block);
+                assign_block(&mut data.snapshot, node, *block);
             }
         }
         if problems != self.shown {
@@ -120,7 +120,7 @@ fn from_files(files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<D
     let mut data = Data::default();
     for path in files {
         let text = read(path)?;
-        let resources = resources::from_yaml(&text).with_context(|| path.display().to_string())?;
+        let resources = resources_from_yaml(&text).with_context(|| path.display().to_string())?;
         let refused = resources.apply(&mut data.snapshot);
         problems.extend(
             refused

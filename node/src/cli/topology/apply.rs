@@ -10,7 +10,10 @@ use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 use caracal_model::{Family, NodeName, Snapshot};
-use caracal_topologies::transition::{self, Report};
+use caracal_topologies::{
+    REPORT_PREFIX, TransitionReport, begin_transition, changed_resources, end_transition,
+    transition_under_way,
+};
 
 use super::super::ipam::on_store;
 use super::super::mode;
@@ -29,7 +32,7 @@ pub(super) fn run(args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
 
 async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<ExitCode> {
     let before = mode::read(store).await?;
-    let under_way = transition::under_way(&before)?;
+    let under_way = transition_under_way(&before)?;
     if let Some(under_way) = &under_way {
         anyhow::ensure!(
             args.change.is_empty(),
@@ -60,13 +63,13 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
     if refused != ExitCode::SUCCESS {
         return Ok(refused);
     }
-    if transition::changes(&before, &after).is_empty() {
+    if changed_resources(&before, &after).is_empty() {
         args.output.output.progress("nothing changes");
         return Ok(ExitCode::SUCCESS);
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let id = format!("{:x}", now.unwrap_or_default().as_nanos());
-    transition::begin(&id, &before, &mut after)?;
+    begin_transition(&id, &before, &mut after)?;
     let revision = commit(store, &before, &after).await?;
     args.output.output.progress(format_args!(
         "written at revision {revision}: the new sessions come, the old ones stay"
@@ -77,7 +80,7 @@ async fn apply(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Ex
 /// Writes what differs, if nobody has changed it since it was read.
 async fn commit(store: &EtcdStore, before: &Snapshot, after: &Snapshot) -> anyhow::Result<i64> {
     let mut txn = Txn::new();
-    for change in transition::changes(before, after) {
+    for change in changed_resources(before, after) {
         txn = match (change.old, change.new) {
             (Some((revision, _)), Some(value)) => txn.update(change.path, revision, value),
             (Some((revision, _)), None) => txn.delete(change.path, revision),
@@ -110,7 +113,7 @@ async fn conduct(
     ));
     let current = mode::read(store).await?;
     let mut done = current.clone();
-    transition::end(&mut done);
+    end_transition(&mut done);
     commit(store, &current, &done).await?;
     gone(store, args).await
 }
@@ -172,13 +175,13 @@ async fn gone(store: &EtcdStore, args: &TopologyApplyArgs) -> anyhow::Result<Exi
     }
 }
 
-async fn reports(store: &EtcdStore) -> anyhow::Result<BTreeMap<NodeName, Report>> {
+async fn reports(store: &EtcdStore) -> anyhow::Result<BTreeMap<NodeName, TransitionReport>> {
     let answer = store
-        .read(&[Range::Prefix(transition::REPORTS.to_owned())])
+        .read(&[Range::Prefix(REPORT_PREFIX.to_owned())])
         .await
         .context("reading the nodes' reports")?;
     let report = |entry: &caracal_model::txn::KeyValue| {
-        let node = entry.key.strip_prefix(transition::REPORTS)?;
+        let node = entry.key.strip_prefix(REPORT_PREFIX)?;
         Some((
             NodeName::from(node),
             serde_json::from_slice(&entry.value).ok()?,
@@ -218,7 +221,11 @@ impl Watched {
     }
 
     /// The nodes that are not ready, with the reason.
-    fn needs(&self, reports: &BTreeMap<NodeName, Report>, id: &str) -> BTreeMap<NodeName, String> {
+    fn needs(
+        &self,
+        reports: &BTreeMap<NodeName, TransitionReport>,
+        id: &str,
+    ) -> BTreeMap<NodeName, String> {
         let need = |name: &NodeName| match reports.get(name).filter(|r| r.transition == id) {
             None => Some("has not taken it over yet".to_owned()),
             Some(report) => reason(report, &self.passed_over),
@@ -231,7 +238,7 @@ impl Watched {
 }
 
 /// What a node would miss.
-fn reason(report: &Report, passed_over: &BTreeSet<std::net::IpAddr>) -> Option<String> {
+fn reason(report: &TransitionReport, passed_over: &BTreeSet<std::net::IpAddr>) -> Option<String> {
     let awaited: Vec<String> = report
         .incomplete
         .difference(passed_over)
@@ -275,15 +282,15 @@ mod tests {
                     kind: Node\nmetadata: {name: b}\nspec: {bgp: {ipv4Address: 10.0.0.2/24}}\n---\n\
                     kind: Node\nmetadata: {name: c}\nspec: {}\n";
         let mut snapshot = Snapshot::default();
-        let resources = caracal_topologies::resources::from_yaml(text).unwrap();
+        let resources = caracal_topologies::resources_from_yaml(text).unwrap();
         assert_eq!(resources.apply(&mut snapshot), []);
         snapshot
     }
 
-    fn report(id: &str) -> Report {
-        Report {
+    fn report(id: &str) -> TransitionReport {
+        TransitionReport {
             transition: id.to_owned(),
-            ..Report::default()
+            ..TransitionReport::default()
         }
     }
 
@@ -302,7 +309,7 @@ mod tests {
         let watched = Watched::of(&snapshot(), &["b".to_owned()]).unwrap();
         let mut told = report("1");
         told.incomplete.insert([10, 0, 0, 2].into());
-        let told = |report: Report| BTreeMap::from([(NodeName::from("a"), report)]);
+        let told = |report: TransitionReport| BTreeMap::from([(NodeName::from("a"), report)]);
         assert_eq!(watched.needs(&told(report("1")), "1"), BTreeMap::new());
         let mut missing = report("1");
         missing.uncovered = 7;

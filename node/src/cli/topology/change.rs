@@ -6,8 +6,10 @@ use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::resource::{BgpConfiguration, Kind, Resource};
 use caracal_model::snapshot::Applied;
-use caracal_topologies::auto;
-use caracal_topologies::resources::WRITTEN;
+use caracal_topologies::{
+    LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
+    WRITTEN_KINDS, reflector_tuning,
+};
 
 use super::Secrets;
 use crate::args::TopologyChangeArgs;
@@ -39,7 +41,7 @@ pub(super) fn make(
         let mut faults = Vec::new();
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let mut resources = caracal_topologies::resources::from_yaml(&text)
+        let mut resources = caracal_topologies::resources_from_yaml(&text)
             .with_context(|| path.display().to_string())?;
         if purpose == Purpose::Apply {
             let others = resources.not_written();
@@ -47,7 +49,7 @@ pub(super) fn make(
                 others.is_empty(),
                 "{}: `topology apply` writes {} only; take these out, and write them with calicoctl: {}",
                 path.display(),
-                WRITTEN.map(Kind::as_str).join(", "),
+                WRITTEN_KINDS.map(Kind::as_str).join(", "),
                 others.join("; ")
             );
         }
@@ -75,7 +77,7 @@ pub(super) fn make(
     if args.auto || args.mesh {
         configure(after, args)?;
     }
-    if let Err(reason) = auto::tuning(after) {
+    if let Err(reason) = reflector_tuning(after) {
         anyhow::bail!("BGPConfiguration default: {reason}");
     }
     Ok(())
@@ -89,19 +91,19 @@ fn configure(snapshot: &mut Snapshot, args: &TopologyChangeArgs) -> anyhow::Resu
     );
     let annotations = &mut configuration.metadata.annotations;
     let numbers = [
-        (auto::LIMIT, args.limit),
-        (auto::REFLECTORS, args.reflectors),
-        (auto::LEVELS, args.levels),
+        (MESH_LIMIT_ANNOTATION, args.limit),
+        (REFLECTORS_ANNOTATION, args.reflectors),
+        (LEVELS_ANNOTATION, args.levels),
     ];
     if args.auto {
-        annotations.insert(auto::TOPOLOGY.to_owned(), "auto".to_owned());
+        annotations.insert(TOPOLOGY_ANNOTATION.to_owned(), "auto".to_owned());
         for (name, value) in numbers {
             if let Some(value) = value {
                 annotations.insert(name.to_owned(), value.to_string());
             }
         }
     } else {
-        annotations.remove(auto::TOPOLOGY);
+        annotations.remove(TOPOLOGY_ANNOTATION);
         configuration.spec.node_to_node_mesh_enabled = Some(true);
     }
     let path = Key::resource(Kind::BgpConfiguration, "default").to_path();

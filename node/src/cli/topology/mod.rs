@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use caracal_bgp::config::Password;
 use caracal_model::{NodeName, Prefix, Snapshot};
-use caracal_topologies::auto::{self, Choice};
-use caracal_topologies::paths::{self, Missing, Sessions};
-use caracal_topologies::{PlanOptions, SecretName};
+use caracal_topologies::{
+    ClusterSessions, MissingPath, PlanOptions, SecretName, TopologyChoice, choose_topology,
+    cluster_sessions,
+};
 use serde_json::json;
 
 use super::render::input::Source;
@@ -54,12 +55,12 @@ fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Outpu
         ..PlanOptions::default()
     };
     let (old, new) = (
-        paths::sessions(before, &options),
-        paths::sessions(after, &options),
+        cluster_sessions(before, &options),
+        cluster_sessions(after, &options),
     );
     let missing = new.missing(after);
     // What was cut off already is shown as well: the change does not mend it.
-    let known: BTreeSet<Missing> = old.missing(before).into_iter().collect();
+    let known: BTreeSet<MissingPath> = old.missing(before).into_iter().collect();
     match output {
         Output::Json | Output::Yaml => output.print(&as_json(after, &old, &new, &missing)),
         Output::Table | Output::Wide => show(after, &old, &new),
@@ -72,7 +73,7 @@ fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Outpu
         "refused: {} pair(s) of nodes would have no path ({also} of them have none now):",
         missing.len()
     );
-    for Missing { node, of, family } in missing.iter().take(SHOWN) {
+    for MissingPath { node, of, family } in missing.iter().take(SHOWN) {
         eprintln!("  {node} does not learn {of}'s {family} routes");
     }
     if missing.len() > SHOWN {
@@ -82,7 +83,7 @@ fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Outpu
 }
 
 /// Peers of a node by name, with the node at the other end where there is one.
-fn names(sessions: &Sessions, node: &NodeName) -> BTreeSet<String> {
+fn names(sessions: &ClusterSessions, node: &NodeName) -> BTreeSet<String> {
     let peers = sessions.nodes.get(node).into_iter().flatten();
     peers
         .map(|(address, session)| match &session.node {
@@ -92,12 +93,12 @@ fn names(sessions: &Sessions, node: &NodeName) -> BTreeSet<String> {
         .collect()
 }
 
-fn count(sessions: &Sessions, node: &NodeName) -> usize {
+fn count(sessions: &ClusterSessions, node: &NodeName) -> usize {
     sessions.nodes.get(node).map_or(0, BTreeMap::len)
 }
 
-fn role(choice: &Choice, node: &NodeName) -> String {
-    let Choice::Reflectors(elected) = choice else {
+fn role(choice: &TopologyChoice, node: &NodeName) -> String {
+    let TopologyChoice::Reflectors(elected) = choice else {
         return String::new();
     };
     if let Some(place) = elected.top.iter().position(|name| name == node) {
@@ -121,8 +122,8 @@ fn role(choice: &Choice, node: &NodeName) -> String {
     "outside the election".to_owned()
 }
 
-fn show(after: &Snapshot, old: &Sessions, new: &Sessions) {
-    let choice = auto::choose(after);
+fn show(after: &Snapshot, old: &ClusterSessions, new: &ClusterSessions) {
+    let choice = choose_topology(after);
     let mut shown = table(&["NODE", "BEFORE", "AFTER", "NEW", "GONE", "ROLE"]);
     let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
     for node in all {
@@ -137,7 +138,7 @@ fn show(after: &Snapshot, old: &Sessions, new: &Sessions) {
         ]);
     }
     println!("{shown}");
-    let most = |s: &Sessions| s.nodes.values().map(BTreeMap::len).max().unwrap_or(0);
+    let most = |s: &ClusterSessions| s.nodes.values().map(BTreeMap::len).max().unwrap_or(0);
     println!(
         "\nSessions: {} before (at most {} at a node), {} after (at most {} at a node)",
         old.count(),
@@ -145,7 +146,7 @@ fn show(after: &Snapshot, old: &Sessions, new: &Sessions) {
         new.count(),
         most(new)
     );
-    if matches!(choice, Choice::Mesh) {
+    if matches!(choice, TopologyChoice::Mesh) {
         println!("Automatic reflection is on; the nodes are few enough for a mesh.");
     }
 }
@@ -162,11 +163,11 @@ fn some_of<'a>(names: impl Iterator<Item = &'a String>) -> String {
 
 fn as_json(
     after: &Snapshot,
-    old: &Sessions,
-    new: &Sessions,
-    missing: &[Missing],
+    old: &ClusterSessions,
+    new: &ClusterSessions,
+    missing: &[MissingPath],
 ) -> serde_json::Value {
-    let choice = auto::choose(after);
+    let choice = choose_topology(after);
     let all: BTreeSet<&NodeName> = old.nodes.keys().chain(new.nodes.keys()).collect();
     let nodes: BTreeMap<String, serde_json::Value> = all
         .into_iter()
