@@ -225,6 +225,13 @@ pub(crate) fn router_id(env: &Env<'_>) -> Result<RouterIdSetting, ConfigError> {
     Ok(choice.unwrap_or(RouterIdSetting::NodeAddress))
 }
 
+/// `CARACAL_MAX_PREFIXES`, likewise; `None` where it is not set.
+pub(crate) fn max_prefixes(env: &Env<'_>) -> Result<Option<MaxPrefixes>, ConfigError> {
+    env.parse("CARACAL_MAX_PREFIXES", |text| {
+        MaxPrefixes::parse(text).ok_or_else(|| "expected a number above 0, or off".to_owned())
+    })
+}
+
 impl RouterIdSetting {
     /// As the plan takes it.
     pub(crate) const fn choice(self) -> RouterIdChoice {
@@ -258,9 +265,7 @@ impl Config {
             Some(AsNumber(number)) => Ok(Asn(number)),
             None => Err("expected an AS number, 1 to 4294967295 or HIGH.LOW".to_owned()),
         })?;
-        let max_prefixes = env.parse("CARACAL_MAX_PREFIXES", |text| {
-            MaxPrefixes::parse(text).ok_or_else(|| "expected a number above 0, or off".to_owned())
-        })?;
+        let max_prefixes = max_prefixes(&env)?;
         let router_id = router_id(&env)?;
         let objects = env.parse("CARACAL_NEXTHOP_OBJECTS", |text| match text {
             "auto" => Ok(true),

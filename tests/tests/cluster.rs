@@ -635,6 +635,57 @@ fn a_closed_pipe_ends_a_command_without_a_word() {
     assert!(!said.contains("panicked"), "{said}");
 }
 
+/// `caracal render` reads the node's settings that its text depends on.
+#[test]
+fn render_honours_the_settings_of_the_node() {
+    use std::process::{Command, Output};
+    if !possible("render_honours_the_settings_of_the_node", &[]) {
+        return;
+    }
+    let render = |style: &str, settings: &[(&str, &str)]| -> Output {
+        let mut command = Command::new(caracal_tests::binary());
+        command.args(["render", "--node", "node1", "--style", style, "--input"]);
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/resources/nodes.yaml"));
+        command.env_clear().envs(settings.iter().copied());
+        command.output().unwrap()
+    };
+    let text = |style: &str, settings: &[(&str, &str)]| {
+        let output = render(style, settings);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{style} {settings:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    for style in ["bird2", "view", "calico"] {
+        let given = text(style, &[("CALICO_ROUTER_ID", "192.0.2.7")]);
+        assert!(given.contains("router id 192.0.2.7;"), "{style}: {given}");
+        let hashed = text(style, &[("CALICO_ROUTER_ID", "hash")]);
+        let own = text(style, &[]);
+        let id = |text: &str| {
+            let line = text.lines().find(|line| line.starts_with("router id "));
+            line.map(str::to_owned)
+        };
+        assert!(id(&hashed).is_some() && id(&hashed) != id(&own), "{style}");
+    }
+    let wrong = render("view", &[("CALICO_ROUTER_ID", "nonsense")]);
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("CALICO_ROUTER_ID") && said.contains("dotted quad"),
+        "{said}"
+    );
+    // The view is what the node's own speaker does; another daemon has the limit that somebody set.
+    let limited = |style: &str, settings: &[(&str, &str)], limit: u32| {
+        text(style, settings).contains(&format!("receive limit {limit} "))
+    };
+    assert!(limited("view", &[], 250_000));
+    for style in ["view", "bird2"] {
+        assert!(limited(style, &[("CARACAL_MAX_PREFIXES", "7")], 7));
+    }
+    assert!(!text("bird2", &[]).contains("receive limit"));
+    let off = text("view", &[("CARACAL_MAX_PREFIXES", "off")]);
+    assert!(!off.contains("receive limit"), "{off}");
+}
+
 /// Each method of address detection, in the real binary on real interfaces: what it finds is what it registers.
 #[test]
 fn addresses_are_detected_and_registered() {

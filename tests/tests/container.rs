@@ -28,12 +28,15 @@ fn manifest(list: &str) -> Value {
     documents[0]["spec"]["template"]["spec"][list][0].clone()
 }
 
-/// The image that `deploy/image/build` makes of the static program, in a storage of its own.
+/// The image that `deploy/image/build` makes of the static program, in a storage of its own. A plain user builds it, exports
+/// it and runs it, without ranges of subordinate identifiers: podman is rootless.
 struct Image {
     dir: PathBuf,
 }
 
 const TAG: &str = "localhost/caracal:test";
+/// `nobody`, as user and group.
+const PLAIN_USER: u32 = 65534;
 
 impl Image {
     fn build(name: &str) -> Self {
@@ -41,37 +44,55 @@ impl Image {
         let dir = std::env::temp_dir().join(dir);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let storage = format!(
-            "[storage]\ndriver = \"vfs\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n",
+            "[storage]\ndriver = \"vfs\"\ngraphroot = \"{0}/graph\"\nrunroot = \"{0}/run\"\n\
+             [storage.options]\nignore_chown_errors = \"true\"\n",
             dir.display()
         );
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("storage.conf"), storage).unwrap();
+        // A plain user's podman looks for them nowhere else.
+        let settings = dir.join(".config/containers");
+        fs::create_dir_all(&settings).unwrap();
+        fs::write(settings.join("storage.conf"), storage).unwrap();
         // Locks in shared memory would be those of every podman of the machine.
         let locks = "[engine]\nlock_type = \"file\"\n";
-        fs::write(dir.join("containers.conf"), locks).unwrap();
+        fs::write(settings.join("containers.conf"), locks).unwrap();
+        fs::create_dir(dir.join("runtime")).unwrap();
+        for path in ["", "runtime", ".config", ".config/containers"] {
+            let owner = Some(PLAIN_USER);
+            std::os::unix::fs::chown(dir.join(path), owner, owner).unwrap();
+        }
         let image = Self { dir };
-        let mut build = Command::new(root.join("deploy/image/build"));
+        let build = root.join("deploy/image/build");
+        let mut build = image.as_plain_user(build.to_str().unwrap());
         build.arg("--program").arg(static_binary()).arg(TAG);
-        let said = image.call(&mut build);
+        let said = program::call(None, &mut build, b"", 120 * SECOND).unwrap();
         assert!(said.contains("Successfully tagged"), "{said}");
+        let rootless = image.podman(&["info", "--format", "{{.Host.Security.Rootless}}"]);
+        assert_eq!(rootless.trim(), "true");
         image
     }
 
-    /// With its storage and its locks.
-    fn own<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        command.env("CONTAINERS_STORAGE_CONF", self.dir.join("storage.conf"));
-        command.env("CONTAINERS_CONF", self.dir.join("containers.conf"))
-    }
-
-    fn call(&self, command: &mut Command) -> String {
-        let command = self.own(command);
-        program::call(None, command, b"", 120 * SECOND).unwrap()
+    /// A command of the plain user, with its storage and its locks.
+    fn as_plain_user(&self, program: &str) -> Command {
+        let mut command = with_one_cgroup_version("setpriv");
+        let user = PLAIN_USER.to_string();
+        command.args([
+            "--reuid",
+            &user,
+            "--regid",
+            &user,
+            "--clear-groups",
+            program,
+        ]);
+        command.env("HOME", &self.dir);
+        command.env("XDG_RUNTIME_DIR", self.dir.join("runtime"));
+        command.current_dir(&self.dir);
+        command
     }
 
     fn podman(&self, arguments: &[&str]) -> String {
-        let mut command = with_one_cgroup_version("podman");
+        let mut command = self.as_plain_user("podman");
         command.args(arguments);
-        self.call(&mut command)
+        program::call(None, &mut command, b"", 120 * SECOND).unwrap()
     }
 
     /// What is in it, as a root file system with the directories that a runtime makes for its mounts.
@@ -90,6 +111,11 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        // The process that holds the user's namespaces.
+        let _ended = self
+            .as_plain_user("podman")
+            .args(["system", "migrate"])
+            .output();
         // A gigabyte after a few runs otherwise.
         let _removed = fs::remove_dir_all(&self.dir);
     }
@@ -199,7 +225,9 @@ fn sysctl(lab: &Lab, node: &str, key: &str) -> String {
 #[test]
 fn the_image_runs() {
     let scenario = "the_image_runs";
-    if !possible(scenario, &["podman", "crun", "nft", "tar"]) || !is_static_built(scenario) {
+    if !possible(scenario, &["podman", "crun", "nft", "setpriv", "tar"])
+        || !is_static_built(scenario)
+    {
         return;
     }
     let image = Image::build("alone");
@@ -230,9 +258,9 @@ fn the_image_runs() {
             "show",
         ],
     ];
-    let mut command = with_one_cgroup_version("podman");
+    let mut command = image.as_plain_user("podman");
     command.args(run).args(ask.concat());
-    let output = image.own(&mut command).output().unwrap();
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && said.contains("refused"),
@@ -257,7 +285,7 @@ fn the_static_program_is_small() {
 fn a_node_runs_with_the_rights_of_the_manifest() {
     if !possible(
         "a_node_runs_with_the_rights_of_the_manifest",
-        &["podman", "crun", "nft", "tar"],
+        &["podman", "crun", "nft", "setpriv", "tar"],
     ) || !is_static_built("a_node_runs_with_the_rights_of_the_manifest")
     {
         return;

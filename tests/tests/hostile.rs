@@ -1,7 +1,8 @@
 //! Hostile pods and hostile data: a pod is not a node, and no key cuts a node off from its datastore.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use caracal_lab::{Lab, netns, wait_until};
 use caracal_model::ipam::{Block, Owner};
@@ -21,7 +22,7 @@ pool: {cidr: 10.244.0.0/16, natOutgoing: true}
 segments:
   - {name: lan, cidr: 10.0.0.0/24}
 nodes:
-  - {name: node1, segment: lan, pods: 1}
+  - {name: node1, segment: lan, pods: 2}
   - {name: node2, segment: lan, pods: 1}
 ";
 
@@ -34,11 +35,11 @@ fn connects(lab: &Lab, from: &str, to: (IpAddr, u16)) -> bool {
 #[test]
 fn neither_pods_nor_keys_cut_a_node_off() {
     let scenario = "neither_pods_nor_keys_cut_a_node_off";
-    on_each_stack_of(scenario, &["nft"], TOPOLOGY, "e2e-hostile", |mut lab| {
+    let programs = ["nft", "iptables-legacy"];
+    on_each_stack_of(scenario, &programs, TOPOLOGY, "e2e-hostile", |mut lab| {
         await_settled(&lab);
-        for family in lab.topology().families() {
-            pods_do_not_speak_bgp(&lab, family);
-        }
+        pods_are_kept_from_nodes(&lab);
+        by_iptables(&lab);
         policies_are_told(&lab);
         a_block_over_etcd(&mut lab);
         await_settled(&lab);
@@ -47,6 +48,14 @@ fn neither_pods_nor_keys_cut_a_node_off() {
         lab.down().unwrap();
         assert_gone(&name);
     });
+}
+
+fn pods_are_kept_from_nodes(lab: &Lab) {
+    for family in lab.topology().families() {
+        pods_do_not_speak_bgp(lab, family);
+        pods_do_not_speak_bfd(lab, family);
+    }
+    a_configured_workload_speaks_bgp(lab);
 }
 
 /// TCP 179 of its own node and of another one is closed to a pod; to nodes it is open, and so is all else to pods.
@@ -68,6 +77,163 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     }
     let far = address_of(lab, "node2", family);
     assert!(connects(lab, "node1", (far, 179)), "node1 to BGP of node2");
+}
+
+/// Sends a packet to each of these ports of a node until the last one arrives; which arrived.
+fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> Vec<u16> {
+    let bind = |port: &u16| {
+        let socket = UdpSocket::bind((address, *port)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let sockets: Vec<UdpSocket> = netns::run(&lab.netns(node).unwrap(), || {
+        ports.iter().map(bind).collect()
+    })
+    .unwrap();
+    let send = || {
+        let any: IpAddr = match address {
+            IpAddr::V4(_) => [0; 4].into(),
+            IpAddr::V6(_) => [0; 16].into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).unwrap();
+        for port in ports {
+            // The kernel may say here what an ICMP message said of the packet before.
+            let _sent = socket.send_to(&[0x20; 24], (address, *port));
+        }
+    };
+    let from = lab.netns(from).unwrap();
+    let arrived = |socket: &UdpSocket| match socket.recv(&mut [0; 64]) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+            false
+        }
+    };
+    let mut seen = vec![false; ports.len()];
+    wait_until(60 * SECOND, "a packet to the last port", || {
+        netns::run(&from, send).unwrap();
+        for (seen, socket) in seen.iter_mut().zip(&sockets) {
+            *seen |= arrived(socket);
+        }
+        if seen.last() == Some(&true) {
+            Ok(())
+        } else {
+            Err("none")
+        }
+    })
+    .unwrap_or_else(|e| panic!("{node}, {address}: {e}"));
+    // What was sent before the packet that arrived last is there by now, if it was let through.
+    let there = ports.iter().zip(seen).zip(&sockets);
+    let there = there.filter(|((_, seen), socket)| *seen || arrived(socket));
+    there.map(|((port, _), _)| *port).collect()
+}
+
+/// BFD's ports of nodes (RFC 5881, RFC 5883) are closed to pods and open to nodes; another port is open to both.
+fn pods_do_not_speak_bfd(lab: &Lab, family: Family) {
+    for node in ["node1", "node2"] {
+        let address = address_of(lab, node, family);
+        let ports = [3784, 4784, 3790];
+        let of_pod = arrive(lab, "node1/p1", node, address, &ports);
+        assert_eq!(of_pod, [3790], "a pod to {node} over {family}");
+    }
+    let far = address_of(lab, "node2", family);
+    let of_node = arrive(lab, "node1", "node2", far, &[3784, 4784, 3790]);
+    assert_eq!(of_node, [3784, 4784, 3790], "a node over {family}");
+}
+
+/// A workload that a BGPPeer names by `localWorkloadSelector` may speak to its own node, and to no other; another workload of
+/// the node may not.
+fn a_configured_workload_speaks_bgp(lab: &Lab) {
+    const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
+    let pod = &lab.state().pods[0];
+    assert_eq!(pod.label(), "node1/p1");
+    let keys = lab.etcdctl(&["get", ENDPOINTS, "--prefix", "--keys-only"], b"");
+    let keys = keys.unwrap();
+    let mut own = keys.lines().filter(|key| !key.is_empty()).map(|key| {
+        let text = lab
+            .etcdctl(&["get", key, "--print-value-only"], b"")
+            .unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (key, value)
+    });
+    let (key, before) = own
+        .find(|(_, value)| value["spec"]["containerID"] == pod.container.as_str())
+        .expect("the pod's endpoint");
+    let mut labelled = before.clone();
+    labelled["metadata"]["labels"]["role"] = "router".into();
+    let put = |value: &serde_json::Value| {
+        lab.etcdctl(&["put", key], value.to_string().as_bytes())
+            .unwrap();
+    };
+    put(&labelled);
+    let spec = json!({"localWorkloadSelector": "role == 'router'", "asNumber": 65010});
+    put_resource(lab, "BGPPeer", "bgppeers", "router", &spec);
+    for family in lab.topology().families() {
+        let own = (address_of(lab, "node1", family), 179);
+        let opened = wait_until(60 * SECOND, "the peer's way to be open", || match connects(
+            lab, "node1/p1", own,
+        ) {
+            true => Ok(()),
+            false => Err("it is closed"),
+        });
+        opened.unwrap_or_else(|e| panic!("{family}: {e}"));
+        assert!(!connects(lab, "node1/p2", own), "another pod, {family}");
+        let far = (address_of(lab, "node2", family), 179);
+        assert!(!connects(lab, "node1/p1", far), "another node, {family}");
+    }
+    let peer = "/calico/resources/v3/projectcalico.org/bgppeers/router";
+    lab.etcdctl(&["del", peer], b"").unwrap();
+    put(&before);
+    for family in lab.topology().families() {
+        let own = (address_of(lab, "node1", family), 179);
+        let closed = wait_until(
+            60 * SECOND,
+            "the way to be closed again",
+            || match connects(lab, "node1/p1", own) {
+                true => Err("it is open"),
+                false => Ok(()),
+            },
+        );
+        closed.unwrap_or_else(|e| panic!("{family}: {e}"));
+    }
+}
+
+/// The same rules written by iptables, and back.
+fn by_iptables(lab: &Lab) {
+    let backend = |mode: &str, wanted: bool| {
+        let spec = json!({"nftablesMode": mode});
+        put_resource(
+            lab,
+            "FelixConfiguration",
+            "felixconfigurations",
+            "default",
+            &spec,
+        );
+        let programs = lab.topology().families().into_iter();
+        let programs: Vec<_> = programs
+            .map(|family| either(family, "iptables-legacy -S", "ip6tables-legacy -S"))
+            .collect();
+        for (node, program) in ["node1", "node2"]
+            .into_iter()
+            .flat_map(|node| programs.iter().map(move |program| (node, *program)))
+        {
+            let rules = || {
+                let rules = run(lab, node, program);
+                // Rules of both are there for a moment, and none of them is to be counted for the other's.
+                let nft = run(lab, node, "nft list tables").contains("caracal");
+                let ours = rules.contains("-j caracal-bgp") && rules.contains("-A caracal-bgp");
+                match ours == wanted && nft != wanted {
+                    true => Ok(()),
+                    false => Err(format!("nft {nft}: {rules}")),
+                }
+            };
+            wait_until(60 * SECOND, "the rules to be the other program's", rules)
+                .unwrap_or_else(|e| panic!("{node}, {program}: {e}"));
+        }
+    };
+    backend("Disabled", true);
+    pods_are_kept_from_nodes(lab);
+    backend("Enabled", false);
 }
 
 fn policies_are_told(lab: &Lab) {

@@ -3,6 +3,7 @@
 
 use caracal_lab::{Lab, wait_until};
 use caracal_model::Family;
+use caracal_model::status::Status;
 use caracal_tests::stack::{Stack, address_of, addresses, families, on_each_stack, on_stacks};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status};
 
@@ -117,8 +118,114 @@ fn gobgp_peers_from_another_as() {
         await_settled(&lab);
         for family in lab.topology().families() {
             routes_of_gobgp(&lab, family);
+            too_many_prefixes(&lab, family);
         }
     });
+}
+
+/// A command of GoBGP's, in one family.
+fn gobgp_command(lab: &Lab, family: Family, words: &str) -> Result<String, String> {
+    let mut command = caracal_lab::program::command("gobgp").unwrap();
+    command.args(words.split(' '));
+    command.args(["-a", family.as_str()]);
+    let netns = lab.netns("tor").unwrap();
+    caracal_lab::program::call(Some(&netns), &mut command, b"", 60 * SECOND)
+        .map_err(|e| e.to_string())
+}
+
+/// The BGPPeer of a family, with a limit of prefixes or without.
+fn limit_gobgp(lab: &Lab, family: Family, limit: Option<&str>) {
+    let name = format!("tor-{}", family.as_str());
+    let key = format!("/calico/resources/v3/projectcalico.org/bgppeers/{name}");
+    let annotations = limit.map(|limit| serde_json::json!({"caracal.io/max-prefixes": limit}));
+    let value = serde_json::json!({
+        "kind": "BGPPeer",
+        "apiVersion": "projectcalico.org/v3",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": {"peerIP": address_of(lab, "tor", family), "asNumber": 65001},
+    });
+    let _answer = lab
+        .etcdctl(&["put", &key], value.to_string().as_bytes())
+        .unwrap();
+}
+
+/// Three of four prefixes are a warning, the fifth ends the session with Cease / Maximum Number of Prefixes Reached (RFC 4486):
+/// the peer's routes go, and nothing else does.
+fn too_many_prefixes(lab: &Lab, family: Family) {
+    let router = address_of(lab, "tor", family);
+    let route = |n: usize| match family {
+        Family::Ipv4 => format!("198.51.{n}.0/24"),
+        Family::Ipv6 => format!("2001:db8:{n}::/64"),
+    };
+    let add = |n: usize| {
+        let words = format!("global rib add {} nexthop {router}", route(n));
+        gobgp_command(lab, family, &words).unwrap();
+    };
+    let kernel = || -> Vec<String> {
+        let routes = lab.routes("node1").unwrap();
+        let ours = routes
+            .iter()
+            .filter(|r| r.protocol.as_deref() == Some("80"));
+        ours.map(|r| r.dst.clone()).collect()
+    };
+    let before = kernel();
+    let await_node = |what: &str, condition: &dyn Fn(&Status) -> Result<(), String>| {
+        await_status(lab, "node1", 60 * SECOND, what, condition)
+    };
+    let has = |status: &Status, code: &str, words: &str| {
+        let mut problems = status.problems.iter();
+        match problems.any(|p| p.code == code && p.reason.contains(words)) {
+            true => Ok(()),
+            false => Err(format!("{:?}\n{:?}", status.problems, status.peers)),
+        }
+    };
+    let peer = || {
+        let text = lab.caracal("node1", &["bgp", "peer", &router.to_string(), "-o", "json"]);
+        let text = text.map_err(|e| e.to_string())?;
+        serde_json::from_str::<serde_json::Value>(&text).map_err(|e| e.to_string())
+    };
+    limit_gobgp(lab, family, Some("4"));
+    (1..=3).for_each(add);
+    await_node("the warning", &|s| has(s, "bgp.prefix_limit_near", "3 ipv"));
+    let near = peer().unwrap();
+    assert_eq!(near["state"], "Established", "{near:#}");
+    let counted = &near["families"][0];
+    assert_eq!(
+        (&counted["limit"], &counted["warningFrom"]),
+        (&4.into(), &3.into()),
+        "{near:#}"
+    );
+    assert_eq!(kernel().len(), before.len() + 3);
+
+    (4..=5).for_each(add);
+    wait_until(60 * SECOND, "the session to end", || {
+        let peer = peer()?;
+        let said = peer["lastNotificationSent"]["text"]
+            .as_str()
+            .unwrap_or_default();
+        let why = peer["reason"].as_str().unwrap_or_default();
+        let is_over = peer["state"] == "Idle" && peer["errors"]["prefixLimit"] == 1;
+        match is_over && said.contains("Maximum Number of Prefixes") && why.contains("prefixes") {
+            true => Ok(()),
+            false => Err(format!("{peer:#}")),
+        }
+    })
+    .unwrap();
+    wait_until(60 * SECOND, "the kernel as before", || match kernel() {
+        seen if seen == before => Ok(()),
+        seen => Err(format!("{seen:?}, before {before:?}")),
+    })
+    .unwrap();
+    await_node("the problem", &|s| has(s, "bgp.peer_down", "prefixes"));
+
+    // The operator mends it: the session comes back by itself.
+    for n in 1..=5 {
+        let words = format!("global rib del {} nexthop {router}", route(n));
+        gobgp_command(lab, family, &words).unwrap();
+    }
+    limit_gobgp(lab, family, None);
+    await_node("the session again", &caracal_tests::settled);
+    assert_eq!(kernel(), before);
 }
 
 fn routes_of_gobgp(lab: &Lab, family: Family) {
@@ -127,14 +234,7 @@ fn routes_of_gobgp(lab: &Lab, family: Family) {
         Family::Ipv6 => ("2001:db8:100::/64", "fd00:10:244:"),
     };
     let router = address_of(lab, "tor", family);
-    let netns = lab.netns("tor").unwrap();
-    let gobgp = |words: &str| {
-        let mut command = caracal_lab::program::command("gobgp").unwrap();
-        command.args(words.split(' '));
-        command.args(["-a", family.as_str()]);
-        caracal_lab::program::call(Some(&netns), &mut command, b"", 60 * SECOND)
-            .map_err(|e| e.to_string())
-    };
+    let gobgp = |words: &str| gobgp_command(lab, family, words);
     gobgp(&format!("global rib add {route} nexthop {router}")).unwrap();
     wait_until(60 * SECOND, "GoBGP has our block", || {
         let rib = gobgp("global rib")?;

@@ -302,4 +302,79 @@ fn services(lab: &Lab, secrets: &Path) {
     assert!(told.contains("2 deleted"), "{told}");
     bird.await_from(&external, &[]);
     bird.await_from(external_range, &["n1", "n2"]);
+    the_mesh_gets_a_password(lab, secrets);
+    bird.await_from(external_range, &["n1", "n2"]);
+}
+
+/// The document of docs/topologies.md that gives the mesh a password, with what the resource had.
+fn documented(lab: &Lab) -> String {
+    const KEY: &str = "/calico/resources/v3/projectcalico.org/bgpconfigurations/default";
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/topologies.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let from = page.find("    apiVersion: projectcalico.org/v3\n    kind: BGPConfiguration");
+    let lines = page[from.expect("the document")..].lines();
+    let lines = lines.take_while(|line| line.starts_with("    "));
+    let text: Vec<&str> = lines.map(str::trim_start).collect();
+    let mut document: serde_json::Value = serde_saphyr::from_str(&text.join("\n")).unwrap();
+    let had = lab
+        .etcdctl(&["get", "--print-value-only", KEY], b"")
+        .unwrap();
+    let had: serde_json::Value = serde_json::from_str(&had).unwrap();
+    let spec = document["spec"].as_object_mut().unwrap();
+    for (key, value) in had["spec"].as_object().unwrap() {
+        spec.insert(key.clone(), value.clone());
+    }
+    document.to_string()
+}
+
+/// As docs/topologies.md says: a file on every node, and one field. The sessions go on, and an address alone opens none.
+fn the_mesh_gets_a_password(lab: &Lab, secrets: &Path) {
+    let families = lab.topology().families();
+    let opens = || {
+        let connects = |family: &Family| {
+            let to = caracal_tests::stack::address_of(lab, "n1", *family);
+            let connect =
+                || std::net::TcpStream::connect_timeout(&(to, 179).into(), 2 * SECOND).is_ok();
+            netns::run(&lab.netns("n2").unwrap(), connect).unwrap()
+        };
+        families.iter().map(connects).collect::<Vec<_>>()
+    };
+    assert!(
+        opens().iter().all(|open| *open),
+        "before there is a password"
+    );
+    std::fs::write(secrets.join("bgp/mesh"), "4f1d6a90c2\n").unwrap();
+    let file = lab.folder().path().join("mesh.json");
+    std::fs::write(&file, documented(lab)).unwrap();
+    let apply = ["topology", "apply", "--change", file.to_str().unwrap()];
+    lab.caracal("n1", &apply)
+        .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    let mesh = |node: &str| {
+        let status = lab.node_status(node).map_err(|e| error_chain(&e))?;
+        let peers = status.peers.into_iter().filter(|p| p.kind == "mesh");
+        for peer in peers {
+            let detail = lab.caracal(node, &["bgp", "peer", &peer.name, "-o", "json"]);
+            let detail = detail.map_err(|e| error_chain(&e))?;
+            let detail: serde_json::Value =
+                serde_json::from_str(&detail).map_err(|e| e.to_string())?;
+            if detail["md5"] != true || detail["state"] != "Established" {
+                return Err(format!("{detail:#}"));
+            }
+        }
+        Ok(())
+    };
+    for node in ["n1", "n2"] {
+        wait_until(60 * SECOND, "the mesh with its password", || mesh(node))
+            .unwrap_or_else(|e| panic!("{node}: {e}"));
+    }
+    wait_until(
+        60 * SECOND,
+        "no connection without the password",
+        || match opens() {
+            open if open.contains(&true) => Err(format!("{open:?}")),
+            _ => Ok(()),
+        },
+    )
+    .unwrap();
+    await_settled(lab);
 }

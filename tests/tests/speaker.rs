@@ -3,6 +3,9 @@
 //! namespace whose loopback has three.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "speaker/orders.rs"]
+mod orders;
+
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -402,6 +405,7 @@ fn reflector(mut site: Site) {
         site.await_route(name, &ours, "our own route", |shown| shown.contains(&us));
     }
     questions_are_answered(&site);
+    orders::an_operator_stops_and_resets_a_session(&site);
     a_broken_file_changes_nothing(&site);
     a_reload_touches_only_what_differs(&site);
     a_restart_keeps_the_routes(&mut site);

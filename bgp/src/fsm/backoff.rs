@@ -39,6 +39,16 @@ impl Backoff {
         }
     }
 
+    /// Sessions in a row that fell soon after they came up.
+    pub(super) const fn flaps(&self) -> u32 {
+        self.flaps
+    }
+
+    /// Goes on from this number of them.
+    pub(super) const fn resume(&mut self, flaps: u32) {
+        self.flaps = flaps;
+    }
+
     /// A session was good for a while: the next failure is the first.
     pub(super) const fn reset(&mut self) {
         self.failures = 0;

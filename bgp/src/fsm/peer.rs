@@ -75,6 +75,19 @@ impl Peer {
         }
     }
 
+    /// Goes on counting flaps from what an earlier machine of the same peer had counted.
+    #[must_use]
+    pub const fn resuming(mut self, flaps: u32) -> Self {
+        self.backoff.resume(flaps);
+        self
+    }
+
+    /// Sessions in a row that fell soon after they came up, for [`Peer::resuming`].
+    #[must_use]
+    pub const fn flaps(&self) -> u32 {
+        self.backoff.flaps()
+    }
+
     /// The state of the peer as a whole: that of the connection that has come furthest.
     #[must_use]
     pub fn state(&self) -> SessionState {

@@ -1,10 +1,10 @@
 //! Counters of one peer since the start of the process: messages by type, errors by kind.
 //!
-//! The session task alone adds to them; the core reads them when somebody asks. They are atomics instead of messages,
-//! since a full table is hundreds of thousands of UPDATEs.
+//! The session task adds to them, and the core counts the connections that it closes itself; the core reads them when
+//! somebody asks. They are atomics instead of messages, since a full table is hundreds of thousands of UPDATEs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,8 @@ error_kinds! {
     ConnectFailed "connect_failed" "Connections that did not come up.",
     ConnectionLost "connection_lost" "Connections that ended without a NOTIFICATION.",
     ConnectionRejected "connection_rejected" "Connections of the peer that were closed at once.",
+    ConnectionLimit "connection_limit"
+        "Connections beyond the bound on those that are no session, closed at once.",
     NotificationSentHeader "notification_sent_header" "NOTIFICATIONs sent: Message Header Error.",
     NotificationSentOpen "notification_sent_open" "NOTIFICATIONs sent: OPEN Message Error.",
     NotificationSentUpdate "notification_sent_update" "NOTIFICATIONs sent: UPDATE Message Error.",
@@ -169,6 +171,8 @@ pub struct Counters {
     sent: [AtomicU64; Kind::ALL.len()],
     received: [AtomicU64; Kind::ALL.len()],
     errors: [AtomicU64; ErrorKind::COUNT],
+    /// Sessions in a row that fell soon after they came up: the next session task goes on counting.
+    flaps: AtomicU32,
 }
 
 fn add(counter: &AtomicU64) {
@@ -265,6 +269,16 @@ impl Counters {
             }
             Verdict::SessionReset(_) => {}
         }
+    }
+
+    /// Sessions in a row that fell soon after they came up.
+    pub(super) fn flaps(&self) -> u32 {
+        self.flaps.load(Ordering::Relaxed)
+    }
+
+    /// Keeps that number for the next session task.
+    pub(super) fn keep_flaps(&self, flaps: u32) {
+        self.flaps.store(flaps, Ordering::Relaxed);
     }
 
     /// Messages to the peer.

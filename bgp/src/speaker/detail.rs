@@ -59,7 +59,7 @@ pub struct PeerDetail {
     pub capabilities: Capabilities,
     /// Its families.
     pub families: Vec<FamilyDetail>,
-    /// Prefixes that it is told, in all families.
+    /// Routes advertised to it, in all families: with ADD-PATH several of a prefix.
     pub advertised: usize,
     /// Its routes are kept past the end of a session.
     pub stale: bool,
@@ -136,7 +136,7 @@ pub struct FamilyDetail {
     pub received: usize,
     /// Those of them that policy lets pass.
     pub accepted: usize,
-    /// Prefixes that it is told, where the session has one family; else only their sum is known without reading all.
+    /// Prefixes advertised to it. Counted for this answer; absent without a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertised: Option<usize>,
     /// How many it may announce.

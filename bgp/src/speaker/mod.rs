@@ -40,7 +40,7 @@ use crate::rib::{
     AdvertisedRoute, Explanation, ForwardPolicy, LearnedRoute, NextHops, Parting, RouteInfo,
     RouteQuery, RouteRecord, RouteTable, StartupTimes,
 };
-use crate::types::PeerName;
+use crate::types::{PeerName, SessionState};
 pub use addresses::missing_next_hops;
 use detail::PeerDetail;
 use feed::KeyedFeed;
@@ -358,8 +358,19 @@ impl SpeakerHandle {
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn peer(&self, peer: PeerName) -> Result<Option<PeerDetail>, SpeakerEnded> {
-        let detail = self.ask(|answer| Command::Peer(peer, answer)).await?;
-        Ok(detail.map(|detail| *detail))
+        let asked = peer.clone();
+        let detail = self.ask(|answer| Command::Peer(asked, answer)).await?;
+        let Some(mut detail) = detail else {
+            return Ok(None);
+        };
+        if detail.state == SessionState::Established
+            && let Some(counts) = reader::count_advertised(self, peer).await?
+        {
+            for family in detail.families.iter_mut().filter(|family| family.agreed) {
+                family.advertised = Some(counts.of(family.family));
+            }
+        }
+        Ok(Some(*detail))
     }
 
     /// Carries out what an operator wants of a peer. The answer is a sentence about what was done, or why not.

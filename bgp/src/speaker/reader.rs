@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use tokio::sync::oneshot;
 
 use super::{Command, SpeakerEnded, SpeakerHandle};
@@ -182,6 +182,59 @@ impl RouteReader {
     }
 }
 
+/// Hands over the prefixes that a question is about, a slice at a time. `false`: it names a peer that is not there.
+async fn scan_all(
+    speaker: &SpeakerHandle,
+    query: &Arc<RouteQuery>,
+    mut take: impl FnMut(Vec<Prefix>),
+) -> Result<bool, SpeakerEnded> {
+    let mut from = 0;
+    loop {
+        let places = from..from + PLACES;
+        let ask = |answer| Command::Slice(Slice::Scan(query.clone(), places, answer));
+        let Some((found, places)) = speaker.ask(ask).await? else {
+            return Ok(false);
+        };
+        take(found);
+        from += PLACES;
+        if from >= places {
+            return Ok(true);
+        }
+    }
+}
+
+/// Numbers of prefixes by family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FamilyCounts {
+    v4: usize,
+    v6: usize,
+}
+
+impl FamilyCounts {
+    pub(super) const fn of(self, family: Family) -> usize {
+        match family {
+            Family::Ipv4 => self.v4,
+            Family::Ipv6 => self.v6,
+        }
+    }
+}
+
+/// Counts the prefixes that are advertised to a peer. `None`: there is no such peer.
+pub(super) async fn count_advertised(
+    speaker: &SpeakerHandle,
+    peer: PeerName,
+) -> Result<Option<FamilyCounts>, SpeakerEnded> {
+    let query = Arc::new(RouteQuery::all(RouteTable::Advertised(peer)));
+    let mut counts = FamilyCounts::default();
+    let count = |found: Vec<Prefix>| {
+        let of_v4 = found.iter().filter(|p| p.family() == Family::Ipv4).count();
+        counts.v4 += of_v4;
+        counts.v6 += found.len() - of_v4;
+    };
+    let known = scan_all(speaker, &query, count).await?;
+    Ok(known.then_some(counts))
+}
+
 /// The prefixes that a question is about, in order.
 async fn collect(
     speaker: &SpeakerHandle,
@@ -195,18 +248,8 @@ async fn collect(
         prefixes.extend(vec![prefix]);
         return Ok(known.then_some(prefixes));
     }
-    let mut from = 0;
-    loop {
-        let places = from..from + PLACES;
-        let ask = |answer| Command::Slice(Slice::Scan(query.clone(), places, answer));
-        let Some((found, places)) = speaker.ask(ask).await? else {
-            return Ok(None);
-        };
-        prefixes.extend(found);
-        from += PLACES;
-        if from >= places {
-            break;
-        }
+    if !scan_all(speaker, query, |found| prefixes.extend(found)).await? {
+        return Ok(None);
     }
     let sorted = tokio::task::spawn_blocking(move || {
         prefixes.sort();

@@ -128,7 +128,7 @@ impl Session {
         // Keys of a RandomState differ from process to process: peers that start together spread out.
         let seed = RandomState::new().hash_one(name.as_str());
         Self {
-            peer: Peer::new(settings.clone(), seed),
+            peer: Peer::new(settings.clone(), seed).resuming(counters.flaps()),
             name,
             settings,
             core,
@@ -312,6 +312,7 @@ impl Session {
                 }
             }
             Output::State(state, reason) => {
+                self.counters.keep_flaps(self.peer.flaps());
                 if let Some(reason) = &reason {
                     self.counters.down(reason);
                     debug!(%state, code = reason.code(), %reason, "state");

@@ -85,8 +85,15 @@ fn print(files: &[Rendered]) {
 fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
     let Data { snapshot, .. } = data;
     let vars = std::env::vars().collect();
+    let env = Env::new(&vars);
+    let most = config::max_prefixes(&env)?;
     let options = PlanOptions {
-        router_id: config::router_id(&Env::new(&vars))?.choice(),
+        router_id: config::router_id(&env)?.choice(),
+        // The view says what the node's own speaker does, with its default. Another daemon has the limits that somebody set.
+        max_prefixes: match args.style {
+            Style::View => Some(most.unwrap_or_default()),
+            Style::Bird2 | Style::Calico | Style::Frr | Style::Bird2Tor => most,
+        },
         show_passwords: args.show_passwords || args.out.is_some(),
         secrets: data.secrets.clone(),
         ..PlanOptions::default()

@@ -91,6 +91,17 @@ fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() 
     // Enough of them were adopted, and got our OPEN, to prove something.
     assert!(heard > CONNECTIONS / 10, "{heard} were heard");
 
+    // The others were closed without a word, and are counted: beyond the bound, or while the session was busy.
+    let peer = site.ask(&["bgp", "peer", "a"]).unwrap();
+    let counted =
+        ["connectionLimit", "connectionRejected"].map(|kind| peer["errors"][kind].as_u64());
+    let counted: u64 = counted.into_iter().flatten().sum();
+    println!("closed at once: {}", peer["errors"]);
+    assert!(
+        counted + u64::from(heard) >= u64::from(CONNECTIONS) * 9 / 10,
+        "{heard} were heard, {counted} counted: {peer:#}"
+    );
+
     // The session is the one it was, and new ones can come up.
     assert_eq!(up(&site), before, "{}", site.log_of("us"));
     assert_eq!(site.sessions(), ["a"]);

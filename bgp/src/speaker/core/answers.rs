@@ -253,7 +253,7 @@ impl Core {
                     _ => Vec::new(),
                 },
             },
-            families: self.family_details(&name, config, routes.advertised),
+            families: self.family_details(&name, config),
             advertised: routes.advertised,
             stale: routes.stale,
             pending,
@@ -271,13 +271,7 @@ impl Core {
         })
     }
 
-    fn family_details(
-        &self,
-        name: &PeerName,
-        config: &PeerConfig,
-        advertised: usize,
-    ) -> Vec<FamilyDetail> {
-        let one_family = config.families.len() == 1;
+    fn family_details(&self, name: &PeerName, config: &PeerConfig) -> Vec<FamilyDetail> {
         let session = self.rib.session(name);
         let detail = |family: &Family| {
             let counts = self.rib.received_and_accepted(name, *family);
@@ -287,7 +281,8 @@ impl Core {
                 agreed: session.is_some_and(|session| session.families.contains(family)),
                 received,
                 accepted,
-                advertised: one_family.then_some(advertised),
+                // The handle counts them, since the whole table is looked at for it.
+                advertised: None,
                 limit: config.prefix_limit.map(|limit| limit.max),
                 warning_from: config.prefix_limit.map(|limit| limit.warning_from()),
             }

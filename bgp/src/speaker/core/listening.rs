@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::Core;
 use crate::config::{PeerConfig, SpeakerConfig};
+use crate::speaker::counters::ErrorKind;
 use crate::speaker::message::{ACCEPT_DEPTH, FromListener, ListenPeer, ListenerStart, ToSession};
 use crate::speaker::session::turn_away;
 use crate::types::{PeerName, SessionState};
@@ -133,6 +134,7 @@ impl Core {
             Err(refusal) => {
                 // It dials again.
                 debug!(peer = %name, %remote, %refusal, "connection is closed");
+                peer.history.counters.error(ErrorKind::ConnectionLimit);
                 return;
             }
         };
@@ -157,6 +159,7 @@ impl Core {
         {
             // It dials again.
             debug!(peer = %name, %remote, "connection came while the session was busy: closed");
+            peer.history.counters.error(ErrorKind::ConnectionRejected);
         }
     }
 

@@ -165,13 +165,21 @@ impl Played {
     }
 
     async fn up_with(&self, options: SessionOptions) {
+        self.up_as(options, &[Family::Ipv4]).await;
+    }
+
+    async fn up_for(&self, families: &[Family]) {
+        self.up_as(SessionOptions::default(), families).await;
+    }
+
+    async fn up_as(&self, options: SessionOptions, families: &[Family]) {
         let restart = RemoteRestart {
             restarting: false,
             time: Duration::from_secs(120),
             families: vec![(Family::Ipv4, true)],
         };
         let session = SessionInfo {
-            families: vec![Family::Ipv4],
+            families: families.to_vec(),
             router_id: RouterId([2, 0, 0, 1].into()),
             local_address: address(1),
             remote_address: self.start.config.address,

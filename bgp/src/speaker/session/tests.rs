@@ -31,6 +31,39 @@ fn bad_update() -> Vec<u8> {
     [&[0xff; 16][..], &[0, whole, 2], &body].concat()
 }
 
+fn start(
+    config: PeerConfig,
+    counters: &Arc<Counters>,
+    core: mpsc::Sender<ToCore>,
+    control: mpsc::Receiver<ToSession>,
+) -> SessionStart {
+    SessionStart {
+        peer: "bad".into(),
+        config,
+        local_as: Asn(64512),
+        router_id: RouterId([10, 0, 0, 1].into()),
+        restarting_until: None,
+        had_session: false,
+        counters: counters.clone(),
+        core,
+        control,
+    }
+}
+
+/// The peer's OPEN and KEEPALIVE.
+fn open() -> BytesMut {
+    let mut octets = BytesMut::new();
+    let open = Open {
+        asn: Asn(64512),
+        hold_time: 90,
+        router_id: RouterId([10, 0, 0, 2].into()),
+        capabilities: vec![Capability::FourOctetAs(Asn(64512))],
+    };
+    encode_open(&open, &mut octets);
+    encode_keepalive(&mut octets);
+    octets
+}
+
 #[tokio::test]
 async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
     let lines = Lines::collect();
@@ -40,28 +73,10 @@ async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
     let (core, mut heard) = mpsc::channel(64);
     let (control, commands) = mpsc::channel(4);
     let counters = Arc::<Counters>::default();
-    let task = tokio::spawn(run(SessionStart {
-        peer: "bad".into(),
-        config,
-        local_as: Asn(64512),
-        router_id: RouterId([10, 0, 0, 1].into()),
-        restarting_until: None,
-        had_session: false,
-        counters: counters.clone(),
-        core,
-        control: commands,
-    }));
+    let task = tokio::spawn(run(start(config, &counters, core, commands)));
     let work = async {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut octets = BytesMut::new();
-        let open = Open {
-            asn: Asn(64512),
-            hold_time: 90,
-            router_id: RouterId([10, 0, 0, 2].into()),
-            capabilities: vec![Capability::FourOctetAs(Asn(64512))],
-        };
-        encode_open(&open, &mut octets);
-        encode_keepalive(&mut octets);
+        let mut octets = open();
         for _ in 0..COUNT {
             octets.extend_from_slice(&bad_update());
         }
@@ -90,4 +105,40 @@ async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
     assert_eq!(counters.errors()[&ErrorKind::TreatAsWithdraw], count);
     assert_eq!(counters.messages_received().update, count);
     assert_eq!(counters.messages_sent().open, 1);
+}
+
+/// A session that is reconfigured has a new task; it goes on counting where the earlier one was.
+#[tokio::test]
+async fn flaps_are_counted_over_the_tasks_of_a_peer() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut config = PeerConfig::new([127, 0, 0, 1].into(), Asn(64512));
+    config.port = listener.local_addr().unwrap().port();
+    let counters = Arc::<Counters>::default();
+    let work = async {
+        for times in 1..=4 {
+            let (core, mut heard) = mpsc::channel(64);
+            let (control, commands) = mpsc::channel(4);
+            let task = tokio::spawn(run(start(config.clone(), &counters, core, commands)));
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(&open()).await.unwrap();
+            while !matches!(heard.recv().await.unwrap(), ToCore::Up { .. }) {}
+            drop(stream);
+            while !matches!(heard.recv().await.unwrap(), ToCore::Down { .. }) {}
+            let reason = loop {
+                if let ToCore::State {
+                    reason: Some(reason),
+                    ..
+                } = heard.recv().await.unwrap()
+                {
+                    break reason;
+                }
+            };
+            assert_eq!(counters.flaps(), times);
+            let waits = reason.contains("4 sessions in a row");
+            assert_eq!(waits, times == 4, "{times}: {reason}");
+            drop((control, heard));
+            task.await.unwrap();
+        }
+    };
+    tokio::time::timeout(LIMIT, work).await.unwrap();
 }

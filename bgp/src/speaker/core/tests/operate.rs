@@ -209,3 +209,31 @@ async fn a_flapping_peer_writes_few_lines_and_none_is_lost() {
         "{summaries:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn prefixes_advertised_are_counted_by_family() {
+    let mut config = config(&[2]);
+    let both = [Family::Ipv4, Family::Ipv6];
+    let peer = config.peers.get_mut(&name(2)).unwrap();
+    peer.families = both.into();
+    peer.own_next_hops.set([0xfd00, 0, 0, 0, 0, 0, 0, 1].into());
+    let six = |n: u8| Prefix::truncated([0xfd00, 0x9, n.into(), 0, 0, 0, 0, 0].into(), 48);
+    for own in [prefix(9), six(1), six(2)] {
+        config.originate.insert(own, Origination::default());
+    }
+    let (stage, mut sessions) = Stage::established(config.clone()).await;
+    let advertised = async |stage: &Stage| {
+        let detail = stage.speaker.peer(name(2)).await.unwrap().unwrap();
+        let of = |family| detail.families.iter().find(|f| f.family == family).unwrap();
+        let counts = both.map(|family| of(family).advertised);
+        (counts, detail.advertised)
+    };
+    assert_eq!(advertised(&stage).await, ([Some(1), None], 1), "one family");
+    sessions[0].down(false).await;
+    stage.peer(2, |peer| peer.state == SessionState::Idle).await;
+    assert_eq!(advertised(&stage).await.0, [None, None], "no session");
+    sessions[0].up_for(&both).await;
+    stage.established_peer(2).await;
+    assert_eq!(advertised(&stage).await, ([Some(1), Some(2)], 3));
+    sessions.clear();
+}
