@@ -186,7 +186,7 @@ fn too_many_prefixes(lab: &Lab, family: Family) {
     };
     limit_gobgp(lab, family, Some("4"));
     (1..=3).for_each(add);
-    await_node("the warning", &|s| has(s, "bgp.prefix_limit_near", "3 ipv"));
+    await_node("the warning", &|s| has(s, "bgp.prefix_limit_near", "3 IPv"));
     let near = peer().unwrap();
     assert_eq!(near["state"], "Established", "{near:#}");
     let counted = &near["families"][0];

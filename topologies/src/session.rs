@@ -1,5 +1,6 @@
 //! A session while it is being planned: the speaker's peer plus what is still to be looked up.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
 use caracal_bgp::types::{Asn, PeerName};
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::bgp::SecretKeyRef;
+use caracal_model::snapshot::Snapshot;
 
 use crate::common::BGP_PORT;
 use crate::view::NodeView;
@@ -137,6 +139,23 @@ pub(crate) fn peer_name(kind: &str, address: IpAddr, port: u16) -> PeerName {
 /// before 10.0.0.9. Calico's nodes compare the same way (TOPO-3).
 pub(crate) fn waits_for(own: IpAddr, peer: IpAddr) -> bool {
     peer.to_string() > own.to_string()
+}
+
+/// The secrets that sessions of a cluster need.
+#[must_use]
+pub fn secret_names(snapshot: &Snapshot) -> BTreeSet<SecretName> {
+    let mesh = snapshot.bgp_default();
+    let mesh = mesh.and_then(|c| c.spec.node_mesh_password.as_ref());
+    let peers = snapshot.bgp_peers.values();
+    let peers = peers.filter_map(|peer| peer.spec.password.as_ref());
+    let references = mesh.into_iter().chain(peers);
+    let references = references.filter_map(|password| password.secret_key_ref.as_ref());
+    references
+        .map(|reference| SecretName {
+            name: reference.name.clone(),
+            key: reference.key.clone(),
+        })
+        .collect()
 }
 
 /// The password behind a reference. `Err` = there is none, and the session must not come up (TOPO-4).

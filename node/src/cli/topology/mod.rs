@@ -11,7 +11,7 @@ use caracal_bgp::config::Password;
 use caracal_model::{NodeName, Prefix, Snapshot};
 use caracal_topologies::{
     ClusterSessions, MissingPath, PlanOptions, SecretName, TopologyChoice, choose_topology,
-    cluster_sessions,
+    cluster_sessions, secret_names,
 };
 use serde_json::json;
 
@@ -49,9 +49,26 @@ pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     ))
 }
 
+/// With a password for each secret that is referred to and not among the files: passwords are on the nodes, and whoever changes
+/// the topology need not have them. It is said, since a node without one would not have the session.
+fn with_assumed(known: &Secrets, snapshots: [&Snapshot; 2]) -> Secrets {
+    let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).collect();
+    let mut secrets = known.clone();
+    for name in names {
+        if !secrets.contains_key(&name) {
+            eprintln!(
+                "note: the password {:?} of secret {:?} is taken to be on every node that needs it",
+                name.key, name.name
+            );
+            secrets.insert(name, Password("assumed".to_owned()));
+        }
+    }
+    secrets
+}
+
 fn compare(before: &Snapshot, after: &Snapshot, secrets: &Secrets, output: Output) -> ExitCode {
     let options = PlanOptions {
-        secrets: secrets.clone(),
+        secrets: with_assumed(secrets, [before, after]),
         ..PlanOptions::default()
     };
     let (old, new) = (
