@@ -96,7 +96,6 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
         },
         show_passwords: args.show_passwords || args.out.is_some(),
         secrets: data.secrets.clone(),
-        ..PlanOptions::default()
     };
     match args.style {
         Style::Frr | Style::Bird2Tor => {

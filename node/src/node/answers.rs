@@ -26,6 +26,7 @@ use super::announced::{self, Told};
 use super::auditor::Auditor;
 use super::collector::Collected;
 use super::drain::{Drainer, Order};
+use super::problems::Problems;
 use super::{explain, origins};
 use crate::admin::{Answer, Answered, Request};
 use crate::config::Config;
@@ -52,8 +53,8 @@ pub(super) struct Owners {
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(super) reconciler: ReconcilerHandle,
     pub(super) collected: watch::Receiver<Collected>,
-    /// Problems of the topology's plan and of tunnel addresses.
-    pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
+    /// What tasks of the node have found wrong.
+    pub(super) problems: Problems,
     pub(super) auditor: Auditor,
     pub(super) drainer: Drainer,
 }
@@ -203,9 +204,7 @@ impl Owners {
             reason: format!("{fault}; {}", fault.remedy()),
         }));
         problems.extend(self.kernel.borrow().problems.iter().cloned());
-        for source in &self.problems {
-            problems.extend(source.borrow().iter().cloned());
-        }
+        problems.extend(self.problems.borrow().all().cloned());
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
         problems.extend(bgp.and_then(origins::problem));
         let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());

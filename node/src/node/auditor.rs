@@ -12,7 +12,6 @@ use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_bgp::types::SessionState;
 use caracal_datastore::watch::View;
 use caracal_model::ipam::AffinityState;
-use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Prefix};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 
 use super::drain::DrainStatus;
 use super::learned;
+use super::problems::Problems;
 use crate::peer_problems;
 
 /// Time between comparisons without cause.
@@ -54,7 +54,7 @@ pub(super) struct Heard {
     pub(super) speaker: Option<SpeakerHandle>,
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
     pub(super) learned: watch::Receiver<Arc<learned::Map>>,
-    pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
+    pub(super) problems: Problems,
     pub(super) drain: watch::Receiver<DrainStatus>,
 }
 
@@ -150,9 +150,7 @@ impl Heard {
             })
             .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
         let mut problems = agent.problems.clone();
-        for source in &self.problems {
-            problems.extend(source.borrow().iter().cloned());
-        }
+        problems.extend(self.problems.borrow().all().cloned());
         let stale = view.freshness.reason().map(ToString::to_string);
         let observations = compare(&Inputs {
             me: &self.me,

@@ -11,9 +11,11 @@ use caracal_datastore::watch::{Accepter, GuardOptions, Obeyed, View, WatchOption
 use caracal_ipam::lease::Holder;
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
+use caracal_model::resource::Node;
 use caracal_model::snapshot::Problem;
 use tokio::sync::{mpsc, watch};
 
+use super::problems::{Registry, Reporter};
 use super::registration::Registrar;
 use super::remember::{self, Rememberer};
 use super::{leave_file, machine, startup};
@@ -25,11 +27,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// What a node begins with.
-pub(super) struct Beginning {
+pub(super) struct Begun {
     pub(super) view: watch::Receiver<View>,
     pub(super) accepter: Accepter,
     pub(super) rememberer: Rememberer,
-    pub(super) problems: Vec<watch::Receiver<Vec<Problem>>>,
 }
 
 /// Brings the node to a first view.
@@ -39,17 +40,9 @@ pub(super) async fn begin<S: Store>(
     holder: &Holder,
     lost: mpsc::Sender<machine::Taken>,
     tell: impl Fn(String),
-) -> anyhow::Result<Beginning> {
-    let mut problems = Vec::new();
-    let obeyed = match remember::recall(&config.lib_dir, &config.node) {
-        Ok(obeyed) => obeyed,
-        Err(error) => {
-            let problem = remember::unused(&config.lib_dir, &error);
-            tracing::warn!(code = %problem.code, "{}", problem.reason);
-            problems.push(watch::channel(vec![problem]).1);
-            None
-        }
-    };
+    registry: &Registry,
+) -> anyhow::Result<Begun> {
+    let obeyed = recall(config, &registry.reporter("recalled snapshot"));
     // Without its own Node a node has nothing to work with.
     let of_ours = |obeyed: &Obeyed| obeyed.snapshot.nodes.contains_key(&config.node);
     let goes_on = obeyed.as_ref().is_some_and(of_ours);
@@ -58,18 +51,8 @@ pub(super) async fn begin<S: Store>(
         startup::register(store, config, startup::interfaces, &tell).await?;
     }
     tell("reading the datastore".to_owned());
-    let options = WatchOptions {
-        whole_blocks_of: Some(config.node.clone()),
-        ..WatchOptions::default()
-    };
-    let guard = GuardOptions {
-        me: config.node.clone(),
-        obeyed,
-        accept: config.accept.clone(),
-    };
-    let (mut view, accepter) = spawn_guarded(store.clone(), options, guard);
-    let (outcome, mut registered) = watch::channel(None);
-    let (registration, registration_rx) = watch::channel(Vec::new());
+    let (mut view, accepter) = watch_datastore(store, config, obeyed);
+    let (outcome, registered) = watch::channel(None);
     let registrar = Registrar {
         store: store.clone(),
         config: config.clone(),
@@ -79,57 +62,91 @@ pub(super) async fn begin<S: Store>(
         registered: !goes_on,
         guid: None,
         outcome,
-        problems: registration,
+        problems: registry.reporter("registrar"),
         lost,
     };
     tokio::spawn(registrar.run());
-    let (unwritten, unwritten_rx) = watch::channel(Vec::new());
-    tokio::spawn(leave_name(config.clone(), unwritten));
+    tokio::spawn(leave_name(config.clone(), registry.reporter("node name")));
     if goes_on {
-        let heard = view.wait_for(|view| view.synced || view.fault.is_some());
-        let answered = matches!(tokio::time::timeout(ANSWER, heard).await, Ok(Ok(_)));
-        if answered && view.borrow().synced {
-            // As every start does it: the plan is made with the addresses of now.
-            let written = async {
-                let node = registered.wait_for(Option::is_some).await.ok()?.clone()?;
-                let same = |view: &View| {
-                    let known = view.snapshot.nodes.get(&config.node);
-                    known.is_some_and(|known| **known == node)
-                };
-                view.wait_for(same).await.ok().map(drop)
-            };
-            let _late = tokio::time::timeout(ANSWER, written).await;
-        }
-        let view = view.borrow();
-        if !view.synced {
-            let reason = view.freshness.reason().unwrap_or_default();
-            let revision = view.snapshot.revision;
-            tracing::warn!(
-                reason,
-                revision,
-                "starting with what this node remembers; nothing is deleted"
-            );
-        }
+        await_answer(config, &mut view, registered).await;
     } else {
         view.wait_for(|view| view.synced)
             .await
             .context("the watcher has ended")?;
     }
-    let (remembered, remembered_rx) = watch::channel(Vec::new());
     let rememberer = remember::spawn(remember::Parts {
         lib_dir: config.lib_dir.clone(),
         me: config.node.clone(),
         view: view.clone(),
         all_endpoints: all_endpoints(config),
-        problems: remembered,
+        problems: registry.reporter("rememberer"),
     });
-    problems.extend([registration_rx, unwritten_rx, remembered_rx]);
-    Ok(Beginning {
+    Ok(Begun {
         view,
         accepter,
         rememberer,
-        problems,
     })
+}
+
+/// What an earlier process has kept. A file that is not used is a problem.
+fn recall(config: &Config, problems: &Reporter) -> Option<Obeyed> {
+    match remember::recall(&config.lib_dir, &config.node) {
+        Ok(obeyed) => obeyed,
+        Err(error) => {
+            problems.warn(vec![remember::unused(&config.lib_dir, &error)]);
+            None
+        }
+    }
+}
+
+/// Starts the watcher.
+fn watch_datastore<S: Store>(
+    store: &S,
+    config: &Config,
+    obeyed: Option<Obeyed>,
+) -> (watch::Receiver<View>, Accepter) {
+    let options = WatchOptions {
+        whole_blocks_of: Some(config.node.clone()),
+        ..WatchOptions::default()
+    };
+    let guard = GuardOptions {
+        me: config.node.clone(),
+        obeyed,
+        accept: config.accept.clone(),
+    };
+    spawn_guarded(store.clone(), options, guard)
+}
+
+/// Gives the datastore a short time, when the start can go on without it: the plan is made with the addresses of now if it
+/// answers.
+async fn await_answer(
+    config: &Config,
+    view: &mut watch::Receiver<View>,
+    mut registered: watch::Receiver<Option<Node>>,
+) {
+    let heard = view.wait_for(|view| view.synced || view.fault.is_some());
+    let answered = matches!(tokio::time::timeout(ANSWER, heard).await, Ok(Ok(_)));
+    if answered && view.borrow().synced {
+        let written = async {
+            let node = registered.wait_for(Option::is_some).await.ok()?.clone()?;
+            let same = |view: &View| {
+                let known = view.snapshot.nodes.get(&config.node);
+                known.is_some_and(|known| **known == node)
+            };
+            view.wait_for(same).await.ok().map(drop)
+        };
+        let _late = tokio::time::timeout(ANSWER, written).await;
+    }
+    let view = view.borrow();
+    if !view.synced {
+        let reason = view.freshness.reason().unwrap_or_default();
+        let revision = view.snapshot.revision;
+        tracing::warn!(
+            reason,
+            revision,
+            "starting with what this node remembers; nothing is deleted"
+        );
+    }
 }
 
 /// Whether endpoints of other nodes have routes of their own (`routeSource: WorkloadIPs`).
@@ -148,18 +165,12 @@ fn all_endpoints(config: &Config) -> Box<dyn Fn(&Snapshot) -> bool + Send + Sync
 
 /// Leaves the node's name where Calico's CNI plugin and ours look for it. Nothing else depends on it, so a directory that cannot
 /// be written is a problem and no reason not to start.
-async fn leave_name(config: Arc<Config>, problems: watch::Sender<Vec<Problem>>) {
+async fn leave_name(config: Arc<Config>, problems: Reporter) {
     while let Err(error) = leave_file(&config.lib_dir, "nodename", config.node.as_str()) {
-        let problem = unwritable(&config.lib_dir, &error);
-        if problems.borrow().is_empty() {
-            tracing::warn!(code = %problem.code, "{}", problem.reason);
-        }
-        problems.send_replace(vec![problem]);
+        problems.warn(vec![unwritable(&config.lib_dir, &error)]);
         tokio::time::sleep(RETRY).await;
     }
-    problems.send_replace(Vec::new());
-    // The channel stays open as long as somebody listens.
-    problems.closed().await;
+    problems.replace(Vec::new());
 }
 
 fn unwritable(lib_dir: &Path, error: &std::io::Error) -> Problem {

@@ -19,8 +19,12 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::SessionState;
 use caracal_datastore::watch::View;
 use caracal_model::NodeName;
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
+
+use super::problems::Reporter;
 
 /// The file that says that the node is drained, in the library directory; it holds the text.
 const FILE: &str = "drained";
@@ -121,6 +125,20 @@ pub(super) fn at_stage(config: SpeakerConfig, stage: Stage) -> SpeakerConfig {
         Stage::Leaving => config.leaving(),
         Stage::Withdrawing | Stage::Drained => config.silent(),
     }
+}
+
+/// Whether the node was drained. Where that cannot be read it is taken to be in service, and reported.
+pub(super) fn recall_or_report(lib_dir: &Path, problems: &Reporter) -> DrainStatus {
+    recall(lib_dir).unwrap_or_else(|error| {
+        problems.warn(vec![Problem {
+            code: ProblemCode::NodeLibDir,
+            subject: lib_dir.display().to_string(),
+            reason: format!(
+                "cannot read whether the node is drained: {error}; it is taken to be in service (CARACAL_LIB_DIR)"
+            ),
+        }]);
+        DrainStatus::default()
+    })
 }
 
 /// Whether the node was drained when its last process ended.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use caracal_datastore::watch::View;
 use caracal_model::Snapshot;
-use caracal_model::snapshot::Problem;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::answers::Answers;
+use super::problems::Reporter;
 use crate::config::Config;
 use crate::http;
 use crate::http::ports::Ports;
@@ -37,20 +37,12 @@ impl Listeners {
     }
 
     /// Follows the datastore for ever. `problems` hears of values that cannot be used.
-    pub(super) async fn follow(
-        mut self,
-        mut view: watch::Receiver<View>,
-        problems: watch::Sender<Vec<Problem>>,
-    ) {
+    pub(super) async fn follow(mut self, mut view: watch::Receiver<View>, problems: Reporter) {
         loop {
             let snapshot = view.borrow_and_update().snapshot.clone();
             let (ports, wrong) = self.config.ports.with(&snapshot, &self.config.node);
             self.serve(&ports);
-            problems.send_if_modified(|known| {
-                let changed = *known != wrong;
-                *known = wrong;
-                changed
-            });
+            problems.replace(wrong);
             if view.changed().await.is_err() {
                 return;
             }

@@ -21,6 +21,7 @@ mod mode_check;
 mod mtu;
 mod origins;
 mod parting;
+mod problems;
 mod publish;
 mod reached;
 mod readdress;

@@ -1,14 +1,24 @@
 //! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the speaker.
 
+use std::sync::Arc;
+
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::policy::{Filter, Term, Verdict};
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::watch::View;
+use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
 use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, plan};
+use tokio::sync::watch;
 
+use super::announced::Told;
+use super::drain;
+use super::learned::Gateways;
+use super::parting::InForce;
+use super::problems::Reporter;
 use super::secrets::Secrets;
 use crate::config::{Backend, Config};
-use caracal_model::Snapshot;
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
 pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
@@ -81,6 +91,93 @@ pub(super) fn log_changes(old: &[Problem], new: &[Problem], node: &NodeName) {
     }) {
         tracing::info!(%node, code = %problem.code, subject = %problem.subject, "corrected");
     }
+}
+
+/// What the publisher works with.
+pub(super) struct Publisher {
+    pub(super) config: Arc<Config>,
+    pub(super) view: watch::Receiver<View>,
+    /// The sender keeps the other end open without a folder to look at.
+    pub(super) secrets: (watch::Sender<Secrets>, watch::Receiver<Secrets>),
+    pub(super) drain: watch::Receiver<drain::DrainStatus>,
+    pub(super) speaker: SpeakerHandle,
+    /// What the speaker was told last.
+    pub(super) current: SpeakerConfig,
+    pub(super) problems: Reporter,
+    pub(super) told: watch::Sender<Told>,
+    pub(super) in_force: watch::Sender<Option<InForce>>,
+    /// The stage of the drain that the speaker was told last.
+    pub(super) stage_in_force: watch::Sender<drain::Stage>,
+    pub(super) gateways: watch::Sender<Gateways>,
+}
+
+impl Publisher {
+    /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan differs.
+    pub(super) async fn run(mut self) {
+        let Self {
+            config,
+            view,
+            secrets: (_, secrets),
+            drain,
+            speaker,
+            current,
+            problems,
+            told,
+            in_force,
+            stage_in_force,
+            gateways,
+        } = &mut self;
+        // The snapshot may have moved on since the speaker was started with a plan.
+        view.mark_changed();
+        loop {
+            let alive = tokio::select! {
+                changed = view.changed() => changed,
+                changed = drain.changed() => changed,
+                changed = secrets.changed() => changed,
+            };
+            if alive.is_err() {
+                return;
+            }
+            let snapshot = view.borrow_and_update().snapshot.clone();
+            let stage = drain.borrow_and_update().stage;
+            let known = secrets.borrow_and_update().clone();
+            let planned = speaker_config(&snapshot, config, &known);
+            log_changes(&problems.current(), &planned.problems, &config.node);
+            problems.replace(planned.problems);
+            // Before the sessions that need them.
+            tell(gateways, planned.kernel.reachable_by);
+            let wanted = drain::at_stage(planned.config, stage);
+            if wanted != *current {
+                tracing::info!(
+                    rev = snapshot.revision,
+                    peers = wanted.peers.len(),
+                    originated = wanted.originate.len(),
+                    "speaker reconfigured"
+                );
+                *current = wanted;
+                if speaker.reconfigure(current.clone()).await.is_err() {
+                    tracing::error!("the BGP speaker has ended");
+                    return;
+                }
+            }
+            told.send_replace(Told {
+                revision: snapshot.revision,
+                originated: current.originate.keys().copied().collect(),
+            });
+            // Behind the configuration: a report is about sessions that the speaker has.
+            tell(in_force, InForce::of(planned.transition, current));
+            stage_in_force.send_replace(stage);
+        }
+    }
+}
+
+/// Tells what is new.
+fn tell<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
+    sender.send_if_modified(|known| {
+        let changed = *known != next;
+        *known = next;
+        changed
+    });
 }
 
 #[cfg(test)]

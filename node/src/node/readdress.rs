@@ -17,6 +17,7 @@ use caracal_model::snapshot::Problem;
 use caracal_model::time::Timestamp;
 use tokio::sync::watch;
 
+use super::problems::Reporter;
 use super::{address, startup};
 use crate::config::{AddressChoice, Config};
 use crate::register::{self, Addresses};
@@ -34,7 +35,7 @@ pub(super) async fn keep<S: Store>(
     config: Arc<Config>,
     view: watch::Receiver<View>,
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
-    problems: watch::Sender<Vec<Problem>>,
+    problems: Reporter,
 ) {
     loop {
         let links = Arc::clone(&kernel.borrow_and_update().links);
@@ -60,11 +61,7 @@ pub(super) async fn keep<S: Store>(
             }
         }
         let failed = !found.is_empty();
-        problems.send_if_modified(|old| {
-            let changed = *old != found;
-            *old = found;
-            changed
-        });
+        problems.replace(found);
         if failed {
             tokio::time::sleep(RETRY).await;
         } else if kernel.changed().await.is_err() {

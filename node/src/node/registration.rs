@@ -17,6 +17,7 @@ use caracal_model::time::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::problems::Reporter;
 use super::{address, machine, startup};
 use crate::config::{AddressChoice, Config};
 use crate::detect::Interface;
@@ -42,7 +43,7 @@ pub(super) struct Registrar<S, I> {
     pub(super) guid: Option<String>,
     /// The Node as it was registered.
     pub(super) outcome: watch::Sender<Option<Node>>,
-    pub(super) problems: watch::Sender<Vec<Problem>>,
+    pub(super) problems: Reporter,
     /// Another machine has the name: this process has to end.
     pub(super) lost: mpsc::Sender<machine::Taken>,
 }
@@ -123,7 +124,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
             let found = failure
                 .iter()
                 .chain(told.iter().map(|(problem, _)| problem));
-            self.tell(found.cloned().collect());
+            self.problems.warn(found.cloned().collect());
             let until = told.as_ref().map(|(_, until)| *until);
             tokio::select! {
                 changed = self.view.changed() => if changed.is_err() { return },
@@ -221,17 +222,6 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
                 view.snapshot.revision
             ),
         }
-    }
-
-    fn tell(&self, found: Vec<Problem>) {
-        self.problems.send_if_modified(|old| {
-            let changed = *old != found;
-            for problem in found.iter().filter(|p| !old.contains(p)) {
-                tracing::warn!(code = %problem.code, "{}", problem.reason);
-            }
-            *old = found;
-            changed
-        });
     }
 }
 

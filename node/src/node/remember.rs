@@ -22,6 +22,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::problems::Reporter;
+
 /// The file.
 const FILE: &str = "last-snapshot";
 /// Raised when an older program could not read it.
@@ -229,7 +231,7 @@ pub(super) struct Parts {
     pub(super) view: watch::Receiver<View>,
     /// Endpoints of other nodes have routes of their own.
     pub(super) all_endpoints: Box<dyn Fn(&Snapshot) -> bool + Send + Sync>,
-    pub(super) problems: watch::Sender<Vec<Problem>>,
+    pub(super) problems: Reporter,
 }
 
 /// The way to the task.
@@ -348,16 +350,12 @@ impl Parts {
             }
             Err(error) => found.push(self.unwritten(&error, last.as_ref())),
         }
-        if found != *self.problems.borrow() {
-            for problem in &found {
-                tracing::warn!(code = %problem.code, "{}", problem.reason);
-            }
-            self.problems.send_replace(found);
-        }
+        let written = found.is_empty();
+        self.problems.warn(found);
         let own = Own::of(&view.snapshot, &self.me);
         Some(Written {
             // What failed is tried again after a rest, also when nothing changes.
-            snapshot: match self.problems.borrow().is_empty() {
+            snapshot: match written {
                 true => view.snapshot,
                 false => Arc::default(),
             },

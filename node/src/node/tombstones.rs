@@ -12,6 +12,8 @@ use caracal_model::snapshot::Problem;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use super::problems::Reporter;
+
 /// How often the folder is looked at. A plugin that cannot reach etcd leaves a file at any time, also while this
 /// process still can.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -21,7 +23,7 @@ pub(super) async fn keep<S: Store>(
     store: S,
     lib_dir: PathBuf,
     mut view: watch::Receiver<View>,
-    problems: watch::Sender<Vec<Problem>>,
+    problems: Reporter,
 ) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -35,11 +37,7 @@ pub(super) async fn keep<S: Store>(
             return;
         }
         let found = replay(&store, &lib_dir).await;
-        problems.send_if_modified(|old| {
-            let changed = *old != found;
-            *old = found;
-            changed
-        });
+        problems.replace(found);
     }
 }
 

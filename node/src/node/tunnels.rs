@@ -24,6 +24,7 @@ use caracal_model::time::Timestamp;
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 
+use super::problems::Reporter;
 use crate::register::update_node;
 
 /// Pause after a failed try; doubled up to the second value.
@@ -74,7 +75,7 @@ pub(super) async fn keep<S: Store>(
     client: Client<S>,
     me: NodeName,
     mut heard: Heard,
-    problems: watch::Sender<Vec<Problem>>,
+    problems: Reporter,
 ) {
     let mut done: Option<Inputs> = None;
     let mut pause = RETRY.0;
@@ -91,11 +92,7 @@ pub(super) async fn keep<S: Store>(
         if done.as_ref() != Some(&inputs) {
             let (found, waiting) = ensure(&store, &client, &me, &up).await;
             let failed = !found.is_empty();
-            problems.send_if_modified(|old| {
-                let changed = *old != found;
-                *old = found;
-                changed
-            });
+            problems.replace(found);
             if failed {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY.1);

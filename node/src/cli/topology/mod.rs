@@ -4,6 +4,7 @@
 mod apply;
 mod change;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
@@ -55,12 +56,12 @@ fn with_assumed(known: &Secrets, snapshots: [&Snapshot; 2]) -> Secrets {
     let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).collect();
     let mut secrets = known.clone();
     for name in names {
-        if !secrets.contains_key(&name) {
+        if let Entry::Vacant(unknown) = secrets.entry(name) {
+            let SecretName { name, key } = unknown.key();
             eprintln!(
-                "note: the password {:?} of secret {:?} is taken to be on every node that needs it",
-                name.key, name.name
+                "note: the password {key:?} of secret {name:?} is taken to be on every node that needs it"
             );
-            secrets.insert(name, Password("assumed".to_owned()));
+            unknown.insert(Password("assumed".to_owned()));
         }
     }
     secrets

@@ -10,6 +10,7 @@ use caracal_ipam::lease;
 use caracal_model::Snapshot;
 
 use super::*;
+use crate::node::problems::{Problems, Registry, Reported};
 
 const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/node-a";
 const INFO: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
@@ -30,7 +31,7 @@ struct Stage {
     store: MemoryStore,
     view: watch::Receiver<View>,
     accepter: Accepter,
-    problems: watch::Receiver<Vec<Problem>>,
+    problems: Problems,
     registered: watch::Receiver<Option<Node>>,
     lost: mpsc::Receiver<machine::Taken>,
 }
@@ -44,7 +45,7 @@ impl Stage {
         };
         let (view, accepter) = spawn_guarded(store.clone(), WatchOptions::default(), guard);
         let (outcome, registered) = watch::channel(None);
-        let (problems, told) = watch::channel(Vec::new());
+        let registry = Registry::default();
         let (lost_tx, lost) = mpsc::channel(1);
         let registrar = Registrar {
             store: store.clone(),
@@ -55,7 +56,7 @@ impl Stage {
             registered: false,
             guid: None,
             outcome,
-            problems,
+            problems: registry.reporter("registrar"),
             lost: lost_tx,
         };
         tokio::task::spawn_local(registrar.run());
@@ -63,7 +64,7 @@ impl Stage {
             store,
             view,
             accepter,
-            problems: told,
+            problems: registry.problems(),
             registered,
             lost,
         }
@@ -76,7 +77,7 @@ impl Stage {
 
     async fn told(&mut self, code: &str, what: &str) {
         let about = |p: &Problem| p.code == code && p.reason.contains(what);
-        let there = |found: &Vec<Problem>| found.iter().any(about);
+        let there = |found: &Reported| found.all().any(about);
         let limit = Duration::from_secs(60);
         let found = tokio::time::timeout(limit, self.problems.wait_for(there)).await;
         drop(found.unwrap_or_else(|_| panic!("{code}: {what} is not told")));
@@ -198,7 +199,7 @@ async fn a_datastore_that_takes_no_writes_is_a_problem_and_no_end() {
         // Room was made.
         next.registered().await;
         assert_eq!(next.stored().spec.bgp, stage.stored().spec.bgp);
-        let gone = next.problems.wait_for(Vec::is_empty);
+        let gone = next.problems.wait_for(|found| found.all().next().is_none());
         tokio::time::timeout(TOLD, gone).await.unwrap().unwrap();
     })
     .await;

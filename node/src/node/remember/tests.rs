@@ -2,6 +2,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::node::problems::{Problems, Registry};
 
 const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes";
 
@@ -91,15 +92,16 @@ fn view(snapshot: Snapshot) -> View {
     }
 }
 
-fn parts(dir: &Path, view: View) -> (Parts, watch::Sender<View>, watch::Receiver<Vec<Problem>>) {
+fn parts(dir: &Path, view: View) -> (Parts, watch::Sender<View>, Problems) {
     let (sender, view) = watch::channel(view);
-    let (problems, seen) = watch::channel(Vec::new());
+    let registry = Registry::default();
+    let seen = registry.problems();
     let parts = Parts {
         lib_dir: dir.to_owned(),
         me: me(),
         view,
         all_endpoints: Box::new(|_| false),
-        problems,
+        problems: registry.reporter("rememberer"),
     };
     (parts, sender, seen)
 }
@@ -140,7 +142,7 @@ async fn what_changed_is_written_at_the_end() {
     rememberer.finish().await;
     let recalled = recall(&dir, &me()).unwrap().unwrap();
     assert_eq!(recalled.snapshot.nodes.len(), 181);
-    assert!(seen.borrow().is_empty());
+    assert!(seen.borrow().all().next().is_none());
     fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -152,8 +154,11 @@ async fn a_directory_that_cannot_be_written_is_a_problem() {
     assert!(recall(&dir, &me()).unwrap().is_none());
     let (parts, _sender, mut seen) = parts(&dir, view(example(1)));
     let rememberer = spawn(parts);
-    let told = seen.wait_for(|found| !found.is_empty()).await.unwrap();
-    assert_eq!(told[0].code, "node.lib_dir");
+    let told = seen
+        .wait_for(|found| found.all().next().is_some())
+        .await
+        .unwrap();
+    assert_eq!(told.all().next().unwrap().code, "node.lib_dir");
     drop(told);
     rememberer.finish().await;
     fs::remove_file(&dir).unwrap();

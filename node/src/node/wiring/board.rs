@@ -1,0 +1,113 @@
+//! What the tasks of the table are connected by: handles of the owners, and a feed for each value that goes from one task to
+//! others. The board is dropped once all tasks run, so that a feed ends with the task that writes it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_agent::dataplane::{AgentStatus, Gate};
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::speaker::status::Convergence;
+use caracal_bgp::speaker::{FibFeed, SpeakerHandle};
+use caracal_datastore::EtcdStore;
+use caracal_datastore::watch::View;
+use caracal_ipam::lease::Holder;
+use caracal_model::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+use crate::node::announced::Told;
+use crate::node::collector::{Collected, Life};
+use crate::node::drain::{self, DrainStatus};
+use crate::node::learned::{self, Gateways};
+use crate::node::machine::{self, Taken};
+use crate::node::parting::InForce;
+use crate::node::problems::Registry;
+use crate::node::secrets::Secrets;
+
+/// The latest value of something, for whoever listens. One task writes it.
+pub(super) struct Feed<T> {
+    sender: watch::Sender<T>,
+    /// It has seen the first value only, so that whoever gets a copy of it misses none of the later ones.
+    receiver: watch::Receiver<T>,
+}
+
+impl<T> Feed<T> {
+    pub(super) fn new(first: T) -> Self {
+        let (sender, receiver) = watch::channel(first);
+        Self { sender, receiver }
+    }
+
+    /// For the task that writes.
+    pub(super) fn writer(&self) -> watch::Sender<T> {
+        self.sender.clone()
+    }
+
+    /// For a task that listens.
+    pub(super) fn reader(&self) -> watch::Receiver<T> {
+        self.receiver.clone()
+    }
+}
+
+/// The feeds between tasks, by what they carry.
+pub(super) struct Feeds {
+    /// Addresses of etcd.
+    pub(super) lifelines: Feed<BTreeSet<IpAddr>>,
+    /// Passwords of sessions.
+    pub(super) secrets: Feed<Secrets>,
+    /// How far a drain is.
+    pub(super) drain: Feed<DrainStatus>,
+    /// The revision and the announcements that the speaker was told last.
+    pub(super) told: Feed<Told>,
+    /// Ways to peers (`reachableBy`).
+    pub(super) gateways: Feed<Gateways>,
+    /// The change of topology that the speaker has in force.
+    pub(super) in_force: Feed<Option<InForce>>,
+    /// The stage of a drain that the speaker has in force.
+    pub(super) stage_in_force: Feed<drain::Stage>,
+    /// Learned routes.
+    pub(super) learned: Feed<Arc<learned::Map>>,
+    /// Whether peers have told everything, behind their routes.
+    pub(super) converged: Feed<Convergence>,
+    /// Whether the kernel may be swept.
+    pub(super) gate: Feed<Gate>,
+    /// Snapshots, in step with the gate.
+    pub(super) snapshots: Feed<Arc<Snapshot>>,
+    /// What the collector of IPAM has done.
+    pub(super) collected: Feed<Collected>,
+}
+
+/// Everything that a task of the table may be given.
+pub(super) struct Board {
+    pub(super) config: Arc<Config>,
+    pub(super) store: EtcdStore,
+    /// Hosts and ports of etcd.
+    pub(super) hosts: Vec<(String, u16)>,
+    /// This machine.
+    pub(super) holder: Holder,
+    pub(super) lost: mpsc::Sender<Taken>,
+    pub(super) registry: Registry,
+    pub(super) view: watch::Receiver<View>,
+    /// The view that the speaker was started with.
+    pub(super) first: View,
+    pub(super) speaker: SpeakerHandle,
+    /// The configuration that the speaker was started with.
+    pub(super) speaker_config: SpeakerConfig,
+    /// The speaker's best routes.
+    pub(super) fib: FibFeed,
+    /// What the agent says of the kernel.
+    pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
+    pub(super) feeds: Feeds,
+}
+
+impl Board {
+    /// What renews this node's lease, and ends it.
+    pub(super) fn life(&self) -> Life<EtcdStore> {
+        Life {
+            store: self.store.clone(),
+            me: self.config.node.clone(),
+            holder: self.holder.clone(),
+            grace: self.config.ipam_grace.unwrap_or(machine::TERM),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Starts every task and connects every channel: the picture of `docs/architecture.md` as code. The tasks are the table of
+//! [`tasks`]; this file has what begins before them and ends after them.
+
+mod board;
+mod owners;
+mod tasks;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use caracal_agent::dataplane::ReconcilerHandle;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::EtcdStore;
+use caracal_datastore::watch::View;
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use super::answers::{Answers, Stage};
+use super::collector::Life;
+use super::listeners::Listeners;
+use super::machine::Taken;
+use super::problems::{Registry, Reporter};
+use super::remember::Rememberer;
+use crate::admin;
+use crate::config::Config;
+
+/// Longest time for what is told to the datastore at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Pause between two tries to listen on the admin socket.
+const RETRY: Duration = Duration::from_secs(5);
+/// Longest time for closing sessions at the end.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// What is there before any task of the table: who asks gets an answer from the first moment on.
+struct Ground {
+    config: Arc<Config>,
+    stage: watch::Sender<Stage>,
+    listeners: Listeners,
+    registry: Registry,
+    /// Another machine has the name: this process has to end.
+    lost: mpsc::Sender<Taken>,
+}
+
+/// Runs the node until a signal ends it.
+pub(super) async fn run(config: Config) -> anyhow::Result<ExitCode> {
+    let config = Arc::new(config);
+    let listener = match admin::listen(&config.run_dir) {
+        Err(error) if admin::is_taken(&config.run_dir) => return Err(error),
+        listener => listener,
+    };
+    let registry = Registry::default();
+    let (stage, stages) = watch::channel(Stage::Starting("connecting to the datastore".to_owned()));
+    let answers = Answers {
+        config: config.clone(),
+        started: Instant::now(),
+        stage: stages,
+    };
+    let listeners = Listeners::start(config.clone(), answers.clone());
+    let reporter = registry.reporter("admin");
+    tokio::spawn(serve_admin(config.clone(), listener, answers, reporter));
+
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let ended = async {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    tokio::pin!(ended);
+
+    let (lost, mut taken) = mpsc::channel(1);
+    let ground = Ground {
+        config: config.clone(),
+        stage,
+        listeners,
+        registry,
+        lost,
+    };
+    let node = tokio::select! {
+        node = owners::start(ground) => node?,
+        name = &mut ended => {
+            tracing::info!("{name} before the node was up");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let (name, taken) = tokio::select! {
+        name = &mut ended => (name, None),
+        Some(taken) = taken.recv() => ("another machine has this node's name", Some(taken)),
+    };
+    tracing::info!("{name}: a restart is expected; routes stay in the kernel");
+    node.stop().await;
+    let _removed = std::fs::remove_file(admin::socket_path(&config.run_dir));
+    match taken {
+        Some(taken) => Err(taken.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What has to be ended in order.
+struct Node {
+    reconciler: ReconcilerHandle,
+    speaker: SpeakerHandle,
+    rememberer: Rememberer,
+    life: Life<EtcdStore>,
+    view: watch::Receiver<View>,
+    /// Answers are given as long as it is there.
+    _stage: watch::Sender<Stage>,
+}
+
+impl Node {
+    /// The reconciler freezes first, or it would follow the dying sessions and take routes out of the kernel.
+    async fn stop(self) {
+        self.reconciler.freeze().await;
+        let current = self.view.borrow().is_current();
+        let told = async {
+            if current && let Err(error) = self.life.end().await {
+                tracing::debug!(%error, "the lease of life runs out by itself");
+            }
+        };
+        let last = async {
+            let told = tokio::time::timeout(LAST_WORDS, told);
+            let remembered = tokio::time::timeout(SHUTDOWN, self.rememberer.finish());
+            if tokio::join!(told, remembered).1.is_err() {
+                tracing::warn!(
+                    "the last snapshot was not written in {} s",
+                    SHUTDOWN.as_secs()
+                );
+            }
+        };
+        let ((), closed) = tokio::join!(
+            last,
+            tokio::time::timeout(SHUTDOWN, self.speaker.shutdown(true))
+        );
+        if closed.is_err() {
+            tracing::warn!("sessions did not close in {} s", SHUTDOWN.as_secs());
+        }
+    }
+}
+
+/// Serves the admin socket. A directory that cannot be written is a problem and no reason not to route.
+async fn serve_admin(
+    config: Arc<Config>,
+    mut listener: anyhow::Result<UnixListener>,
+    answers: Answers,
+    problems: Reporter,
+) {
+    loop {
+        match listener {
+            Ok(listener) => {
+                problems.replace(Vec::new());
+                return admin::serve(listener, answers).await;
+            }
+            Err(error) => problems.warn(vec![Problem {
+                code: ProblemCode::NodeRunDir,
+                subject: admin::socket_path(&config.run_dir).display().to_string(),
+                reason: format!(
+                    "no admin socket, so `caracal status` and CNI's announcement wait get no answer: {error:#}; make room, or make the \
+                     directory writable (CARACAL_RUN_DIR)"
+                ),
+            }]),
+        }
+        tokio::time::sleep(RETRY).await;
+        listener = admin::listen(&config.run_dir);
+    }
+}

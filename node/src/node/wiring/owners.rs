@@ -1,0 +1,226 @@
+//! Starts the owners whose handles others need, in order: the datastore's view, the speaker, the kernel's writer, who answers;
+//! then the rest of the table.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use caracal_agent::Settings;
+use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use caracal_agent::ownership::Ownership;
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::speaker::status::Convergence;
+use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
+use caracal_datastore::watch::{Accepter, View};
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_topologies::Planned;
+
+use super::board::{Board, Feed, Feeds};
+use super::{Ground, Node, tasks};
+use crate::config::{Backend, Config};
+use crate::local_networks;
+use crate::node::announced::Told;
+use crate::node::answers::{Owners, Stage};
+use crate::node::auditor::{self, Auditor};
+use crate::node::beginning::{self, Begun};
+use crate::node::collector::Collected;
+use crate::node::drain::{self, DrainStatus};
+use crate::node::parting::InForce;
+use crate::node::problems::Registry;
+use crate::node::secrets::{self, Secrets};
+use crate::node::{lifelines, machine, mtu, origins, publish};
+
+/// Starts everything.
+pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
+    let Ground {
+        config,
+        stage,
+        listeners,
+        registry,
+        lost,
+    } = ground;
+    let endpoints = EtcdConfig::from_env()?;
+    let hosts: Vec<_> = endpoints.hosts().collect();
+    let store = EtcdStore::new(endpoints)?;
+    let lifelines = Feed::new(lifelines::look_up(&hosts).await);
+    let known = lifelines.reader().borrow().clone();
+    lifelines::free(&config.node, &config.felix, &known).await;
+    let holder = machine::this(&config.lib_dir);
+    let tell = |what: String| drop(stage.send_replace(Stage::Starting(what)));
+    let begun = beginning::begin(&store, &config, &holder, lost.clone(), tell, &registry).await?;
+    let Begun {
+        view,
+        accepter,
+        rememberer,
+    } = begun;
+    let ports = registry.reporter("ports");
+    tokio::spawn(listeners.follow(view.clone(), ports));
+
+    let first = view.borrow().clone();
+    let speaking = Speaking::start(&config, &registry, &first).await?;
+    let fib = speaking.speaker.fib().await?;
+    let feeds = feeds(&speaking, lifelines, &first);
+    let reconciler = start_reconciler(&config, &feeds)?;
+    let board = Board {
+        config,
+        store,
+        hosts,
+        holder,
+        lost,
+        registry,
+        view: view.clone(),
+        first,
+        speaker: speaking.speaker.clone(),
+        speaker_config: speaking.config,
+        fib,
+        kernel: reconciler.status(),
+        feeds,
+    };
+    tasks::start(&board);
+    let owners = answering(&board, accepter, &reconciler);
+    let _previous = stage.send_replace(Stage::Running(Arc::new(owners)));
+    Ok(Node {
+        reconciler,
+        speaker: speaking.speaker,
+        rememberer,
+        life: board.life(),
+        view,
+        _stage: stage,
+    })
+}
+
+/// The speaker as it was started.
+struct Speaking {
+    speaker: SpeakerHandle,
+    config: SpeakerConfig,
+    planned: Planned,
+    secrets: Secrets,
+    drain: DrainStatus,
+}
+
+impl Speaking {
+    /// Plans for the first view and starts the speaker with it.
+    async fn start(config: &Config, registry: &Registry, first: &View) -> anyhow::Result<Self> {
+        let secrets = match &config.secrets_dir {
+            Some(folder) => secrets::read(folder)
+                .with_context(|| format!("CARACAL_SECRETS_DIR {}", folder.display()))?,
+            None => Secrets::new(),
+        };
+        let planned = publish::speaker_config(&first.snapshot, config, &secrets);
+        publish::log_changes(&[], &planned.problems, &config.node);
+        registry.reporter("plan").replace(planned.problems.clone());
+        // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC 4724 §4.1).
+        let restarting = caracal_agent::dataplane::holds_our_routes().await?;
+        let links = caracal_agent::dataplane::links()
+            .await
+            .context("reading the interfaces")?;
+        let options = SpeakerOptions {
+            restarting,
+            open: config.allow_martians,
+            // The agent tells later ones after each pass.
+            local: local_networks::of_node(&links, &Ownership::default()),
+            origins: origins::whole(first, config.origin_check),
+            ..SpeakerOptions::default()
+        };
+        let drain = drain::recall_or_report(&config.lib_dir, &registry.reporter("drain"));
+        let running = drain::at_stage(planned.config.clone(), drain.stage);
+        let speaker = Speaker::spawn(running.clone(), options);
+        if drain.stage == drain::Stage::Drained {
+            tracing::warn!(
+                text = drain.text,
+                "the node is drained; no session is started"
+            );
+            speaker.disable(drain.text.clone()).await?;
+        }
+        Ok(Self {
+            speaker,
+            config: running,
+            planned,
+            secrets,
+            drain,
+        })
+    }
+}
+
+/// The feeds with their first values.
+fn feeds(
+    speaking: &Speaking,
+    lifelines: Feed<std::collections::BTreeSet<std::net::IpAddr>>,
+    first: &View,
+) -> Feeds {
+    let Speaking {
+        config,
+        planned,
+        secrets,
+        drain,
+        ..
+    } = speaking;
+    Feeds {
+        lifelines,
+        secrets: Feed::new(secrets.clone()),
+        drain: Feed::new(drain.clone()),
+        told: Feed::new(Told::default()),
+        gateways: Feed::new(planned.kernel.reachable_by.clone()),
+        in_force: Feed::new(InForce::of(planned.transition.clone(), config)),
+        stage_in_force: Feed::new(drain.stage),
+        learned: Feed::new(Arc::default()),
+        converged: Feed::new(Convergence::default()),
+        gate: Feed::new(Gate::default()),
+        snapshots: Feed::new(first.snapshot.clone()),
+        collected: Feed::new(Collected::default()),
+    }
+}
+
+/// Starts the one writer of the kernel.
+fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<ReconcilerHandle> {
+    let options = ReconcilerOptions {
+        overrides: config.felix.clone(),
+        lifelines: feeds.lifelines.reader(),
+        lib_dir: Some(config.lib_dir.clone()),
+        measure_paths: config.path_mtu.then(|| mtu::recall(&config.lib_dir)),
+        settings: Settings {
+            objects: config.next_hop_objects,
+            ..Settings::default()
+        },
+        ..ReconcilerOptions::new(config.node.clone())
+    };
+    Ok(Reconciler::spawn(
+        options,
+        feeds.snapshots.reader(),
+        feeds.gate.reader(),
+        feeds.learned.reader(),
+    )?)
+}
+
+/// Starts the owners that only answer, and gives the ways to all owners.
+fn answering(board: &Board, accepter: Accepter, reconciler: &ReconcilerHandle) -> Owners {
+    let drainer = drain::spawn(drain::Parts {
+        me: board.config.node.clone(),
+        lib_dir: board.config.lib_dir.clone(),
+        view: board.view.clone(),
+        speaker: board.speaker.clone(),
+        status: board.feeds.drain.writer(),
+        in_force: board.feeds.stage_in_force.reader(),
+    });
+    let auditor = Auditor::spawn(auditor::Heard {
+        me: board.config.node.clone(),
+        view: board.view.clone(),
+        speaker: (board.config.backend == Backend::Bird).then(|| board.speaker.clone()),
+        kernel: reconciler.status(),
+        learned: board.feeds.learned.reader(),
+        problems: board.registry.problems(),
+        drain: board.feeds.drain.reader(),
+    });
+    Owners {
+        store: board.store.clone(),
+        view: board.view.clone(),
+        accepter,
+        speaker: board.speaker.clone(),
+        told: board.feeds.told.reader(),
+        kernel: reconciler.status(),
+        reconciler: reconciler.clone(),
+        collected: board.feeds.collected.reader(),
+        problems: board.registry.problems(),
+        auditor,
+        drainer,
+    }
+}

@@ -1,0 +1,366 @@
+//! The tasks of a node: one table, the same as in `docs/architecture.md`.
+
+use std::future::Future;
+
+use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_ipam::client::Client;
+
+use super::board::Board;
+use crate::node::publish::Publisher;
+use crate::node::{
+    collector, gate, held, learned, lifelines, likely, mode_check, mtu, origins, parting, reached,
+    readdress, secrets, severed, tombstones, tunnels,
+};
+
+/// How a task comes to run.
+#[derive(Clone, Copy)]
+pub(super) enum Start {
+    /// Others need its handle: `owners` starts it, before the rest of the table.
+    Owner,
+    /// It needs nothing but what is on the board.
+    From(fn(&Board)),
+}
+
+/// One task: a row of the picture.
+pub(super) struct Task {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Where it is.
+    pub(super) file: &'static str,
+    /// How many there are.
+    pub(super) count: &'static str,
+    /// What only it changes.
+    pub(super) owns: &'static str,
+    /// What wakes it.
+    pub(super) hears: &'static str,
+    /// Whom it tells.
+    pub(super) tells: &'static str,
+    /// How it is started.
+    pub(super) start: Start,
+}
+
+/// Starts the tasks that nobody has started yet.
+pub(super) fn start(board: &Board) {
+    for task in TASKS {
+        let Task {
+            name,
+            file,
+            count,
+            owns,
+            hears,
+            tells,
+            start,
+        } = task;
+        if let Start::From(start) = start {
+            start(board);
+        }
+        tracing::debug!(file, count, owns, hears, tells, "task {name}");
+    }
+}
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(task);
+}
+
+/// All tasks, by the way of the data: datastore, speaker, kernel, back to the datastore, who asks.
+#[rustfmt::skip]
+pub(super) const TASKS: &[Task] = &[
+    Task {
+        name: "watcher", file: "datastore/src/watch/", count: "1",
+        owns: "resource maps, revision", hears: "etcd", tells: "`watch<View>`",
+        start: Start::Owner,
+    },
+    Task {
+        name: "registrar", file: "node/src/node/registration.rs", count: "1",
+        owns: "this node's Node as it should be", hears: "`View`", tells: "the Node resource",
+        start: Start::Owner,
+    },
+    Task {
+        name: "rememberer", file: "node/src/node/remember.rs", count: "1",
+        owns: "what was written last", hears: "`View`", tells: "the file `last-snapshot`",
+        start: Start::Owner,
+    },
+    Task {
+        name: "etcd's addresses", file: "node/src/node/lifelines.rs", count: "1",
+        owns: "–", hears: "name servers", tells: "reconciler",
+        start: Start::From(|b| spawn(lifelines::keep(b.hosts.clone(), b.feeds.lifelines.writer()))),
+    },
+    Task {
+        name: "passwords", file: "node/src/node/secrets.rs", count: "1",
+        owns: "–", hears: "files below `CARACAL_SECRETS_DIR`", tells: "publisher",
+        start: Start::From(passwords),
+    },
+    Task {
+        name: "publisher", file: "node/src/node/publish.rs", count: "1",
+        owns: "last plan", hears: "`View`, passwords, drain", tells: "speaker: `reconfigure`",
+        start: Start::From(|b| spawn(publisher(b).run())),
+    },
+    Task {
+        name: "origins", file: "node/src/node/origins.rs", count: "1",
+        owns: "what the speaker was told last", hears: "`View`", tells: "speaker: who may announce what",
+        start: Start::From(origin_check),
+    },
+    Task {
+        name: "speaker core", file: "bgp/src/speaker/core.rs", count: "1",
+        owns: "Rib, peer table", hears: "configuration, sessions, queries", tells: "feeds",
+        start: Start::Owner,
+    },
+    Task {
+        name: "session", file: "bgp/src/speaker/session.rs", count: "one per peer",
+        owns: "one peer machine, its streams", hears: "bytes, its feed", tells: "core, bounded",
+        start: Start::Owner,
+    },
+    Task {
+        name: "learned-routes adapter", file: "node/src/node/learned.rs", count: "1",
+        owns: "the map of learned routes", hears: "the speaker's feed", tells: "reconciler",
+        start: Start::From(learned_routes),
+    },
+    Task {
+        name: "gate", file: "node/src/node/gate.rs", count: "1",
+        owns: "peers that get their grace again", hears: "`View`, convergence, the speaker's status", tells: "reconciler",
+        start: Start::From(sweep_gate),
+    },
+    Task {
+        name: "reconciler", file: "felix-like-agent/src/dataplane/", count: "1",
+        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, gate, netlink", tells: "kernel, `watch<KernelStatus>`",
+        start: Start::Owner,
+    },
+    Task {
+        name: "next hops", file: "node/src/node/reached.rs", count: "1",
+        owns: "routes that are no ground for next hops", hears: "the agent's status", tells: "speaker: next hops, own networks",
+        start: Start::From(|b| spawn(reached::keep(b.kernel.clone(), b.speaker.clone()))),
+    },
+    Task {
+        name: "severed connections", file: "node/src/node/severed.rs", count: "1",
+        owns: "addresses of this machine", hears: "the agent's status", tells: "this process's connections",
+        start: Start::From(|b| spawn(severed::keep(b.kernel.clone()))),
+    },
+    Task {
+        name: "MTU file", file: "node/src/node/mtu.rs", count: "1",
+        owns: "–", hears: "the agent's status", tells: "the CNI plugin",
+        start: Start::From(|b| spawn(mtu::keep(b.config.lib_dir.clone(), b.kernel.clone()))),
+    },
+    Task {
+        name: "node-address watcher", file: "node/src/node/readdress.rs", count: "1",
+        owns: "–", hears: "the agent's status", tells: "the Node resource",
+        start: Start::From(node_address),
+    },
+    Task {
+        name: "tunnel addresses", file: "node/src/node/tunnels.rs", count: "1",
+        owns: "–", hears: "`View`, the agent's status", tells: "IPAM, the Node resource",
+        start: Start::From(tunnel_addresses),
+    },
+    Task {
+        name: "transition report", file: "node/src/node/parting.rs", count: "1",
+        owns: "–", hears: "the transition in force, the speaker's table", tells: "a key that `topology apply` reads",
+        start: Start::From(transition_report),
+    },
+    Task {
+        name: "mode check", file: "node/src/node/mode_check.rs", count: "1",
+        owns: "–", hears: "`View`, the agent's status", tells: "a key that `mode apply` reads",
+        start: Start::From(mode_report),
+    },
+    Task {
+        name: "liveness lease", file: "node/src/node/collector.rs", count: "1",
+        owns: "–", hears: "time", tells: "this node's lease",
+        start: Start::From(|b| spawn(b.life().live(b.view.clone(), b.lost.clone()))),
+    },
+    Task {
+        name: "collector", file: "node/src/node/collector.rs", count: "1",
+        owns: "since when what looks dead", hears: "`View`, interfaces, leases", tells: "IPAM",
+        start: Start::From(ipam_collector),
+    },
+    Task {
+        name: "tombstones", file: "node/src/node/tombstones.rs", count: "1",
+        owns: "–", hears: "files of the CNI plugin, `View`", tells: "IPAM",
+        start: Start::From(pending_releases),
+    },
+    Task {
+        name: "stop of assignments", file: "node/src/node/held.rs", count: "1",
+        owns: "–", hears: "`View`", tells: "the CNI plugin",
+        start: Start::From(|b| spawn(held::keep(b.config.run_dir.clone(), b.view.clone()))),
+    },
+    Task {
+        name: "block hint", file: "node/src/node/likely.rs", count: "1",
+        owns: "–", hears: "`View`", tells: "the CNI plugin",
+        start: Start::From(block_hint),
+    },
+    Task {
+        name: "ports", file: "node/src/node/listeners.rs", count: "1",
+        owns: "sockets of probes and metrics", hears: "`View`", tells: "answers over HTTP",
+        start: Start::Owner,
+    },
+    Task {
+        name: "drain", file: "node/src/node/drain.rs", count: "1",
+        owns: "how far the node is out of service", hears: "orders from the admin socket", tells: "the publisher, speaker: `disable`, `enable`",
+        start: Start::Owner,
+    },
+    Task {
+        name: "auditor", file: "node/src/node/auditor.rs", count: "1",
+        owns: "ages of findings", hears: "`View`, learned routes, the agent's and the drain's status, a kernel dump of its own", tells: "who asks, the log",
+        start: Start::Owner,
+    },
+    Task {
+        name: "admin", file: "node/src/admin.rs", count: "1",
+        owns: "unix socket", hears: "people, probes", tells: "answers",
+        start: Start::Owner,
+    },
+];
+
+fn passwords(board: &Board) {
+    if let Some(folder) = board.config.secrets_dir.clone() {
+        spawn(secrets::keep(folder, board.feeds.secrets.writer()));
+    }
+}
+
+fn publisher(board: &Board) -> Publisher {
+    let feeds = &board.feeds;
+    Publisher {
+        config: board.config.clone(),
+        view: board.view.clone(),
+        secrets: (feeds.secrets.writer(), feeds.secrets.reader()),
+        drain: feeds.drain.reader(),
+        speaker: board.speaker.clone(),
+        current: board.speaker_config.clone(),
+        problems: board.registry.reporter("plan"),
+        told: feeds.told.writer(),
+        in_force: feeds.in_force.writer(),
+        stage_in_force: feeds.stage_in_force.writer(),
+        gateways: feeds.gateways.writer(),
+    }
+}
+
+fn origin_check(board: &Board) {
+    spawn(origins::keep(
+        board.view.clone(),
+        board.first.clone(),
+        board.config.origin_check,
+        board.speaker.clone(),
+    ));
+}
+
+fn learned_routes(board: &Board) {
+    spawn(learned::follow(
+        board.fib.clone(),
+        board.speaker.convergence(),
+        board.feeds.gateways.reader(),
+        board.feeds.learned.writer(),
+        board.feeds.converged.writer(),
+    ));
+}
+
+fn sweep_gate(board: &Board) {
+    spawn(gate::keep(
+        board.view.clone(),
+        board.feeds.converged.reader(),
+        board.speaker.clone(),
+        board.feeds.snapshots.writer(),
+        board.feeds.gate.writer(),
+    ));
+}
+
+fn node_address(board: &Board) {
+    spawn(readdress::keep(
+        || Ok(EtcdStore::new(EtcdConfig::from_env()?)?),
+        board.config.clone(),
+        board.view.clone(),
+        board.kernel.clone(),
+        board.registry.reporter("node address"),
+    ));
+}
+
+fn tunnel_addresses(board: &Board) {
+    spawn(tunnels::keep(
+        board.store.clone(),
+        Client::new(board.store.clone()),
+        board.config.node.clone(),
+        tunnels::Heard {
+            view: board.view.clone(),
+            kernel: board.kernel.clone(),
+        },
+        board.registry.reporter("tunnel addresses"),
+    ));
+}
+
+fn transition_report(board: &Board) {
+    spawn(parting::report(
+        board.store.clone(),
+        board.config.node.clone(),
+        board.speaker.clone(),
+        board.feeds.in_force.reader(),
+    ));
+}
+
+fn mode_report(board: &Board) {
+    spawn(mode_check::keep(
+        board.store.clone(),
+        board.config.node.clone(),
+        board.view.clone(),
+        board.kernel.clone(),
+    ));
+}
+
+fn ipam_collector(board: &Board) {
+    if let Some(grace) = board.config.ipam_grace {
+        spawn(collector::collect(
+            board.store.clone(),
+            board.config.node.clone(),
+            grace,
+            board.view.clone(),
+            board.feeds.collected.writer(),
+        ));
+    }
+}
+
+fn pending_releases(board: &Board) {
+    spawn(tombstones::keep(
+        board.store.clone(),
+        board.config.lib_dir.clone(),
+        board.view.clone(),
+        board.registry.reporter("tombstones"),
+    ));
+}
+
+fn block_hint(board: &Board) {
+    spawn(likely::keep(
+        board.config.run_dir.clone(),
+        board.config.node.clone(),
+        board.view.clone(),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// The picture of the architecture page is the table that is started.
+    #[test]
+    fn the_page_shows_the_tasks_that_run() {
+        let page = include_str!("../../../../docs/architecture.md");
+        let (_, rest) = page.split_once("## Tasks of `caracal node`").unwrap();
+        let (section, _) = rest.split_once("\n## ").unwrap();
+        let shown = section.lines().filter(|line| line.starts_with("| "));
+        let shown: Vec<&str> = shown.skip(1).collect();
+        let row = |task: &Task| {
+            let Task {
+                name,
+                file,
+                count,
+                owns,
+                hears,
+                tells,
+                ..
+            } = task;
+            format!("| {name} (`{file}`) | {count} | {owns} | {hears} | {tells} |")
+        };
+        let wanted: Vec<String> = TASKS.iter().map(row).collect();
+        assert_eq!(shown, wanted, "\n{}", wanted.join("\n"));
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        for task in TASKS {
+            let file = std::path::Path::new(root).join(task.file);
+            assert!(file.exists(), "{}: {}", task.name, file.display());
+        }
+    }
+}
