@@ -1,7 +1,8 @@
 //! The words between the core task and the session tasks. Towards the core the channel is bounded and
 //! blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -204,6 +205,8 @@ pub enum ToSession {
         /// It may be a restart.
         graceful: bool,
     },
+    /// This machine has these addresses no more: connections from them are dead.
+    AddressesGone(Arc<BTreeSet<IpAddr>>),
     /// End the session and the task.
     Shutdown(Shutdown),
 }

@@ -27,6 +27,7 @@ mod station;
 pub mod status;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::pin::Pin;
 
 use caracal_model::net::Prefix;
@@ -183,6 +184,7 @@ enum Command {
     Enable(oneshot::Sender<()>),
     NextHops(NextHops, oneshot::Sender<()>),
     LocalNetworks(LocalNetworks, oneshot::Sender<()>),
+    AddressesGone(BTreeSet<IpAddr>, oneshot::Sender<()>),
     Origins(origin::Update, oneshot::Sender<()>),
     Status(oneshot::Sender<SpeakerStatus>),
     Slice(Slice),
@@ -261,6 +263,15 @@ impl SpeakerHandle {
     /// [`SpeakerEnded`].
     pub async fn set_local_networks(&self, local: LocalNetworks) -> Result<(), SpeakerEnded> {
         self.ask(|done| Command::LocalNetworks(local, done)).await
+    }
+
+    /// Says that this machine has these addresses no more. Connections from them end, for nothing can arrive on them: without
+    /// this only the hold timer would notice.
+    ///
+    /// # Errors
+    /// [`SpeakerEnded`].
+    pub async fn addresses_gone(&self, gone: BTreeSet<IpAddr>) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::AddressesGone(gone, done)).await
     }
 
     /// Takes over a change of who may announce what; routes that it concerns are judged again at once.

@@ -10,9 +10,10 @@ mod notes;
 mod outgoing;
 mod waits;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use caracal_model::net::{Family, Prefix};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{Instrument, debug, info_span, warn};
+use tracing::{Instrument, debug, info, info_span, warn};
 
 use super::admission::Ticket;
 use super::counters::{Counters, ErrorKind};
@@ -30,7 +31,7 @@ use super::message::{SessionStart, Shutdown, ToCore, ToSession};
 use super::socket;
 use crate::bmp::PeerDown;
 use crate::config::PeerConfig;
-use crate::fsm::{Conn, Down, Input, Output, Peer, Settings, Stop};
+use crate::fsm::{Conn, Down, Ends, Input, Output, Peer, Settings, Stop};
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
@@ -543,6 +544,7 @@ impl Session {
                 max,
                 restart,
             }),
+            ToSession::AddressesGone(gone) => self.addresses_gone(&gone),
             ToSession::Shutdown(how) => {
                 let stop = match how {
                     Shutdown::Restart => Stop::Restart,
@@ -551,6 +553,25 @@ impl Session {
                     }
                 };
                 self.stopping = Some((stop, now() + DRAIN_LIMIT));
+            }
+        }
+    }
+
+    /// Ends the connections that are from one of these addresses, behind what has been read on them.
+    fn addresses_gone(&mut self, gone: &BTreeSet<IpAddr>) {
+        for conn in Conn::ALL {
+            let Some(link) = self.link_mut(conn) else {
+                continue;
+            };
+            let Ok(Ends { local, remote }) = link.ends() else {
+                continue;
+            };
+            let local = local.ip().to_canonical();
+            if gone.contains(&local) {
+                link.ended
+                    .get_or_insert_with(|| Some("its own address is gone".to_owned()));
+                info!(%local, %remote, "connection ended: its own address is gone");
+                self.understand(conn);
             }
         }
     }

@@ -1,7 +1,9 @@
 //! The one connection of an [`EtcdStore`](super::EtcdStore): opened when first needed, to the first endpoint
 //! that answers, and replaced when it breaks.
 
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +12,8 @@ use std::time::Duration;
 use etcd_client::{
     Certificate, Channel, Client, ConnectOptions, Identity, KvClient, TlsOptions, WatchClient,
 };
-use tokio::sync::Mutex;
+use tokio::net::UdpSocket;
+use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
@@ -33,12 +36,23 @@ pub(super) struct Session {
     number: u64,
     /// Some call succeeded.
     proven: Arc<AtomicBool>,
+    /// Our address on the connection, as far as the kernel says which one it takes.
+    source: Option<IpAddr>,
+    /// True when the connection is known to be dead: what waits on it need not wait.
+    dead: Arc<watch::Sender<bool>>,
 }
 
 impl Session {
     /// Notes that a call succeeded.
     pub(super) fn proven(&self) {
         self.proven.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns once the connection is known to be dead, which may be never.
+    pub(super) async fn died(&self) {
+        let mut dead = self.dead.subscribe();
+        // The sender is in here.
+        let _dead = dead.wait_for(|dead| *dead).await;
     }
 
     /// True when a call succeeded on this connection.
@@ -152,6 +166,17 @@ impl Connection {
         }
     }
 
+    /// This machine has these addresses no more: a connection from one of them is given up, with all that waits on it. The next
+    /// one goes to the same endpoint.
+    pub(super) async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
+        let mut slot = self.slot.lock().await;
+        let is_dead = |session: &mut Session| session.source.is_some_and(|s| gone.contains(&s));
+        if let Some(session) = slot.session.take_if(is_dead) {
+            tracing::info!(local = ?session.source, "connection to etcd ended: its own address is gone");
+            session.dead.send_replace(true);
+        }
+    }
+
     async fn connect(&self, url: &str, number: u64) -> Result<Session, Failure> {
         let count = u32::try_from(self.urls.len()).unwrap_or(u32::MAX);
         let limit = (self.config.connect_timeout / count).max(MIN_CONNECT_TIMEOUT);
@@ -191,6 +216,8 @@ impl Connection {
                 .max_decoding_message_size(MAX_ANSWER_BYTES),
             number,
             proven: Arc::default(),
+            source: source(url).await,
+            dead: Arc::new(watch::Sender::new(false)),
         })
     }
 
@@ -220,6 +247,23 @@ impl Connection {
         }
         Ok(tls)
     }
+}
+
+/// The address that the kernel takes for connections to an endpoint; a UDP socket is told without sending anything.
+async fn source(url: &str) -> Option<IpAddr> {
+    let (_, authority) = url.split_once("://")?;
+    let authority = authority.split('/').next().unwrap_or_default();
+    for target in tokio::net::lookup_host(authority).await.ok()? {
+        let any: IpAddr = match target {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).await.ok()?;
+        if socket.connect(target).await.is_ok() {
+            return Some(socket.local_addr().ok()?.ip().to_canonical());
+        }
+    }
+    None
 }
 
 fn pem(file: &Path) -> Result<Vec<u8>, Failure> {

@@ -15,6 +15,7 @@ mod watch;
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
@@ -53,6 +54,12 @@ impl EtcdStore {
         self.connection.endpoints()
     }
 
+    /// Says that this machine has these addresses no more. A connection from one of them is given up at once, for nothing can
+    /// arrive on it; without this only its keepalives would notice.
+    pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
+        self.connection.addresses_gone(gone).await;
+    }
+
     /// Runs a call that may be repeated, until an endpoint answers or all were tried.
     async fn repeatable<T, F>(&self, call: impl Fn(Session) -> F) -> Result<T, StoreError>
     where
@@ -82,7 +89,12 @@ impl EtcdStore {
         loop {
             tries -= 1;
             let session = self.connection.session().await?;
-            let failure = match self.connection.timed(call(session.clone())).await {
+            let answer = tokio::select! {
+                biased;
+                answer = self.connection.timed(call(session.clone())) => answer,
+                () = session.died() => Err(Failure::Ended),
+            };
+            let failure = match answer {
                 Ok(answer) => {
                     session.proven();
                     return Ok(answer);

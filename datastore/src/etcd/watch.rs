@@ -117,6 +117,7 @@ impl Live {
                         return Ok(event);
                     }
                 }
+                () = self.session.died() => return Err(Failure::Ended),
                 _ = self.progress.tick() => self.ask().await?,
             }
         }

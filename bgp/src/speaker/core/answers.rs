@@ -43,6 +43,10 @@ impl Core {
                 self.emit(changes);
                 let _ = done.send(());
             }
+            Command::AddressesGone(gone, done) => {
+                self.addresses_gone(gone);
+                let _ = done.send(());
+            }
             Command::Origins(update, done) => {
                 let changes = self.rib.set_origins(now(), update);
                 self.emit(changes);

@@ -1,5 +1,8 @@
 //! The session tasks: which run, with which configuration, and how they end.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashSet;
@@ -259,6 +262,23 @@ impl Core {
         peer.reason = Some("stopped by a change of configuration".to_owned());
         if let Some(id) = peer.id {
             self.set_feed(id, None);
+        }
+    }
+
+    /// Has the sessions, and the monitoring stations, give up connections from addresses that this machine has no more. Which
+    /// connections those are, they know themselves.
+    pub(super) fn addresses_gone(&mut self, gone: BTreeSet<IpAddr>) {
+        self.reconnect_stations(&gone);
+        let gone = Arc::new(gone);
+        for peer in self
+            .peers
+            .values_mut()
+            .filter(|peer| peer.control.is_some())
+        {
+            // What is there already ends the session.
+            peer.urgent
+                .get_or_insert_with(|| ToSession::AddressesGone(gone.clone()));
+            self.outdated = true;
         }
     }
 

@@ -5,7 +5,7 @@
 //! later overrides what is earlier. What several stations hear of the same change is encoded once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -185,6 +185,19 @@ impl Core {
             }
         }
         self.rib.monitor(self.stations.is_live());
+    }
+
+    /// Connects anew to stations whose connection is from an address that is gone.
+    pub(super) fn reconnect_stations(&mut self, gone: &BTreeSet<IpAddr>) {
+        let stations = self.stations.stations.iter();
+        let dead = stations.filter(|(_, station)| {
+            let live = station.live.as_ref();
+            live.is_some_and(|live| gone.contains(&live.local.ip().to_canonical()))
+        });
+        let dead: BTreeSet<String> = dead.map(|(name, _)| name.clone()).collect();
+        if !dead.is_empty() {
+            self.follow_stations(&dead);
+        }
     }
 
     /// A session is established.

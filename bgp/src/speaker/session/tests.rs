@@ -142,3 +142,40 @@ async fn flaps_are_counted_over_the_tasks_of_a_peer() {
     };
     tokio::time::timeout(LIMIT, work).await.unwrap();
 }
+
+/// Connections from an address that this machine has lost end, and no others.
+#[tokio::test]
+async fn connections_from_an_address_that_is_gone_end() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut config = PeerConfig::new([127, 0, 0, 1].into(), Asn(64512));
+    config.port = listener.local_addr().unwrap().port();
+    config.source = Some([127, 0, 0, 7].into());
+    let (core, mut heard) = mpsc::channel(64);
+    let (control, commands) = mpsc::channel(4);
+    let task = tokio::spawn(run(start(config, &Arc::default(), core, commands)));
+    let gone = |address: [u8; 4]| {
+        let gone = BTreeSet::from([IpAddr::from(address)]);
+        ToSession::AddressesGone(Arc::new(gone))
+    };
+    let work = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(&open()).await.unwrap();
+        while !matches!(heard.recv().await.unwrap(), ToCore::Up { .. }) {}
+        control.send(gone([127, 0, 0, 1])).await.unwrap();
+        // Behind that the session still hears its peer.
+        stream.write_all(&bad_update()).await.unwrap();
+        while !matches!(heard.recv().await.unwrap(), ToCore::Update { .. }) {}
+        control.send(gone([127, 0, 0, 7])).await.unwrap();
+        loop {
+            match heard.recv().await.unwrap() {
+                ToCore::Down { reason, .. } => break reason,
+                ToCore::State { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let reason = tokio::time::timeout(LIMIT, work).await.unwrap();
+    assert!(reason.contains("its own address is gone"), "{reason}");
+    drop((control, heard));
+    task.await.unwrap();
+}

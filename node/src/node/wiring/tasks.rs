@@ -8,8 +8,8 @@ use caracal_ipam::client::Client;
 use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
-    collector, gate, held, learned, lifelines, likely, mode_check, mtu, origins, parting, reached,
-    readdress, secrets, severed, tombstones, tunnels,
+    collector, gate, held, learned, lifelines, likely, lost_addresses, mode_check, mtu, origins,
+    parting, reached, readdress, secrets, tombstones, tunnels,
 };
 
 /// How a task comes to run.
@@ -131,9 +131,9 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::From(|b| spawn(reached::keep(b.kernel.clone(), b.speaker.clone()))),
     },
     Task {
-        name: "severed connections", file: "node/src/node/severed.rs", count: "1",
-        owns: "addresses of this machine", hears: "the agent's status", tells: "this process's connections",
-        start: Start::From(|b| spawn(severed::keep(b.kernel.clone()))),
+        name: "lost addresses", file: "node/src/node/lost_addresses.rs", count: "1",
+        owns: "addresses of this machine", hears: "the agent's status", tells: "the speaker's sessions, the connection to etcd",
+        start: Start::From(lost_addresses),
     },
     Task {
         name: "MTU file", file: "node/src/node/mtu.rs", count: "1",
@@ -256,6 +256,14 @@ fn sweep_gate(board: &Board) {
         board.speaker.clone(),
         board.feeds.snapshots.writer(),
         board.feeds.gate.writer(),
+    ));
+}
+
+fn lost_addresses(board: &Board) {
+    spawn(lost_addresses::keep(
+        board.kernel.clone(),
+        board.speaker.clone(),
+        board.store.clone(),
     ));
 }
 
