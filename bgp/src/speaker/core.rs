@@ -28,7 +28,7 @@ use super::addresses::no_next_hop;
 use super::admission::{Admission, PeerAdmission};
 use super::feed::OutFeed;
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
-use super::message::{Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
+use super::message::{PeerKey, Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
 use super::status::{Convergence, Turns};
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
@@ -62,6 +62,8 @@ fn now() -> Instant {
 
 /// One configured peer, or one whose session task has not ended yet.
 struct Peer {
+    /// What its sessions are known by.
+    key: PeerKey,
     /// Its handle in the table; `None` when it is no longer configured.
     id: Option<PeerId>,
     /// The way to its session task; `None` while the task is ending.
@@ -84,8 +86,9 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(id: PeerId) -> Self {
+    fn new(key: PeerKey, id: PeerId) -> Self {
         Self {
+            key,
             id: Some(id),
             control: None,
             outdated: false,
@@ -141,11 +144,13 @@ pub(super) struct Core {
     fib: Vec<(FibFeed, ForwardPolicy)>,
     convergence: watch::Sender<Convergence>,
     to_core: mpsc::Sender<ToCore>,
-    sessions: JoinSet<PeerName>,
-    /// Which peer a session task serves; needed when it ends without saying so.
-    tasks: HashMap<task::Id, PeerName>,
-    /// Peers whose running session was started under another name: from that name to the one they have now.
-    renamed: BTreeMap<PeerName, PeerName>,
+    sessions: JoinSet<()>,
+    /// Which peer a session task serves.
+    tasks: HashMap<task::Id, PeerKey>,
+    /// The name that each peer has now.
+    names: BTreeMap<PeerKey, PeerName>,
+    /// The next peer's key.
+    next_key: u64,
     /// Some session has not yet got the latest configuration.
     outdated: bool,
     /// The table has taken UPDATEs, or ends of sessions, that are not yet decided.
@@ -211,7 +216,8 @@ impl Core {
             to_core,
             sessions: JoinSet::new(),
             tasks: HashMap::default(),
-            renamed: BTreeMap::new(),
+            names: BTreeMap::new(),
+            next_key: 0,
             outdated: false,
             undecided: false,
             disabled: None,
@@ -327,13 +333,14 @@ impl Core {
     /// A message from a session task.
     fn hear(&mut self, message: ToCore) {
         let now = now();
-        let name = message.peer().clone();
+        let key = message.peer();
         if let ToCore::Down { end, .. } = &message {
             // Stations hear of it also when the session was told to end.
-            self.monitor_down(&name, end);
+            self.monitor_down(key, end);
         }
-        let started = name.clone();
-        let name = self.renamed.get(&name).cloned().unwrap_or(name);
+        let Some(name) = self.names.get(&key).cloned() else {
+            return;
+        };
         if let ToCore::Notified { way, text, .. } = message {
             // Also of a session that was told to end: that is how it ends.
             if let Some(peer) = self.peers.get_mut(&name) {
@@ -374,7 +381,7 @@ impl Core {
                 }
                 peer.enter(SessionState::Established);
                 peer.established_count += 1;
-                self.monitor_up(&started, id, *monitored);
+                self.monitor_up(key, id, *monitored);
                 self.set_feed(id, Some(feed));
                 self.note_session(&name, true);
                 self.watch_peer(&name, &session);

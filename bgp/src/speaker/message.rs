@@ -29,11 +29,18 @@ pub const TO_CORE_DEPTH: usize = 256;
 /// when it finds the channel full, and a connection that does not fit is dropped for the peer to dial again.
 pub const TO_SESSION_DEPTH: usize = 16;
 
+/// Identity of a peer in the core, from when it is configured until it is not and its last session has ended. Never used
+/// again. Names are labels: a peer can get another one while its session runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerKey(pub u64);
+
 /// Everything a session task is born with. The task is `session::run(start)`; it ends after
 /// [`ToSession::Shutdown`] or when `control` is closed.
 #[derive(Debug)]
 pub struct SessionStart {
     /// Which peer.
+    pub key: PeerKey,
+    /// Its name now, for the log.
     pub peer: PeerName,
     /// The peer's configuration.
     pub config: PeerConfig,
@@ -100,7 +107,7 @@ pub enum ToCore {
     /// makes a new feed for each establishment, so nothing of an earlier session can leak into it.
     Up {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// What was negotiated, as far as the table needs it.
         session: SessionInfo,
         /// Where the routes for this peer go.
@@ -111,7 +118,7 @@ pub enum ToCore {
     /// The established session has ended.
     Down {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// A sentence for people.
         reason: String,
         /// True when the routes are to be kept for a restart: graceful restart was negotiated and the session
@@ -123,14 +130,14 @@ pub enum ToCore {
     /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been applied.
     Update {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// The decoded message.
         update: Update,
     },
     /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC 7313).
     RouteRefresh {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// Of which family.
         family: Family,
         /// Request, begin or end.
@@ -139,7 +146,7 @@ pub enum ToCore {
     /// A NOTIFICATION has been sent or received, in whatever state; for status only.
     Notified {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// Which way.
         way: Way,
         /// Its code, subcode and text, for people.
@@ -148,7 +155,7 @@ pub enum ToCore {
     /// The state machine entered a state; for status only.
     State {
         /// Which peer.
-        peer: PeerName,
+        peer: PeerKey,
         /// The new state.
         state: SessionState,
         /// Why, as a sentence, when it went down or failed to come up.
@@ -159,16 +166,16 @@ pub enum ToCore {
 }
 
 impl ToCore {
-    /// Which peer's session says it, by the name under which that was started.
+    /// Which peer's session says it.
     #[must_use]
-    pub const fn peer(&self) -> &PeerName {
+    pub const fn peer(&self) -> PeerKey {
         match self {
             Self::Up { peer, .. }
             | Self::Down { peer, .. }
             | Self::Update { peer, .. }
             | Self::RouteRefresh { peer, .. }
             | Self::Notified { peer, .. }
-            | Self::State { peer, .. } => peer,
+            | Self::State { peer, .. } => *peer,
         }
     }
 }

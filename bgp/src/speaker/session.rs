@@ -27,12 +27,12 @@ use tracing::{Instrument, debug, info, info_span, warn};
 use super::admission::Ticket;
 use super::counters::{Counters, ErrorKind};
 use super::log_limit::{LogKind, LogLimit, summarise};
-use super::message::{SessionStart, Shutdown, ToCore, ToSession};
+use super::message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
 use super::socket;
 use crate::bmp::PeerDown;
 use crate::config::PeerConfig;
 use crate::fsm::{Conn, Down, Ends, Input, Output, Peer, Settings, Stop};
-use crate::types::{PeerName, SessionState};
+use crate::types::SessionState;
 use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
 use info::{connect_failure, monitored_session, session_info};
@@ -81,7 +81,7 @@ enum Event {
 }
 
 struct Session {
-    name: PeerName,
+    key: PeerKey,
     settings: Settings,
     peer: Peer,
     core: mpsc::Sender<ToCore>,
@@ -108,6 +108,7 @@ struct Session {
 impl Session {
     fn new(start: SessionStart) -> Self {
         let SessionStart {
+            key,
             peer: name,
             config,
             local_as,
@@ -130,7 +131,7 @@ impl Session {
         let seed = RandomState::new().hash_one(name.as_str());
         Self {
             peer: Peer::new(settings.clone(), seed).resuming(counters.flaps()),
-            name,
+            key,
             settings,
             core,
             control,
@@ -286,7 +287,7 @@ impl Session {
     }
 
     fn carry_out(&mut self, output: Output) {
-        let peer = self.name.clone();
+        let peer = self.key;
         match output {
             Output::Connect => self.dial(),
             Output::Adopt(conn) => *self.slot(conn) = self.offered.take(),
@@ -375,7 +376,7 @@ impl Session {
     }
 
     fn tell_refresh(&mut self, family: Family, kind: RefreshKind) {
-        let peer = self.name.clone();
+        let peer = self.key;
         self.tell(ToCore::RouteRefresh { peer, family, kind });
     }
 
@@ -395,7 +396,7 @@ impl Session {
             }
             return;
         }
-        let peer = self.name.clone();
+        let peer = self.key;
         self.tell(ToCore::State {
             peer,
             state,

@@ -8,7 +8,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use caracal_bgp::attrs::PathAttrs;
 use caracal_bgp::config::PeerConfig;
 use caracal_bgp::speaker::feed::OutFeed;
-use caracal_bgp::speaker::message::{SessionStart, Shutdown, ToCore, ToSession};
+use caracal_bgp::speaker::message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
 use caracal_bgp::speaker::session;
 use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
 use caracal_bgp::wire::capability::Capability;
@@ -68,6 +68,7 @@ impl Stage {
         let (to_core, core) = mpsc::channel(depth);
         let (control, commands) = mpsc::channel(4);
         let start = SessionStart {
+            key: PeerKey(7),
             peer: PeerName::from("played"),
             config,
             local_as: Asn(64512),

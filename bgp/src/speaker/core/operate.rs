@@ -105,13 +105,16 @@ impl Core {
 
     /// Lets sessions with the peer run again. Where a task is still ending, its end starts the next.
     pub(super) fn enable_peer(&mut self, name: &PeerName) {
-        let was = self.peers.get_mut(name).and_then(|p| p.disabled.take());
-        if was.is_none() {
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        let key = peer.key;
+        if peer.disabled.take().is_none() {
             return;
         }
         info!(peer = %name, "peer is enabled");
         self.hold_dynamic(name, false);
-        if !self.tasks.values().any(|ending| ending == name) {
+        if !self.tasks.values().any(|ending| *ending == key) {
             self.start_session(name);
         }
     }

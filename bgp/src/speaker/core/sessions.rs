@@ -13,7 +13,7 @@ use tracing::{debug, error, info};
 use super::{Core, Inbox, Peer, now};
 use crate::bmp::PeerDown;
 use crate::config::{self, ConfigChange, SpeakerConfig};
-use crate::speaker::message::{SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
+use crate::speaker::message::{PeerKey, SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
 use crate::types::{PeerName, SessionState};
 
 /// How long sessions have to end at shutdown before they are cut off.
@@ -34,7 +34,10 @@ impl Core {
             }
             return;
         }
-        self.peers.insert(name.clone(), Peer::new(id));
+        let key = PeerKey(self.next_key);
+        self.next_key += 1;
+        self.names.insert(key, name.clone());
+        self.peers.insert(name.clone(), Peer::new(key, id));
         if self.is_disabled_in_config(name) {
             self.disable_peer(name, String::new(), true);
         }
@@ -59,7 +62,9 @@ impl Core {
             return;
         }
         let (to_session, control) = mpsc::channel(TO_SESSION_DEPTH);
+        let key = peer.key;
         let start = SessionStart {
+            key,
             peer: name.clone(),
             config: config.clone(),
             local_as: self.config.local_as,
@@ -71,12 +76,8 @@ impl Core {
             control,
         };
         let session = (self.starts.session)(start);
-        let ended = name.clone();
-        let task = self.sessions.spawn(async move {
-            session.await;
-            ended
-        });
-        self.tasks.insert(task.id(), name.clone());
+        let task = self.sessions.spawn(session);
+        self.tasks.insert(task.id(), key);
         if let Some(peer) = self.peers.get_mut(name) {
             peer.control = Some(to_session);
             peer.outdated = false;
@@ -84,31 +85,28 @@ impl Core {
     }
 
     /// A session task has ended; whatever it has said has been heard.
-    pub(super) fn session_ended(&mut self, ended: Result<(Id, PeerName), JoinError>) {
-        let name = match ended {
-            Ok((id, started)) => {
-                // Usually it has said so itself.
-                self.monitor_down(&started, &PeerDown::Local(0));
-                let name = self.tasks.remove(&id).unwrap_or(started);
-                self.renamed.retain(|_, now| *now != name);
-                name
-            }
-            Err(failure) => {
-                let Some(name) = self.tasks.remove(&failure.id()) else {
-                    return;
-                };
-                error!(peer = %name, %failure, "session task failed, this is a bug; it is restarted");
-                let started = self.renamed.iter().find(|(_, now)| **now == name);
-                let started = started.map_or(&name, |(started, _)| started).clone();
-                self.monitor_down(&started, &PeerDown::Local(0));
-                name
-            }
+    pub(super) fn session_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let (id, failure) = match ended {
+            Ok((id, ())) => (id, None),
+            Err(failure) => (failure.id(), Some(failure)),
         };
+        let Some(key) = self.tasks.remove(&id) else {
+            return;
+        };
+        // Usually it has said so itself.
+        self.monitor_down(key, &PeerDown::Local(0));
+        let Some(name) = self.names.get(&key).cloned() else {
+            return;
+        };
+        if let Some(failure) = failure {
+            error!(peer = %name, %failure, "session task failed, this is a bug; it is restarted");
+        }
         let Some(peer) = self.peers.get_mut(&name) else {
             return;
         };
         let Some(id) = peer.id else {
             self.peers.remove(&name);
+            self.names.remove(&key);
             return;
         };
         if peer.control.take().is_some() {
@@ -141,44 +139,31 @@ impl Core {
             return;
         }
         info!("sessions may run again");
-        let ending: HashSet<&PeerName> = self.tasks.values().collect();
-        let idle: Vec<PeerName> = self
-            .peers
-            .keys()
-            .filter(|name| !ending.contains(name))
-            .cloned()
-            .collect();
+        let ending: HashSet<PeerKey> = self.tasks.values().copied().collect();
+        let idle = self.peers.iter();
+        let idle = idle.filter(|(_, peer)| !ending.contains(&peer.key));
+        let idle: Vec<PeerName> = idle.map(|(name, _)| name.clone()).collect();
         for name in idle {
             self.start_session(&name);
         }
     }
 
-    /// Takes over names that peers have got without being others. Their sessions keep running, under the name with
-    /// which they were started.
+    /// Takes over names that peers have got without being others. Their sessions keep running: they are known by keys.
     fn rename(&mut self, new: &SpeakerConfig) {
         for (old, now) in config::renamed(&self.config, new) {
-            // A session that is still ending under the new name, or was started under it, would be taken for this one.
-            let started_so = self.renamed.get(&now);
-            if self.peers.contains_key(&now) || started_so.is_some_and(|to| *to != old) {
+            // A peer that is no longer configured has the name until its session has ended.
+            if self.peers.contains_key(&now) {
                 continue;
             }
             let Some(peer) = self.peers.remove(&old) else {
                 continue;
             };
             info!(%old, %now, "peer has another name");
+            self.names.insert(peer.key, now.clone());
             self.peers.insert(now.clone(), peer);
             self.rib.rename_peer(&old, &now);
             if let Some(config) = self.config.peers.remove(&old) {
-                self.config.peers.insert(now.clone(), config);
-            }
-            let first = self.renamed.iter().find(|(_, to)| **to == old);
-            let first = first.map_or_else(|| old.clone(), |(first, _)| first.clone());
-            self.renamed.remove(&first);
-            if first != now {
-                self.renamed.insert(first, now.clone());
-            }
-            for name in self.tasks.values_mut().filter(|name| **name == old) {
-                name.clone_from(&now);
+                self.config.peers.insert(now, config);
             }
         }
     }

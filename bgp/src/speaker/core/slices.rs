@@ -47,7 +47,7 @@ pub(super) enum Said {
     /// A message.
     Message(ToCore),
     /// Nothing more: it has ended.
-    Ended(Result<(Id, PeerName), JoinError>),
+    Ended(Result<(Id, ()), JoinError>),
 }
 
 /// A feed for the forwarding side that is being filled.
@@ -96,12 +96,12 @@ impl Core {
 
     /// Who has said it, by the name that the peer has now.
     fn speaker_of(&self, said: &Said) -> Option<PeerName> {
-        let name = match said {
+        let key = match said {
             Said::Message(message) => message.peer(),
-            Said::Ended(Ok((id, started))) => self.tasks.get(id).unwrap_or(started),
-            Said::Ended(Err(failure)) => self.tasks.get(&failure.id())?,
+            Said::Ended(Ok((id, ()))) => *self.tasks.get(id)?,
+            Said::Ended(Err(failure)) => *self.tasks.get(&failure.id())?,
         };
-        Some(self.renamed.get(name).unwrap_or(name).clone())
+        self.names.get(&key).cloned()
     }
 
     /// Hears what the sessions have said, for a slice.
@@ -130,10 +130,7 @@ impl Core {
         match said {
             Said::Message(ToCore::Update { peer, mut update }) => match first_piece(&mut update) {
                 Some(piece) => {
-                    let rest = ToCore::Update {
-                        peer: peer.clone(),
-                        update,
-                    };
+                    let rest = ToCore::Update { peer, update };
                     self.unheard.push_front(Said::Message(rest));
                     self.hear(ToCore::Update {
                         peer,

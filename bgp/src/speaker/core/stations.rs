@@ -20,10 +20,10 @@ use crate::attrs::PathAttrs;
 use crate::bmp::{self, MonitoredSession, PeerDown, Statistic, Termination, Timestamp, View};
 use crate::config::Station;
 use crate::rib::{MonitoredPath, PeerId};
+use crate::speaker::message::PeerKey;
 use crate::speaker::shared::{CannotAnnounce, announce, withdraw};
 use crate::speaker::station::{self, FromStation, Queue, StationStart};
 use crate::speaker::status::StationStatus;
-use crate::types::PeerName;
 use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::encode_end_of_rib;
@@ -40,8 +40,8 @@ const LENGTH_END: usize = 18;
 /// The stations.
 pub(super) struct Stations {
     stations: BTreeMap<String, StationState>,
-    /// The established sessions, by the name under which they were started.
-    sessions: BTreeMap<PeerName, Up>,
+    /// The established sessions.
+    sessions: BTreeMap<PeerKey, Up>,
     pub(super) events: mpsc::Receiver<FromStation>,
     to_core: mpsc::Sender<FromStation>,
     tasks: JoinSet<()>,
@@ -201,7 +201,7 @@ impl Core {
     }
 
     /// A session is established.
-    pub(super) fn monitor_up(&mut self, name: &PeerName, id: PeerId, session: MonitoredSession) {
+    pub(super) fn monitor_up(&mut self, key: PeerKey, id: PeerId, session: MonitoredSession) {
         self.tell_stations();
         let since = wall();
         let mut out = BytesMut::new();
@@ -212,13 +212,13 @@ impl Core {
             session,
             since,
         };
-        self.stations.sessions.insert(name.clone(), up);
+        self.stations.sessions.insert(key, up);
     }
 
-    /// A session, known by the name under which it was started, has ended.
-    pub(super) fn monitor_down(&mut self, name: &PeerName, reason: &PeerDown) {
+    /// A session has ended.
+    pub(super) fn monitor_down(&mut self, key: PeerKey, reason: &PeerDown) {
         self.tell_stations();
-        if let Some(up) = self.stations.sessions.remove(name) {
+        if let Some(up) = self.stations.sessions.remove(&key) {
             let mut out = BytesMut::new();
             bmp::peer_down(&up.session, wall(), reason, &mut out);
             self.stations.push(&out.freeze(), |_| true);

@@ -195,7 +195,7 @@ impl Played {
             format: Format::default(),
             opens: Opens::default(),
         });
-        let (peer, feed) = (self.start.peer.clone(), self.feed.clone());
+        let (peer, feed) = (self.start.key, self.feed.clone());
         self.say(ToCore::Up {
             peer,
             session,
@@ -206,7 +206,7 @@ impl Played {
     }
 
     async fn down(&self, graceful: bool) {
-        let peer = self.start.peer.clone();
+        let peer = self.start.key;
         self.say(ToCore::Down {
             peer,
             reason: "hold timer expired".into(),
@@ -218,7 +218,7 @@ impl Played {
 
     async fn update(&self, update: Update) {
         self.say(ToCore::Update {
-            peer: self.start.peer.clone(),
+            peer: self.start.key,
             update,
         })
         .await;
@@ -576,4 +576,39 @@ async fn a_peer_with_another_name_keeps_its_session() {
     let mut stage = stage;
     let next = stage.session().await;
     assert_eq!(next.start.peer, name(7));
+}
+
+/// Another peer gets the name that a session was started under: nobody takes the one for the other.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_free_again_can_be_another_peers() {
+    let (mut stage, sessions) = Stage::established(config(&[2])).await;
+    let mut new = config(&[]);
+    let mut peer = |n: u8, at: u8| {
+        let peer = PeerConfig::new(address(at), Asn(64512));
+        new.peers.insert(name(n), peer);
+    };
+    peer(7, 2);
+    peer(2, 4);
+    // First the name goes, then somebody else has it.
+    let mut renamed = new.clone();
+    renamed.peers.remove(&name(2));
+    stage.speaker.reconfigure(renamed).await.unwrap();
+    stage.speaker.reconfigure(new).await.unwrap();
+    let other = stage.session().await;
+    assert_eq!(other.start.peer, name(2));
+    assert_ne!(other.start.key, sessions[0].start.key);
+    other.up().await;
+    other.announce(1).await;
+    sessions[0].announce(2).await;
+    sessions[0].announce(3).await;
+    stage.peer(2, |peer| peer.routes.received == 1).await;
+    let first = stage.peer(7, |peer| peer.routes.received == 2).await;
+    assert_eq!(first.established_count, 1);
+    sessions[0].down(false).await;
+    stage.peer(7, |peer| peer.state == SessionState::Idle).await;
+    assert_eq!(
+        stage.established_peer(2).await.routes.received,
+        1,
+        "the end of the one is not the other's"
+    );
 }

@@ -27,7 +27,7 @@ impl Session {
 
     fn note_notification(&mut self, way: Way, notification: &Notification) {
         if self.counters.notification(way, notification) {
-            let peer = self.name.clone();
+            let peer = self.key;
             let text = notification.to_string();
             self.tell(ToCore::Notified { peer, way, text });
         }

@@ -38,6 +38,7 @@ fn start(
     control: mpsc::Receiver<ToSession>,
 ) -> SessionStart {
     SessionStart {
+        key: PeerKey(7),
         peer: "bad".into(),
         config,
         local_as: Asn(64512),

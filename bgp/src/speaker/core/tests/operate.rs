@@ -152,7 +152,7 @@ async fn soft_out_announces_again_and_soft_in_asks_or_filters() {
 async fn an_error_that_is_over_is_shown_as_past() {
     let (stage, sessions) = Stage::established(config(&[2])).await;
     let session = &sessions[0];
-    let (peer, text) = (name(2), "Cease / Administrative Reset".to_owned());
+    let (peer, text) = (session.start.key, "Cease / Administrative Reset".to_owned());
     let way = Way::Received;
     session.say(ToCore::Notified { peer, way, text }).await;
     session.down(false).await;
@@ -228,12 +228,19 @@ async fn prefixes_advertised_are_counted_by_family() {
         let counts = both.map(|family| of(family).advertised);
         (counts, detail.advertised)
     };
+    // What is advertised is decided a slice at a time.
+    sessions[0].told().await;
     assert_eq!(advertised(&stage).await, ([Some(1), None], 1), "one family");
     sessions[0].down(false).await;
     stage.peer(2, |peer| peer.state == SessionState::Idle).await;
     assert_eq!(advertised(&stage).await.0, [None, None], "no session");
     sessions[0].up_for(&both).await;
     stage.established_peer(2).await;
+    let mut all = Vec::new();
+    while all.len() < 3 {
+        let told = sessions[0].told().await.announced.into_iter();
+        all.extend(told.flat_map(|(_, prefixes)| prefixes));
+    }
     assert_eq!(advertised(&stage).await, ([Some(1), Some(2)], 3));
     sessions.clear();
 }
