@@ -85,7 +85,7 @@ pub type Out<'a> = &'a mut (dyn Write + Send);
 
 /// `caracal lab up FILE`.
 #[derive(Clone, Debug)]
-pub struct Up {
+pub struct UpCommand {
     /// The topology file.
     pub file: PathBuf,
     /// Another name than the topology's.
@@ -102,7 +102,7 @@ pub struct Up {
 
 /// `caracal lab status`.
 #[derive(Clone, Debug, Default)]
-pub struct Status {
+pub struct StatusCommand {
     /// The lab; may be left out when there is one.
     pub lab: Option<String>,
     /// JSON instead of tables.
@@ -115,7 +115,7 @@ pub struct Status {
 
 /// `caracal lab exec TARGET -- COMMAND`.
 #[derive(Clone, Debug, Default)]
-pub struct Exec {
+pub struct ExecCommand {
     /// The lab; may be left out when there is one.
     pub lab: Option<String>,
     /// A node, a pod (`NODE/POD`), a router, `etcd` or `switch`.
@@ -126,7 +126,7 @@ pub struct Exec {
 
 /// `caracal trace FROM TO`.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct TraceCommand {
     /// The lab; may be left out when there is one.
     pub lab: Option<String>,
     /// The one pod, as `NODE/POD`.
@@ -139,7 +139,7 @@ pub struct Trace {
 
 /// `caracal lab down`.
 #[derive(Clone, Debug, Default)]
-pub struct Down {
+pub struct DownCommand {
     /// The lab; may be left out when there is one.
     pub lab: Option<String>,
     /// All labs.
@@ -151,7 +151,7 @@ pub struct Down {
 ///
 /// # Errors
 /// [`CommandError`]; then nothing is left, unless it was to be kept.
-pub fn up(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
+pub fn up(arguments: &UpCommand, out: Out<'_>) -> Result<i32, CommandError> {
     rootless::restore_directory()?;
     // Before anything is made: a mistake in the file is the likeliest.
     let (topology, text) = Topology::load_text(&arguments.file)?;
@@ -173,7 +173,7 @@ pub fn up(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
 }
 
 fn bring_up(
-    arguments: &Up,
+    arguments: &UpCommand,
     name: &LabName,
     topology: Topology,
     text: &str,
@@ -216,7 +216,7 @@ fn bring_up(
 ///
 /// # Errors
 /// [`CommandError`]; nothing is left then either.
-pub fn demo(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
+pub fn demo(arguments: &UpCommand, out: Out<'_>) -> Result<i32, CommandError> {
     rootless::restore_directory()?;
     let (topology, text) = Topology::load_text(&arguments.file)?;
     let name = LabName::new(arguments.name.as_deref().unwrap_or(&topology.name.value))?;
@@ -234,7 +234,7 @@ pub fn demo(arguments: &Up, out: Out<'_>) -> Result<i32, CommandError> {
 ///
 /// # Errors
 /// [`CommandError`].
-pub fn status(arguments: &Status, out: Out<'_>) -> Result<i32, CommandError> {
+pub fn status(arguments: &StatusCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
     if let Some(status) = inside(&name, Purpose::Use)? {
         return Ok(status);
@@ -259,7 +259,7 @@ pub fn status(arguments: &Status, out: Out<'_>) -> Result<i32, CommandError> {
 ///
 /// # Errors
 /// [`CommandError`].
-pub fn exec(arguments: &Exec) -> Result<i32, CommandError> {
+pub fn exec(arguments: &ExecCommand) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
     if let Some(status) = inside(&name, Purpose::Use)? {
         return Ok(status);
@@ -272,7 +272,7 @@ pub fn exec(arguments: &Exec) -> Result<i32, CommandError> {
 ///
 /// # Errors
 /// [`CommandError`].
-pub fn trace(arguments: &Trace, out: Out<'_>) -> Result<i32, CommandError> {
+pub fn trace(arguments: &TraceCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
     if let Some(status) = inside(&name, Purpose::Use)? {
         return Ok(status);
@@ -292,7 +292,7 @@ pub fn trace(arguments: &Trace, out: Out<'_>) -> Result<i32, CommandError> {
 ///
 /// # Errors
 /// [`CommandError`].
-pub fn down(arguments: &Down, out: Out<'_>) -> Result<i32, CommandError> {
+pub fn down(arguments: &DownCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let names = match (&arguments.lab, arguments.all) {
         (Some(name), _) => vec![LabName::new(name)?],
         (None, true) => found(),

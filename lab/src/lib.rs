@@ -11,6 +11,7 @@
 //! * `LAB-2`: what a lab will make is on disk before it is made; a lab killed at any moment can be removed.
 //! * `LAB-3`: a process is signalled only while its pid *and* start time are those recorded.
 
+pub mod capture;
 pub mod cni;
 pub mod commands;
 pub mod down;
@@ -33,7 +34,6 @@ pub mod topology;
 pub mod trace;
 pub mod up;
 pub mod wait;
-pub mod witness;
 
 pub use down::{DownError, DownReport, down};
 pub use lab::Lab;

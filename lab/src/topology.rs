@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, de};
 pub use serde_saphyr::Spanned;
 
 mod check;
+pub(crate) mod kinds;
 #[cfg(test)]
 mod tests;
 

@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use caracal_lab::commands::{self, CommandError, Down, Exec, STATUS_PINGS, Status, Up};
+use caracal_lab::commands::{
+    self, CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand,
+};
 use caracal_lab::{netns, program};
 
 mod support;
@@ -31,7 +33,7 @@ fn child_runs_a_command() {
     };
     let words: Vec<_> = words.split_ascii_whitespace().collect();
     let mut out = std::io::stdout();
-    let up = |file: &str, name: &str| Up {
+    let up = |file: &str, name: &str| UpCommand {
         file: file.into(),
         name: Some(name.to_owned()),
         binary: "/bin/true".into(),
@@ -46,7 +48,7 @@ fn child_runs_a_command() {
         ["status", lab] => {
             let lab = Some((*lab).to_owned());
             commands::status(
-                &Status {
+                &StatusCommand {
                     lab,
                     json: true,
                     pings: STATUS_PINGS,
@@ -55,13 +57,13 @@ fn child_runs_a_command() {
                 &mut out,
             )
         }
-        ["exec", lab, target, command @ ..] => commands::exec(&Exec {
+        ["exec", lab, target, command @ ..] => commands::exec(&ExecCommand {
             lab: Some((*lab).to_owned()),
             target: (*target).to_owned(),
             command: command.iter().map(OsString::from).collect(),
         }),
         ["down", lab] => commands::down(
-            &Down {
+            &DownCommand {
                 lab: Some((*lab).to_owned()),
                 all: false,
             },

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use caracal_lab::commands::{self, CommandError, Up};
+use caracal_lab::commands::{self, CommandError, UpCommand};
 use caracal_lab::{Lab, LabName, Options, Progress, Topology, UpError, down, netns, wait_until};
 use caracal_model::status::{PeerStatus, Status};
 use serde_json::{Value, json};
@@ -269,7 +269,7 @@ fn a_node_that_dies_at_once_is_quoted() {
 fn another_process_can_take_over() {
     let file = std::env::temp_dir().join(format!("{}.yaml", unique("contract")));
     std::fs::write(&file, TOPOLOGY).unwrap();
-    let arguments = Up {
+    let arguments = UpCommand {
         file: file.clone(),
         name: Some(unique("taken")),
         binary: std::env::current_exe().unwrap(),
@@ -298,7 +298,7 @@ fn another_process_can_take_over() {
     lab.restart_node("n1").unwrap();
     drop(lab);
     let mut out = Vec::new();
-    let arguments = commands::Down {
+    let arguments = commands::DownCommand {
         lab: Some(name.to_string()),
         all: false,
     };

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
+use caracal_lab::capture::VXLAN_FILTER;
 use caracal_lab::ip::{Route, RouteKind};
-use caracal_lab::witness::VXLAN;
 use caracal_lab::{Lab, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::snapshot::Problem;
@@ -78,7 +78,7 @@ fn cross_subnet_encapsulates_only_across_the_router() {
 
 fn encapsulation_across_the_router(lab: Lab) {
     await_settled(&lab);
-    let rack1 = lab.capture_segment("rack1", VXLAN).unwrap();
+    let rack1 = lab.capture_segment("rack1", VXLAN_FILTER).unwrap();
     assert_full_matrix(&lab);
     rack1
         .wait_for(1, 60 * SECOND)

@@ -243,7 +243,7 @@ fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
         let lab = up_text(&text, "ipip-always", "e2e-ipip46");
         await_settled(&lab);
         let segment = lab.topology().segments[0].name.value.clone();
-        let [ipip, vxlan] = [caracal_lab::witness::IPIP, "ip6 and udp port 4789"]
+        let [ipip, vxlan] = [caracal_lab::capture::IPIP_FILTER, "ip6 and udp port 4789"]
             .map(|filter| lab.capture_segment(&segment, filter).unwrap());
         assert_full_matrix(&lab);
         for capture in [ipip, vxlan] {

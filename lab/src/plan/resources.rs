@@ -4,6 +4,7 @@ use caracal_model::Family;
 use serde_json::{Map, Value, json};
 
 use super::Layout;
+use crate::topology::kinds::plural;
 use crate::topology::{Resource, Topology};
 
 /// A value for an etcd key. `uid` and `creationTimestamp` are added when it is put.
@@ -13,30 +14,6 @@ pub struct Document {
     pub key: String,
     /// The resource.
     pub value: Value,
-}
-
-/// Kinds whose plural is the lower-case kind and an `s`.
-const CLUSTER_KINDS: [&str; 8] = [
-    "BGPConfiguration",
-    "BGPFilter",
-    "BGPPeer",
-    "FelixConfiguration",
-    "IPAMConfiguration",
-    "IPPool",
-    "IPReservation",
-    "Node",
-];
-
-/// The kinds of resources a topology file may have.
-pub(crate) fn kinds() -> &'static [&'static str] {
-    &CLUSTER_KINDS
-}
-
-/// The plural in a resource's key.
-pub(crate) fn plural(kind: &str) -> Option<String> {
-    CLUSTER_KINDS
-        .contains(&kind)
-        .then(|| format!("{}s", kind.to_ascii_lowercase()))
 }
 
 fn key(kind: &str, name: &str) -> String {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use caracal_model::{Family, Prefix};
 use serde_saphyr::{Location, Spanned};
 
+use super::kinds::plural;
 use super::{EncapMode, NodeKind, Topology};
-use crate::plan::resources::plural;
 
 /// A complaint and its place.
 pub(super) struct Found {
@@ -539,7 +539,7 @@ fn check_resources(t: &Topology) -> Result<(), Found> {
         let place = &resource.referenced;
         let kind = resource.value.kind.clone();
         if plural(&kind).is_none() {
-            let known = crate::plan::resources::kinds().join(", ");
+            let known = super::kinds::kinds().join(", ");
             return Err(at(place, Invalid::UnknownKind { kind, known }));
         }
         if let Some(seen) = &resource.value.api_version

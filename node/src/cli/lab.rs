@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_lab::commands::{self, CONVERGE, Down, Exec, STATUS_PINGS, Status, Up};
+use caracal_lab::commands::{
+    self, CONVERGE, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand,
+};
 
 use super::output::in_form;
 use crate::args::{LabCommand, Output};
@@ -15,7 +17,7 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Up { file, name, keep } => commands::up(&up(file, name, keep)?, &mut stdout)?,
         LabCommand::Status { name, output } => {
             let output = output.output;
-            let status = Status {
+            let status = StatusCommand {
                 lab: name,
                 json: output.is_data(),
                 pings: STATUS_PINGS,
@@ -29,13 +31,15 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
             lab,
         } => {
             let command = command.into_iter().map(OsString::from).collect();
-            commands::exec(&Exec {
+            commands::exec(&ExecCommand {
                 lab,
                 target,
                 command,
             })?
         }
-        LabCommand::Down { name, all } => commands::down(&Down { lab: name, all }, &mut stdout)?,
+        LabCommand::Down { name, all } => {
+            commands::down(&DownCommand { lab: name, all }, &mut stdout)?
+        }
         LabCommand::List => commands::list(&mut stdout)?,
         // A name of its own, so that a demo never meets a lab that somebody works in.
         LabCommand::Demo { file } => {
@@ -47,7 +51,7 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
 
 fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<Up> {
     let binary = std::env::current_exe().context("finding this program's own file")?;
-    Ok(Up {
+    Ok(UpCommand {
         file,
         name,
         binary,

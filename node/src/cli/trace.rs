@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use caracal_lab::commands::{self, Trace};
+use caracal_lab::commands::{self, TraceCommand};
 
 use super::output::in_form;
 use crate::args::TraceArgs;
 
 pub(super) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
-    let trace = Trace {
+    let trace = TraceCommand {
         lab: args.lab.clone(),
         from: args.from.clone(),
         to: args.to.clone(),

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use caracal_lab::probe::{Probe, Stream};
-use caracal_lab::{Lab, wait_until, witness};
+use caracal_lab::{Lab, capture, wait_until};
 
 mod support;
 
@@ -129,7 +129,7 @@ fn a_capture_sees_what_crosses_a_segment_and_nothing_else() {
     let far = lab
         .capture_segment("rack2", "icmp[icmptype] = icmp-echo")
         .unwrap();
-    let tunnel = lab.capture_segment("rack1", witness::IPIP).unwrap();
+    let tunnel = lab.capture_segment("rack1", capture::IPIP_FILTER).unwrap();
     ping(&lab, "node1", "10.0.1.12");
     ping(&lab, "node1", "10.0.2.12");
     near.wait_for(2, 5 * SECOND).unwrap();
@@ -209,7 +209,7 @@ fn a_capture_tells_ip_in_ip_from_plain_packets() {
         return;
     }
     tunnel(2).unwrap();
-    let encapsulated = lab.capture_segment("lan", witness::IPIP).unwrap();
+    let encapsulated = lab.capture_segment("lan", capture::IPIP_FILTER).unwrap();
     let plain = lab.capture_segment("lan", "icmp").unwrap();
     ping(&lab, "node1", "10.244.2.1");
     encapsulated.wait_for(2, 5 * SECOND).unwrap();

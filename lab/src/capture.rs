@@ -1,4 +1,4 @@
-//! Witnesses from outside the product: `tcpdump` on the underlay and the kernel's own routes.
+//! What the product did, seen from outside: packets that `tcpdump` captures on the underlay, the kernel's routes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
@@ -19,13 +19,13 @@ use crate::program::{self, Missing, ProgramError};
 use crate::wait::{Timeout, wait_until};
 
 /// IP in IP, as `tunl0` sends.
-pub const IPIP: &str = "ip proto 4";
+pub const IPIP_FILTER: &str = "ip proto 4";
 /// VXLAN on Calico's port.
-pub const VXLAN: &str = "udp port 4789";
+pub const VXLAN_FILTER: &str = "udp port 4789";
 
-/// Why a witness cannot be asked.
+/// Why packets cannot be captured.
 #[derive(Debug, thiserror::Error)]
-pub enum WitnessError {
+pub enum CaptureError {
     /// There is no such place.
     #[error(transparent)]
     Target(#[from] UnknownTarget),
@@ -62,7 +62,7 @@ pub struct Capture {
 
 /// What a capture saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct CapturedPackets {
     /// One line per packet, as `tcpdump -n -q` prints it.
     pub packets: Vec<String>,
     /// Packets `tcpdump` could not keep up with.
@@ -73,8 +73,8 @@ impl Capture {
     /// Starts to capture on a device and waits until `tcpdump` listens.
     ///
     /// # Errors
-    /// [`WitnessError`].
-    pub fn start(netns: &str, device: &str, filter: &str) -> Result<Self, WitnessError> {
+    /// [`CaptureError`].
+    pub fn start(netns: &str, device: &str, filter: &str) -> Result<Self, CaptureError> {
         let mut command = program::command("tcpdump")?;
         // Root stays root: in a user namespace there is no other user to become.
         command.args([
@@ -93,7 +93,7 @@ impl Capture {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = netns::spawn(netns, &mut command)?;
-        let deaf = || WitnessError::Deaf("no streams".to_owned());
+        let deaf = || CaptureError::Deaf("no streams".to_owned());
         let out = child.stdout.take().ok_or_else(deaf)?;
         let mut err = BufReader::new(child.stderr.take().ok_or_else(deaf)?);
         let mut said = String::new();
@@ -102,7 +102,7 @@ impl Capture {
             let read = err.read_line(&mut said).unwrap_or(0);
             if read == 0 {
                 let _ = child.wait();
-                return Err(WitnessError::Deaf(said.trim().to_owned()));
+                return Err(CaptureError::Deaf(said.trim().to_owned()));
             }
             if said[before..].contains("listening on") {
                 break;
@@ -155,7 +155,7 @@ impl Capture {
 
     /// Ends `tcpdump` and gives what it saw.
     #[must_use]
-    pub fn stop(mut self) -> Seen {
+    pub fn stop(mut self) -> CapturedPackets {
         self.end();
         let packets = self
             .packets
@@ -167,7 +167,7 @@ impl Capture {
             .take()
             .and_then(|t| t.join().ok())
             .unwrap_or_default();
-        Seen {
+        CapturedPackets {
             packets,
             dropped: dropped(&rest),
         }
@@ -200,31 +200,31 @@ impl Lab {
     /// Captures on a device of a node, pod, router, or of `etcd` or `switch`.
     ///
     /// # Errors
-    /// [`WitnessError`].
+    /// [`CaptureError`].
     pub fn capture(
         &self,
         target: &str,
         device: &str,
         filter: &str,
-    ) -> Result<Capture, WitnessError> {
+    ) -> Result<Capture, CaptureError> {
         Capture::start(&self.netns(target)?, device, filter)
     }
 
     /// Captures everything that crosses a segment, at its bridge.
     ///
     /// # Errors
-    /// [`WitnessError`].
-    pub fn capture_segment(&self, segment: &str, filter: &str) -> Result<Capture, WitnessError> {
+    /// [`CaptureError`].
+    pub fn capture_segment(&self, segment: &str, filter: &str) -> Result<Capture, CaptureError> {
         let bridge = self.layout.bridges.iter().find(|b| b.segment == segment);
-        let bridge = bridge.ok_or_else(|| WitnessError::Segment(segment.to_owned()))?;
+        let bridge = bridge.ok_or_else(|| CaptureError::Segment(segment.to_owned()))?;
         Capture::start(&self.layout.switch_netns(), &bridge.device, filter)
     }
 
     /// The routes of a node, pod or router, in all families of the lab.
     ///
     /// # Errors
-    /// [`WitnessError`].
-    pub fn routes(&self, target: &str) -> Result<Vec<Route>, WitnessError> {
+    /// [`CaptureError`].
+    pub fn routes(&self, target: &str) -> Result<Vec<Route>, CaptureError> {
         let netns = self.netns(target)?;
         let mut routes = Vec::new();
         for family in self.topology.families() {
@@ -237,8 +237,8 @@ impl Lab {
     /// per second.
     ///
     /// # Errors
-    /// [`WitnessError`].
-    pub fn probe(&self, from: &str, to: &str, rate: u32) -> Result<Probe, WitnessError> {
+    /// [`CaptureError`].
+    pub fn probe(&self, from: &str, to: &str, rate: u32) -> Result<Probe, CaptureError> {
         let pod = self.state.pods.iter().find(|p| p.label() == to);
         self.probe_address(from, to, pod.and_then(|p| p.address), rate)
     }
@@ -246,14 +246,14 @@ impl Lab {
     /// The same to the address of a family.
     ///
     /// # Errors
-    /// [`WitnessError`].
+    /// [`CaptureError`].
     pub fn probe_of(
         &self,
         from: &str,
         to: &str,
         family: Family,
         rate: u32,
-    ) -> Result<Probe, WitnessError> {
+    ) -> Result<Probe, CaptureError> {
         let pod = self.state.pods.iter().find(|p| p.label() == to);
         self.probe_address(from, to, pod.and_then(|p| p.address_of(family)), rate)
     }
@@ -264,11 +264,11 @@ impl Lab {
         to: &str,
         address: Option<IpAddr>,
         rate: u32,
-    ) -> Result<Probe, WitnessError> {
+    ) -> Result<Probe, CaptureError> {
         let stream = Stream {
             from: self.netns(from)?,
             to: self.netns(to)?,
-            address: address.ok_or_else(|| WitnessError::NoAddress(to.to_owned()))?,
+            address: address.ok_or_else(|| CaptureError::NoAddress(to.to_owned()))?,
             rate,
             size: 64,
         };
