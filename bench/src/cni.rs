@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use caracal_lab::cni::container_id;
-use caracal_lab::plan::LabName;
-use caracal_lab::{Lab, Options, Topology, ip, netns};
+use caracal_lab::{
+    Lab, LabName, Options, Topology, container_id, ip_batch, netns_path, run_in_netns,
+};
 use serde_json::{Value, json};
 
 use crate::dut::node_binary;
@@ -78,7 +78,7 @@ pub fn run(args: &CniArgs) -> Result<()> {
         .map(|n| lab.name().netns(&format!("b{n}")))
         .collect();
     let lines: Vec<_> = pods.iter().map(|p| format!("netns add {p}")).collect();
-    ip::batch(None, &lines)?;
+    ip_batch(None, &lines)?;
     let mut path = std::env::split_paths(&args.plugins).collect::<Vec<_>>();
     path.insert(0, lab.folder().bin());
     let site = Site {
@@ -89,7 +89,7 @@ pub fn run(args: &CniArgs) -> Result<()> {
     };
     let mut rivals = rivals(&lab, args);
     let node = lab.netns("node1")?;
-    netns::run(&node, || compare(&site, &mut rivals, args))??;
+    run_in_netns(&node, || compare(&site, &mut rivals, args))??;
     print!("{}", table(&rivals));
     lab.down()?;
     Ok(())
@@ -97,7 +97,7 @@ pub fn run(args: &CniArgs) -> Result<()> {
 
 fn rivals(lab: &Lab, args: &CniArgs) -> Vec<Rival> {
     let node = lab.layout().node("node1").expect("the topology's node");
-    let mut ours = caracal_lab::cni::network_config(node);
+    let mut ours = caracal_lab::network_config(node);
     ours["log_level"] = json!("error");
     let bridge = json!({
         "cniVersion": "1.0.0", "name": "bridge", "type": "bridge", "bridge": "br0", "isGateway": true,
@@ -193,7 +193,7 @@ fn call(site: &Site, rival: &Rival, verb: &str, id: &str, pod: &str) -> Result<D
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("CNI_COMMAND", verb)
         .env("CNI_CONTAINERID", id)
-        .env("CNI_NETNS", netns::path(pod))
+        .env("CNI_NETNS", netns_path(pod))
         .env("CNI_IFNAME", "eth0")
         .env("CNI_PATH", &site.plugin_path)
         .env("CARACAL_RUN_DIR", &site.run_dir)

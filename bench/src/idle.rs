@@ -7,9 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use caracal_lab::plan::LabName;
-use caracal_lab::up::Progress;
-use caracal_lab::{Lab, Options, Topology};
+use caracal_lab::{Lab, LabName, Options, Progress, Topology};
 
 use crate::dut::{cpu_of, memory_of, node_binary};
 use crate::report;

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
 use caracal_datastore::store::{Store, WatchEvent};
-use caracal_lab::plan::{ETCD_PORT, LabName};
-use caracal_lab::{Lab, Options, Topology, netns};
+use caracal_lab::{ETCD_PORT, Lab, LabName, Options, Topology, run_in_netns};
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
 use caracal_model::net::Prefix;
@@ -172,10 +171,10 @@ fn measure(
     let lab = Lab::up(Topology::parse(&text, "latency")?, &text, options, &|_| {})?;
     lab.await_sessions(PATIENCE)?;
     let stop = AtomicBool::new(false);
-    let watcher = netns::run(&lab.netns(LEARNS)?, routes_socket)??;
+    let watcher = run_in_netns(&lab.netns(LEARNS)?, routes_socket)??;
     let writer = match carrier {
         Carrier::Caracal => None,
-        Carrier::Bird2 => Some(netns::run(&lab.netns(ANNOUNCES)?, minimal::open)??),
+        Carrier::Bird2 => Some(run_in_netns(&lab.netns(ANNOUNCES)?, minimal::open)??),
     };
     let etcd = lab.layout().etcd_netns();
     let times = std::thread::scope(|scope| {
@@ -183,14 +182,14 @@ fn measure(
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let etcd = etcd.as_str();
         let follower = writer.map(|socket| {
-            scope.spawn(move || netns::run(etcd, || in_runtime(follow(socket, &ready, stop)))?)
+            scope.spawn(move || run_in_netns(etcd, || in_runtime(follow(socket, &ready, stop)))?)
         });
         let seen = scope.spawn(move || watch_routes(&watcher, stop));
         let confirmed = (|| {
             if follower.is_some() {
                 is_ready.recv().context("the follower of etcd has ended")?;
             }
-            let confirmed = netns::run(etcd, || in_runtime(confirm(args)))??;
+            let confirmed = run_in_netns(etcd, || in_runtime(confirm(args)))??;
             await_routes(&lab, confirmed.len())?;
             anyhow::Ok(confirmed)
         })();
@@ -224,7 +223,7 @@ fn await_routes(lab: &Lab, wanted: usize) -> Result<()> {
     let netns = lab.netns(LEARNS)?;
     let end = Instant::now() + PATIENCE;
     loop {
-        let routes = caracal_lab::ip::routes(&netns, caracal_model::net::Family::Ipv4)?;
+        let routes = caracal_lab::kernel_routes(&netns, caracal_model::net::Family::Ipv4)?;
         let blocks = routes
             .iter()
             .filter(|route| route.destination().is_some_and(|d| d.len() == 26));

@@ -11,35 +11,58 @@
 //! * `LAB-2`: what a lab will make is on disk before it is made; a lab killed at any moment can be removed.
 //! * `LAB-3`: a process is signalled only while its pid *and* start time are those recorded.
 
-pub mod capture;
-pub mod cni;
-pub mod commands;
-pub mod down;
-pub mod etcd;
-pub mod fault;
-pub mod ip;
-pub mod lab;
-pub mod matrix;
-pub mod netns;
-pub mod node;
-pub mod plan;
-pub mod probe;
-pub mod process;
-pub mod program;
-pub mod report;
-pub mod rootless;
-pub mod state;
-pub mod table;
-pub mod topology;
-pub mod trace;
-pub mod up;
-pub mod wait;
+mod capture;
+mod cni;
+mod commands;
+mod down;
+mod etcd;
+mod fault;
+mod ip;
+mod lab;
+mod matrix;
+mod netns;
+mod node;
+mod plan;
+mod probe;
+mod process;
+mod program;
+mod report;
+mod rootless;
+mod state;
+mod table;
+mod topology;
+mod trace;
+mod up;
+mod wait;
 
+pub use capture::{IPIP_FILTER, VXLAN_FILTER};
+pub use cni::{CniError, container_id, network_config, parse_result as parse_cni_result};
+pub use commands::{
+    CONVERGE, CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, TraceCommand,
+    UpCommand, demo as lab_demo, down as lab_down, exec as lab_exec, list as lab_list,
+    status as lab_status, trace as lab_trace, up as lab_up,
+};
 pub use down::{DownError, DownReport, down};
+pub use ip::{Route, RouteKind, batch as ip_batch, delete_namespaces, routes as kernel_routes};
 pub use lab::Lab;
+pub use netns::{
+    list as list_netns, path as netns_path, run as run_in_netns, spawn as spawn_in_netns,
+    sysctl as netns_sysctl,
+};
 pub use plan::LabName;
+pub use plan::{ETCD_PORT, NodeLayout, PodLayout};
+pub use probe::{Loss, Probe, Stream};
+pub use process::{Identity as ProcessIdentity, Running as RunningProcess};
+pub use program::{
+    Output as ProgramOutput, ProgramError, call as call_program, command as program_command,
+    find as find_program, output as program_output, require as require_programs,
+};
+pub use state::{Folder as LabFolder, PodState};
+pub use table::render as render_table;
+pub use topology::NodeKind;
 pub use topology::{Topology, TopologyError};
 pub use up::{Extent, Options, Progress, UpError};
+pub use wait::{in_uml, scale as time_scale, scaled as scaled_time};
 pub use wait::{wait_for, wait_until};
 
 /// An error with its causes, on one line.

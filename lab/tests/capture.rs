@@ -2,8 +2,7 @@
 //! faults. Needs root; says so and passes without.
 #![allow(clippy::unwrap_used)]
 
-use caracal_lab::probe::{Probe, Stream};
-use caracal_lab::{Lab, capture, wait_until};
+use caracal_lab::{IPIP_FILTER, Lab, Probe, Stream, wait_until};
 
 mod support;
 
@@ -95,7 +94,7 @@ fn a_sender_without_a_route_is_told_apart() {
     }
     let lab = network("full-mesh", "refused");
     let lines = ["route add blackhole 10.0.0.2/32".to_owned()];
-    caracal_lab::ip::batch(Some(&lab.netns("node1").unwrap()), &lines).unwrap();
+    caracal_lab::ip_batch(Some(&lab.netns("node1").unwrap()), &lines).unwrap();
     let probe = Probe::start(stream(&lab, "node1", "node2")).unwrap();
     let some = || {
         if probe.sent() >= 100 {
@@ -129,7 +128,7 @@ fn a_capture_sees_what_crosses_a_segment_and_nothing_else() {
     let far = lab
         .capture_segment("rack2", "icmp[icmptype] = icmp-echo")
         .unwrap();
-    let tunnel = lab.capture_segment("rack1", capture::IPIP_FILTER).unwrap();
+    let tunnel = lab.capture_segment("rack1", IPIP_FILTER).unwrap();
     ping(&lab, "node1", "10.0.1.12");
     ping(&lab, "node1", "10.0.2.12");
     near.wait_for(2, 5 * SECOND).unwrap();
@@ -162,9 +161,9 @@ fn a_pulled_cable_is_seen_and_an_isolated_node_sees_nothing() {
     let lab = network("full-mesh", "cables");
     let netns = lab.netns("node1").unwrap();
     let carrier = || {
-        let mut command = caracal_lab::program::command("ip").unwrap();
+        let mut command = caracal_lab::program_command("ip").unwrap();
         command.args(["-o", "link", "show", "dev", "eth0"]);
-        let line = caracal_lab::program::call(Some(&netns), &mut command, b"", 5 * SECOND).unwrap();
+        let line = caracal_lab::call_program(Some(&netns), &mut command, b"", 5 * SECOND).unwrap();
         if line.contains("NO-CARRIER") {
             "down"
         } else {
@@ -202,14 +201,14 @@ fn a_capture_tells_ip_in_ip_from_plain_packets() {
             format!("address add 10.244.{node}.1/32 dev tunl0"),
             format!("route add 10.244.{other}.0/26 via 10.0.0.{other} dev tunl0 onlink"),
         ];
-        caracal_lab::ip::batch(Some(&lab.netns(&format!("node{node}")).unwrap()), &lines)
+        caracal_lab::ip_batch(Some(&lab.netns(&format!("node{node}")).unwrap()), &lines)
     };
     if let Err(error) = tunnel(1) {
         println!("{test}: skipped, this kernel has no tunl0: {error}");
         return;
     }
     tunnel(2).unwrap();
-    let encapsulated = lab.capture_segment("lan", capture::IPIP_FILTER).unwrap();
+    let encapsulated = lab.capture_segment("lan", IPIP_FILTER).unwrap();
     let plain = lab.capture_segment("lan", "icmp").unwrap();
     ping(&lab, "node1", "10.244.2.1");
     encapsulated.wait_for(2, 5 * SECOND).unwrap();

@@ -6,10 +6,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use caracal_lab::commands::{
-    self, CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand,
+use caracal_lab::{
+    CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand, find_program,
+    lab_demo, lab_down, lab_exec, lab_list, lab_status, lab_up, list_netns,
 };
-use caracal_lab::{netns, program};
 
 mod support;
 
@@ -42,12 +42,12 @@ fn child_runs_a_command() {
         columns: None,
     };
     let result = match words.as_slice() {
-        ["up", file, name] => commands::up(&up(file, name), &mut out),
-        ["demo", file, name] => commands::demo(&up(file, name), &mut out),
-        ["list"] => commands::list(&mut out),
+        ["up", file, name] => lab_up(&up(file, name), &mut out),
+        ["demo", file, name] => lab_demo(&up(file, name), &mut out),
+        ["list"] => lab_list(&mut out),
         ["status", lab] => {
             let lab = Some((*lab).to_owned());
-            commands::status(
+            lab_status(
                 &StatusCommand {
                     lab,
                     json: true,
@@ -57,12 +57,12 @@ fn child_runs_a_command() {
                 &mut out,
             )
         }
-        ["exec", lab, target, command @ ..] => commands::exec(&ExecCommand {
+        ["exec", lab, target, command @ ..] => lab_exec(&ExecCommand {
             lab: Some((*lab).to_owned()),
             target: (*target).to_owned(),
             command: command.iter().map(OsString::from).collect(),
         }),
-        ["down", lab] => commands::down(
+        ["down", lab] => lab_down(
             &DownCommand {
                 lab: Some((*lab).to_owned()),
                 all: false,
@@ -228,7 +228,7 @@ fn the_commands_work_without_root() {
         return;
     }
     a_whole_life(&user, &lab);
-    let outside = netns::list(&format!("car-{}", lab.replace('-', "_")));
+    let outside = list_netns(&format!("car-{}", lab.replace('-', "_")));
     assert_eq!(
         outside,
         Vec::<String>::new(),
@@ -253,7 +253,7 @@ fn a_bad_file_is_explained_before_anything_is_made() {
         text.contains("cannot read the topology file missing.yaml: No such file"),
         "{text}"
     );
-    if program::find("ip").is_some() {
-        assert!(netns::list(&format!("car-{}", lab.replace('-', "_"))).is_empty());
+    if find_program("ip").is_some() {
+        assert!(list_netns(&format!("car-{}", lab.replace('-', "_"))).is_empty());
     }
 }

@@ -9,8 +9,10 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use caracal_lab::commands::{self, CommandError, UpCommand};
-use caracal_lab::{Lab, LabName, Options, Progress, Topology, UpError, down, netns, wait_until};
+use caracal_lab::{
+    CommandError, DownCommand, Lab, LabName, Options, Progress, Topology, UpCommand, UpError, down,
+    lab_down, lab_up, netns_path, wait_until,
+};
 use caracal_model::status::{PeerStatus, Status};
 use serde_json::{Value, json};
 
@@ -153,7 +155,7 @@ fn nodes_and_plugins_are_told_what_they_need() {
         .find(|p| p.label() == "n2/p1")
         .unwrap();
     assert_eq!(cni["CNI_CONTAINERID"], pod.container.as_str());
-    assert_eq!(cni["CNI_NETNS"], netns::path(&pod.netns).to_str().unwrap());
+    assert_eq!(cni["CNI_NETNS"], netns_path(&pod.netns).to_str().unwrap());
     assert_eq!(cni["CNI_IFNAME"], "eth0");
     assert_eq!(cni["CNI_PATH"], lab.folder().bin().to_str().unwrap());
     let arguments = cni["CNI_ARGS"].as_str().unwrap();
@@ -168,7 +170,7 @@ fn nodes_and_plugins_are_told_what_they_need() {
     assert!(
         report.is_healthy(),
         "{}",
-        caracal_lab::table::render(&report, None)
+        caracal_lab::render_table(&report, None)
     );
     assert_eq!(report.matrix.as_ref().unwrap().pairs(), 12);
     assert_eq!(report.nodes[0].routes["direct"], 2);
@@ -195,7 +197,7 @@ fn nodes_and_plugins_are_told_what_they_need() {
 fn the_matrix_finds_the_one_lost_pair() {
     let lab = up("lost");
     let lines = ["route replace blackhole 10.244.3.1/32".to_owned()];
-    caracal_lab::ip::batch(Some(&lab.netns("n1/p1").unwrap()), &lines).unwrap();
+    caracal_lab::ip_batch(Some(&lab.netns("n1/p1").unwrap()), &lines).unwrap();
     let matrix = lab.ping_matrix(SECOND / 10).unwrap();
     let lost: Vec<_> = matrix
         .lost()
@@ -205,7 +207,7 @@ fn the_matrix_finds_the_one_lost_pair() {
     // Neither the request of one nor the answer to the other gets out of n1/p1.
     assert_eq!(lost, [("n1/p1", "n3/p1"), ("n3/p1", "n1/p1")]);
     let mend = ["route del blackhole 10.244.3.1/32".to_owned()];
-    caracal_lab::ip::batch(Some(&lab.netns("n1/p1").unwrap()), &mend).unwrap();
+    caracal_lab::ip_batch(Some(&lab.netns("n1/p1").unwrap()), &mend).unwrap();
     assert!(lab.ping_matrix(10 * SECOND).unwrap().is_full());
 }
 
@@ -278,7 +280,7 @@ fn another_process_can_take_over() {
         columns: None,
     };
     let mut out = Vec::new();
-    let status = commands::up(&arguments, &mut out);
+    let status = lab_up(&arguments, &mut out);
     let text = String::from_utf8(out).unwrap();
     assert!(matches!(status, Ok(0)), "{status:?}\n{text}");
     std::fs::remove_file(file).unwrap();
@@ -298,11 +300,11 @@ fn another_process_can_take_over() {
     lab.restart_node("n1").unwrap();
     drop(lab);
     let mut out = Vec::new();
-    let arguments = commands::DownCommand {
+    let arguments = DownCommand {
         lab: Some(name.to_string()),
         all: false,
     };
-    let status: Result<i32, CommandError> = commands::down(&arguments, &mut out);
+    let status: Result<i32, CommandError> = lab_down(&arguments, &mut out);
     assert_eq!(status.unwrap(), 0);
     let text = String::from_utf8(out).unwrap();
     assert!(
@@ -326,7 +328,7 @@ mod stand_in {
     }
 
     fn ip(lines: &[String]) {
-        caracal_lab::ip::batch(None, lines).unwrap();
+        caracal_lab::ip_batch(None, lines).unwrap();
     }
 
     /// Leaves what it was told where the test finds it.
@@ -419,7 +421,7 @@ mod stand_in {
             "route add 169.254.1.1 dev eth0 scope link".to_owned(),
             "route add default via 169.254.1.1 dev eth0".to_owned(),
         ];
-        caracal_lab::ip::batch(Some(inside), &lines).unwrap();
+        caracal_lab::ip_batch(Some(inside), &lines).unwrap();
         std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/proxy_arp"), "1").unwrap();
         std::fs::write(
             format!("/proc/sys/net/ipv4/neigh/{device}/proxy_delay"),

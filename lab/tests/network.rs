@@ -5,11 +5,9 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use caracal_lab::plan::ETCD_PORT;
-use caracal_lab::process::Identity;
-use caracal_lab::state::Folder;
 use caracal_lab::{
-    Extent, Lab, LabName, Options, Progress, Topology, UpError, down, ip, netns, program,
+    ETCD_PORT, Extent, Lab, LabFolder as Folder, LabName, Options, ProcessIdentity as Identity,
+    Progress, Topology, UpError, call_program, down, kernel_routes, list_netns, program_command,
 };
 use caracal_model::Family;
 
@@ -37,9 +35,9 @@ fn nodes_reach_each_other_across_the_router_and_etcd() {
         "one hop, the router's"
     );
     for node in lab.layout().nodes.clone() {
-        let mut etcdctl = program::command("etcdctl").unwrap();
+        let mut etcdctl = program_command("etcdctl").unwrap();
         etcdctl.args(["--endpoints", &node.etcd_endpoint, "endpoint", "health"]);
-        program::call(Some(&node.netns), &mut etcdctl, b"", 10 * SECOND).unwrap();
+        call_program(Some(&node.netns), &mut etcdctl, b"", 10 * SECOND).unwrap();
         assert!(node.etcd_endpoint.ends_with(&ETCD_PORT.to_string()));
     }
     let key = "/calico/resources/v3/projectcalico.org/nodes/node3";
@@ -76,7 +74,7 @@ fn a_segment_without_a_router_has_a_default_route_to_nowhere() {
         return;
     }
     let lab = network("full-mesh", "mesh");
-    let routes = ip::routes(&lab.netns("node1").unwrap(), Family::Ipv4).unwrap();
+    let routes = kernel_routes(&lab.netns("node1").unwrap(), Family::Ipv4).unwrap();
     let default = routes.iter().find(|r| r.dst == "default").unwrap();
     assert_eq!(default.gateway, Some([10, 0, 0, 254].into()));
     assert!(ping(&lab, "node1", "10.0.0.3").contains("ttl=64"));
@@ -198,7 +196,7 @@ fn down_finds_what_a_killed_lab_left() {
         let name = LabName::new(&unique("killed")).unwrap();
         killed_at(moment, name.as_str());
         assert!(
-            !netns::list(&name.prefix()).is_empty(),
+            !list_netns(&name.prefix()).is_empty(),
             "{moment}: nothing was made"
         );
         let etcd = Folder::of(&name)

@@ -1,7 +1,6 @@
 //! A node as Calico leaves it: the same pods, devices and data in etcd, but routes by BIRD and Felix instead of ours.
 
-use caracal_lab::ip::{self, Route, RouteKind};
-use caracal_lab::{Lab, error_chain};
+use caracal_lab::{Lab, Route, RouteKind, error_chain, ip_batch};
 
 use caracal_model::Family;
 
@@ -76,7 +75,7 @@ fn calicos(kind: RouteKind, route: &Route) -> Vec<String> {
 /// When one fails.
 pub fn batch(lab: &Lab, node: &str, lines: &[String]) {
     let netns = lab.netns(node).expect("a node of the lab");
-    ip::batch(Some(&netns), lines).unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
+    ip_batch(Some(&netns), lines).unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
 }
 
 /// Destinations of a node's routes that have a protocol, sorted.
@@ -113,10 +112,10 @@ pub fn forget(lab: &Lab) {
 /// When there is none.
 #[must_use]
 pub fn index(lab: &Lab, node: &str, device: &str) -> String {
-    let mut command = caracal_lab::program::command("ip").expect("ip is installed");
+    let mut command = caracal_lab::program_command("ip").expect("ip is installed");
     command.args(["-o", "link", "show", "dev", device]);
     let netns = lab.netns(node).expect("a node of the lab");
-    let line = caracal_lab::program::call(Some(&netns), &mut command, b"", crate::SECOND * 30)
+    let line = caracal_lab::call_program(Some(&netns), &mut command, b"", crate::SECOND * 30)
         .unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     line.split(':').next().unwrap_or_default().to_owned()
 }

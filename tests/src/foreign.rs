@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use caracal_lab::{Lab, netns, program, wait_until};
+use caracal_lab::{Lab, program_command, spawn_in_netns, wait_until};
 use caracal_model::ipam::Owner;
 use caracal_model::{Family, Key, Prefix};
 use serde_json::{Value, json};
@@ -418,7 +418,7 @@ impl Bird {
         let file = folder.join("bird.conf");
         std::fs::write(&file, Self::configuration(lab, node, tunnel)).expect("a file");
         let log = std::fs::File::create(folder.join("log")).expect("a log");
-        let mut command = program::command("bird").expect("bird is installed");
+        let mut command = program_command("bird").expect("bird is installed");
         command
             .arg("-f")
             .arg("-c")
@@ -429,7 +429,7 @@ impl Bird {
             .stdout(Stdio::null())
             .stderr(log);
         let netns = lab.netns(node.name).expect("a node of the lab");
-        let child = netns::spawn(&netns, &mut command).expect("bird starts");
+        let child = spawn_in_netns(&netns, &mut command).expect("bird starts");
         Self { child }
     }
 

@@ -1,6 +1,6 @@
 //! A node's kernel as the usual tools print it: independent witnesses of what the agent did.
 
-use caracal_lab::{Lab, netns, program};
+use caracal_lab::{Lab, call_program, program_command, run_in_netns};
 
 use crate::SECOND;
 
@@ -23,9 +23,9 @@ pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
     let netns = lab.netns(target).expect("a place of the lab");
     let mut words = words.split_whitespace();
     let mut command =
-        program::command(words.next().unwrap_or_default()).map_err(|e| e.to_string())?;
+        program_command(words.next().unwrap_or_default()).map_err(|e| e.to_string())?;
     command.args(words);
-    program::call(Some(&netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
+    call_program(Some(&netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
 }
 
 /// `ip route flush`, in so far as it can: it fails at routes through next-hop objects, which are deleted one by one then.
@@ -62,9 +62,9 @@ pub fn flush_routes(lab: &Lab, node: &str, flag: &str, which: &str) {
 /// When it is refused.
 pub fn nft(lab: &Lab, node: &str, script: &str) {
     let netns = lab.netns(node).expect("a node of the lab");
-    let mut command = program::command("nft").expect("nft is installed");
+    let mut command = program_command("nft").expect("nft is installed");
     command.args(["-f", "-"]);
-    program::call(Some(&netns), &mut command, script.as_bytes(), 60 * SECOND)
+    call_program(Some(&netns), &mut command, script.as_bytes(), 60 * SECOND)
         .unwrap_or_else(|e| panic!("{node}: {script}: {e}"));
 }
 
@@ -122,7 +122,7 @@ fn sysctls(lab: &Lab, node: &str) -> Vec<String> {
         };
         paths.iter().map(told).collect()
     };
-    netns::run(&netns, read).expect("the namespace is there")
+    run_in_netns(&netns, read).expect("the namespace is there")
 }
 
 /// `:INPUT ACCEPT [12:3456]` → `:INPUT ACCEPT`.
@@ -200,5 +200,5 @@ fn forwarding(lab: &Lab, node: &str) -> Vec<String> {
         };
         paths.iter().map(told).collect()
     };
-    netns::run(&netns, read).expect("the namespace is there")
+    run_in_netns(&netns, read).expect("the namespace is there")
 }

@@ -17,11 +17,9 @@ use std::time::Duration;
 
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::Client;
-use caracal_lab::ip::RouteKind;
-use caracal_lab::plan::LabName;
-use caracal_lab::state::PodState;
 use caracal_lab::{
-    Lab, Options, Topology, UpError, cni, error_chain, ip, netns, program, wait_until,
+    Lab, LabName, Options, PodState, RouteKind, Topology, UpError, container_id, error_chain,
+    ip_batch, list_netns, require_programs, run_in_netns, wait_until,
 };
 use caracal_model::status::Status;
 
@@ -84,7 +82,7 @@ pub fn possible(scenario: &str, programs: &[&str]) -> bool {
             .chain(programs)
             .copied()
             .collect();
-        program::require(&needed)
+        require_programs(&needed)
             .err()
             .map(|missing| missing.to_string())
     };
@@ -152,7 +150,7 @@ pub fn up_text(text: &str, path: &str, name: &str) -> Lab {
 /// The tail of every log of a lab.
 #[must_use]
 pub fn logs(name: &LabName) -> String {
-    let folder = caracal_lab::state::Folder::of(name);
+    let folder = caracal_lab::LabFolder::of(name);
     let Ok(state) = folder.load() else {
         return String::new();
     };
@@ -163,9 +161,7 @@ pub fn logs(name: &LabName) -> String {
 /// Names of the nodes that run Caracal.
 #[must_use]
 pub fn caracals(lab: &Lab) -> Vec<String> {
-    let is_caracal = |node: &&caracal_lab::plan::NodeLayout| {
-        node.kind == caracal_lab::topology::NodeKind::Caracal
-    };
+    let is_caracal = |node: &&caracal_lab::NodeLayout| node.kind == caracal_lab::NodeKind::Caracal;
     lab.layout()
         .nodes
         .iter()
@@ -184,7 +180,7 @@ pub fn more_pods<'a>(lab: &Lab, nodes: impl IntoIterator<Item = &'a str>) -> Vec
         node: node.to_owned(),
         name: format!("more{n}"),
         netns: lab.name().netns(&format!("more{n}")),
-        container: cni::container_id(),
+        container: container_id(),
         address: None,
         address6: None,
         host_interface: None,
@@ -194,7 +190,7 @@ pub fn more_pods<'a>(lab: &Lab, nodes: impl IntoIterator<Item = &'a str>) -> Vec
         .iter()
         .map(|p| format!("netns add {}", p.netns))
         .collect();
-    ip::batch(None, &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    ip_batch(None, &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     pods
 }
 
@@ -205,7 +201,7 @@ pub fn more_pods<'a>(lab: &Lab, nodes: impl IntoIterator<Item = &'a str>) -> Vec
 #[must_use]
 pub fn exit_code(lab: &Lab, node: &str, arguments: &[&str]) -> (i32, String) {
     let output = lab
-        .caracal_output(node, arguments, caracal_lab::wait::scaled(60 * SECOND))
+        .caracal_output(node, arguments, caracal_lab::scaled_time(60 * SECOND))
         .unwrap_or_else(|e| panic!("{node}: {}", error_chain(&e)));
     (output.status.code().unwrap_or(-1), output.stdout)
 }
@@ -217,7 +213,7 @@ pub fn exit_code(lab: &Lab, node: &str, arguments: &[&str]) -> (i32, String) {
 pub fn ip(lab: &Lab, target: &str, lines: &[&str]) {
     let netns = lab.netns(target).expect("a place in the lab");
     let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-    caracal_lab::ip::batch(Some(&netns), &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
+    caracal_lab::ip_batch(Some(&netns), &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
 }
 
 /// Waits until a condition on a node's status holds; the reason why it does not is printed at the deadline.
@@ -351,7 +347,7 @@ pub fn with_ipam<T: Send>(
     lab: &Lab,
     work: impl AsyncFnOnce(Client<EtcdStore>, EtcdStore) -> T + Send,
 ) -> T {
-    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::plan::ETCD_PORT);
+    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::ETCD_PORT);
     let inside = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -360,7 +356,7 @@ pub fn with_ipam<T: Send>(
         let store = EtcdStore::new(EtcdConfig::new([endpoint])).expect("a valid endpoint");
         runtime.block_on(work(Client::new(store.clone()), store))
     };
-    netns::run(&lab.layout().etcd_netns(), inside).expect("etcd's namespace")
+    run_in_netns(&lab.layout().etcd_netns(), inside).expect("etcd's namespace")
 }
 
 /// Nothing of a lab is left.
@@ -368,6 +364,6 @@ pub fn with_ipam<T: Send>(
 /// # Panics
 /// When something is.
 pub fn assert_gone(name: &LabName) {
-    assert_eq!(netns::list(&name.prefix()), Vec::<String>::new());
-    assert!(!caracal_lab::state::Folder::of(name).path().exists());
+    assert_eq!(list_netns(&name.prefix()), Vec::<String>::new());
+    assert!(!caracal_lab::LabFolder::of(name).path().exists());
 }

@@ -6,9 +6,10 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use caracal_lab::ip::{Route, RouteKind};
-use caracal_lab::probe::{Loss, Probe};
-use caracal_lab::{Lab, error_chain, ip, netns, program, wait_for, wait_until};
+use caracal_lab::{
+    Lab, Loss, Probe, Route, RouteKind, error_chain, ip_batch, program_command, run_in_netns,
+    spawn_in_netns, wait_for, wait_until,
+};
 use caracal_model::Family;
 
 use crate::SECOND;
@@ -51,7 +52,7 @@ pub fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
 #[must_use]
 pub fn has_device(lab: &Lab, node: &str, device: &str) -> bool {
     let netns = lab.netns(node).expect("a node of the lab");
-    let table = netns::run(&netns, || {
+    let table = run_in_netns(&netns, || {
         std::fs::read_to_string("/proc/thread-self/net/dev")
     });
     let table = table
@@ -160,12 +161,12 @@ impl RouteMonitor {
     #[must_use]
     pub fn start(lab: &Lab, node: &str) -> Self {
         let netns = lab.netns(node).expect("a node of the lab");
-        let mut command = program::command("ip").expect("ip is installed");
+        let mut command = program_command("ip").expect("ip is installed");
         command
             .args(["-o", "monitor", "route"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let mut child = netns::spawn(&netns, &mut command).expect("ip starts");
+        let mut child = spawn_in_netns(&netns, &mut command).expect("ip starts");
         let out = BufReader::new(child.stdout.take().expect("piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&lines);
@@ -186,7 +187,7 @@ impl RouteMonitor {
         wait_until(60 * SECOND, "ip monitor to hear a marker route", || {
             for verb in ["add", "del"] {
                 let line = format!("route {verb} blackhole {MARKER}/32 proto static");
-                ip::batch(Some(&netns), &[line]).map_err(|e| error_chain(&e))?;
+                ip_batch(Some(&netns), &[line]).map_err(|e| error_chain(&e))?;
             }
             let heard = monitor.lines().iter().any(|l| l.contains(MARKER));
             if heard {

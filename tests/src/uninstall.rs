@@ -3,8 +3,9 @@
 
 use std::ffi::OsString;
 
-use caracal_lab::state::PodState;
-use caracal_lab::{Extent, Lab, LabName, Options, Topology, cni, error_chain, wait_for};
+use caracal_lab::{
+    Extent, Lab, LabName, Options, PodState, Topology, container_id, error_chain, wait_for,
+};
 
 use crate::kernel::{run, whole_state};
 use crate::{SECOND, await_settled, binary, caracals};
@@ -35,11 +36,11 @@ pub fn caracal(lab: &Lab, node: &str, arguments: &[&str]) -> i32 {
 
 fn pods(lab: &Lab, node: &str) -> Vec<PodState> {
     let layout = lab.layout().node(node).expect("a node of the lab");
-    let of = |pod: &caracal_lab::plan::PodLayout| PodState {
+    let of = |pod: &caracal_lab::PodLayout| PodState {
         node: node.to_owned(),
         name: pod.name.clone(),
         netns: pod.netns.clone(),
-        container: cni::container_id(),
+        container: container_id(),
         address: None,
         address6: None,
         host_interface: None,

@@ -6,8 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 
-use caracal_lab::cni::CniError;
-use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_lab::{CniError, Lab, error_chain, wait_until};
 use caracal_model::announcement::{Announcement, AwaitAnnouncement};
 use caracal_model::net::Prefix;
 use caracal_tests::stack::{address_of, families, focus, on_each_stack_of};

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
-use caracal_lab::{Lab, error_chain, netns, wait_until};
+use caracal_lab::{Lab, error_chain, spawn_in_netns, wait_until};
 use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
 use caracal_tests::{SECOND, await_settled, binary, exit_code, ip};
 use serde_json::Value;
@@ -196,7 +196,7 @@ impl Watcher {
             .args(["audit", "--watch", "-o", "json"])
             .env("CARACAL_RUN_DIR", lab.folder().run(node))
             .stdout(Stdio::piped());
-        let mut child = netns::spawn(&lab.netns(node).unwrap(), &mut command).unwrap();
+        let mut child = spawn_in_netns(&lab.netns(node).unwrap(), &mut command).unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::sync_channel(1024);
         std::thread::spawn(move || {

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use caracal_lab::{Lab, netns};
+use caracal_lab::{Lab, spawn_in_netns};
 use caracal_tests::{await_settled, possible, up_text};
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ fn run(lab: &Lab, folder: &Path, arguments: &[&str], reader: bool) -> Ended {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = netns::spawn(&lab.netns("node1").unwrap(), &mut command).unwrap();
+    let mut child = spawn_in_netns(&lab.netns("node1").unwrap(), &mut command).unwrap();
     let mut stdout = String::new();
     let pipe = child.stdout.take().unwrap();
     let mut errors = child.stderr.take().unwrap();

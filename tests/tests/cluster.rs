@@ -3,9 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_lab::capture::VXLAN_FILTER;
-use caracal_lab::ip::{Route, RouteKind};
-use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
 use caracal_model::Family;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::Status;
@@ -359,7 +357,7 @@ fn foreign_routes_and_ours(mut lab: Lab) {
         };
         for dst in dsts {
             let line = format!("route add {dst} via {via} proto static");
-            caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
+            caracal_lab::ip_batch(Some(&netns), &[line]).unwrap();
             foreign.push(dst);
         }
     }
@@ -370,7 +368,7 @@ fn foreign_routes_and_ours(mut lab: Lab) {
     assert_eq!(ours.len(), 2 * families(&lab));
     for (_, route) in &ours {
         let line = format!("route del {}", route.dst);
-        caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
+        caracal_lab::ip_batch(Some(&netns), &[line]).unwrap();
     }
     wait_until(60 * SECOND, "our routes are back", || {
         let left = kinds(&lab, "node1");
@@ -404,10 +402,10 @@ fn masquerading(lab: Lab) {
     await_settled(&lab);
     let etcd = lab.layout().etcd[0].clone();
     let ping = |to: IpAddr| {
-        let mut ping = caracal_lab::program::command("ping").unwrap();
+        let mut ping = caracal_lab::program_command("ping").unwrap();
         ping.args(["-n", "-c", "3", "-i", "0.2", "-W", "5", &to.to_string()]);
         let pod = lab.netns("node1/p1").unwrap();
-        caracal_lab::program::call(Some(&pod), &mut ping, b"", 60 * SECOND).unwrap();
+        caracal_lab::call_program(Some(&pod), &mut ping, b"", 60 * SECOND).unwrap();
     };
     let pod = |node: &str| {
         let mut pods = lab.state().pods.iter();
@@ -602,9 +600,9 @@ fn mtu_of_pods(lab: Lab) {
         .clone();
     lab.cni("DEL", &pod).unwrap();
     lab.cni("ADD", &pod).unwrap();
-    let mut ip = caracal_lab::program::command("ip").unwrap();
+    let mut ip = caracal_lab::program_command("ip").unwrap();
     ip.args(["link", "show", "eth0"]);
-    let link = caracal_lab::program::call(Some(&pod.netns), &mut ip, b"", 60 * SECOND).unwrap();
+    let link = caracal_lab::call_program(Some(&pod.netns), &mut ip, b"", 60 * SECOND).unwrap();
     assert!(link.contains(&format!(" mtu {mtu} ")), "{link}");
 }
 
@@ -740,7 +738,7 @@ fn detection(lab: Lab) {
                 .env("CARACAL_LIB_DIR", folder.join("lib"))
                 .stdout(std::process::Stdio::null())
                 .stderr(std::process::Stdio::null());
-            let mut child = caracal_lab::netns::spawn(&node.netns, &mut command).unwrap();
+            let mut child = caracal_lab::spawn_in_netns(&node.netns, &mut command).unwrap();
             let key = format!("/calico/resources/v3/projectcalico.org/nodes/{name}");
             let wanted = format!(r#""{field}":"{own}/{len}""#);
             let registered = wait_until(60 * SECOND, "the Node with its address", || {

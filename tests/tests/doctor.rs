@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_lab::{Lab, netns, program};
+use caracal_lab::{Lab, call_program, netns_sysctl, program_command, program_output};
 use caracal_tests::calico::batch;
 use caracal_tests::stack::{either, focus, on_each_stack};
 use caracal_tests::{SECOND, await_settled, binary};
@@ -28,7 +28,7 @@ fn examine(lab: &Lab, node: &str, more: &[&str]) -> (Option<i32>, Found) {
         .args(["doctor", "-o", "json", "--cni-conf-dir"])
         .arg(&conf)
         .args(more);
-    let output = program::output(Some(&layout.netns), &mut command, b"", 120 * SECOND).unwrap();
+    let output = program_output(Some(&layout.netns), &mut command, b"", 120 * SECOND).unwrap();
     let value: serde_json::Value = serde_json::from_str(&output.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}{}", output.stdout, output.stderr));
     let text = |finding: &serde_json::Value, key: &str| finding[key].as_str().unwrap().to_owned();
@@ -58,10 +58,10 @@ fn assert_failed(found: &Found, wanted: &[(&str, &str)]) {
 }
 
 fn nft(lab: &Lab, node: &str, rules: &str) {
-    let mut command = program::command("nft").unwrap();
+    let mut command = program_command("nft").unwrap();
     command.args(["-f", "-"]);
     let netns = lab.netns(node).unwrap();
-    program::call(Some(&netns), &mut command, rules.as_bytes(), 60 * SECOND).unwrap();
+    call_program(Some(&netns), &mut command, rules.as_bytes(), 60 * SECOND).unwrap();
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn faults_and_fixes(mut lab: Lab) {
         ),
     );
     let netns = lab.netns("node1").unwrap();
-    netns::sysctl(&netns, "net/ipv4/conf/all/rp_filter", "1", false).unwrap();
+    netns_sysctl(&netns, "net/ipv4/conf/all/rp_filter", "1", false).unwrap();
     let (status, found) = examine(&lab, "node1", &[]);
     assert_failed(
         &found,

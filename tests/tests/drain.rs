@@ -3,10 +3,9 @@
 
 use std::net::IpAddr;
 
-use caracal_lab::ip::Route;
-use caracal_lab::probe::{Probe, Stream};
-use caracal_lab::state::PodState;
-use caracal_lab::{Lab, error_chain, program, wait_until};
+use caracal_lab::{
+    Lab, PodState, Probe, Route, Stream, call_program, error_chain, program_command, wait_until,
+};
 use caracal_model::Family;
 use caracal_tests::loss::{RATE, after};
 use caracal_tests::stack::{address_of, either, focus, on_each_stack};
@@ -68,10 +67,10 @@ fn over_node1(lab: &Lab, pod: &PodState) -> IpAddr {
     let source = pod.address_of(family).unwrap().to_string();
     let device = pod.host_interface.as_deref().unwrap();
     let via_node1 = |address: &IpAddr| {
-        let mut command = program::command("ip").unwrap();
+        let mut command = program_command("ip").unwrap();
         command.args(["route", "get", &address.to_string()]);
         command.args(["from", &source, "iif", device]);
-        let answer = program::call(Some(&netns), &mut command, b"", 60 * SECOND).unwrap();
+        let answer = call_program(Some(&netns), &mut command, b"", 60 * SECOND).unwrap();
         answer.contains(&format!("via {} ", self::address(lab, "node1")))
     };
     let addresses = (1..63).map(|n| match family {

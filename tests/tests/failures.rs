@@ -4,8 +4,7 @@
 
 use std::time::Instant;
 
-use caracal_lab::state::PodState;
-use caracal_lab::{Lab, wait_for, wait_until};
+use caracal_lab::{Lab, PodState, wait_for, wait_until};
 use caracal_model::snapshot::Problem;
 use caracal_model::{Family, Prefix};
 use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};

@@ -16,7 +16,7 @@ mod site;
 
 use std::process::Command;
 
-use caracal_lab::{netns, program, wait_until};
+use caracal_lab::{call_program, program_command, spawn_in_netns, wait_until};
 use caracal_tests::{SECOND, await_settled, ip, possible, up_text};
 use site::Site;
 
@@ -169,7 +169,7 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
     let anycast = "route 198.51.100.0/24 blackhole;";
     site.start_bird("a", &bird(65001, "10.1.0.1", anycast, ALL));
     site.start_bird("b", &bird(65002, "10.2.0.1", anycast, ALL));
-    let mut monitor = program::command("ip").unwrap();
+    let mut monitor = program_command("ip").unwrap();
     monitor.args(["-4", "-o", "monitor", "route"]);
     let route = |site: &Site| {
         let mut lines = ours(site, "main");
@@ -191,9 +191,9 @@ fn rfc4271_9_1_2_1_an_ecmp_route_loses_one_path_and_is_replaced() {
     ];
     site.until("the reason", &lost, || site.explained("198.51.100.0/24"));
     assert_eq!(site.sessions(), ["a", "b"]);
-    let mut ping = program::command("ping").unwrap();
+    let mut ping = program_command("ping").unwrap();
     ping.args(["-c", "3", "-i", "0.2", "-W", "5", "198.51.100.1"]);
-    program::call(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
+    call_program(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
 
     // It is put in again.
     site.ip("a", &["link set eth0 up"]);
@@ -310,7 +310,7 @@ fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
             .map(|line| line.trim().to_owned())
             .collect::<Vec<_>>()
     });
-    let mut ping = program::command("ping").unwrap();
+    let mut ping = program_command("ping").unwrap();
     ping.args([
         "-c",
         "3",
@@ -322,7 +322,7 @@ fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
         "10.1.0.1",
         "198.51.100.1",
     ]);
-    program::call(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
+    call_program(Some(&site.netns("us")), &mut ping, b"", 30 * SECOND).unwrap();
     site.start_bird("b", &extended(65002, 2));
     site.until("two paths in one route", &2, || {
         let line = ours(&site, "main").concat();
@@ -490,9 +490,9 @@ fn a_node_has_ecmp_routes_and_follows_next_hops() {
     await_settled(&lab);
     let netns = lab.netns("node1").unwrap();
     let routes = |prefix: &str| {
-        let mut command = program::command("ip").unwrap();
+        let mut command = program_command("ip").unwrap();
         command.args(["-4", "-o", "route", "show", prefix, "proto", "80"]);
-        program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap()
+        call_program(Some(&netns), &mut command, b"", 30 * SECOND).unwrap()
     };
     let paths = |prefix: &str| {
         let shown = routes(prefix);
@@ -529,10 +529,10 @@ fn a_node_has_ecmp_routes_and_follows_next_hops() {
     until("no way any more", "203.0.113.0/24", (0, [false, false]));
 
     let log = std::env::temp_dir().join(format!("caracal-fib-rack-{}", std::process::id()));
-    let mut monitor = program::command("ip").unwrap();
+    let mut monitor = program_command("ip").unwrap();
     monitor.args(["-4", "-o", "monitor", "route"]);
     monitor.stdout(std::fs::File::create(&log).unwrap());
-    let mut monitor = netns::spawn(&netns, &mut monitor).unwrap();
+    let mut monitor = spawn_in_netns(&netns, &mut monitor).unwrap();
     lab.stop_node("tor2").unwrap();
     until("one router", "198.51.100.0/24", (1, [true, false]));
     lab.start_node("tor2").unwrap();

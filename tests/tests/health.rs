@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use caracal_lab::process::Running;
-use caracal_lab::{Lab, netns, program, wait_until};
+use caracal_lab::{
+    Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_until,
+};
 use caracal_tests::stack::{families, on_each_stack};
 use caracal_tests::{SECOND, await_settled};
 
@@ -24,7 +25,7 @@ fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), St
         Ok(text)
     };
     let netns = lab.netns(node).unwrap();
-    let text = netns::run(&netns, ask)
+    let text = run_in_netns(&netns, ask)
         .map_err(|e| e.to_string())?
         .map_err(|e| e.to_string())?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
@@ -146,9 +147,9 @@ fn probes_and_metrics(mut lab: Lab) {
 
 /// `promtool check metrics` on the text form.
 fn lint(text: &str) {
-    let mut promtool = program::command("promtool").unwrap();
+    let mut promtool = program_command("promtool").unwrap();
     promtool.args(["check", "metrics"]);
-    let output = program::output(None, &mut promtool, text.as_bytes(), 60 * SECOND).unwrap();
+    let output = program_output(None, &mut promtool, text.as_bytes(), 60 * SECOND).unwrap();
     assert!(
         output.status.success(),
         "{}{}",
@@ -182,7 +183,7 @@ fn scraped_by_prometheus(lab: &Lab) {
     );
     let file = run.join("prometheus.yml");
     std::fs::write(&file, config).unwrap();
-    let mut command = program::command("prometheus").unwrap();
+    let mut command = program_command("prometheus").unwrap();
     command
         .arg(format!("--config.file={}", file.display()))
         .arg(format!(

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use caracal_lab::{Lab, netns, wait_until};
+use caracal_lab::{Lab, run_in_netns, wait_until};
 use caracal_model::ipam::{Block, Owner};
 use caracal_model::net::{Family, Prefix};
 use caracal_tests::foreign::put_resource;
@@ -29,7 +29,7 @@ nodes:
 /// Whether a connection to a port comes about, from a node or a pod.
 fn connects(lab: &Lab, from: &str, to: (IpAddr, u16)) -> bool {
     let connect = || TcpStream::connect_timeout(&SocketAddr::from(to), 2 * SECOND).is_ok();
-    netns::run(&lab.netns(from).unwrap(), connect).unwrap()
+    run_in_netns(&lab.netns(from).unwrap(), connect).unwrap()
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     for node in ["node1", "node2"] {
         let address = address_of(lab, node, family);
         let listen = || TcpListener::bind((address, 1790)).unwrap();
-        let listener = netns::run(&lab.netns(node).unwrap(), listen).unwrap();
+        let listener = run_in_netns(&lab.netns(node).unwrap(), listen).unwrap();
         assert!(
             connects(lab, pod, (address, 1790)),
             "{pod} to {node}, another port"

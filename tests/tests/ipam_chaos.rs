@@ -12,11 +12,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use caracal_datastore::Store;
-use caracal_lab::cni::{self, CniError};
-use caracal_lab::ip::RouteKind;
-use caracal_lab::program::ProgramError;
-use caracal_lab::state::PodState;
-use caracal_lab::{Lab, error_chain, netns, wait, wait_for, wait_until};
+use caracal_lab::{
+    CniError, Lab, PodState, ProgramError, RouteKind, container_id, error_chain, parse_cni_result,
+    run_in_netns, time_scale, wait_for, wait_until,
+};
 use caracal_model::Family;
 use caracal_model::keys;
 use caracal_model::resource::Kind;
@@ -158,7 +157,7 @@ impl Storm<'_> {
         let mortal = dice.one_in(4);
         let life = if mortal {
             let percent = u32::try_from(dice.below(LONGEST_LIFE)).unwrap();
-            (self.tally.usual() * percent / 100).div_f64(wait::scale())
+            (self.tally.usual() * percent / 100).div_f64(time_scale())
         } else {
             60 * SECOND
         };
@@ -193,7 +192,7 @@ impl Storm<'_> {
                 continue;
             };
             let at = Instant::now();
-            let attachment = cni::parse_result(&answer).unwrap();
+            let attachment = parse_cni_result(&answer).unwrap();
             let second = attachment.address6.map(IpAddr::V6);
             let addresses: Addresses = std::iter::once(attachment.address).chain(second).collect();
             assert_eq!(addresses.len(), families(&self.lab), "{answer}");
@@ -251,7 +250,7 @@ impl Storm<'_> {
     }
 
     fn create(&self, dice: &mut Dice, pod: &PodState) -> (PodState, Option<(Addresses, Instant)>) {
-        let container = cni::container_id();
+        let container = container_id();
         let pod = PodState {
             container,
             ..pod.clone()
@@ -329,7 +328,7 @@ fn assert_nodes_clean(lab: &Lab) {
         };
         wait_until(60 * SECOND, "no route of a pod", look)
             .unwrap_or_else(|e| panic!("{node}: {e}\n{}", lab.folder().log_tail(&node, 40)));
-        let links = netns::run(&lab.netns(&node).unwrap(), || {
+        let links = run_in_netns(&lab.netns(&node).unwrap(), || {
             std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()
         });
         let links = links.unwrap();

@@ -5,9 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_lab::cni::CniError;
-use caracal_lab::state::PodState;
-use caracal_lab::{Lab, error_chain, wait_until};
+use caracal_lab::{CniError, Lab, PodState, error_chain, wait_until};
 use caracal_model::ipam::Owner;
 use caracal_model::net::{Family, Prefix};
 use caracal_tests::stack::{Stack, either, on_stacks};

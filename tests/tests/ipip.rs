@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use caracal_lab::{Lab, wait, wait_for};
+use caracal_lab::{Lab, in_uml, wait_for};
 use caracal_model::Family;
 use caracal_tests::calico::{dress, forget, with_protocol};
 use caracal_tests::foreign::{Bird, Foreign, Tunnel, await_route, await_said, blocks, split};
@@ -25,7 +25,7 @@ fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
     if !possible(test, &["tcpdump"]) {
         return;
     }
-    if wait::in_uml() {
+    if in_uml() {
         body();
         return;
     }
@@ -64,9 +64,9 @@ fn in_ipip_kernel(test: &str, body: impl FnOnce()) {
 
 /// The routes of a node as `ip route` prints them.
 fn ip_route(lab: &Lab, node: &str) -> String {
-    let mut ip = caracal_lab::program::command("ip").unwrap();
+    let mut ip = caracal_lab::program_command("ip").unwrap();
     ip.args(["route", "show"]);
-    caracal_lab::program::call(Some(&lab.netns(node).unwrap()), &mut ip, b"", 60 * SECOND).unwrap()
+    caracal_lab::call_program(Some(&lab.netns(node).unwrap()), &mut ip, b"", 60 * SECOND).unwrap()
 }
 
 fn tunnelled(routes: &str) -> Vec<&str> {
@@ -147,7 +147,7 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
 #[test]
 fn next_hop_objects_lead_through_tunl0() {
     in_ipip_kernel("next_hop_objects_lead_through_tunl0", || {
-        use caracal_lab::ip::RouteKind::{Direct, Ipip};
+        use caracal_lab::{RouteKind::Direct, RouteKind::Ipip};
         let lab = up_text(&two_blocks("ipip-always"), "ipip-always", "e2e-ipipo");
         await_settled(&lab);
         assert_full_matrix(&lab);
@@ -187,7 +187,7 @@ fn next_hop_objects_lead_through_tunl0() {
 #[test]
 fn ipip_pool_changes_its_mode_under_traffic() {
     in_ipip_kernel("ipip_pool_changes_its_mode_under_traffic", || {
-        use caracal_lab::ip::RouteKind::{Direct, Ipip, Vxlan};
+        use caracal_lab::{RouteKind::Direct, RouteKind::Ipip, RouteKind::Vxlan};
         let text = std::fs::read_to_string(example("ipip-always")).unwrap();
         let text = text.replace("ipipMode: Always", "ipipMode: Never");
         let lab = up_text(&text, "ipip-always", "e2e-ipipm");
@@ -232,7 +232,7 @@ fn ipip_pool_changes_its_mode_under_traffic() {
 #[test]
 fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
     in_ipip_kernel("ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side", || {
-        use caracal_lab::ip::RouteKind::{Direct, Ipip, Vxlan};
+        use caracal_lab::{RouteKind::Direct, RouteKind::Ipip, RouteKind::Vxlan};
         let text = std::fs::read_to_string(example("ipip-always")).unwrap();
         let text = Stack::Dual.with_pools(&text, |family| match family {
             Family::Ipv4 => json!({"cidr": "10.244.0.0/16", "blockSize": 26, "ipipMode": "Always"}),
@@ -243,7 +243,7 @@ fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
         let lab = up_text(&text, "ipip-always", "e2e-ipip46");
         await_settled(&lab);
         let segment = lab.topology().segments[0].name.value.clone();
-        let [ipip, vxlan] = [caracal_lab::capture::IPIP_FILTER, "ip6 and udp port 4789"]
+        let [ipip, vxlan] = [caracal_lab::IPIP_FILTER, "ip6 and udp port 4789"]
             .map(|filter| lab.capture_segment(&segment, filter).unwrap());
         assert_full_matrix(&lab);
         for capture in [ipip, vxlan] {

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_lab::ip::RouteKind;
-use caracal_lab::{Lab, netns, program, wait_for, wait_until};
+use caracal_lab::{
+    Lab, RouteKind, call_program, program_command, run_in_netns, wait_for, wait_until,
+};
 use caracal_model::Family;
 use caracal_model::resource::{Kind, Node};
 use caracal_model::status::PeerStatus;
@@ -26,15 +27,15 @@ const GATEWAY: &str = "fe80::ecee:eeff:feee:eeee";
 fn said(lab: &Lab, target: &str, words: &str) -> String {
     let netns = lab.netns(target).unwrap();
     let mut words = words.split(' ');
-    let mut command = program::command(words.next().unwrap()).unwrap();
+    let mut command = program_command(words.next().unwrap()).unwrap();
     command.args(words);
-    program::call(Some(&netns), &mut command, b"", 60 * SECOND).unwrap()
+    call_program(Some(&netns), &mut command, b"", 60 * SECOND).unwrap()
 }
 
 fn sysctl(lab: &Lab, node: &str, path: &str) -> String {
     let netns = lab.netns(node).unwrap();
     let path = format!("/proc/sys/net/{path}");
-    let text = netns::run(&netns, || std::fs::read_to_string(&path)).unwrap();
+    let text = run_in_netns(&netns, || std::fs::read_to_string(&path)).unwrap();
     text.unwrap_or_else(|e| panic!("{path}: {e}"))
         .trim()
         .to_owned()
@@ -310,7 +311,7 @@ fn a_pod_gets_both_addresses_or_none() {
     });
     disable(false);
     let answer = lab.cni("ADD", &pod).unwrap();
-    let attachment = caracal_lab::cni::parse_result(&answer).unwrap();
+    let attachment = caracal_lab::parse_cni_result(&answer).unwrap();
     assert!(
         attachment.address.is_ipv4() && attachment.address6.is_some(),
         "{answer}"
@@ -345,7 +346,7 @@ fn an_ipv6_address_that_goes_takes_nothing_of_ipv4_with_it() {
         .unwrap();
     let ip = |verb: &str, rest: &str| {
         let line = format!("addr {verb} {address}/{len} dev eth0 {rest}");
-        caracal_lab::ip::batch(Some(&netns), &[line]).unwrap();
+        caracal_lab::ip_batch(Some(&netns), &[line]).unwrap();
     };
     ip("del", "");
     await_status(
@@ -478,7 +479,7 @@ fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
     let mut addresses = Vec::new();
     for pod in &added {
         let answer = lab.cni("ADD", pod).unwrap();
-        let attachment = caracal_lab::cni::parse_result(&answer).unwrap();
+        let attachment = caracal_lab::parse_cni_result(&answer).unwrap();
         assert!(attachment.address.is_ipv4(), "{answer}");
         addresses.push(IpAddr::V6(attachment.address6.expect("both addresses")));
     }
@@ -486,9 +487,9 @@ fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
         for to in addresses.iter().filter(|to| **to != addresses[n]) {
             let words = ["-n", "-c1", "-W5", &to.to_string()];
             wait_until(60 * SECOND, "a new pod's ping over IPv6", || {
-                let mut ping = program::command("ping").unwrap();
+                let mut ping = program_command("ping").unwrap();
                 ping.args(words);
-                program::call(Some(&pod.netns), &mut ping, b"", 30 * SECOND)
+                call_program(Some(&pod.netns), &mut ping, b"", 30 * SECOND)
                     .map_err(|e| e.to_string())
             })
             .unwrap_or_else(|e| panic!("{e}"));

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_lab::process::Running;
-use caracal_lab::{Lab, error_chain, program, wait_until};
+use caracal_lab::{Lab, RunningProcess as Running, error_chain, program_command, wait_until};
 use caracal_model::Family;
 use caracal_tests::calico::{batch, dress, forget, index, with_protocol};
 use caracal_tests::loss::Probes;
@@ -258,7 +257,7 @@ fn give_back(lab: &mut Lab, probes: &Probes) -> Vec<Running> {
 /// `-R`: BIRD keeps the kernel's routes until its peers have told theirs, as in calico-node.
 fn start_bird(lab: &Lab, node: &str) -> Running {
     let run = lab.folder().run(node);
-    let mut bird = program::command("bird").unwrap();
+    let mut bird = program_command("bird").unwrap();
     bird.args(["-f", "-R", "-c"]).arg(run.join("bird.conf"));
     bird.arg("-s").arg(run.join("bird.ctl"));
     let log = lab.folder().log(&format!("{node}-bird"));

@@ -1,8 +1,7 @@
 //! The commands that change how a cluster's traffic travels, and the one that takes the agent's work away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use caracal_lab::ip::RouteKind;
-use caracal_lab::{Lab, wait, wait_for};
+use caracal_lab::{Lab, RouteKind, scaled_time, wait_for};
 use caracal_model::Family;
 use caracal_tests::kernel::nft;
 use caracal_tests::loss::{Probes, count};
@@ -139,7 +138,7 @@ fn dropped(lab: Lab) {
     nft(&lab, "node2", hole);
     let arguments = ["mode", "apply", pool, "--vxlan", "Always"];
     let output = lab
-        .caracal_output("node1", &arguments, wait::scaled(180 * SECOND))
+        .caracal_output("node1", &arguments, scaled_time(180 * SECOND))
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = &output.stderr;

@@ -2,8 +2,7 @@
 //! meanwhile, and to plain routes again, under a thousand datagrams a second between each pair of pods, of which none may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use caracal_lab::ip::RouteKind;
-use caracal_lab::{Lab, wait_until};
+use caracal_lab::{Lab, RouteKind, wait_until};
 use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RouteMonitor, count};
 use caracal_tests::next_hops::{BLOCKS, await_seen, kernel_has_them, set, two_blocks};

@@ -98,7 +98,7 @@ fn assert_nothing_is_given_out(lab: &Lab, why: &str) {
     assert!(error.contains(why), "{error}");
     println!("ADD: {error}");
     let _ = lab.cni("DEL", pod);
-    caracal_lab::ip::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
+    caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
 
 #[test]

@@ -6,9 +6,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use caracal_lab::state::PodState;
-use caracal_lab::wait::scaled;
-use caracal_lab::{Lab, netns, wait_until};
+use caracal_lab::{Lab, PodState, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::Family;
 use caracal_model::status::Status;
 use caracal_tests::kernel::{nft, run};
@@ -42,7 +40,7 @@ fn until_one_arrives(from: &PodState, to: &PodState, family: Family, tries: u32)
     };
     let socket = |pod: &PodState| {
         let bind = || UdpSocket::bind((any, 0)).unwrap();
-        netns::run(&pod.netns, bind).unwrap()
+        run_in_netns(&pod.netns, bind).unwrap()
     };
     let (sender, receiver) = (socket(from), socket(to));
     receiver.set_read_timeout(Some(SECOND / 4)).unwrap();
@@ -65,7 +63,7 @@ fn until_one_arrives(from: &PodState, to: &PodState, family: Family, tries: u32)
 fn transfer(from: &PodState, to: &PodState, family: Family, limit: Duration) -> Result<(), String> {
     let address = to.address_of(family).unwrap();
     let listen = || TcpListener::bind((address, 0)).unwrap();
-    let listener = netns::run(&to.netns, listen).unwrap();
+    let listener = run_in_netns(&to.netns, listen).unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
         let receive = scope.spawn(move || {
@@ -83,7 +81,7 @@ fn transfer(from: &PodState, to: &PodState, family: Family, limit: Duration) -> 
             Ok(())
         });
         let connect = || TcpStream::connect_timeout(&target, scaled(20 * SECOND));
-        let mut stream = netns::run(&from.netns, connect).unwrap().unwrap();
+        let mut stream = run_in_netns(&from.netns, connect).unwrap().unwrap();
         stream.set_write_timeout(Some(limit)).unwrap();
         // The receiver says what came of it.
         let _written = stream.write_all(&vec![7; TRANSFER]);

@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use caracal_datastore::Store;
-use caracal_lab::ip::RouteKind;
-use caracal_lab::{Lab, cni, error_chain, netns, program, wait_until};
+use caracal_lab::{
+    Lab, RouteKind, call_program, error_chain, find_program, network_config, run_in_netns,
+    spawn_in_netns, wait_until,
+};
 use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
 use caracal_model::{Family, keys};
@@ -92,7 +94,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let child = netns::spawn(&netns, &mut command).unwrap();
+        let child = spawn_in_netns(&netns, &mut command).unwrap();
         let ready = || match folder.join("ready").exists() {
             true => Ok(()),
             false => Err(fs::read_to_string(folder.join("first.log")).unwrap()),
@@ -121,7 +123,7 @@ impl Place {
 
     fn call(&self, arguments: &[&str]) -> String {
         let mut command = self.command(arguments);
-        program::call(Some(&self.netns), &mut command, b"", 60 * SECOND)
+        call_program(Some(&self.netns), &mut command, b"", 60 * SECOND)
             .unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), self.log()))
     }
 
@@ -133,7 +135,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        netns::spawn(&self.netns, &mut command).unwrap()
+        spawn_in_netns(&self.netns, &mut command).unwrap()
     }
 
     /// What the plugin and the runtime said.
@@ -164,7 +166,7 @@ impl Drop for Place {
 fn network(lab: &Lab, node: &str) -> Value {
     let layout = lab.layout().node(node).unwrap();
     let folder = lab.folder();
-    let mut ours = cni::network_config(layout);
+    let mut ours = network_config(layout);
     for part in ["cniVersion", "name"] {
         ours.as_object_mut().unwrap().remove(part);
     }
@@ -183,7 +185,7 @@ fn network(lab: &Lab, node: &str) -> Value {
 /// Root file system, plugins, and the configuration of both runtimes.
 fn fill(lab: &Lab, folder: &Path, network: &Value) {
     let rootfs = folder.join("rootfs/bin");
-    fs::copy(program::find("busybox").unwrap(), rootfs.join("busybox")).unwrap();
+    fs::copy(find_program("busybox").unwrap(), rootfs.join("busybox")).unwrap();
     for name in ["sleep", "ping", "ip", "httpd"] {
         symlink("busybox", rootfs.join(name)).unwrap();
     }
@@ -233,7 +235,7 @@ fn traces(lab: &Lab) -> BTreeSet<String> {
         let local = routes.filter(|r| r.classify(&[]) == local);
         traces.extend(local.map(|r| format!("{node}: route {}", r.dst)));
         let links = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-        let links = netns::run(&lab.netns(&node).unwrap(), links).unwrap();
+        let links = run_in_netns(&lab.netns(&node).unwrap(), links).unwrap();
         let names = links.lines().filter_map(|l| l.trim().split(':').next());
         let cali = names.filter(|name| name.starts_with("cali"));
         traces.extend(cali.map(|name| format!("{node}: interface {name}")));
@@ -297,7 +299,7 @@ fn podman_runs(place: &Place, families: &BTreeSet<Family>) {
 fn containerd_runs(place: &Place, families: &BTreeSet<Family>) -> (Child, Vec<String>) {
     let ready = || {
         let mut command = place.command(&["ctr", "--address", &socket(place), "version"]);
-        program::call(Some(&place.netns), &mut command, b"", 60 * SECOND)
+        call_program(Some(&place.netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| format!("{}\n{}", error_chain(&e), place.log()))
     };
     wait_until(60 * SECOND, "containerd", ready).unwrap();
@@ -323,7 +325,7 @@ fn containerd_runs(place: &Place, families: &BTreeSet<Family>) -> (Child, Vec<St
     // The container is started when its network is complete, and not before.
     let running = || {
         let mut command = ctr_command(place, &["task", "list"]);
-        let tasks = program::call(Some(&place.netns), &mut command, b"", 60 * SECOND)
+        let tasks = call_program(Some(&place.netns), &mut command, b"", 60 * SECOND)
             .map_err(|e| error_chain(&e))?;
         let task = tasks.lines().find(|line| line.starts_with("batch "));
         match task.is_some_and(|line| line.contains("RUNNING")) {
@@ -344,7 +346,7 @@ fn containerd_runs(place: &Place, families: &BTreeSet<Family>) -> (Child, Vec<St
         "eth0",
     ];
     let mut command = ctr_command(place, &look);
-    let shown = program::call(Some(&place.netns), &mut command, b"", 60 * SECOND);
+    let shown = call_program(Some(&place.netns), &mut command, b"", 60 * SECOND);
     let shown = shown.unwrap_or_else(|e| panic!("{}\n{}", error_chain(&e), place.log()));
     assert!(shown.contains("mtu 1400"), "{shown}");
     (ctr, addresses_in(&shown, families))
@@ -414,7 +416,7 @@ fn containers(lab: Lab) {
         wait_until(60 * SECOND, "an answer", || {
             pings += 1;
             let mut ping = command(&format!("ping{pings}"));
-            program::call(Some(&place.netns), &mut ping, b"", 60 * SECOND)
+            call_program(Some(&place.netns), &mut ping, b"", 60 * SECOND)
                 .map_err(|e| error_chain(&e))
         })
         .unwrap_or_else(|e| panic!("{e}\n{}", logs(lab.name())));
@@ -439,13 +441,13 @@ fn containers(lab: Lab) {
     // The port that podman publishes, from the other node: `portmap` has found our address.
     for family in &families {
         let published = SocketAddr::new(address_of(&lab, "node1", *family), 8080);
-        let page = netns::run(&two.netns, || fetch(published)).unwrap();
+        let page = run_in_netns(&two.netns, || fetch(published)).unwrap();
         assert!(page.ends_with("hello from podman"), "{page}");
     }
 
     one.call(&["podman", "rm", "--force", "--time", "0", "web"]);
     let kill = ["task", "kill", "--signal", "SIGKILL", "batch"];
-    program::call(
+    call_program(
         Some(&two.netns),
         &mut ctr_command(&two, &kill),
         b"",

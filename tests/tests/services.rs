@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use caracal_lab::{Lab, error_chain, ip, netns, program, wait_until};
+use caracal_lab::{
+    Lab, call_program, error_chain, ip_batch, program_command, spawn_in_netns, wait_until,
+};
 use caracal_model::{Family, Prefix};
 use caracal_tests::stack::{Stack, either, focus, on_stacks};
 use caracal_tests::{SECOND, await_settled, await_status};
@@ -110,7 +112,7 @@ impl Bird {
             ..
         } = site(focus(lab));
         let host = Prefix::host(router.parse().unwrap());
-        ip::batch(Some(&netns), &[format!("address add {host} dev lo")]).unwrap();
+        ip_batch(Some(&netns), &[format!("address add {host} dev lo")]).unwrap();
         let peer = |(n, node): (usize, &str)| {
             format!(
                 "protocol bgp n{n} {{ local {router} as 65001; neighbor {node} as 64512; multihop 2; ttl security on;\n\
@@ -124,7 +126,7 @@ impl Bird {
         let folder = lab.folder().path();
         let (file, socket) = (folder.join("tor.conf"), folder.join("tor.ctl"));
         std::fs::write(&file, text).unwrap();
-        let mut command = program::command("bird").unwrap();
+        let mut command = program_command("bird").unwrap();
         command
             .arg("-f")
             .arg("-c")
@@ -132,7 +134,7 @@ impl Bird {
             .arg("-s")
             .arg(&socket);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let child = netns::spawn(&netns, &mut command).unwrap();
+        let child = spawn_in_netns(&netns, &mut command).unwrap();
         Self {
             child,
             socket,
@@ -141,12 +143,12 @@ impl Bird {
     }
 
     fn ask(&self, question: &str) -> Result<String, String> {
-        let mut command = program::command("birdc").unwrap();
+        let mut command = program_command("birdc").unwrap();
         command
             .arg("-s")
             .arg(&self.socket)
             .args(question.split(' '));
-        program::call(Some(&self.netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
+        call_program(Some(&self.netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
     }
 
     /// Waits until the routes to a prefix come from exactly these nodes; gives what BIRD says of them.

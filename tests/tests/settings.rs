@@ -7,8 +7,7 @@ mod told;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use caracal_lab::wait::scaled;
-use caracal_lab::{Lab, netns, wait_until};
+use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
 use caracal_model::Family;
 use caracal_tests::kernel::{run, try_run};
 use caracal_tests::stack::{address_of, either, on_each_stack_of};
@@ -87,7 +86,7 @@ impl<'a> Side<'a> {
     fn seen_as(&self) -> Result<SocketAddr, String> {
         let bind = |target: &str, address: IpAddr| {
             let socket = || UdpSocket::bind((address, 0)).unwrap();
-            netns::run(&self.lab.netns(target).unwrap(), socket).unwrap()
+            run_in_netns(&self.lab.netns(target).unwrap(), socket).unwrap()
         };
         let outside = bind("outside", self.outside);
         outside.set_read_timeout(Some(SECOND)).unwrap();

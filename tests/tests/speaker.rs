@@ -10,7 +10,9 @@ use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use caracal_lab::{ip, netns, program, wait_until};
+use caracal_lab::{
+    delete_namespaces, ip_batch, program_command, require_programs, spawn_in_netns, wait_until,
+};
 use caracal_model::Family;
 use caracal_tests::{SECOND, binary};
 use serde_json::Value;
@@ -41,14 +43,14 @@ struct Namespace(String);
 impl Namespace {
     fn new() -> Self {
         let name = format!("caracal-speaker-{}", std::process::id());
-        ip::batch(None, &[format!("netns add {name}")]).unwrap();
+        ip_batch(None, &[format!("netns add {name}")]).unwrap();
         let lines = [US, A, B].map(|n| {
             let address = address(Family::Ipv6, n);
             format!("address add {address}/128 dev lo nodad")
         });
         let namespace = Self(name);
-        ip::batch(Some(&namespace.0), &["link set lo up".to_owned()]).unwrap();
-        ip::batch(Some(&namespace.0), &lines).unwrap();
+        ip_batch(Some(&namespace.0), &["link set lo up".to_owned()]).unwrap();
+        ip_batch(Some(&namespace.0), &lines).unwrap();
         namespace
     }
 }
@@ -56,14 +58,14 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         // It may not be there.
-        let _gone = ip::delete_namespaces(std::slice::from_ref(&self.0));
+        let _gone = delete_namespaces(std::slice::from_ref(&self.0));
     }
 }
 
 /// Whether the scenario can run here.
 fn possible(scenario: &str) -> bool {
     let reason = if binary().is_file() {
-        program::require(&["bird", "birdc", "bgpdump"])
+        require_programs(&["bird", "birdc", "bgpdump"])
             .err()
             .map(|missing| missing.to_string())
     } else {
@@ -154,7 +156,7 @@ impl Site {
             .stdout(log.try_clone().unwrap())
             .stderr(log);
         let child = match &self.namespace {
-            Some(Namespace(netns)) => netns::spawn(netns, command).unwrap(),
+            Some(Namespace(netns)) => spawn_in_netns(netns, command).unwrap(),
             None => command.spawn().unwrap(),
         };
         self.children.push((name, child));
@@ -196,7 +198,7 @@ impl Site {
         );
         let file = self.folder.join(format!("{name}.conf"));
         std::fs::write(&file, text).unwrap();
-        let mut command = program::command("bird").unwrap();
+        let mut command = program_command("bird").unwrap();
         command
             .current_dir(&self.folder)
             .args(["-f", "-c"])
@@ -206,7 +208,7 @@ impl Site {
     }
 
     fn birdc(&self, name: &str, question: &[&str]) -> String {
-        let mut command = program::command("birdc").unwrap();
+        let mut command = program_command("birdc").unwrap();
         command.current_dir(&self.folder);
         command.args(["-s", &format!("{name}.ctl")]).args(question);
         let output = command.output().unwrap();
@@ -564,7 +566,7 @@ fn the_table_is_dumped(site: &Site) {
     // The file asks for the same every second; another program reads it.
     let periodic = site.folder.join("periodic-master.mrt");
     let seen = wait_until(60 * SECOND, "a dump that the file asks for", || {
-        let mut bgpdump = program::command("bgpdump").unwrap();
+        let mut bgpdump = program_command("bgpdump").unwrap();
         let output = bgpdump.arg("-m").arg(&periodic).output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         let text = text.unwrap_or_default();

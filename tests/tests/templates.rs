@@ -8,8 +8,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use caracal_lab::topology::NodeKind;
-use caracal_lab::{Lab, Topology, netns, program, wait_until};
+use caracal_lab::{
+    Lab, NodeKind, Topology, call_program, program_command, spawn_in_netns, wait_until,
+};
 use caracal_model::status::PeerStatus;
 use caracal_tests::stack::addresses;
 use caracal_tests::{SECOND, await_settled, binary, caracals, example, possible, up};
@@ -167,7 +168,7 @@ fn compare(lab: &mut Lab, node: &str) {
     let folder = lab.folder().path();
     let (file, socket) = (folder.join("twin.conf"), folder.join("twin.ctl"));
     fs::write(&file, text).unwrap();
-    let mut command = program::command("bird").unwrap();
+    let mut command = program_command("bird").unwrap();
     command
         .arg("-f")
         .arg("-c")
@@ -175,7 +176,7 @@ fn compare(lab: &mut Lab, node: &str) {
         .arg("-s")
         .arg(&socket);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let bird = Daemon(netns::spawn(&netns, &mut command).unwrap());
+    let bird = Daemon(spawn_in_netns(&netns, &mut command).unwrap());
     let what = format!("{node}: BIRD announces what the native speaker did");
     wait_until(60 * SECOND, &what, || match told(lab)? {
         bird if bird == native => Ok(()),
@@ -184,12 +185,12 @@ fn compare(lab: &mut Lab, node: &str) {
     .unwrap();
     let what = format!("{node}: BIRD accepts what the native speaker did");
     wait_until(60 * SECOND, &what, || {
-        let mut command = program::command("birdc").unwrap();
+        let mut command = program_command("birdc").unwrap();
         command
             .arg("-s")
             .arg(&socket)
             .args(["show", "route", "all"]);
-        let told = program::call(Some(&netns), &mut command, b"", 60 * SECOND);
+        let told = call_program(Some(&netns), &mut command, b"", 60 * SECOND);
         let told = told.map_err(|e| e.to_string())?;
         match bird_accepts(&told) {
             same if same == accepted => Ok(()),
@@ -248,7 +249,7 @@ fn a_bird_2_with_the_rendered_file_says_and_hears_what_the_native_speaker_does()
 fn watch(lab: &Lab, out: &Path, arguments: &[&str]) -> (Daemon, PathBuf) {
     let log = lab.folder().path().join("render.log");
     let mut command = Command::new(binary());
-    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::plan::ETCD_PORT);
+    let endpoint = format!("http://127.0.0.1:{}", caracal_lab::ETCD_PORT);
     command
         .env("ETCD_ENDPOINTS", endpoint)
         .args(["render", "--watch", "--node", "node1", "--out"])
@@ -257,7 +258,7 @@ fn watch(lab: &Lab, out: &Path, arguments: &[&str]) -> (Daemon, PathBuf) {
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log).unwrap());
     (
-        Daemon(netns::spawn(&lab.layout().etcd_netns(), &mut command).unwrap()),
+        Daemon(spawn_in_netns(&lab.layout().etcd_netns(), &mut command).unwrap()),
         log,
     )
 }

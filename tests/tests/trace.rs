@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use caracal_lab::{Lab, netns};
+use caracal_lab::{Lab, netns_sysctl};
 use caracal_tests::stack::{address_of, either, families, focus, on_each_stack};
 use caracal_tests::{assert_full_matrix, await_settled, binary, exit_code, ip};
 use serde_json::Value;
@@ -131,7 +131,7 @@ fn first_broken(mut lab: Lab) {
             "net/ipv4/ip_forward",
             "net/ipv6/conf/all/forwarding",
         );
-        netns::sysctl(&netns, key, value, false).unwrap();
+        netns_sysctl(&netns, key, value, false).unwrap();
     };
     forwarding("0");
     assert_broken(&lab, "node3", "forwarding is 0");
@@ -166,9 +166,9 @@ fn first_broken(mut lab: Lab) {
 fn shell(lab: &Lab, target: &str, line: &str) -> (i32, String) {
     let netns = lab.netns(target).unwrap();
     let mut words = line.split_whitespace();
-    let mut command = caracal_lab::program::command(words.next().unwrap()).unwrap();
+    let mut command = caracal_lab::program_command(words.next().unwrap()).unwrap();
     command.args(words);
     let limit = caracal_tests::SECOND * 60;
-    let output = caracal_lab::program::output(Some(&netns), &mut command, b"", limit).unwrap();
+    let output = caracal_lab::program_output(Some(&netns), &mut command, b"", limit).unwrap();
     (output.status.code().unwrap(), output.stdout)
 }

@@ -4,7 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_lab::{Extent, Lab, LabName, Options, Topology, netns, program, state::Folder};
+use caracal_lab::{
+    Extent, Lab, LabFolder as Folder, LabName, Options, Topology, call_program, list_netns,
+    program_command, require_programs,
+};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,7 +22,7 @@ pub fn possible(test: &str, programs: &[&str]) -> bool {
         .chain(programs)
         .copied()
         .collect();
-    if let Err(missing) = program::require(&all) {
+    if let Err(missing) = require_programs(&all) {
         println!("{test}: skipped, {missing}");
         return false;
     }
@@ -45,13 +48,13 @@ pub fn network(topology: &str, name: &str) -> Lab {
 }
 
 pub fn ping(lab: &Lab, from: &str, to: &str) -> String {
-    let mut command = program::command("ping").unwrap();
+    let mut command = program_command("ping").unwrap();
     command.args(["-n", "-c1", "-W2", to]);
     let netns = lab.netns(from).unwrap();
-    program::call(Some(&netns), &mut command, b"", 10 * SECOND).unwrap()
+    call_program(Some(&netns), &mut command, b"", 10 * SECOND).unwrap()
 }
 
 pub fn assert_nothing_left(name: &LabName) {
-    assert_eq!(netns::list(&name.prefix()), Vec::<String>::new());
+    assert_eq!(list_netns(&name.prefix()), Vec::<String>::new());
     assert!(!Folder::of(name).path().exists());
 }

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_lab::commands::{
-    self, CONVERGE, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand,
+use caracal_lab::{
+    CONVERGE, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, UpCommand, lab_demo, lab_down,
+    lab_exec, lab_list, lab_status, lab_up,
 };
 
 use super::output::in_form;
@@ -14,7 +15,7 @@ use crate::args::{LabCommand, Output};
 pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
     let mut stdout = std::io::stdout();
     let code = match command {
-        LabCommand::Up { file, name, keep } => commands::up(&up(file, name, keep)?, &mut stdout)?,
+        LabCommand::Up { file, name, keep } => lab_up(&up(file, name, keep)?, &mut stdout)?,
         LabCommand::Status { name, output } => {
             let output = output.output;
             let status = StatusCommand {
@@ -23,7 +24,7 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
                 pings: STATUS_PINGS,
                 columns: output.columns(),
             };
-            in_form(output, |out| Ok(commands::status(&status, out)?))?
+            in_form(output, |out| Ok(lab_status(&status, out)?))?
         }
         LabCommand::Exec {
             target,
@@ -31,25 +32,23 @@ pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
             lab,
         } => {
             let command = command.into_iter().map(OsString::from).collect();
-            commands::exec(&ExecCommand {
+            lab_exec(&ExecCommand {
                 lab,
                 target,
                 command,
             })?
         }
-        LabCommand::Down { name, all } => {
-            commands::down(&DownCommand { lab: name, all }, &mut stdout)?
-        }
-        LabCommand::List => commands::list(&mut stdout)?,
+        LabCommand::Down { name, all } => lab_down(&DownCommand { lab: name, all }, &mut stdout)?,
+        LabCommand::List => lab_list(&mut stdout)?,
         // A name of its own, so that a demo never meets a lab that somebody works in.
         LabCommand::Demo { file } => {
-            commands::demo(&up(file, Some("demo".to_owned()), false)?, &mut stdout)?
+            lab_demo(&up(file, Some("demo".to_owned()), false)?, &mut stdout)?
         }
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<Up> {
+fn up(file: std::path::PathBuf, name: Option<String>, keep: bool) -> anyhow::Result<UpCommand> {
     let binary = std::env::current_exe().context("finding this program's own file")?;
     Ok(UpCommand {
         file,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use caracal_lab::commands::{self, TraceCommand};
+use caracal_lab::{TraceCommand, lab_trace};
 
 use super::output::in_form;
 use crate::args::TraceArgs;
@@ -15,6 +15,6 @@ pub(super) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         to: args.to.clone(),
         json: output.is_data(),
     };
-    let code = in_form(output, |out| Ok(commands::trace(&trace, out)?))?;
+    let code = in_form(output, |out| Ok(lab_trace(&trace, out)?))?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

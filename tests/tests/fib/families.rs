@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use caracal_lab::{netns, program};
+use caracal_lab::{call_program, program_command, run_in_netns};
 use caracal_tests::{SECOND, possible};
 
 use super::site::Site;
@@ -154,7 +154,7 @@ fn gobgp(site: &mut Site, name: &'static str) {
     );
     let file = site.file(&format!("{name}.toml"));
     std::fs::write(&file, text).unwrap();
-    let mut command = program::command("gobgpd").unwrap();
+    let mut command = program_command("gobgpd").unwrap();
     command.arg("-f").arg(file);
     command.arg(format!("--api-hosts=127.0.0.1:{GOBGP_PORT}"));
     site.start(name, name, &mut command);
@@ -172,9 +172,9 @@ fn gobgp(site: &mut Site, name: &'static str) {
 }
 
 fn ask_gobgp(site: &Site, name: &str, words: &[&str]) -> Result<String, String> {
-    let mut command = program::command("gobgp").unwrap();
+    let mut command = program_command("gobgp").unwrap();
     command.args(["-p", &GOBGP_PORT.to_string()]).args(words);
-    program::call(Some(&site.netns(name)), &mut command, b"", 30 * SECOND)
+    call_program(Some(&site.netns(name)), &mut command, b"", 30 * SECOND)
         .map_err(|error| error.to_string())
 }
 
@@ -187,11 +187,11 @@ fn shown_by_bird(site: &Site, name: &str, prefix: &str) -> String {
 
 fn shown_by_frr(site: &Site, name: &str, prefix: &str) -> String {
     let family = if prefix.contains(':') { "ipv6" } else { "ipv4" };
-    let mut command = program::command("vtysh").unwrap();
+    let mut command = program_command("vtysh").unwrap();
     let vty = site.file(&format!("{name}-frr")).join("vty");
     command.arg("--vty_socket").arg(vty);
     command.args(["-c", &format!("show bgp {family} unicast {prefix}")]);
-    let said = program::call(Some(&site.netns(name)), &mut command, b"", 30 * SECOND);
+    let said = call_program(Some(&site.netns(name)), &mut command, b"", 30 * SECOND);
     said.unwrap_or_else(|error| error.to_string())
 }
 
@@ -247,7 +247,7 @@ fn without_an_address(site: &mut Site) {
         command
             .args(["speaker", "--check"])
             .arg(site.file("us.conf"));
-        let output = netns::run(&site.netns("us"), || command.output())
+        let output = run_in_netns(&site.netns("us"), || command.output())
             .unwrap()
             .unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use caracal_lab::netns;
+use caracal_lab::run_in_netns;
 use caracal_tests::{SECOND, possible};
 
 use super::site::Site;
@@ -43,7 +43,7 @@ fn connect(site: &Site, count: u32) -> u32 {
             one();
         }
     };
-    netns::run(&site.netns("a"), || {
+    run_in_netns(&site.netns("a"), || {
         std::thread::scope(|scope| {
             for _ in 0..AT_A_TIME {
                 scope.spawn(worker);

@@ -1,6 +1,6 @@
 //! A router of the rack announces what nodes of the cluster have: nothing moves.
 
-use caracal_lab::{Lab, program, wait_until};
+use caracal_lab::{Lab, call_program, program_command, wait_until};
 use caracal_tests::loss::{Probes, RouteMonitor};
 use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
 
@@ -46,10 +46,10 @@ resources:
 
 /// Routes of a node's kernel inside the pool that lead to the router.
 fn stolen(lab: &Lab, node: &str) -> Vec<String> {
-    let mut command = program::command("ip").unwrap();
+    let mut command = program_command("ip").unwrap();
     command.args(["-4", "-o", "route", "show", "via", "10.0.0.31"]);
     let netns = lab.netns(node).unwrap();
-    let shown = program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
+    let shown = call_program(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
     let ours = shown.lines().filter(|line| line.starts_with("10.244."));
     ours.map(str::to_owned).collect()
 }

@@ -1,6 +1,6 @@
 //! What passes between the speaker and its table: filters, our own routes, routes of others, and lost notifications.
 
-use caracal_lab::ip;
+use caracal_lab::ip_batch;
 use caracal_tests::possible;
 
 use crate::site::Site;
@@ -164,8 +164,8 @@ fn lost_notifications_cost_a_look_at_everything_and_no_route() {
         };
         (0..30_000).map(route).collect()
     };
-    ip::batch(Some(&us), &noise("add")).unwrap();
-    ip::batch(Some(&us), &noise("del")).unwrap();
+    ip_batch(Some(&us), &noise("add")).unwrap();
+    ip_batch(Some(&us), &noise("del")).unwrap();
     site.ip(
         "us",
         &[

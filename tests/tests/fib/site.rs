@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use caracal_lab::{ip, netns, program, wait_until};
+use caracal_lab::{
+    call_program, delete_namespaces, ip_batch, program_command, spawn_in_netns, wait_until,
+};
 use caracal_tests::{SECOND, binary};
 use serde_json::Value;
 
@@ -35,7 +37,7 @@ impl Drop for Site {
             eprintln!("{}", self.routes("us", &[]).join("\n"));
         }
         let all = ["us", "a", "b"].map(|name| self.netns(name));
-        let _gone = ip::delete_namespaces(&all);
+        let _gone = delete_namespaces(&all);
         let _removed = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -62,7 +64,7 @@ impl Site {
                 "link add eth-{name} netns {us} type veth peer name eth0 netns {there}"
             ));
         }
-        ip::batch(None, &lines).unwrap();
+        ip_batch(None, &lines).unwrap();
         let ours = ["link set lo up".to_owned()];
         let mut ours = ours.to_vec();
         for (n, name) in (1..).zip(BIRDS) {
@@ -78,9 +80,9 @@ impl Site {
                 format!("addr add 2001:db8:{n}::2/64 dev eth0 nodad"),
                 "addr add 198.51.100.1/32 dev lo".to_owned(),
             ];
-            ip::batch(Some(&site.netns(name)), &theirs).unwrap();
+            ip_batch(Some(&site.netns(name)), &theirs).unwrap();
         }
-        ip::batch(Some(&us), &ours).unwrap();
+        ip_batch(Some(&us), &ours).unwrap();
         site
     }
 
@@ -100,7 +102,7 @@ impl Site {
     /// Lines of `ip` in a namespace.
     pub(crate) fn ip(&self, name: &str, lines: &[&str]) {
         let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
-        ip::batch(Some(&self.netns(name)), &lines).unwrap();
+        ip_batch(Some(&self.netns(name)), &lines).unwrap();
     }
 
     /// `ip -o route show …` of IPv4, a line for each route.
@@ -109,9 +111,9 @@ impl Site {
     }
 
     pub(crate) fn show(&self, name: &str, arguments: &[&str]) -> Vec<String> {
-        let mut command = program::command("ip").unwrap();
+        let mut command = program_command("ip").unwrap();
         command.args(arguments);
-        match program::call(Some(&self.netns(name)), &mut command, b"", 30 * SECOND) {
+        match call_program(Some(&self.netns(name)), &mut command, b"", 30 * SECOND) {
             Ok(text) => text.lines().map(|line| line.replace('\\', " ")).collect(),
             // A table that nobody has written to yet.
             Err(error) => vec![format!("{error}")],
@@ -130,7 +132,7 @@ impl Site {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
-        let child = netns::spawn(&self.netns(netns), command).unwrap();
+        let child = spawn_in_netns(&self.netns(netns), command).unwrap();
         self.children.push((name.to_owned(), child));
     }
 
@@ -156,7 +158,7 @@ impl Site {
 
     pub(crate) fn start_bird(&mut self, name: &'static str, text: &str) {
         self.bird_file(name, text);
-        let mut command = program::command("bird").unwrap();
+        let mut command = program_command("bird").unwrap();
         command.args(["-f", "-c", &format!("{name}.conf")]);
         command.args(["-s", &format!("{name}.ctl"), "-P", &format!("{name}.pid")]);
         self.start(name, name, &mut command);
@@ -165,7 +167,7 @@ impl Site {
     /// Gives BIRD another file, which it reads at once.
     pub(crate) fn reconfigure_bird(&self, name: &str, text: &str) {
         self.bird_file(name, text);
-        let mut command = program::command("birdc").unwrap();
+        let mut command = program_command("birdc").unwrap();
         command.current_dir(&self.folder);
         command.args(["-s", &format!("{name}.ctl"), "configure"]);
         let output = command.output().unwrap();
@@ -178,7 +180,7 @@ impl Site {
 
     /// What BIRD answers.
     pub(crate) fn birdc(&self, name: &str, words: &[&str]) -> String {
-        let mut command = program::command("birdc").unwrap();
+        let mut command = program_command("birdc").unwrap();
         command.current_dir(&self.folder);
         command.args(["-s", &format!("{name}.ctl")]).args(words);
         match command.output() {

@@ -5,9 +5,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use caracal_lab::program::{self, Output};
-use caracal_lab::wait::scaled;
-use caracal_lab::{Lab, netns, wait_until};
+use caracal_lab::{
+    Lab, ProgramOutput as Output, netns_path, program_command, program_output, run_in_netns,
+    scaled_time as scaled, wait_until,
+};
 use caracal_tests::kernel::run;
 use caracal_tests::{SECOND, await_settled, possible, up_text};
 use serde_json::json;
@@ -28,7 +29,7 @@ fn probe(lab: &Lab, port: u16) -> Result<String, String> {
         Ok(text)
     };
     let netns = lab.netns("node1").unwrap();
-    let text = netns::run(&netns, ask).map_err(|e| e.to_string())?;
+    let text = run_in_netns(&netns, ask).map_err(|e| e.to_string())?;
     let text = text.map_err(|e| e.to_string())?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
@@ -117,7 +118,7 @@ fn settings_are_read_or_named() {
 
 /// Calls `caracal` on node1 with a datastore of its own choice; says how long it took.
 fn timed(lab: &Lab, settings: &[&str], arguments: &[&str]) -> (Output, Duration) {
-    let mut command = program::command("env").unwrap();
+    let mut command = program_command("env").unwrap();
     command.args(["NODENAME=node1", "CARACAL_SECRETS_DIR="]);
     command.arg(format!(
         "CARACAL_RUN_DIR={}",
@@ -133,7 +134,7 @@ fn timed(lab: &Lab, settings: &[&str], arguments: &[&str]) -> (Output, Duration)
         .args(arguments);
     let netns = lab.netns("node1").unwrap();
     let start = Instant::now();
-    let output = program::output(Some(&netns), &mut command, b"", 120 * SECOND).unwrap();
+    let output = program_output(Some(&netns), &mut command, b"", 120 * SECOND).unwrap();
     (output, start.elapsed())
 }
 
@@ -144,14 +145,14 @@ fn plugin(lab: &Lab, verb: &str, endpoint: &str) -> (String, Duration) {
         .nodes
         .iter()
         .find(|n| n.name.as_str() == "node1");
-    let mut config = caracal_lab::cni::network_config(node.unwrap());
+    let mut config = caracal_lab::network_config(node.unwrap());
     config["cniVersion"] = json!("1.1.0");
     config["etcd_endpoints"] = json!(endpoint);
     let netns = lab.netns("node1").unwrap();
-    let mut command = program::command("env").unwrap();
+    let mut command = program_command("env").unwrap();
     command.arg(format!("CNI_COMMAND={verb}"));
     command.args(["CNI_CONTAINERID=c0ffee", "CNI_IFNAME=eth0"]);
-    command.arg(format!("CNI_NETNS={}", netns::path(&netns).display()));
+    command.arg(format!("CNI_NETNS={}", netns_path(&netns).display()));
     command.arg(format!("CNI_PATH={}", lab.folder().bin().display()));
     command.arg(format!(
         "CARACAL_RUN_DIR={}",
@@ -164,7 +165,7 @@ fn plugin(lab: &Lab, verb: &str, endpoint: &str) -> (String, Duration) {
     command.arg(lab.folder().bin().join("caracal-ipam"));
     let start = Instant::now();
     let stdin = config.to_string();
-    let output = program::output(Some(&netns), &mut command, stdin.as_bytes(), 120 * SECOND);
+    let output = program_output(Some(&netns), &mut command, stdin.as_bytes(), 120 * SECOND);
     let output = output.unwrap();
     assert!(!output.status.success(), "{verb}: {}", output.stdout);
     (
