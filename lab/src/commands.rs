@@ -81,7 +81,7 @@ fn which(labs: &[LabName]) -> String {
 }
 
 /// Where commands print.
-pub type Out<'a> = &'a mut (dyn Write + Send);
+pub(crate) type Out<'a> = &'a mut (dyn Write + Send);
 
 /// `caracal lab up FILE`.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use crate::state::StateError;
 use crate::wait::{Timeout, scaled, wait_until};
 
 /// The name of etcd among the lab's processes.
-pub const PROCESS: &str = "etcd";
+pub(crate) const PROCESS: &str = "etcd";
 /// etcd allows 128 operations in one transaction.
 const MAX_OPERATIONS: usize = 100;
 const CALL: Duration = Duration::from_secs(30);

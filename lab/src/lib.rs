@@ -1,8 +1,25 @@
 //! Network-namespace clusters from topology files: nodes, segments, routers, pods, faults.
 //!
-//! A [`Topology`] (a YAML file) becomes a [`plan::Layout`] (every name and address) and a list of
-//! [`plan::Step`]s, both pure; [`Lab::up`] carries the steps out. A [`Lab`] is then asked, hurt and
-//! measured by end-to-end tests, or by the `caracal lab` commands in [`commands`]. It plays the machines,
+//! Read a [`Topology`], bring it up with [`Lab::up`], ask and hurt the [`Lab`], and let it fall: dropping it removes
+//! what it made; [`down`] removes a lab that another process made. Programs run inside by [`spawn_in_netns`] and
+//! [`call_program`]; [`wait_until`] waits for what is to come true.
+//!
+//! ```
+//! use caracal_lab::Topology;
+//!
+//! let text = "\
+//! name: two
+//! segments: [{name: lan, cidr: 10.0.0.0/24}]
+//! nodes:
+//!   - {name: n1, segment: lan, address: 10.0.0.1, pods: 1}
+//!   - {name: n2, segment: lan, address: 10.0.0.2, pods: 1}";
+//! let topology = Topology::parse(text, "two.yaml").expect("a topology");
+//! assert_eq!(topology.nodes.len(), 2);
+//! ```
+//!
+//! A [`Topology`] (a YAML file) becomes a layout (every name and address) and a list of
+//! steps, both pure; [`Lab::up`] carries the steps out. A [`Lab`] is then asked, hurt and
+//! measured by end-to-end tests, or by the `caracal lab` commands in the functions `lab_*`. It plays the machines,
 //! the cables and the container runtime; it never does what a node should do.
 //!
 //! Invariants, cited by tests:
@@ -35,7 +52,7 @@ mod trace;
 mod up;
 mod wait;
 
-pub use capture::{IPIP_FILTER, VXLAN_FILTER};
+pub use capture::{CaptureError, IPIP_FILTER, VXLAN_FILTER};
 pub use cni::{CniError, container_id, network_config, parse_result as parse_cni_result};
 pub use commands::{
     CONVERGE, CommandError, DownCommand, ExecCommand, STATUS_PINGS, StatusCommand, TraceCommand,
@@ -43,27 +60,29 @@ pub use commands::{
     status as lab_status, trace as lab_trace, up as lab_up,
 };
 pub use down::{DownError, DownReport, down};
+pub use etcd::EtcdError;
+pub use fault::FaultError;
 pub use ip::{Route, RouteKind, batch as ip_batch, delete_namespaces, routes as kernel_routes};
-pub use lab::Lab;
+pub use lab::{AttachError, ExecError, Lab, UnknownTarget};
 pub use netns::{
     list as list_netns, path as netns_path, run as run_in_netns, spawn as spawn_in_netns,
     sysctl as netns_sysctl,
 };
-pub use plan::LabName;
-pub use plan::{ETCD_PORT, NodeLayout, PodLayout};
-pub use probe::{Loss, Probe, Stream};
-pub use process::{Identity as ProcessIdentity, Running as RunningProcess};
+pub use node::NodeError;
+pub use plan::{ETCD_PORT, LabName, LabNameError, NodeLayout, PodLayout};
+pub use probe::{Loss, Probe, ProbeError, Stream};
+pub use process::{Identity as ProcessIdentity, Running as RunningProcess, SpawnError};
 pub use program::{
-    Output as ProgramOutput, ProgramError, call as call_program, command as program_command,
-    find as find_program, output as program_output, require as require_programs,
+    Missing, Output as ProgramOutput, ProgramError, call as call_program,
+    command as program_command, find as find_program, output as program_output,
+    require as require_programs, search_path,
 };
-pub use state::{Folder as LabFolder, PodState};
+pub use state::{Folder as LabFolder, PodState, StateError};
 pub use table::render as render_table;
-pub use topology::NodeKind;
-pub use topology::{Topology, TopologyError};
+pub use topology::{NodeKind, Topology, TopologyError};
+pub use trace::TraceError;
 pub use up::{Extent, Options, Progress, UpError};
-pub use wait::{in_uml, scale as time_scale, scaled as scaled_time};
-pub use wait::{wait_for, wait_until};
+pub use wait::{Timeout, in_uml, scale as time_scale, scaled as scaled_time, wait_for, wait_until};
 
 /// An error with its causes, on one line.
 #[must_use]

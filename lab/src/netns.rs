@@ -69,12 +69,6 @@ pub fn path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// Does the namespace exist?
-#[must_use]
-pub fn exists(name: &str) -> bool {
-    path(name).exists()
-}
-
 /// Runs `work` inside a namespace, on a thread of its own.
 ///
 /// # Errors
@@ -151,7 +145,7 @@ pub fn list(prefix: &str) -> Vec<String> {
 
 /// The processes inside namespaces, by pid. One look at `/proc` serves all of them.
 #[must_use]
-pub fn processes(names: &[String]) -> BTreeMap<i32, String> {
+pub(crate) fn processes(names: &[String]) -> BTreeMap<i32, String> {
     let identity = |m: &fs::Metadata| (m.dev(), m.ino());
     let wanted: BTreeMap<_, _> = names
         .iter()

@@ -23,8 +23,8 @@ mod tests;
 use addresses::Addresses;
 use environment::environment;
 pub use names::{LabName, LabNameError};
-pub use network::{known_neighbours, network};
-pub use resources::Document;
+pub(crate) use network::{known_neighbours, network};
+pub(crate) use resources::Document;
 
 /// The port etcd serves clients on.
 pub const ETCD_PORT: u16 = 2379;
@@ -142,7 +142,7 @@ pub struct PodLayout {
 
 /// One piece of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Make namespaces.
     Namespaces(Vec<String>),
     /// Write a sysctl inside a namespace.
@@ -306,7 +306,7 @@ fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
 
 /// The part of the bring-up that needs no `caracal`.
 #[must_use]
-pub fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
+pub(crate) fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network(layout);
     steps.push(Step::StartEtcd);
     let documents = resources::documents(topology, layout);
@@ -318,7 +318,7 @@ pub fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
 
 /// The bring-up, in order.
 #[must_use]
-pub fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
+pub(crate) fn steps(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network_and_etcd(topology, layout);
     let of = |kind: fn(NodeKind) -> bool| layout.nodes.iter().filter(move |n| kind(n.kind));
     let caracal = |kind| kind == NodeKind::Caracal;

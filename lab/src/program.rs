@@ -163,7 +163,7 @@ fn package(program: &str) -> &str {
 
 /// The programs a topology needs.
 #[must_use]
-pub fn needed(topology: &Topology) -> Vec<&'static str> {
+pub(crate) fn needed(topology: &Topology) -> Vec<&'static str> {
     let mut programs = vec!["ip", "etcd", "etcdctl", "ping"];
     let has = |kind| topology.nodes.iter().any(|n| n.kind == kind);
     let mut pools = std::iter::once(&topology.pool).chain(&topology.pool6);

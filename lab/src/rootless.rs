@@ -75,7 +75,7 @@ pub enum RootlessError {
 
 /// What a command does to the namespace of its lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// Makes it; it goes again when the command fails.
     Create,
     /// Uses it, if it is there.
@@ -88,7 +88,7 @@ pub enum Purpose {
 
 /// What is left to do for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// Everything: this process may make namespaces.
     Here,
     /// Nothing: the command ran inside and ended with this status.
@@ -102,7 +102,7 @@ pub enum Entry {
 ///
 /// # Errors
 /// [`RootlessError::File`] when the directory cannot be seen inside.
-pub fn restore_directory() -> Result<(), RootlessError> {
+pub(crate) fn restore_directory() -> Result<(), RootlessError> {
     let Some(directory) = std::env::var_os(INSIDE) else {
         return Ok(());
     };
@@ -115,7 +115,7 @@ pub fn restore_directory() -> Result<(), RootlessError> {
 ///
 /// # Errors
 /// [`RootlessError`] when the kernel does not allow that.
-pub fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
+pub(crate) fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
     if is_here() {
         return Ok(Entry::Here);
     }
@@ -163,13 +163,13 @@ pub fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
 
 /// May this process make namespaces itself?
 #[must_use]
-pub fn is_here() -> bool {
+pub(crate) fn is_here() -> bool {
     std::env::var_os(INSIDE).is_some() || rustix::process::geteuid().is_root()
 }
 
 /// The labs that a user without root has; with root, those of [`crate::state::labs`].
 #[must_use]
-pub fn labs() -> Vec<LabName> {
+pub(crate) fn labs() -> Vec<LabName> {
     if is_here() {
         return crate::state::labs();
     }

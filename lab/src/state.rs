@@ -177,7 +177,7 @@ pub struct Folder {
 
 /// The folder of all labs.
 #[must_use]
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     std::env::var_os("CARACAL_LAB_DIR")
         .filter(|v| !v.is_empty())
         .map_or_else(|| PathBuf::from(DEFAULT_ROOT), PathBuf::from)
@@ -185,7 +185,7 @@ pub fn root() -> PathBuf {
 
 /// The labs that have a folder, sorted.
 #[must_use]
-pub fn labs() -> Vec<LabName> {
+pub(crate) fn labs() -> Vec<LabName> {
     let Ok(entries) = fs::read_dir(root()) else {
         return Vec::new();
     };

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use caracal_model::{Family, Prefix};
 use serde::{Deserialize, Deserializer, de};
-pub use serde_saphyr::Spanned;
+pub(crate) use serde_saphyr::Spanned;
 
 mod check;
 pub(crate) mod kinds;
 #[cfg(test)]
 mod tests;
 
-pub use check::Invalid;
+pub(crate) use check::Invalid;
 pub(crate) use check::{MAX_LAB_NAME, valid_name};
 
 /// A cluster as its author wrote it. All cross references were checked by [`Topology::parse`].

@@ -29,7 +29,7 @@ pub enum Extent {
 
 /// Gives the configuration of a foreign speaker, or `None` for the default: `config` of the file, or what
 /// `caracal render` prints.
-pub type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<String>>;
+pub(crate) type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<String>>;
 
 /// How a lab is brought up.
 pub struct Options {

@@ -9,7 +9,7 @@ use super::{Bridge, Interface, Layout, Step, Via};
 
 /// The part of the bring-up that makes namespaces and links.
 #[must_use]
-pub fn network(layout: &Layout) -> Vec<Step> {
+pub(crate) fn network(layout: &Layout) -> Vec<Step> {
     let mut steps = vec![Step::Namespaces(layout.namespaces())];
     let switch = layout.switch_netns();
     for family in ["iptables", "ip6tables", "arptables"] {
@@ -88,7 +88,7 @@ pub fn network(layout: &Layout) -> Vec<Step> {
 /// A hardware address for everything that stands in a segment, and a permanent entry for it in every neighbour table of
 /// that segment. Linux counts the learned entries of all namespaces against one limit, and permanent ones not at all.
 #[must_use]
-pub fn known_neighbours(layout: &Layout) -> Vec<Step> {
+pub(crate) fn known_neighbours(layout: &Layout) -> Vec<Step> {
     let hosts = hosts(layout);
     let known: Vec<_> = (0_u32..)
         .zip(&hosts)

@@ -19,7 +19,7 @@ pub use shell::TraceError;
 
 /// An interface in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// Name.
     pub name: String,
     /// Administratively up.
@@ -40,7 +40,7 @@ pub struct Interface {
 
 /// What a kernel says where a packet goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub(crate) enum Lookup {
     /// To this machine itself.
     Local,
     /// Out of a device.
@@ -58,7 +58,7 @@ pub enum Lookup {
 
 /// A neighbour entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub(crate) struct Neighbour {
     /// MAC address.
     pub mac: String,
     /// Set by somebody, so nobody is asked.
@@ -66,7 +66,7 @@ pub struct Neighbour {
 }
 
 /// What can be asked of a place (a node, router or pod). Errors are sentences.
-pub trait Look {
+pub(crate) trait Look {
     /// Its interfaces.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ pub trait Look {
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub(crate) struct Packet {
     /// Source.
     pub source: IpAddr,
     /// Destination.
