@@ -8,8 +8,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use caracal_lab::process::Running;
-use caracal_lab::{Lab, netns, program, wait_until};
+use caracal_lab::{
+    Lab, RunningProcess as Running, call_program, netns_sysctl, program_command, run_in_netns,
+    wait_until,
+};
 use caracal_tests::loss::Probes;
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, is_static_built, possible,
@@ -64,7 +66,7 @@ impl Image {
         let build = root.join("deploy/image/build");
         let mut build = image.as_plain_user(build.to_str().unwrap());
         build.arg("--program").arg(static_binary()).arg(TAG);
-        let said = program::call(None, &mut build, b"", 120 * SECOND).unwrap();
+        let said = call_program(None, &mut build, b"", 120 * SECOND).unwrap();
         assert!(said.contains("Successfully tagged"), "{said}");
         let rootless = image.podman(&["info", "--format", "{{.Host.Security.Rootless}}"]);
         assert_eq!(rootless.trim(), "true");
@@ -92,7 +94,7 @@ impl Image {
     fn podman(&self, arguments: &[&str]) -> String {
         let mut command = self.as_plain_user("podman");
         command.args(arguments);
-        program::call(None, &mut command, b"", 120 * SECOND).unwrap()
+        call_program(None, &mut command, b"", 120 * SECOND).unwrap()
     }
 
     /// What is in it, as a root file system with the directories that a runtime makes for its mounts.
@@ -103,9 +105,9 @@ impl Image {
         for folder in ["proc", "dev", "var/lib/calico", "var/run/caracal", "etc"] {
             fs::create_dir_all(to.join(folder)).unwrap();
         }
-        let mut tar = program::command("tar").unwrap();
+        let mut tar = program_command("tar").unwrap();
         tar.arg("-xf").arg(&archive).arg("-C").arg(to);
-        program::call(None, &mut tar, b"", 60 * SECOND).unwrap();
+        call_program(None, &mut tar, b"", 60 * SECOND).unwrap();
     }
 }
 
@@ -174,7 +176,7 @@ const ONE_VERSION: &str =
     "if mountpoint -q /sys/fs/cgroup/unified; then umount /sys/fs/cgroup/unified; fi; exec \"$@\"";
 
 fn with_one_cgroup_version(program: &str) -> Command {
-    let mut command = program::command("unshare").unwrap();
+    let mut command = program_command("unshare").unwrap();
     command.args(["--mount", "--propagation", "private"]);
     command.args(["sh", "-c", ONE_VERSION, "sh", program]);
     command
@@ -193,7 +195,7 @@ fn crun(dir: &Path, name: &str) -> Command {
 
 /// Answers DNS queries in a namespace, on the loopback address: each name has one IPv4 address.
 fn name_server(namespace: &str, address: Ipv4Addr) {
-    let socket = netns::run(namespace, || UdpSocket::bind("127.0.0.1:53"));
+    let socket = run_in_netns(namespace, || UdpSocket::bind("127.0.0.1:53"));
     let socket = socket.unwrap().unwrap();
     // It ends with the test program.
     std::thread::spawn(move || {
@@ -216,7 +218,7 @@ fn name_server(namespace: &str, address: Ipv4Addr) {
 
 fn sysctl(lab: &Lab, node: &str, key: &str) -> String {
     let read = || fs::read_to_string(Path::new("/proc/sys").join(key));
-    let text = netns::run(&lab.netns(node).unwrap(), read)
+    let text = run_in_netns(&lab.netns(node).unwrap(), read)
         .unwrap()
         .unwrap();
     text.trim().to_owned()
@@ -321,11 +323,11 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
         (lab.folder().run("node1"), "/var/run/caracal"),
         (PathBuf::from("/proc/sys/net"), "/host/proc/sys/net"),
     ];
-    let netns_path = netns::path(&layout.netns);
+    let netns_path = caracal_lab::netns_path(&layout.netns);
     bundle(&dir, &manifest("containers"), &netns_path, &env, &binds);
     // What the node has to write again: through the mount, as its own /proc/sys is read-only.
     let cali = format!("net/ipv4/conf/{}/proxy_arp", workload(&lab));
-    netns::sysctl(&layout.netns, &cali, "0", false).unwrap();
+    netns_sysctl(&layout.netns, &cali, "0", false).unwrap();
     let log = lab.folder().log("node1-container");
     let mut running =
         Running::start(&layout.netns, &mut crun(&dir, "caracal-e2e-node"), &log).unwrap();
@@ -385,7 +387,7 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
     bundle(dir, &manifest("initContainers"), netns, &env, &binds);
     let mut command = crun(dir, "caracal-e2e-install");
     let node = lab.netns("node1").unwrap();
-    let said = program::call(Some(&node), &mut command, b"", 60 * SECOND).unwrap();
+    let said = call_program(Some(&node), &mut command, b"", 60 * SECOND).unwrap();
     assert!(
         said.contains("/host/etc/cni/net.d/10-caracal.conflist"),
         "{said}"
@@ -403,7 +405,7 @@ fn install(lab: &Lab, dir: &Path, netns: &Path) {
     // What was installed is a plugin.
     let mut plugin = Command::new(bin.join("caracal-cni"));
     plugin.env_clear().env("CNI_COMMAND", "VERSION");
-    let version = program::call(
+    let version = call_program(
         None,
         &mut plugin,
         b"{\"cniVersion\":\"1.0.0\"}",

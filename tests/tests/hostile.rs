@@ -86,7 +86,7 @@ fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> 
         socket.set_nonblocking(true).unwrap();
         socket
     };
-    let sockets: Vec<UdpSocket> = netns::run(&lab.netns(node).unwrap(), || {
+    let sockets: Vec<UdpSocket> = run_in_netns(&lab.netns(node).unwrap(), || {
         ports.iter().map(bind).collect()
     })
     .unwrap();
@@ -111,7 +111,7 @@ fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> 
     };
     let mut seen = vec![false; ports.len()];
     wait_until(60 * SECOND, "a packet to the last port", || {
-        netns::run(&from, send).unwrap();
+        run_in_netns(&from, send).unwrap();
         for (seen, socket) in seen.iter_mut().zip(&sockets) {
             *seen |= arrived(socket);
         }

@@ -125,11 +125,11 @@ fn gobgp_peers_from_another_as() {
 
 /// A command of GoBGP's, in one family.
 fn gobgp_command(lab: &Lab, family: Family, words: &str) -> Result<String, String> {
-    let mut command = caracal_lab::program::command("gobgp").unwrap();
+    let mut command = caracal_lab::program_command("gobgp").unwrap();
     command.args(words.split(' '));
     command.args(["-a", family.as_str()]);
     let netns = lab.netns("tor").unwrap();
-    caracal_lab::program::call(Some(&netns), &mut command, b"", 60 * SECOND)
+    caracal_lab::call_program(Some(&netns), &mut command, b"", 60 * SECOND)
         .map_err(|e| e.to_string())
 }
 
@@ -247,7 +247,7 @@ fn routes_of_gobgp(lab: &Lab, family: Family) {
     .unwrap();
     let in_kernel = || -> Result<bool, String> {
         let routes = lab.routes("node1").map_err(|e| e.to_string())?;
-        let is_it = |r: &caracal_lab::ip::Route| r.dst == route && r.gateway == Some(router);
+        let is_it = |r: &caracal_lab::Route| r.dst == route && r.gateway == Some(router);
         Ok(routes.iter().any(is_it))
     };
     let await_route = |what: &str, wanted: bool| {
