@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use caracal_lab::{
-    Lab, call_program, error_chain, ip_batch, program_command, spawn_in_netns, wait_until,
+    Lab, call_program, error_chain, ip_batch, program_command, run_in_netns, spawn_in_netns,
+    wait_until,
 };
 use caracal_model::{Family, Prefix};
 use caracal_tests::stack::{Stack, either, focus, on_stacks};
@@ -337,7 +338,7 @@ fn the_mesh_gets_a_password(lab: &Lab, secrets: &Path) {
             let to = caracal_tests::stack::address_of(lab, "n1", *family);
             let connect =
                 || std::net::TcpStream::connect_timeout(&(to, 179).into(), 2 * SECOND).is_ok();
-            netns::run(&lab.netns("n2").unwrap(), connect).unwrap()
+            run_in_netns(&lab.netns("n2").unwrap(), connect).unwrap()
         };
         families.iter().map(connects).collect::<Vec<_>>()
     };
