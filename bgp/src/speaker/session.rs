@@ -7,33 +7,32 @@
 mod info;
 mod link;
 mod notes;
+mod orders;
 mod outgoing;
 mod waits;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::Family;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{Instrument, debug, info, info_span, warn};
+use tracing::{Instrument, debug, info_span, warn};
 
 use super::admission::Ticket;
 use super::counters::{Counters, ErrorKind};
 use super::log_limit::{LogKind, LogLimit, summarise};
-use super::message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
+use super::message::{PeerKey, SessionStart, ToCore, ToSession};
 use super::socket;
 use crate::bmp::PeerDown;
 use crate::config::PeerConfig;
 use crate::fsm::{Conn, Down, Ends, Input, Output, Peer, Settings, Stop};
 use crate::types::SessionState;
-use crate::wire::notification::CeaseSubcode;
 use crate::wire::refresh::RefreshKind;
 use info::{connect_failure, monitored_session, session_info};
 pub(super) use link::turn_away;
@@ -530,75 +529,6 @@ impl Session {
         self.drain();
     }
 
-    fn control(&mut self, message: ToSession) {
-        match message {
-            ToSession::Config(config) => self.configure(*config),
-            ToSession::Stream { stream, ticket, .. } => self.offer(stream, ticket),
-            ToSession::BfdDown { graceful } => self.feed(Input::BfdDown { graceful }),
-            ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
-            ToSession::PrefixLimit {
-                family,
-                max,
-                restart,
-            } => self.feed(Input::PrefixLimit {
-                family,
-                max,
-                restart,
-            }),
-            ToSession::AddressesGone(gone) => self.addresses_gone(&gone),
-            ToSession::Shutdown(how) => {
-                let stop = match how {
-                    Shutdown::Restart => Stop::Restart,
-                    Shutdown::Cease { subcode, text } => {
-                        Stop::Cease(CeaseSubcode::from_octet(subcode), text)
-                    }
-                };
-                self.stopping = Some((stop, now() + DRAIN_LIMIT));
-            }
-        }
-    }
-
-    /// Ends the connections that are from one of these addresses, behind what has been read on them.
-    fn addresses_gone(&mut self, gone: &BTreeSet<IpAddr>) {
-        for conn in Conn::ALL {
-            let Some(link) = self.link_mut(conn) else {
-                continue;
-            };
-            let Ok(Ends { local, remote }) = link.ends() else {
-                continue;
-            };
-            let local = local.ip().to_canonical();
-            if gone.contains(&local) {
-                link.ended
-                    .get_or_insert_with(|| Some("its own address is gone".to_owned()));
-                info!(%local, %remote, "connection ended: its own address is gone");
-                self.understand(conn);
-            }
-        }
-    }
-
-    /// Settings that hold without a new session. A new MD5 key is used from the next segment on.
-    fn configure(&mut self, config: PeerConfig) {
-        let rekey = config.password != self.settings.peer.password;
-        self.settings.peer = config;
-        let config = &self.settings.peer;
-        for link in [&self.out, &self.inc, &self.pending].into_iter().flatten() {
-            let keyed = if rekey {
-                socket::set_md5(
-                    &link.stream,
-                    Prefix::host(config.address),
-                    config.password.as_ref(),
-                )
-            } else {
-                Ok(())
-            };
-            if let Err(error) = keyed.and_then(|()| socket::apply(&link.stream, config)) {
-                warn!(%error, "cannot change the options of the connection");
-            }
-        }
-        self.feed(Input::Settings(Box::new(self.settings.clone())));
-    }
-
     /// Packs routes into the connection's outbox as long as there are routes and room.
     fn pack(&mut self) {
         let Some(outgoing) = &self.outgoing else {
@@ -631,26 +561,6 @@ impl Session {
             }
             link.flush(now());
         }
-    }
-
-    /// Carries out the stop when nothing is left to send, or when that takes too long. True when done.
-    fn stop_if_drained(&mut self) -> bool {
-        let Some((stop, until)) = &self.stopping else {
-            return false;
-        };
-        let pending = match (&self.outgoing, stop) {
-            (Some(outgoing), Stop::Cease(..)) => {
-                !outgoing.feed.is_empty()
-                    || link(&self.out, &self.inc, outgoing.conn).is_some_and(Link::wants_write)
-            }
-            _ => false,
-        };
-        if pending && now() < *until {
-            return false;
-        }
-        let stop = stop.clone();
-        self.feed(Input::Stop(stop));
-        true
     }
 }
 

@@ -1,6 +1,9 @@
 //! A session task whose peer is the test.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use bytes::BytesMut;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;

@@ -1,0 +1,108 @@
+//! What others want of the session: that it ends, and how; that the peer sends its routes again.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use caracal_model::net::Family;
+
+use super::{Connection, Peer};
+use crate::fsm::{Conn, Down, Output, Stop};
+use crate::wire::encode_refresh;
+use crate::wire::notification::{CeaseSubcode, Notification};
+use crate::wire::refresh::{RefreshKind, RouteRefresh};
+
+impl Peer {
+    pub(super) fn stop(&mut self, now: Instant, stop: &Stop) {
+        if !std::mem::take(&mut self.enabled) {
+            return;
+        }
+        self.connect_retry = None;
+        self.idle_hold = None;
+        self.reason = Some(match stop {
+            Stop::Restart => Down::Restarting,
+            Stop::Cease(_, text) => Down::Stopped(text.clone()),
+        });
+        for conn in Conn::ALL {
+            let restart = self
+                .connection(conn)
+                .and_then(Connection::negotiated)
+                .and_then(|negotiated| negotiated.graceful_restart.as_ref());
+            let (down, notification) = match stop {
+                Stop::Restart if restart.is_some() => (Down::Restarting, None),
+                Stop::Restart => {
+                    let cease = Notification::cease(CeaseSubcode::AdministrativeReset);
+                    (Down::Restarting, Some(cease))
+                }
+                Stop::Cease(subcode, text) => {
+                    let cease = Notification::shutdown(*subcode, text);
+                    // RFC 8538 §4: the peer shall not keep our routes.
+                    let hard = restart.is_some_and(|restart| restart.notification);
+                    let cease = if hard { cease.hard_reset() } else { cease };
+                    (Down::Stopped(text.clone()), Some(cease))
+                }
+            };
+            self.end(now, conn, down, notification);
+        }
+    }
+
+    /// Asks for all routes of a family again, when the peer can.
+    pub(super) fn ask_refresh(&mut self, family: Family) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        if negotiated.route_refresh && negotiated.families().contains(family) {
+            let refresh = RouteRefresh {
+                family: family.into(),
+                kind: RefreshKind::Request,
+            };
+            let mut octets = BytesMut::new();
+            encode_refresh(&refresh, &mut octets);
+            self.outputs.push_back(Output::Send(conn, octets.freeze()));
+        }
+    }
+
+    /// RFC 5882 §4.2, RFC 9384: without a word when it may be a restart, for a NOTIFICATION could make the peer drop our
+    /// routes; else Cease / BFD Down, which the peer may get to see when only one direction is broken.
+    pub(super) fn bfd_down(&mut self, now: Instant, graceful: bool) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        let restart = negotiated.graceful_restart.as_ref();
+        let graceful = graceful && restart.is_some();
+        let cease = Notification::cease(CeaseSubcode::BfdDown);
+        let cease = if restart.is_some_and(|restart| restart.notification) {
+            cease.hard_reset()
+        } else {
+            cease
+        };
+        let word = (!graceful).then_some(cease);
+        self.end(now, conn, Down::Bfd { graceful }, word);
+    }
+
+    /// RFC 4486 §4: Cease / Maximum Number of Prefixes Reached with the family and its limit.
+    pub(super) fn prefix_limit(
+        &mut self,
+        now: Instant,
+        family: Family,
+        max: u32,
+        restart: Option<Duration>,
+    ) {
+        let Some((conn, negotiated)) = self.established() else {
+            return;
+        };
+        let hard = negotiated
+            .graceful_restart
+            .as_ref()
+            .is_some_and(|restart| restart.notification);
+        let cease = Notification::maximum_prefixes(family.into(), max);
+        // RFC 8538 §4: the session ends for good, also to a peer that would keep our routes.
+        let cease = if hard { cease.hard_reset() } else { cease };
+        self.limited = restart.is_none();
+        self.enabled = restart.is_some();
+        let down = Down::PrefixLimit { family, max };
+        self.end(now, Conn::Pending, down.clone(), Some(cease.clone()));
+        self.end(now, conn, down, Some(cease));
+        self.connect_retry = None;
+        self.idle_hold = restart.map(|pause| now + pause);
+    }
+}

@@ -1,0 +1,105 @@
+//! What the core tells a session, and how a session that is told to end does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use caracal_model::net::Prefix;
+use tracing::{info, warn};
+
+use super::link::Link;
+use super::{
+    Conn, DRAIN_LIMIT, Ends, Input, PeerConfig, Session, Stop, ToSession, link, now, socket,
+};
+use crate::speaker::message::Shutdown;
+use crate::wire::notification::CeaseSubcode;
+
+impl Session {
+    pub(super) fn control(&mut self, message: ToSession) {
+        match message {
+            ToSession::Config(config) => self.configure(*config),
+            ToSession::Stream { stream, ticket, .. } => self.offer(stream, ticket),
+            ToSession::BfdDown { graceful } => self.feed(Input::BfdDown { graceful }),
+            ToSession::AskRefresh(family) => self.feed(Input::AskRefresh(family)),
+            ToSession::PrefixLimit {
+                family,
+                max,
+                restart,
+            } => self.feed(Input::PrefixLimit {
+                family,
+                max,
+                restart,
+            }),
+            ToSession::AddressesGone(gone) => self.addresses_gone(&gone),
+            ToSession::Shutdown(how) => {
+                let stop = match how {
+                    Shutdown::Restart => Stop::Restart,
+                    Shutdown::Cease { subcode, text } => {
+                        Stop::Cease(CeaseSubcode::from_octet(subcode), text)
+                    }
+                };
+                self.stopping = Some((stop, now() + DRAIN_LIMIT));
+            }
+        }
+    }
+
+    /// Ends the connections that are from one of these addresses, behind what has been read on them.
+    fn addresses_gone(&mut self, gone: &BTreeSet<IpAddr>) {
+        for conn in Conn::ALL {
+            let Some(link) = self.link_mut(conn) else {
+                continue;
+            };
+            let Ok(Ends { local, remote }) = link.ends() else {
+                continue;
+            };
+            let local = local.ip().to_canonical();
+            if gone.contains(&local) {
+                link.ended
+                    .get_or_insert_with(|| Some("its own address is gone".to_owned()));
+                info!(%local, %remote, "connection ended: its own address is gone");
+                self.understand(conn);
+            }
+        }
+    }
+
+    /// Settings that hold without a new session. A new MD5 key is used from the next segment on.
+    fn configure(&mut self, config: PeerConfig) {
+        let rekey = config.password != self.settings.peer.password;
+        self.settings.peer = config;
+        let config = &self.settings.peer;
+        for link in [&self.out, &self.inc, &self.pending].into_iter().flatten() {
+            let keyed = if rekey {
+                socket::set_md5(
+                    &link.stream,
+                    Prefix::host(config.address),
+                    config.password.as_ref(),
+                )
+            } else {
+                Ok(())
+            };
+            if let Err(error) = keyed.and_then(|()| socket::apply(&link.stream, config)) {
+                warn!(%error, "cannot change the options of the connection");
+            }
+        }
+        self.feed(Input::Settings(Box::new(self.settings.clone())));
+    }
+
+    /// Carries out the stop when nothing is left to send, or when that takes too long. True when done.
+    pub(super) fn stop_if_drained(&mut self) -> bool {
+        let Some((stop, until)) = &self.stopping else {
+            return false;
+        };
+        let pending = match (&self.outgoing, stop) {
+            (Some(outgoing), Stop::Cease(..)) => {
+                !outgoing.feed.is_empty()
+                    || link(&self.out, &self.inc, outgoing.conn).is_some_and(Link::wants_write)
+            }
+            _ => false,
+        };
+        if pending && now() < *until {
+            return false;
+        }
+        let stop = stop.clone();
+        self.feed(Input::Stop(stop));
+        true
+    }
+}
