@@ -8,8 +8,8 @@ use caracal_ipam::client::Client;
 use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
-    collector, gate, held, learned, lifelines, likely, lost_addresses, mode_check, mtu, origins,
-    parting, reached, readdress, secrets, tombstones, tunnels,
+    collector, gate, held, learned, lifelines, likely, lost_addresses, mode_check, mtu,
+    node_address, origins, parting, reached, secrets, tombstones, tunnels,
 };
 
 /// How a task comes to run.
@@ -141,7 +141,7 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::From(|b| spawn(mtu::keep(b.config.lib_dir.clone(), b.kernel.clone()))),
     },
     Task {
-        name: "node-address watcher", file: "node/src/node/readdress.rs", count: "1",
+        name: "node-address watcher", file: "node/src/node/node_address.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the Node resource",
         start: Start::From(node_address),
     },
@@ -268,7 +268,7 @@ fn lost_addresses(board: &Board) {
 }
 
 fn node_address(board: &Board) {
-    spawn(readdress::keep(
+    spawn(node_address::keep(
         || Ok(EtcdStore::new(EtcdConfig::from_env()?)?),
         board.config.clone(),
         board.view.clone(),
