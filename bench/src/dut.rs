@@ -93,56 +93,79 @@ impl Speaker {
         program: Option<&PathBuf>,
     ) -> Result<Process> {
         let file = dir.join(format!("{}.conf", self.name()));
-        let text = match self {
-            Self::Caracal => caracal(scenario),
-            Self::Bird2 => bird(scenario),
-            Self::Bird1 => bird_1_6(scenario),
-            Self::Frr => frr(scenario),
-            Self::Gobgp => gobgp(scenario),
-        };
-        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace]);
-        match self {
+        let text = match self {
             Self::Caracal => {
-                // Each run is a first start: after a restart the speaker would wait for its peers (RFC 4724 §4.1).
-                let mark = dir.join("speaker.mark");
-                if mark.exists() {
-                    std::fs::remove_file(&mark).context("removing the mark of the last run")?;
-                }
-                command.arg(node_binary(program)?).args(["speaker", "-c"]);
-                command.arg(&file).env("CARACAL_RUN_DIR", dir)
+                return start_caracal(&caracal(scenario), &[], namespace, dir, program);
             }
             Self::Bird2 => {
                 command.args(["bird", "-f", "-c"]).arg(&file);
-                command.arg("-s").arg(dir.join("bird.ctl"))
+                command.arg("-s").arg(dir.join("bird.ctl"));
+                bird(scenario)
             }
             Self::Bird1 => {
                 let program = bird1().context("BIRD 1.6 is not there")?;
                 command.arg(program).args(["-f", "-c"]).arg(&file);
-                command.arg("-s").arg(dir.join("bird1.ctl"))
+                command.arg("-s").arg(dir.join("bird1.ctl"));
+                bird_1_6(scenario)
             }
             Self::Frr => {
                 let own = |name: &str| dir.join(name);
                 command.args([BGPD, "-Z", "-S", "-P", "0", "-u", "root", "-g", "root"]);
                 command.arg("-f").arg(&file).arg("-i").arg(own("bgpd.pid"));
-                command.arg("--vty_socket").arg(dir)
+                command.arg("--vty_socket").arg(dir);
+                frr(scenario)
             }
             Self::Gobgp => {
                 command.args(["gobgpd", "-t", "toml", "-l", "error", "-p", "-f"]);
-                command.arg(&file).args(["--api-hosts", "127.0.0.1:50051"])
+                command.arg(&file).args(["--api-hosts", "127.0.0.1:50051"]);
+                gobgp(scenario)
             }
         };
-        let log = dir.join(format!("{}.log", self.name()));
-        let out = std::fs::File::create(&log)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out.try_clone()?)
-            .stderr(out)
-            .spawn()
-            .with_context(|| format!("cannot start {}", self.name()))?;
-        Ok(Process { child, log })
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        launch(self, &mut command, dir)
     }
+}
+
+/// Runs a speaker; what it prints goes to a file.
+fn launch(speaker: Speaker, command: &mut Command, dir: &Path) -> Result<Process> {
+    let log = dir.join(format!("{}.log", speaker.name()));
+    let out = std::fs::File::create(&log)?;
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .spawn()
+        .with_context(|| format!("cannot start {}", speaker.name()))?;
+    Ok(Process { child, log })
+}
+
+/// The configuration of Caracal in a folder.
+pub fn caracal_file(dir: &Path) -> PathBuf {
+    dir.join("caracal.conf")
+}
+
+/// Starts Caracal with a configuration and more arguments.
+pub fn start_caracal(
+    text: &str,
+    more: &[String],
+    namespace: &str,
+    dir: &Path,
+    program: Option<&PathBuf>,
+) -> Result<Process> {
+    let file = caracal_file(dir);
+    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    // Each run is a first start: after a restart the speaker would wait for its peers (RFC 4724 §4.1).
+    let mark = dir.join("speaker.mark");
+    if mark.exists() {
+        std::fs::remove_file(&mark).context("removing the mark of the last run")?;
+    }
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]);
+    command.arg(node_binary(program)?).args(["speaker", "-c"]);
+    command.arg(&file).args(more).env("CARACAL_RUN_DIR", dir);
+    launch(Speaker::Caracal, &mut command, dir)
 }
 
 /// A running speaker; killed when dropped.

@@ -29,6 +29,8 @@ pub struct Role {
     pub asn: u32,
     /// It must end up with all routes that the scenario wants it to have.
     pub receives: bool,
+    /// Capabilities in its OPEN beyond those that all have, as octets.
+    pub capabilities: &'static [u8],
 }
 
 /// What the receivers must hold, and with which attributes.
@@ -203,7 +205,13 @@ impl Generator {
             .registry()
             .register(&mut stream, Token(index), interest)?;
         let mut open = Vec::new();
-        wire::open(role.asn, self.hold, role.address, &mut open);
+        wire::open(
+            role.asn,
+            self.hold,
+            role.address,
+            role.capabilities,
+            &mut open,
+        );
         let session = &mut self.sessions[index];
         session.stream = Some(stream);
         session.rx.clear();
@@ -230,6 +238,11 @@ impl Generator {
             self.complete -= 1;
         }
         session.correct = usize::MAX;
+    }
+
+    /// A receiver is to get everything again.
+    pub fn forget(&mut self, index: usize) {
+        self.sessions[index].held.fill(0);
     }
 
     /// Says what is to be held from now on.

@@ -26,6 +26,7 @@ mod report;
 mod routes;
 mod run;
 mod scenario;
+mod stalls;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -90,6 +91,17 @@ enum Action {
     Idle(idle::IdleArgs),
     /// Times blocks from etcd to another node's kernel, beside BIRD 2.
     Latency(latency::LatencyArgs),
+    /// How long the owner of a large table hears nobody.
+    Stalls(stalls::StallsArgs),
+    /// The same, already inside the generator's namespace.
+    #[command(hide = true)]
+    StallsInside {
+        /// The namespace of the speaker under test.
+        #[arg(long)]
+        dut: String,
+        #[command(flatten)]
+        args: stalls::StallsArgs,
+    },
     /// One of them in the present namespace.
     #[command(hide = true)]
     InstallOne(agent::install::InstallOneArgs),
@@ -126,6 +138,8 @@ fn main() -> Result<()> {
         Action::Install(args) => agent::install::run(&args),
         Action::Idle(args) => idle::run(&args),
         Action::Latency(args) => latency::run(&args),
+        Action::Stalls(args) => stalls::run(&args),
+        Action::StallsInside { dut, args } => stalls::inside(&dut, &args),
         Action::InstallOne(args) => agent::install::run_one(&args),
     }
 }

@@ -90,11 +90,13 @@ impl Scenario {
             address: nth(CLIENTS, n + 1),
             asn: DUT_AS,
             receives: true,
+            capabilities: &[],
         };
         let neighbour = |n: usize, asn: u32, receives: bool| Role {
             address: nth(NEIGHBOURS, n + 1),
             asn: asn + n as u32,
             receives,
+            capabilities: &[],
         };
         let one_each = || {
             vec![

@@ -16,6 +16,8 @@ pub const UPDATE: u8 = 2;
 pub const NOTIFICATION: u8 = 3;
 /// KEEPALIVE.
 pub const KEEPALIVE: u8 = 4;
+/// ROUTE-REFRESH.
+const ROUTE_REFRESH: u8 = 5;
 
 /// An IPv4 prefix: address bits and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,10 +52,11 @@ fn message(kind: u8, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Appends an OPEN: four-octet AS, IPv4 unicast, route refresh.
-pub fn open(asn: u32, hold: u16, id: Ipv4Addr, out: &mut Vec<u8>) {
+/// Appends an OPEN: four-octet AS, IPv4 unicast, route refresh, and what else is wanted.
+pub fn open(asn: u32, hold: u16, id: Ipv4Addr, more: &[u8], out: &mut Vec<u8>) {
     let mut capabilities = vec![1, 4, 0, 1, 0, 1, 2, 0, 65, 4];
     capabilities.extend_from_slice(&asn.to_be_bytes());
+    capabilities.extend_from_slice(more);
     let mut body = vec![4];
     body.extend_from_slice(&u16::try_from(asn).unwrap_or(23456).to_be_bytes());
     body.extend_from_slice(&hold.to_be_bytes());
@@ -62,6 +65,11 @@ pub fn open(asn: u32, hold: u16, id: Ipv4Addr, out: &mut Vec<u8>) {
     body.extend_from_slice(&[2, capabilities.len() as u8]);
     body.extend_from_slice(&capabilities);
     message(OPEN, &body, out);
+}
+
+/// Appends a ROUTE-REFRESH for IPv4 unicast (RFC 2918).
+pub fn route_refresh(out: &mut Vec<u8>) {
+    message(ROUTE_REFRESH, &[0, 1, 0, 1], out);
 }
 
 /// Appends a KEEPALIVE.

@@ -4,6 +4,7 @@
 mod out;
 
 mod admin;
+mod allocator;
 mod args;
 mod cli;
 mod config;
@@ -26,11 +27,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The same in every build (decision 0042).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::configure();
     let name = std::env::args_os().next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|n| n.to_str()) {
         Some("caracal-cni" | "calico") => return caracal_cni::main_cni(),

@@ -559,9 +559,14 @@ impl Group {
         changed(before, after).then(|| (prefix, after.cloned()))
     }
 
-    /// Number of prefixes a member is told.
-    pub(super) fn count(&self, member: &Member) -> usize {
-        self.out.count(member) + self.sent_paths(member).count()
+    /// For each of these members, the number of routes that it is told.
+    pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
+        let routes = self.out.counts(members).into_iter();
+        let paths = self.paths.counts(members);
+        routes
+            .zip(paths)
+            .map(|(routes, paths)| routes + paths)
+            .collect()
     }
 }
 

@@ -16,7 +16,7 @@
 mod run;
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,12 @@ pub(super) const INLINE: usize = 2048;
 
 /// A table of fewer prefixes is small.
 const MUCH: usize = 4096;
+
+/// What the table has let go of is out of the hands of sessions after this time, as a rule.
+const TIDY_AGAIN: Duration = Duration::from_secs(2);
+
+/// What a table of no more prefixes holds is not worth a second look.
+const LITTLE: usize = 256;
 
 /// A place with many paths counts as more than one: so many paths are as much work as a place.
 const PATHS_PER_PLACE: usize = 8;
@@ -188,6 +194,8 @@ pub(super) struct Jobs {
     turn: u64,
     /// Some job has been queued since the last slice.
     new: bool,
+    /// Peers that have enough to read for now: their dumps wait.
+    held: BTreeSet<PeerId>,
 }
 
 /// How far a piece of long work is.
@@ -231,8 +239,26 @@ impl Jobs {
 impl Rib {
     /// True while there is work for [`Rib::work`].
     #[must_use]
-    pub const fn has_work(&self) -> bool {
-        !self.jobs.list.is_empty() || self.undecided_left
+    pub fn has_work(&self) -> bool {
+        self.undecided_left || self.jobs.has(|kind| !self.is_held(kind))
+    }
+
+    /// The peers to which the table is being announced.
+    pub fn dumps(&self) -> impl Iterator<Item = PeerId> {
+        self.jobs.list.iter().filter_map(|job| match job.kind {
+            Kind::Dump { peer, .. } => Some(peer),
+            _ => None,
+        })
+    }
+
+    /// These peers have so much to read that the table is not announced to them for now. Changes are. Replaces what was said
+    /// before.
+    pub fn hold(&mut self, peers: BTreeSet<PeerId>) {
+        self.jobs.held = peers;
+    }
+
+    fn is_held(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Dump { peer, .. } if self.jobs.held.contains(peer))
     }
 
     /// True while new paths of a peer could be taken for old ones: its messages should wait.
@@ -252,11 +278,11 @@ impl Rib {
         self.jobs.last
     }
 
-    /// True when all work that a ticket stands for is done.
+    /// True when all work that a ticket stands for is done, but for what waits for peers to read.
     #[must_use]
     pub fn is_done(&self, ticket: u64) -> bool {
-        let first = self.jobs.list.first();
-        first.is_none_or(|job| job.number > ticket) && !self.undecided_left
+        let mut left = self.jobs.list.iter().filter(|job| !self.is_held(&job.kind));
+        left.next().is_none_or(|job| job.number > ticket) && !self.undecided_left
     }
 
     /// How far long work is.
@@ -301,15 +327,24 @@ impl Rib {
     }
 
     /// Gives memory back when the table has become much smaller, or holds many sets that nobody may use.
-    pub(super) fn tidy(&mut self) {
-        let now = self.table.len();
-        self.peak = self.peak.max(now);
-        let smaller = self.peak > MUCH && now < self.peak / 4;
-        if smaller {
-            self.peak = now;
+    ///
+    /// That is done again a little later: what was on its way to peers was still in use, and a few sets here and there hold
+    /// whole pages of the allocator.
+    pub(super) fn tidy(&mut self, now: Instant) {
+        let size = self.table.len();
+        self.peak = self.peak.max(size);
+        let much_smaller = self.peak > MUCH && size < self.peak / 4;
+        let again = self.tidy_at.is_some_and(|at| at <= now);
+        if again {
+            self.tidy_at = None;
+        } else if self.tidy_at.is_none() && self.peak > LITTLE && size < self.peak / 2 {
+            self.tidy_at = Some(now + TIDY_AGAIN);
+        }
+        if much_smaller || again {
+            self.peak = size;
             self.peers.paths.shrink();
         }
-        if self.interner.take_due() || smaller {
+        if self.interner.take_due() || much_smaller || again {
             self.queue(Kind::Sets);
         }
     }

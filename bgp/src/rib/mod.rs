@@ -216,6 +216,8 @@ pub struct Rib {
     local_paths: usize,
     /// The most prefixes there have been since memory was last given back.
     peak: usize,
+    /// When memory is given back once more.
+    tidy_at: Option<Instant>,
     /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been told what there is.
     owed: Vec<(PeerId, Family)>,
     /// They are not due before so many destinations have been decided.
@@ -256,6 +258,7 @@ impl Rib {
             inline: jobs::INLINE,
             local_paths: 0,
             peak: 0,
+            tidy_at: None,
             owed: Vec::new(),
             owed_after: 0,
             notices: Vec::new(),
@@ -412,7 +415,8 @@ impl Rib {
         };
         let stale = self.peers.iter().filter_map(timers);
         let waits = self.screen.next_timeout();
-        stale.chain(self.startup.next_timeout()).chain(waits).min()
+        let stale = stale.chain(self.startup.next_timeout()).chain(waits);
+        stale.chain(self.tidy_at).min()
     }
 
     /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None: what a
@@ -451,7 +455,7 @@ impl Rib {
         if !self.startup.deferring() {
             self.settle(most, &mut changes);
             self.undecided_left = !self.dirty.is_empty();
-            self.tidy();
+            self.tidy(now);
             self.pay_owed(&mut changes);
         }
         changes

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use caracal_model::net::{Family, Prefix};
+use foldhash::HashMap;
 
-use super::adj_out::{ExportCache, Withheld};
+use super::adj_out::{ExportCache, Group, Member, Withheld};
 use super::intern::Interner;
 use super::scan::{RouteQuery, RouteRecord, RouteTable};
 use super::settle::export_route;
@@ -101,20 +102,28 @@ impl Rib {
         state.session.as_ref().filter(|_| state.up)
     }
 
-    /// Counters of a peer.
+    /// Counters of a peer. For those of all peers, [`Rib::all_peer_counts`] costs far less.
     #[must_use]
     pub fn peer_counts(&self, peer: &PeerName) -> Option<PeerCounts> {
         let id = self.peers.id(peer)?;
-        let state = self.peers.get(id)?;
-        let advertised = self
-            .membership(id)
-            .map_or(0, |(group, member)| group.count(member));
-        Some(PeerCounts {
-            received: if state.forgetting { 0 } else { state.received },
-            accepted: if state.forgetting { 0 } else { state.accepted },
-            advertised,
-            stale: state.keeps_stale(),
-        })
+        let told = |(group, member): (&Group, &Member)| group.counts(&[*member])[0];
+        let advertised = self.membership(id).map_or(0, told);
+        Some(counts_of(self.peers.get(id)?, advertised))
+    }
+
+    /// Counters of all peers. What each group is told is looked at once.
+    #[must_use]
+    pub fn all_peer_counts(&self) -> HashMap<PeerId, PeerCounts> {
+        let mut advertised: HashMap<PeerId, usize> = HashMap::default();
+        for group in self.groups.iter().flatten() {
+            let peers = group.members.iter().map(|member| member.peer);
+            advertised.extend(peers.zip(group.counts(&group.members)));
+        }
+        let counts = |(id, peer)| {
+            let advertised = advertised.get(&id).copied().unwrap_or_default();
+            (id, counts_of(peer, advertised))
+        };
+        self.peers.iter().map(counts).collect()
     }
 
     /// Prefixes of one family that a peer has announced, and those of them that were accepted.
@@ -195,5 +204,14 @@ impl Rib {
             .into_iter()
             .map(RouteInfo::from)
             .collect()
+    }
+}
+
+fn counts_of(peer: &PeerState, advertised: usize) -> PeerCounts {
+    PeerCounts {
+        received: if peer.forgetting { 0 } else { peer.received },
+        accepted: if peer.forgetting { 0 } else { peer.accepted },
+        advertised,
+        stale: peer.keeps_stale(),
     }
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use hashbrown::HashTable;
 
 use super::PeerId;
@@ -33,6 +34,11 @@ impl Sent {
 
     pub(super) const fn source(&self) -> PeerId {
         self.source
+    }
+
+    /// What decides which members are told.
+    pub(super) fn class(&self) -> (PeerId, Option<IpAddr>) {
+        (self.source, self.attrs.next_hop)
     }
 
     /// The same attributes, from the same peer.
@@ -82,6 +88,52 @@ impl Before {
     }
 }
 
+/// Counts what members are told: everything, without what is hidden from a few of them.
+#[derive(Debug)]
+pub(super) struct VisibleCount {
+    by_peer: HashMap<PeerId, usize>,
+    by_address: HashMap<IpAddr, Vec<usize>>,
+    hidden: Vec<usize>,
+    all: usize,
+}
+
+impl VisibleCount {
+    pub(super) fn new(members: &[Member]) -> Self {
+        let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::default();
+        for (at, member) in members.iter().enumerate() {
+            by_address.entry(member.address()).or_default().push(at);
+        }
+        let peers = members.iter().enumerate();
+        Self {
+            by_peer: peers.map(|(at, member)| (member.peer, at)).collect(),
+            by_address,
+            hidden: vec![0; members.len()],
+            all: 0,
+        }
+    }
+
+    /// Adds so many routes.
+    pub(super) fn add(&mut self, source: PeerId, next_hop: Option<IpAddr>, routes: usize) {
+        self.all += routes;
+        let source = self.by_peer.get(&source).copied();
+        if let Some(source) = source {
+            self.hidden[source] += routes;
+        }
+        let next_hop = next_hop.and_then(|next_hop| self.by_address.get(&next_hop));
+        for at in next_hop.into_iter().flatten().copied() {
+            if Some(at) != source {
+                self.hidden[at] += routes;
+            }
+        }
+    }
+
+    /// The numbers, in the order of the members.
+    pub(super) fn finish(self) -> Vec<usize> {
+        let hidden = self.hidden.into_iter();
+        hidden.map(|hidden| self.all - hidden).collect()
+    }
+}
+
 /// A pair in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Handle(NonZeroU32);
@@ -121,13 +173,15 @@ impl SentRoutes {
         self.pairs[handle.index()].as_ref()
     }
 
-    /// Number of destinations that a member is told about.
-    pub(super) fn count(&self, member: &Member) -> usize {
-        let visible = |(sent, uses): (&Option<Sent>, &u32)| match sent {
-            Some(sent) if sent.visible_to(member).is_ok() => *uses as usize,
-            _ => 0,
-        };
-        self.pairs.iter().zip(&self.uses).map(visible).sum()
+    /// For each of these members, the number of destinations that it is told about; in one walk, however many they are.
+    pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
+        let mut count = VisibleCount::new(members);
+        for (sent, uses) in self.pairs.iter().zip(&self.uses) {
+            if let Some(sent) = sent {
+                count.add(sent.source, sent.attrs.next_hop, *uses as usize);
+            }
+        }
+        count.finish()
     }
 
     /// What has been told, of each destination.

@@ -4,6 +4,8 @@
 //! peers that send one path each. A path that we send has the handle of where it came from as its identifier: it stays
 //! the same as long as the path is there, whatever others do.
 
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_model::net::Prefix;
@@ -13,7 +15,7 @@ use super::adj_out::{ExportCache, ExportRoute, Group, Member};
 use super::decision::Decision;
 use super::intern::Interner;
 use super::select::candidate;
-use super::sent::Sent;
+use super::sent::{Sent, VisibleCount};
 use super::settle::export_path;
 use super::table::{Dest, DestId};
 use super::{PeerId, Rib};
@@ -201,7 +203,50 @@ impl<'a> Told<'a> {
 }
 
 /// The part of an Adj-RIB-Out that holds several paths, by destination.
-pub(super) type SentPaths = HashMap<usize, Vec<(u32, Sent)>>;
+#[derive(Debug, Default)]
+pub(super) struct SentPaths {
+    by_dest: HashMap<usize, Vec<(u32, Sent)>>,
+    /// How many there are from each peer with each next hop: what decides who is told.
+    classes: HashMap<(PeerId, Option<IpAddr>), usize>,
+}
+
+impl SentPaths {
+    /// Something is told of a destination.
+    pub(super) fn has(&self, dest: usize) -> bool {
+        self.by_dest.contains_key(&dest)
+    }
+
+    /// Replaces what is told of a destination.
+    fn put(&mut self, dest: usize, paths: &[(u32, Sent)]) -> Vec<(u32, Sent)> {
+        let before = if paths.is_empty() {
+            self.by_dest.remove(&dest)
+        } else {
+            self.by_dest.insert(dest, paths.to_vec())
+        };
+        let before = before.unwrap_or_default();
+        for (_, sent) in paths {
+            *self.classes.entry(sent.class()).or_default() += 1;
+        }
+        for (_, sent) in &before {
+            if let Entry::Occupied(mut count) = self.classes.entry(sent.class()) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
+        }
+        before
+    }
+
+    /// For each of these members, the number of paths that it is told.
+    pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
+        let mut count = VisibleCount::new(members);
+        for ((source, next_hop), paths) in &self.classes {
+            count.add(*source, *next_hop, *paths);
+        }
+        count.finish()
+    }
+}
 
 impl Group {
     /// Recomputes the export of a destination's paths, the best of which come first.
@@ -226,12 +271,7 @@ impl Group {
                 after.push((sent_id(route.handle), Sent::new(attrs, route.peer)));
             }
         }
-        let before = if after.is_empty() {
-            self.paths.remove(&id.index())
-        } else {
-            self.paths.insert(id.index(), after.clone())
-        };
-        let before = before.unwrap_or_default();
+        let before = self.paths.put(id.index(), &after);
         let (old, new) = (Told::new(&before), Told::new(&after));
         let gone = before.iter().filter(|(seen, _)| new.of(*seen).is_none());
         for (path_id, _) in gone.chain(&after) {
@@ -247,31 +287,19 @@ impl Group {
         }
     }
 
-    /// All paths that a member is told, by the handle of their destination.
-    pub(super) fn sent_paths<'a>(
-        &'a self,
-        member: &'a Member,
-    ) -> impl Iterator<Item = (usize, u32, &'a Arc<PathAttrs>)> {
-        self.paths.iter().flat_map(move |(dest, paths)| {
-            paths.iter().filter_map(move |(path_id, sent)| {
-                Some((*dest, *path_id, sent.visible_to(member).ok()?))
-            })
-        })
-    }
-
     /// The paths to a destination that a member is told.
     pub(super) fn sent_paths_of<'a>(
         &'a self,
         id: DestId,
         member: &'a Member,
     ) -> impl Iterator<Item = (u32, &'a Arc<PathAttrs>)> {
-        let paths = self.paths.get(&id.index()).into_iter().flatten();
+        let paths = self.paths.by_dest.get(&id.index()).into_iter().flatten();
         paths.filter_map(|(path_id, sent)| Some((*path_id, sent.visible_to(member).ok()?)))
     }
 
     /// The first of the paths to a destination that a member is told.
     pub(super) fn sent_path(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
-        let paths = self.paths.get(&id.index())?;
+        let paths = self.paths.by_dest.get(&id.index())?;
         paths
             .iter()
             .find_map(|(_, sent)| sent.visible_to(member).ok())
@@ -286,7 +314,7 @@ impl Group {
         member: &Member,
         told: &mut Vec<ToldPath>,
     ) {
-        if self.paths.is_empty() && other.paths.is_empty() {
+        if self.paths.by_dest.is_empty() && other.paths.by_dest.is_empty() {
             return;
         }
         let before: HashMap<u32, &Arc<PathAttrs>> = self.sent_paths_of(id, member).collect();

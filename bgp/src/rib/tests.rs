@@ -248,6 +248,7 @@ impl Net {
             let id = self.rib.peer_id(name).unwrap();
             let told: Vec<_> = self.told.get(&id).into_iter().flatten().collect();
             let asked = self.rib.advertised(name).unwrap();
+            let advertised = asked.len();
             let (paths, asked): (Vec<_>, Vec<_>) =
                 asked.into_iter().partition(|route| route.path_id.is_some());
             let told_paths = self.told_paths.get(&id).into_iter().flatten();
@@ -267,6 +268,8 @@ impl Net {
                 );
             }
             let counts = self.rib.peer_counts(name).unwrap();
+            assert_eq!(self.rib.all_peer_counts()[&id], counts, "{name}");
+            assert_eq!(counts.advertised, advertised, "{name}");
             let received = self.rib.received(name).unwrap();
             let refused = |r: &&RouteInfo| matches!(r.status, PathStatus::Refused { .. });
             assert_eq!(counts.received, received.len());

@@ -174,6 +174,8 @@ pub(super) struct Core {
     subscriptions: Vec<Subscription>,
     /// Destinations in one step of long work.
     step: usize,
+    /// The table is not announced to some peer for now, since it has much to read.
+    holds: bool,
     turns: Turns,
 }
 
@@ -233,6 +235,7 @@ impl Core {
             waiting: Vec::new(),
             subscriptions: Vec::new(),
             step: slices::FIRST_STEP,
+            holds: false,
             turns: Turns::default(),
         };
         (core, inbox)
@@ -326,7 +329,9 @@ impl Core {
         let departure = self.next_departure();
         let statistics = self.stations.next_timeout();
         let log = self.log.next_timeout();
-        let timers = [self.rib.next_timeout(), retry, departure, statistics, log];
+        let read = self.holds.then(|| now() + slices::READ_AGAIN);
+        let rib = self.rib.next_timeout();
+        let timers = [rib, retry, departure, statistics, log, read];
         timers.into_iter().flatten().min()
     }
 

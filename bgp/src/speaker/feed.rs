@@ -3,7 +3,8 @@
 //!
 //! Its lock is held for a map operation and never across an await.
 
-use std::collections::hash_map::Entry;
+mod parts;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +12,7 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 use tokio::sync::Notify;
 
+use self::parts::{PartedMap, PartedQueue};
 use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
 use crate::rib::{Member, ToldPath};
@@ -19,16 +21,13 @@ use crate::rib::{Member, ToldPath};
 /// before it, and what a peer that does not read costs is bounded by the table.
 const SHARED_LIMIT: usize = 128 * 1024;
 
-/// A queue that has room for no more keeps it.
-const SMALL: usize = 16 * 1024;
-
 /// Values that wait for the reader, in the order in which their keys were first pushed.
 #[derive(Debug)]
 struct Pending<V> {
-    values: HashMap<Prefix, V>,
+    values: PartedMap<Prefix, V>,
     /// The same for paths with an identifier (RFC 7911).
-    paths: HashMap<(Prefix, u32), V>,
-    order: VecDeque<Item>,
+    paths: PartedMap<(Prefix, u32), V>,
+    order: PartedQueue<Item>,
     /// Changes of an update group, newer than all of the above and in order.
     shared: VecDeque<(Arc<SharedUpdate>, Member)>,
     /// Number of changes in `shared`.
@@ -63,14 +62,8 @@ pub enum Marker {
 
 impl<V> Pending<V> {
     fn push(&mut self, prefix: Prefix, value: V) {
-        match self.values.entry(prefix) {
-            Entry::Occupied(mut old) => {
-                old.insert(value);
-            }
-            Entry::Vacant(new) => {
-                new.insert(value);
-                self.order.push_back(Item::Value(prefix));
-            }
+        if self.values.insert(prefix, value).is_none() {
+            self.order.push_back(Item::Value(prefix));
         }
     }
 }
@@ -115,15 +108,6 @@ impl Pending<Option<Arc<PathAttrs>>> {
             }
         }
     }
-
-    /// Gives the memory of a long queue back when all of it has been taken.
-    fn shrink(&mut self) {
-        if self.order.is_empty() && self.order.capacity() > SMALL {
-            self.order = VecDeque::new();
-            self.values = HashMap::default();
-            self.paths = HashMap::default();
-        }
-    }
 }
 
 /// A lock, a queue and a bell.
@@ -136,9 +120,9 @@ struct Feed<V> {
 impl<V> Feed<V> {
     fn new() -> Self {
         let pending = Pending {
-            values: HashMap::default(),
-            paths: HashMap::default(),
-            order: VecDeque::new(),
+            values: PartedMap::default(),
+            paths: PartedMap::default(),
+            order: PartedQueue::default(),
             shared: VecDeque::new(),
             shared_len: 0,
             unmarked: BTreeSet::new(),
@@ -290,7 +274,9 @@ impl OutFeed {
         pending.fold();
         // A marker that is still waiting is overtaken by this one: one marker per family at most.
         let marker = Item::Marker(Marker::EndOfRib(family));
-        pending.order.retain(|item| *item != marker);
+        if pending.order.iter().any(|item| *item == marker) {
+            pending.order.retain(|item| *item != marker);
+        }
         pending.order.push_back(marker);
         drop(pending);
         self.feed.bell.notify_one();
@@ -306,7 +292,7 @@ impl OutFeed {
         let mut pending = self.feed.lock();
         pending.fold();
         let end_of_rib = Item::Marker(Marker::EndOfRib(family));
-        if pending.order.contains(&end_of_rib) {
+        if pending.order.iter().any(|item| *item == end_of_rib) {
             pending.order.retain(|item| *item != end_of_rib);
             pending.unmarked.insert(family);
         } else if !pending.unmarked.contains(&family) {
@@ -413,7 +399,6 @@ impl OutFeed {
                 Some(Item::Value(_) | Item::Path(..)) | None => break,
             }
         }
-        pending.shrink();
         batch
     }
 }

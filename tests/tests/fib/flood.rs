@@ -1,11 +1,11 @@
-//! Connections from a peer's address that are no session: neither the session nor the memory minds them.
+//! What a peer can do to the speaker's memory: connections that are no session, and a table that comes and goes.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use caracal_lab::run_in_netns;
+use caracal_lab::{run_in_netns, wait_until};
 use caracal_tests::{SECOND, possible};
 
 use super::site::Site;
@@ -108,4 +108,52 @@ fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() 
     site.end("a", "-KILL");
     site.start_bird("a", &bird(65001, "10.1.0.1", &many(10), ALL));
     site.until("a session after the flood", &(before + 1), || up(&site));
+}
+
+/// Routes of a table that comes and goes.
+const ROUTES: u32 = 150_000;
+/// The least that they take while they are there, so that there is something to give back.
+const TAKEN_MIB: u64 = 12;
+/// What may be left of it.
+const LEFT_MIB: u64 = 6;
+
+/// A whole table is withdrawn, and then nothing happens any more. Before free memory was given back at once, the process
+/// kept most of it until it next needed some.
+#[test]
+fn a_table_that_is_withdrawn_leaves_no_memory_behind() {
+    let scenario = "a_table_that_is_withdrawn_leaves_no_memory_behind";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    site.write(&speaker("", &["a"]));
+    site.start_us();
+    let session = |routes: &str| bird(65001, "10.1.0.1", routes, ALL);
+    site.start_bird("a", &session(&many(10)));
+    let prefixes = |site: &Site| {
+        let status = site.ask(&["status"]).ok()?;
+        status["rib"]["prefixes"].as_u64()
+    };
+    site.until("the first routes", &Some(10), || prefixes(&site));
+    let before = resident(&site);
+    let route = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        format!("route 20.{a}.{b}.{c}/32 blackhole;")
+    };
+    let all: Vec<String> = (0..ROUTES).map(route).collect();
+    site.reconfigure_bird("a", &session(&all.join("\n")));
+    let loaded = Some(u64::from(ROUTES));
+    site.until("the table", &loaded, || prefixes(&site));
+    let full = resident(&site);
+    assert!(full >= before + TAKEN_MIB, "{before} MiB, then {full} MiB");
+    site.reconfigure_bird("a", &session(&many(10)));
+    site.until("the end of it", &Some(10), || prefixes(&site));
+    // Nobody asks it anything from now on.
+    let given_back = wait_until(20 * SECOND, "memory to be given back", || {
+        let left = resident(&site);
+        let enough = left <= before + LEFT_MIB;
+        enough.then_some(left).ok_or(left)
+    });
+    println!("{before} MiB, {full} MiB with {ROUTES} routes, then {given_back:?}");
+    given_back.unwrap();
 }

@@ -28,7 +28,7 @@ impl Rib {
                 Kind::Move { from: None, to, .. } => filled(*to),
                 Kind::Dump { peer, .. } => {
                     let group = self.peers.get(*peer).and_then(|peer| peer.group);
-                    group.is_none_or(filled)
+                    group.is_none_or(filled) && !self.is_held(kind)
                 }
                 _ => true,
             };
@@ -191,7 +191,7 @@ impl Rib {
         if !filled.has_sent(id) {
             filled.update(id, dest.prefix, route, cache, &mut self.interner);
         }
-        if filled.key.add_path.is_some() && !filled.paths.contains_key(&id.index()) {
+        if filled.key.add_path.is_some() && !filled.paths.has(id.index()) {
             let mut interner = std::mem::take(&mut self.interner);
             let dest = self.table.get(id);
             let paths = self.in_order(dest);

@@ -245,3 +245,84 @@ fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
     assert_eq!(net.fib.len(), 2);
     net.check();
 }
+
+/// A set that is left of each page of the allocator holds the page: of a table that has gone nothing may be left, also of
+/// what was still on its way to peers when the last route was withdrawn.
+#[test]
+fn of_a_table_that_has_gone_no_attribute_set_is_left() {
+    let mut net = large();
+    let own_set = |n: u32| PathAttrs {
+        med: Some(n),
+        ..external(2, &[65002])
+    };
+    for n in 0..MANY {
+        let update = Update {
+            announced: vec![far(n)],
+            attrs: Some(own_set(n)),
+            ..Update::default()
+        };
+        net.apply(2, update);
+    }
+    finish(&mut net, 0);
+    assert!(net.rib.counts().attribute_sets > MANY as usize);
+    // A peer that is slow still has these.
+    let waiting: Vec<_> = net.told(3).values().take(100).cloned().collect();
+    for first in (0..MANY).step_by(1000) {
+        let update = Update {
+            withdrawn: (first..first + 1000).map(far).collect(),
+            ..Update::default()
+        };
+        net.apply(2, update);
+        finish(&mut net, 0);
+    }
+    assert_eq!(net.rib.counts().prefixes, 0);
+    drop(waiting);
+    for _ in 0..10 {
+        let Some(at) = net.rib.next_timeout() else {
+            break;
+        };
+        net.now = at;
+        let changes = net.rib.handle_timeout(at);
+        net.mirror(changes);
+        finish(&mut net, 0);
+    }
+    assert_eq!(net.rib.counts().attribute_sets, 0);
+    assert_eq!(net.rib.next_timeout(), None);
+}
+
+/// A peer that does not read is not told more of the table than it is allowed to have waiting; the others and what changes
+/// are not held up by it.
+#[test]
+fn the_table_waits_for_a_peer_that_has_much_to_read() {
+    let mut net = large();
+    let four = net.rib.peer_id(&name(4)).unwrap();
+    let changes = net.rib.peer_up(net.now, &name(4), session(4));
+    net.mirror(changes);
+    assert_eq!(net.rib.dumps().collect::<Vec<_>>(), [four]);
+    net.rib.hold(BTreeSet::from([four]));
+    finish(&mut net, 0);
+    let told = net.told(4).len();
+    assert!(told <= jobs::INLINE, "{told} while it is held");
+    assert!(
+        net.rib.is_done(net.rib.ticket()),
+        "nobody waits for its reader"
+    );
+    // What changes is told at once, also where the table has not been told yet.
+    let last = far(MANY - 1);
+    let other = Update {
+        announced: vec![last],
+        attrs: Some(external(2, &[65002, 65009])),
+        ..Update::default()
+    };
+    net.apply(2, other);
+    assert!(net.told(4).contains_key(&last));
+    let marked = |net: &Net| net.markers.contains(&(four, Family::Ipv4));
+    assert!(!marked(&net), "End-of-RIB before the end");
+    // It has read.
+    net.rib.hold(BTreeSet::new());
+    assert!(net.rib.has_work());
+    finish(&mut net, (MANY as usize - jobs::INLINE) / STEP);
+    assert_eq!(net.told(4).len(), MANY as usize);
+    assert!(marked(&net));
+    net.check();
+}

@@ -7,7 +7,7 @@ use super::history::unix;
 use super::slices::Subscription;
 use super::{Core, Peer, missing, now};
 use crate::config::PeerConfig;
-use crate::rib::ForwardPolicy;
+use crate::rib::{ForwardPolicy, PeerCounts};
 use crate::speaker::detail::{self, Agreed, Capabilities, End, FamilyDetail, Messages, PeerDetail};
 use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
@@ -92,10 +92,11 @@ impl Core {
     }
 
     fn status(&self) -> SpeakerStatus {
-        let peers = self
-            .peers
-            .iter()
-            .filter_map(|(name, peer)| self.peer_status(name, peer));
+        let counts = self.rib.all_peer_counts();
+        let peers = self.peers.iter().filter_map(|(name, peer)| {
+            let counts = peer.id.and_then(|id| counts.get(&id).copied());
+            self.peer_status(name, peer, counts.unwrap_or_default())
+        });
         SpeakerStatus {
             local_as: self.config.local_as,
             router_id: self.config.router_id,
@@ -113,7 +114,7 @@ impl Core {
         }
     }
 
-    fn peer_status(&self, name: &PeerName, peer: &Peer) -> Option<PeerStatus> {
+    fn peer_status(&self, name: &PeerName, peer: &Peer, routes: PeerCounts) -> Option<PeerStatus> {
         let config = self.config.peers.get(name)?;
         let session = self
             .rib
@@ -138,7 +139,7 @@ impl Core {
             last_error: peer.history.last_error.clone(),
             errors: peer.history.counters.errors(),
             established_count: peer.established_count,
-            routes: self.rib.peer_counts(name).unwrap_or_default(),
+            routes,
             warning: session.and_then(|session| missing(session, config)),
             session: self.rib.session(name).cloned(),
             bfd: self.liveness.of(name),
@@ -180,6 +181,7 @@ impl Core {
     pub(super) fn peer_detail(&self, name: &PeerName) -> Option<PeerDetail> {
         let config = self.config.peers.get(name)?;
         let peer = self.peers.get(name)?;
+        let routes = self.rib.peer_counts(name).unwrap_or_default();
         let PeerStatus {
             name,
             kind,
@@ -195,7 +197,7 @@ impl Core {
             bfd,
             pending,
             ..
-        } = self.peer_status(name, peer)?;
+        } = self.peer_status(name, peer, routes)?;
         let history = &peer.history;
         let up = state == SessionState::Established;
         let session = history.session.as_ref();

@@ -3,6 +3,7 @@
 //! A turn takes what has happened, then a slice of the work that is left. What a peer says while the table is still busy
 //! with its last words is parked, in order; when too much is parked, the sessions are read again only after that.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::Prefix;
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::{Id, JoinError};
 
 use super::{Core, DECIDE, now};
-use crate::rib::ForwardPolicy;
+use crate::rib::{ForwardPolicy, PeerId};
 use crate::speaker::FibFeed;
 use crate::speaker::message::ToCore;
 use crate::types::PeerName;
@@ -34,6 +35,12 @@ const PIECE: usize = 1024;
 
 /// Messages that wait for their peers at most; each is a few kilooctets, and a peer sends no more than its session reads.
 const PARKED: usize = 1024;
+
+/// A peer with more changes to read than this is told nothing of the table until it has read. With less, it is never idle.
+const MUCH_TO_READ: usize = 32 * 1024;
+
+/// How soon it is looked whether such a peer has read.
+pub(super) const READ_AGAIN: Duration = Duration::from_millis(5);
 
 /// Destinations in one step of a subscription.
 const SUBSCRIBED: usize = 1024;
@@ -150,8 +157,20 @@ impl Core {
         }
     }
 
+    /// Has the table not announced to peers that have much to read.
+    fn hold_dumps(&mut self) {
+        if self.rib.dumps().next().is_none() && !self.holds {
+            return;
+        }
+        let much = |id: &PeerId| self.feed(*id).is_some_and(|feed| feed.len() > MUCH_TO_READ);
+        let held: BTreeSet<PeerId> = self.rib.dumps().filter(much).collect();
+        self.holds = !held.is_empty();
+        self.rib.hold(held);
+    }
+
     /// Does a slice of what is left to do.
     pub(super) fn work(&mut self, turn: Instant) {
+        self.hold_dumps();
         if !self.has_work() {
             return;
         }
@@ -163,6 +182,7 @@ impl Core {
             let step = Instant::now();
             let changes = self.rib.work(now(), self.step);
             self.emit(changes);
+            self.hold_dumps();
             let [short, long] = STEP;
             let [least, most] = STEPS;
             match step.elapsed() {

@@ -403,11 +403,11 @@ impl Core {
     fn statistics(&self) -> Bytes {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let mut out = BytesMut::new();
+        let all = self.rib.all_peer_counts();
         for up in self.stations.sessions.values() {
-            let Some((id, name)) = up.id.and_then(|id| Some((id, self.name_of(id)?))) else {
+            let Some((id, counts)) = up.id.and_then(|id| Some((id, all.get(&id)?))) else {
                 continue;
             };
-            let counts = self.rib.peer_counts(name).unwrap_or_default();
             let mut numbers = vec![Statistic::AdjRibIn(number(counts.received))];
             for family in up.session.format.families.iter() {
                 let count = number(self.rib.received_of(id, family));

@@ -1,0 +1,209 @@
+//! What concerns the whole table.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::Outcome;
+use super::probe::{self, Admin, Seen};
+use super::site::{LIMIT, RECEIVER, SENDER, STATION_PORT, Settings, Site};
+use crate::dut::memory_of;
+use crate::lab::{DUT, LINK};
+use crate::wire;
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Case {
+    /// Nothing.
+    Rest,
+    /// All routes are asked for.
+    Query,
+    /// The import filter changes.
+    ImportFilter,
+    /// The export filter changes.
+    ExportFilter,
+    /// A peer asks for everything again.
+    Refresh,
+    /// A new peer gets everything.
+    NewPeer,
+    /// The peer that announced everything is lost.
+    PeerLoss,
+    /// It is lost for longer than its routes are kept.
+    LongLived,
+    /// The table is written to a file.
+    Mrt,
+    /// A monitoring station connects.
+    Bmp,
+}
+
+impl Case {
+    /// What happens.
+    pub const fn what(self) -> &'static str {
+        match self {
+            Self::Rest => "nothing, for a second",
+            Self::Query => "all routes are asked for",
+            Self::ImportFilter => "another import filter",
+            Self::ExportFilter => "another export filter",
+            Self::Refresh => "ROUTE-REFRESH from a peer",
+            Self::NewPeer => "a new peer",
+            Self::PeerLoss => "the peer that announced all is lost",
+            Self::LongLived => "it restarts, and does not come back (LLGR)",
+            Self::Mrt => "MRT dump",
+            Self::Bmp => "a monitoring station (BMP) connects",
+        }
+    }
+}
+
+/// Measures a case with a speaker of its own.
+pub fn measure(
+    case: Case,
+    routes: &str,
+    namespace: &str,
+    dir: &Path,
+    program: Option<&PathBuf>,
+) -> Result<Outcome> {
+    let settings = Settings {
+        graceful: case == Case::LongLived,
+        ..Settings::default()
+    };
+    let mut site = Site::loaded(routes, settings, namespace, dir, program)?;
+    let process = site.process.id();
+    let (before, held) = (probe::metrics(DUT)?, memory_of(process)?.resident_kib);
+    let stop = AtomicBool::new(false);
+    let (happened, seen) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| probe::ask_until(&stop, dir, process));
+        let happened = happen(case, &mut site, dir);
+        stop.store(true, Ordering::Relaxed);
+        (happened, joined(asking))
+    });
+    let (wall, first) = happened?;
+    let seen: Seen = seen?;
+    let after = probe::metrics(DUT)?;
+    Ok(Outcome {
+        wall,
+        first,
+        longest_turn: after.longest_turn,
+        slow_turns: after.slow_turns - before.slow_turns,
+        questions: seen.questions,
+        longest_answer: seen.longest,
+        grown_kib: seen.peak_kib.saturating_sub(held),
+    })
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    match thread.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Has it happen; how long until it was complete, and until the first line of an answer.
+fn happen(case: Case, site: &mut Site<'_>, dir: &Path) -> Result<(Duration, Option<Duration>)> {
+    let begin = Instant::now();
+    let mut first = None;
+    match case {
+        Case::Rest => site
+            .generator
+            .idle(Duration::from_secs(1), &site.scenario)?,
+        Case::Query => first = Some(query(dir, site.scenario.universe.len())?),
+        Case::Mrt => {
+            let file = dir.join("table.mrt");
+            let question = serde_json::json!({ "request": "mrt", "file": file });
+            Admin::connect(dir)?.ask(&question.to_string())?;
+            std::fs::remove_file(file)?;
+        }
+        Case::ImportFilter | Case::ExportFilter => {
+            site.configure(|settings| match case {
+                Case::ImportFilter => settings.import_filter = true,
+                _ => settings.export_filter = true,
+            })?;
+            // What they hear is read meanwhile; it is not what was announced any more.
+            std::thread::scope(|scope| -> Result<()> {
+                let reload = scope.spawn(|| Admin::connect(dir)?.ask(r#"{"request":"reload"}"#));
+                while !reload.is_finished() {
+                    site.generator
+                        .idle(Duration::from_millis(5), &site.scenario)?;
+                }
+                joined(reload).map(|_| ())
+            })?;
+        }
+        Case::Refresh => {
+            let mut octets = Vec::new();
+            wire::route_refresh(&mut octets);
+            site.generator.forget(RECEIVER);
+            site.generator.expect(&site.scenario);
+            site.generator.send(RECEIVER, octets);
+            site.generator.converge(&site.scenario, LIMIT)?;
+        }
+        Case::NewPeer => {
+            let mut later = site.another_receiver()?;
+            later.expect(&site.scenario);
+            later.converge(&site.scenario, LIMIT)?;
+        }
+        Case::PeerLoss | Case::LongLived => {
+            site.generator.cut(SENDER);
+            site.scenario.reset();
+            site.generator.expect(&site.scenario);
+            site.generator.converge(&site.scenario, LIMIT)?;
+            site.serve_until("the end of all routes", |metrics| {
+                metrics.prefixes == 0 && metrics.work == 0
+            })?;
+        }
+        Case::Bmp => monitored(site, dir)?,
+    }
+    Ok((begin.elapsed(), first))
+}
+
+/// Asks for all routes; how long the first line took.
+fn query(dir: &Path, expected: usize) -> Result<Duration> {
+    let begin = Instant::now();
+    let mut admin = Admin::connect(dir)?;
+    admin.put(r#"{"request":"routes"}"#)?;
+    let (mut line, mut first, mut lines) = (String::new(), None, 0);
+    loop {
+        admin.line(&mut line)?;
+        if line.starts_with("{\"prefix\":") {
+            first.get_or_insert_with(|| begin.elapsed());
+            lines += 1;
+        } else if line.starts_with("{\"end\"") {
+            break;
+        } else {
+            ensure!(line.starts_with("{\"progress\""), "{line}");
+        }
+    }
+    match first {
+        Some(first) if lines == expected => Ok(first),
+        _ => bail!("{lines} routes of {expected} were told"),
+    }
+}
+
+/// A monitoring station that reads all it is sent.
+fn monitored(site: &mut Site<'_>, dir: &Path) -> Result<()> {
+    let listener = TcpListener::bind((LINK, STATION_PORT))?;
+    site.configure(|settings| settings.station = true)?;
+    let mut admin = Admin::connect(dir)?;
+    admin.ask(r#"{"request":"reload"}"#)?;
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(Duration::from_millis(20)))?;
+    let mut buffer = vec![0; 1 << 20];
+    let begin = Instant::now();
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => bail!("the speaker hung up on the station"),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let status = admin.ask(r#"{"request":"status"}"#)?;
+                if status["stations"][0]["state"] == "Connected" {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        ensure!(begin.elapsed() < LIMIT, "the station never has everything");
+    }
+}

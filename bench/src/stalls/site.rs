@@ -1,0 +1,176 @@
+//! A speaker with a full table, one peer that announced it and one that heard it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::probe::{self, METRICS_PORT, Metrics};
+use crate::dut::{self, Process};
+use crate::generator::Generator;
+use crate::lab::{DUT, LINK};
+use crate::scenario::{DUT_AS, Scenario};
+
+/// How long each phase may take.
+pub const LIMIT: Duration = Duration::from_secs(240);
+/// The announcing peer's restart time, and how long its routes are kept as a last resort after that, in seconds.
+const RESTART: u8 = 2;
+const LONG_LIVED: u8 = 3;
+/// Graceful restart and its long-lived form for IPv4, forwarding state kept (RFC 4724 §3, RFC 9494 §3).
+const KEPT: &[u8] = &[
+    64, 6, 0, RESTART, 0, 1, 1, 0x80, 71, 7, 0, 1, 1, 0x80, 0, 0, LONG_LIVED,
+];
+/// Where the monitoring station listens.
+pub const STATION_PORT: u16 = 1790;
+/// Who announces everything, who hears it, and who comes later.
+pub const SENDER: usize = 0;
+pub const RECEIVER: usize = 1;
+const LATER: usize = 2;
+
+/// What the configuration of a case says beyond the peers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// The peer's routes are kept over its restart.
+    pub graceful: bool,
+    /// Routes go through an import filter that changes them.
+    pub import_filter: bool,
+    /// The same on their way out.
+    pub export_filter: bool,
+    /// There is a monitoring station.
+    pub station: bool,
+}
+
+/// The configuration as a file.
+fn text(scenario: &Scenario, settings: Settings) -> String {
+    let filter = |wanted: bool| if wanted { "filter marked" } else { "all" };
+    let graceful = if settings.graceful {
+        "graceful restart on; long lived graceful restart on;"
+    } else {
+        ""
+    };
+    let mut text = format!(
+        "router id {DUT};\n\
+         filter marked {{ if true then {{ bgp_community.add((64512, 77)); accept; }} }}\n\
+         template bgp neighbour {{\n  local {DUT} as {DUT_AS};\n  passive;\n  hold time {};\n  {graceful}\n  \
+         ipv4 {{ import {}; export {}; }};\n}}\n",
+        scenario.hold,
+        filter(settings.import_filter),
+        filter(settings.export_filter),
+    );
+    for (index, role) in scenario.roles.iter().enumerate() {
+        let (address, asn) = (role.address, role.asn);
+        text.push_str(&format!(
+            "protocol bgp p{index} from neighbour {{ neighbor {address} as {asn}; }}\n"
+        ));
+    }
+    if settings.station {
+        text.push_str(&format!(
+            "protocol bmp watch {{ station address ip {LINK} port {STATION_PORT}; monitoring rib in pre_policy; }}\n"
+        ));
+    }
+    text
+}
+
+/// The speaker and its peers.
+pub struct Site<'a> {
+    dir: &'a Path,
+    /// The speaker.
+    pub process: Process,
+    /// The peers.
+    pub generator: Generator,
+    /// What they announce.
+    pub scenario: Scenario,
+    settings: Settings,
+}
+
+impl<'a> Site<'a> {
+    /// Starts a speaker and loads it; returns when everybody holds everything and it has come to rest.
+    pub fn loaded(
+        routes: &str,
+        settings: Settings,
+        namespace: &str,
+        dir: &'a Path,
+        program: Option<&PathBuf>,
+    ) -> Result<Self> {
+        let mut scenario = Scenario::new(&format!("A-{routes}"))?;
+        // Another receiver, which comes later if at all.
+        let mut later = scenario.roles[RECEIVER];
+        later.address = later.address.to_bits().saturating_add(1).into();
+        later.asn += 1;
+        scenario.roles.push(later);
+        if settings.graceful {
+            scenario.roles[SENDER].capabilities = KEPT;
+        }
+        let more = ["--http".to_owned(), format!("{DUT}:{METRICS_PORT}")];
+        let text = text(&scenario, settings);
+        let mut process = dut::start_caracal(&text, &more, namespace, dir, program)?;
+        let generator = Generator::connect(
+            DUT,
+            scenario.roles[..LATER].to_vec(),
+            scenario.universe.clone(),
+            scenario.hold,
+            &scenario,
+            || process.check(),
+        )?;
+        let mut site = Self {
+            dir,
+            process,
+            generator,
+            scenario,
+            settings,
+        };
+        let announced = site.scenario.announce();
+        site.generator.expect(&site.scenario);
+        for (index, octets) in announced {
+            site.generator.send(index, octets);
+        }
+        site.generator.converge(&site.scenario, LIMIT)?;
+        site.rest()?;
+        let metrics = probe::metrics(DUT)?;
+        ensure!(
+            metrics.prefixes == site.scenario.universe.len(),
+            "{} prefixes are loaded",
+            metrics.prefixes
+        );
+        Ok(site)
+    }
+
+    /// Serves the peers until something holds.
+    pub fn serve_until(&mut self, what: &str, holds: impl Fn(Metrics) -> bool) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            self.generator
+                .idle(Duration::from_millis(20), &self.scenario)?;
+            let metrics = probe::metrics(DUT)?;
+            if holds(metrics) {
+                return Ok(());
+            }
+            ensure!(begin.elapsed() < LIMIT, "{what}: {metrics:?}");
+        }
+    }
+
+    /// Waits until no long work is left.
+    fn rest(&mut self) -> Result<()> {
+        self.serve_until("rest", |metrics| metrics.work == 0)
+    }
+
+    /// Writes another configuration.
+    pub fn configure(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
+        change(&mut self.settings);
+        let text = text(&self.scenario, self.settings);
+        Ok(std::fs::write(dut::caracal_file(self.dir), text)?)
+    }
+
+    /// The receiver that comes later.
+    pub fn another_receiver(&mut self) -> Result<Generator> {
+        let process = &mut self.process;
+        Generator::connect(
+            DUT,
+            self.scenario.roles[LATER..].to_vec(),
+            self.scenario.universe.clone(),
+            self.scenario.hold,
+            &self.scenario,
+            || process.check(),
+        )
+    }
+}
