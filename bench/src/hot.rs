@@ -1,20 +1,21 @@
 //! The hot paths by themselves, in one thread, so that their instructions can be counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use bytes::BytesMut;
 use caracal_bgp::config::{PeerConfig, SpeakerConfig};
+use caracal_bgp::origin;
 use caracal_bgp::rib::{Outbound, Rib, RibOptions, SessionInfo, Told};
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 use caracal_bgp::wire::format::Format;
 use caracal_bgp::wire::update::{Update, encode_announce, encode_withdraw};
 use caracal_bgp::wire::{self, Message};
-use caracal_model::net::Family;
+use caracal_model::net::{Family, Prefix};
 
-use crate::lab::DUT;
+use crate::lab::{DUT, NEIGHBOURS};
 use crate::scenario::{DUT_AS, Scenario};
 use crate::wire::HEADER;
 
@@ -57,9 +58,30 @@ pub const PATHS: [Path; 5] = [
     },
 ];
 
+/// The same with the origin check, every prefix having an owner: what it costs is the difference to the path beside it.
+pub const CHECKED: [(Path, &str); 2] = [
+    (
+        Path {
+            name: "load-checked",
+            unit: "route loaded, and found to come from its owner",
+            run: |routes| load_into(checked_table(2, false), routes).map(|_| ()),
+        },
+        "load",
+    ),
+    (
+        Path {
+            name: "reflect-100-checked",
+            unit: "route reflected to 100 clients, and found to come from its owner",
+            run: |routes| reflect_by(checked_table(100, true), 100, routes),
+        },
+        "reflect-100",
+    ),
+];
+
 /// The path of this name.
 pub fn find(name: &str) -> Result<Path> {
-    match PATHS.iter().find(|path| path.name == name) {
+    let checked = CHECKED.iter().map(|(path, _)| path);
+    match PATHS.iter().chain(checked).find(|path| path.name == name) {
         Some(path) => Ok(*path),
         None => bail!("there is no hot path {name}"),
     }
@@ -71,6 +93,9 @@ impl Path {
         (self.run)(units)
     }
 }
+
+/// Who announces all routes, and is their next hop.
+const SENDER: Ipv4Addr = Ipv4Addr::from_bits(NEIGHBOURS.to_bits() + 1);
 
 fn format(internal: bool) -> Format {
     Format {
@@ -126,6 +151,36 @@ fn name(peer: usize) -> PeerName {
 
 /// A table with so many established peers.
 fn table(peers: usize, internal: bool) -> (Rib, Instant) {
+    table_with(peers, internal, origin::Update::default())
+}
+
+/// The same with the origin check: a /16 each is a block of the one who announces everything, as in a cluster of 65,536 blocks.
+fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
+    let owner = "the one".to_owned();
+    let sender = origin::Identity {
+        addresses: [IpAddr::V4(SENDER)].into(),
+        router_ids: BTreeSet::new(),
+    };
+    let rules = origin::Rules {
+        mode: origin::Mode::Enforce,
+        ranges: [(
+            Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
+            origin::Range::Owned { shortest: 16 },
+        )]
+        .into(),
+        owners: [(owner.clone(), sender)].into(),
+    };
+    let block = |n: u32| Prefix::v4(Ipv4Addr::from(n << 16), 16);
+    let held = (0..1 << 16).map(|n| (block(n), origin::Owner::Named(owner.clone()), true));
+    let origins = origin::Update {
+        rules: Some(rules),
+        held: held.collect(),
+        stale: Some(false),
+    };
+    table_with(peers, internal, origins)
+}
+
+fn table_with(peers: usize, internal: bool, origins: origin::Update) -> (Rib, Instant) {
     let mut config = SpeakerConfig {
         local_as: Asn(DUT_AS),
         router_id: RouterId(DUT),
@@ -147,7 +202,11 @@ fn table(peers: usize, internal: bool) -> (Rib, Instant) {
         config.peers.insert(name(peer), configured);
     }
     let now = Instant::now();
-    let (mut rib, _) = Rib::new(now, &config, RibOptions::default());
+    let options = RibOptions {
+        origins,
+        ..RibOptions::default()
+    };
+    let (mut rib, _) = Rib::new(now, &config, options);
     for peer in 0..peers {
         let session = SessionInfo {
             families: vec![Family::Ipv4],
@@ -194,8 +253,11 @@ fn settle(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Re
 }
 
 fn load(routes: usize) -> Result<(Rib, Vec<Update>)> {
+    load_into(table(2, false), routes)
+}
+
+fn load_into((mut rib, now): (Rib, Instant), routes: usize) -> Result<(Rib, Vec<Update>)> {
     let updates = updates(routes)?;
-    let (mut rib, now) = table(2, false);
     let mut out = BytesMut::new();
     for some in updates.chunks(16) {
         for update in some {
@@ -228,7 +290,10 @@ fn withdraw(routes: usize) -> Result<()> {
 }
 
 fn reflect(clients: usize, routes: usize) -> Result<()> {
-    let (mut rib, now) = table(clients, true);
+    reflect_by(table(clients, true), clients, routes)
+}
+
+fn reflect_by((mut rib, now): (Rib, Instant), clients: usize, routes: usize) -> Result<()> {
     let mut out = BytesMut::new();
     for (number, mut update) in updates(routes)?.into_iter().enumerate() {
         if let Some(attrs) = &mut update.attrs {
@@ -250,7 +315,8 @@ mod tests {
 
     #[test]
     fn every_path_does_its_work() {
-        for path in PATHS {
+        let checked = CHECKED.into_iter().map(|(path, _)| path);
+        for path in PATHS.into_iter().chain(checked) {
             find(path.name).unwrap().run(500).unwrap();
         }
         assert!(find("nonsense").is_err());

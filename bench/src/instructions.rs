@@ -97,11 +97,25 @@ pub fn guard(file: &Path, record: bool) -> Result<()> {
         .with_context(|| format!("cannot read {}; --record makes it", file.display()))?;
     let (text, worse) = compare(&parse(&text)?, &seen);
     print!("{text}");
+    origin_check(&seen)?;
     ensure!(
         worse.is_empty(),
         "more instructions than recorded; make it faster, or say why and record it anew (make instructions-record): {}",
         worse.join("; ")
     );
+    Ok(())
+}
+
+/// Says what the origin check adds.
+fn origin_check(seen: &BTreeMap<String, u64>) -> Result<()> {
+    for (path, without) in hot::CHECKED {
+        let (with, without) = (per_unit(path)?, (without, seen[without]));
+        let more = with as f64 / without.1 as f64 * 100.0 - 100.0;
+        println!(
+            "{}: {with} a unit, {more:+.1} % beside {}",
+            path.name, without.0
+        );
+    }
     Ok(())
 }
 

@@ -352,9 +352,8 @@ impl Origins {
         let owner = owners
             .iter()
             .find(|id| hop.is_some_and(|hop| self.addresses.contains(&(**id, hop))));
-        let named = self.name(owners[0]);
         let reason = match (owner, attrs.originator_id) {
-            (None, _) => Reason::NextHop(named, held, hop),
+            (None, _) => Reason::NextHop(self.name(owners[0]), held, hop),
             (Some(_), None) => return Verdict::Valid,
             (Some(id), Some(originator)) => match self.router_ids.get(&originator) {
                 Some(Some(other)) if other != id => {

@@ -16,7 +16,7 @@
 mod run;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
@@ -31,15 +31,6 @@ use crate::types::PeerName;
 
 /// Places that a call looks at itself: in a table of so many prefixes nothing is left for later.
 pub(super) const INLINE: usize = 2048;
-
-/// A table of fewer prefixes is small.
-const MUCH: usize = 4096;
-
-/// What the table has let go of is out of the hands of sessions after this time, as a rule.
-const TIDY_AGAIN: Duration = Duration::from_secs(2);
-
-/// What a table of no more prefixes holds is not worth a second look.
-const LITTLE: usize = 256;
 
 /// A place with many paths counts as more than one: so many paths are as much work as a place.
 const PATHS_PER_PLACE: usize = 8;
@@ -323,29 +314,6 @@ impl Rib {
         match kind {
             Kind::Sets => self.interner.buckets(),
             _ => self.table.places(),
-        }
-    }
-
-    /// Gives memory back when the table has become much smaller, or holds many sets that nobody may use.
-    ///
-    /// That is done again a little later: what was on its way to peers was still in use, and a few sets here and there hold
-    /// whole pages of the allocator.
-    pub(super) fn tidy(&mut self, now: Instant) {
-        let size = self.table.len();
-        self.peak = self.peak.max(size);
-        let much_smaller = self.peak > MUCH && size < self.peak / 4;
-        let again = self.tidy_at.is_some_and(|at| at <= now);
-        if again {
-            self.tidy_at = None;
-        } else if self.tidy_at.is_none() && self.peak > LITTLE && size < self.peak / 2 {
-            self.tidy_at = Some(now + TIDY_AGAIN);
-        }
-        if much_smaller || again {
-            self.peak = size;
-            self.peers.paths.shrink();
-        }
-        if self.interner.take_due() || much_smaller || again {
-            self.queue(Kind::Sets);
         }
     }
 

@@ -41,6 +41,7 @@ mod settle;
 mod several;
 mod startup;
 mod table;
+mod tidy;
 mod view;
 
 use std::collections::{BTreeSet, VecDeque};
