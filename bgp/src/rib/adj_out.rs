@@ -528,8 +528,8 @@ impl Group {
     }
 
     /// Has the processor load what [`Group::update`] will read of a destination. The result means nothing.
-    pub(super) fn warm(&self, id: DestId) -> usize {
-        self.out.warm(id.index())
+    pub(super) fn prefetch(&self, id: DestId) -> usize {
+        self.out.prefetch(id.index())
     }
 
     /// Something has been told about a destination.

@@ -1,7 +1,7 @@
 //! The index of the table: from the hash of a prefix to the handle of its destination.
 //!
 //! Open addressing with linear probing over eight octets a slot, so that one lookup is one cache line as a rule. A
-//! lookup of a million prefixes waits for memory, not for the processor: [`Index::warm`] lets the lookups
+//! lookup of a million prefixes waits for memory, not for the processor: [`Index::prefetch`] lets the lookups
 //! of one UPDATE wait together. It never looks at a prefix itself; who asks says what is the same.
 
 use super::table::DestId;
@@ -130,7 +130,10 @@ impl Index {
 
     /// Loads the slots at which searches for these hashes begin, and gives the handles found there. The loads do not
     /// depend on each other, so the processor has them under way at once.
-    pub(super) fn warm(&self, hashes: impl Iterator<Item = u32>) -> impl Iterator<Item = DestId> {
+    pub(super) fn prefetch(
+        &self,
+        hashes: impl Iterator<Item = u32>,
+    ) -> impl Iterator<Item = DestId> {
         let found = hashes.filter(|_| !self.slots.is_empty());
         found.filter_map(|hash| self.slots[self.home(hash)].id)
     }

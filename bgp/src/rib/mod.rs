@@ -85,7 +85,7 @@ use jobs::{Drops, Jobs, Kind};
 use peers::{Filters, PeerState, Peers};
 use screen::Screen;
 use select::Selector;
-use settle::AHEAD;
+use settle::PREFETCH_BATCH;
 use startup::Startup;
 use table::{DestId, Table};
 
@@ -340,9 +340,9 @@ impl Rib {
         self.end_judging(id);
         self.startup.activity(now, id);
         for (n, prefix) in update.withdrawn.iter().enumerate() {
-            if n.is_multiple_of(AHEAD) {
-                let end = update.withdrawn.len().min(n + AHEAD);
-                self.table.warm(&update.withdrawn[n..end]);
+            if n.is_multiple_of(PREFETCH_BATCH) {
+                let end = update.withdrawn.len().min(n + PREFETCH_BATCH);
+                self.table.prefetch(&update.withdrawn[n..end]);
             }
             let handle = match update.withdrawn_ids.get(n) {
                 Some(path_id) => self.peers.paths.find(id, *path_id),

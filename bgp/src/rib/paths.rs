@@ -40,7 +40,7 @@ impl Rib {
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         // As a rule the prefixes make no difference.
         let for_all = rules.import_any(&received);
-        self.table.warm(prefixes);
+        self.table.prefetch(prefixes);
         for (n, prefix) in prefixes
             .iter()
             .enumerate()

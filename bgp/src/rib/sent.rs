@@ -191,7 +191,7 @@ impl SentRoutes {
     }
 
     /// Has the processor load what [`SentRoutes::put`] will read of a destination. The result means nothing.
-    pub(super) fn warm(&self, dest: usize) -> usize {
+    pub(super) fn prefetch(&self, dest: usize) -> usize {
         self.get(dest)
             .map_or(0, |sent| usize::from(sent.attrs.next_hop.is_some()))
     }

@@ -12,8 +12,8 @@ use super::several::{PathRoute, PathUpdate};
 use super::table::{Dest, DestId, Path};
 use super::{Changes, Outbound, PeerId, Rib};
 
-/// For so many destinations what is to be read next is read together.
-pub(super) const AHEAD: usize = 64;
+/// Destinations whose memory is prefetched together.
+pub(super) const PREFETCH_BATCH: usize = 64;
 
 impl Rib {
     /// Decides the first `most` destinations on the list and exports what changed.
@@ -38,8 +38,8 @@ impl Rib {
             path_routes.resize_with(self.groups.len(), Vec::new);
         }
         for (n, id) in dirty.iter().enumerate() {
-            if n.is_multiple_of(AHEAD) {
-                self.warm_out(&dirty[n..dirty.len().min(n + AHEAD)]);
+            if n.is_multiple_of(PREFETCH_BATCH) {
+                self.prefetch_exports(&dirty[n..dirty.len().min(n + PREFETCH_BATCH)]);
             }
             let id = *id;
             let dest = self.table.get_mut(id);
@@ -101,9 +101,9 @@ impl Rib {
 
     /// Has what the groups remember of these destinations on its way to the caches: what is withdrawn comes in another order
     /// than it was announced in, and each look by itself would wait for memory.
-    fn warm_out(&self, ids: &[DestId]) {
+    fn prefetch_exports(&self, ids: &[DestId]) {
         let groups = self.groups.iter().flatten();
-        let read = groups.map(|group| ids.iter().map(|id| group.warm(*id)).sum::<usize>());
+        let read = groups.map(|group| ids.iter().map(|id| group.prefetch(*id)).sum::<usize>());
         // Read, and not known to be of no use.
         std::hint::black_box(read.sum::<usize>());
     }

@@ -349,11 +349,11 @@ impl Table {
 
     /// Has what lookups of these prefixes will read on its way to the caches. One UPDATE's lookups that follow
     /// wait for memory together instead of one after the other.
-    pub(super) fn warm(&self, prefixes: &[Prefix]) {
+    pub(super) fn prefetch(&self, prefixes: &[Prefix]) {
         let hashes = prefixes.iter().map(|prefix| self.hash(prefix));
         let paths = self
             .index
-            .warm(hashes)
+            .prefetch(hashes)
             .map(|id| self.get(id).paths().first());
         // The counter of a set that is let go is read with the others, for to change it waits for all reads before.
         let seen = paths.map(|path| path.map_or(0, |path| Arc::strong_count(&path.received)));
