@@ -12,11 +12,11 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
+use super::add_path::SentPaths;
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
 use super::next_hops::Tracked;
 use super::sent::{Before, Sent, SentRoutes};
-use super::several::SentPaths;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;

@@ -12,6 +12,7 @@
 //!   member; nothing is stored per member.
 //! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or reported.
 
+mod add_path;
 mod adj_out;
 mod bundle;
 pub mod decision;
@@ -38,7 +39,6 @@ mod select;
 mod sent;
 mod session;
 mod settle;
-mod several;
 mod startup;
 mod table;
 mod tidy;
@@ -50,6 +50,7 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
+pub use add_path::{PathRoute, PathUpdate, ToldPath};
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 #[cfg(feature = "speaker")]
 pub(crate) use bundle::Who;
@@ -66,7 +67,6 @@ pub use peers::PeerId;
 pub use scan::{RouteQuery, RouteRecord, RouteTable};
 pub use screen::{OriginStatus, Screened};
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
-pub use several::{PathRoute, PathUpdate, ToldPath};
 pub use startup::StartupTimes;
 pub use view::{
     AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PathStatus, PeerCounts,

@@ -107,7 +107,7 @@ impl Rib {
             if paths.is_empty() {
                 continue;
             }
-            let several = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
+            let any_add_path = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
             let with_ids = paths.iter().any(several);
             let subtype = subtype(dest.prefix.family(), with_ids);
             record(time, subtype, out, |out| {

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use caracal_model::net::Family;
 
+use super::add_path::PathHandles;
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
 use super::next_hops::Tracked;
 use super::restart::slot;
 use super::session::SessionInfo;
-use super::several::PathHandles;
 use super::table::Staleness;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, PeerKind, Term, Verdict};

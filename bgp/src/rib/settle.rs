@@ -2,13 +2,13 @@
 
 use caracal_model::net::Prefix;
 
+use super::add_path::{PathRoute, PathUpdate};
 use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
 use super::jobs::Kind;
 use super::next_hops::Tracked;
 use super::peers::Peers;
-use super::several::{PathRoute, PathUpdate};
 use super::table::{Dest, DestId, Path};
 use super::{Changes, Outbound, PeerId, Rib};
 
@@ -31,10 +31,10 @@ impl Rib {
         changes.prefixes.reserve(dirty.len());
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
         updates.resize_with(self.groups.len(), Default::default);
-        let takes_several = |group: &Group| group.key.add_path.is_some();
-        let several = self.groups.iter().flatten().any(takes_several);
+        let takes_add_path = |group: &Group| group.key.add_path.is_some();
+        let any_add_path = self.groups.iter().flatten().any(takes_add_path);
         let mut path_routes: Vec<Vec<PathRoute>> = Vec::new();
-        if several {
+        if any_add_path {
             path_routes.resize_with(self.groups.len(), Vec::new);
         }
         for (n, id) in dirty.iter().enumerate() {
@@ -55,7 +55,7 @@ impl Rib {
                     routes.extend(group.update(id, dest.prefix, route, cache, interner));
                 }
             }
-            if several {
+            if any_add_path {
                 self.settle_paths(id, &mut path_routes);
             }
             if self.table.get(id).paths().is_empty() {

@@ -2,6 +2,7 @@
 //! forwarding table know, and the copies must equal what the table says when asked.
 #![allow(clippy::unwrap_used)]
 
+mod add_path;
 mod export;
 mod learning;
 mod limits;
@@ -14,7 +15,6 @@ mod refresh;
 mod restart;
 mod screen;
 mod sequences;
-mod several;
 mod slices;
 
 use std::collections::BTreeMap;

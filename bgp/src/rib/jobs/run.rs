@@ -6,10 +6,10 @@ use caracal_model::net::{Family, Prefix};
 
 use super::{Kind, PATHS_PER_PLACE};
 use crate::attrs::PathAttrs;
+use crate::rib::add_path::ToldPath;
 use crate::rib::adj_out::ExportCache;
 use crate::rib::restart::FAMILIES;
 use crate::rib::settle::export_route;
-use crate::rib::several::ToldPath;
 use crate::rib::table::{DestId, Staleness};
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 
