@@ -300,13 +300,13 @@ impl Rib {
 
     /// A session has ended. `graceful`: the peer's routes are kept as RFC 4724 §4.2 says.
     pub fn peer_down(&mut self, now: Instant, name: &PeerName, graceful: bool) -> Changes {
-        self.lose(now, name, graceful);
+        self.session_lost(now, name, graceful);
         self.decide(now)
     }
 
     /// The first half of [`Rib::peer_down`], as [`Rib::receive`] is of [`Rib::apply`]: peers that go together are withdrawn
     /// together.
-    pub fn lose(&mut self, now: Instant, name: &PeerName, graceful: bool) {
+    pub fn session_lost(&mut self, now: Instant, name: &PeerName, graceful: bool) {
         if let Some(id) = self.peers.id(name) {
             self.end_session(now, id, graceful);
             self.startup.down(now, id);

@@ -403,7 +403,7 @@ impl Core {
                 peer.reason = Some(reason);
                 self.set_feed(id, None);
                 self.note_session(&name, false);
-                self.rib.lose(now, &name, graceful);
+                self.rib.session_lost(now, &name, graceful);
                 self.undecided = true;
                 return;
             }

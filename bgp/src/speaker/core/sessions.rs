@@ -125,7 +125,7 @@ impl Core {
         info!(text, "all sessions are shut down");
         for name in self.peers.keys().cloned().collect::<Vec<_>>() {
             self.stop_session(&name, Shutdown::administrative(text.clone()));
-            self.rib.lose(now(), &name, false);
+            self.rib.session_lost(now(), &name, false);
         }
         // Together: one look at the table for all of them.
         self.undecided = true;
