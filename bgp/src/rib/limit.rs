@@ -25,7 +25,7 @@ impl Rib {
             let warning = usize::try_from(limit.warning_from()).unwrap_or(usize::MAX);
             let warn = count >= warning;
             if warn && !peer.warned[slot(family)] {
-                self.notices.push(Outbound::PrefixWarning {
+                self.pending_warnings.push(Outbound::PrefixWarning {
                     peer: id,
                     family,
                     count,
@@ -40,7 +40,7 @@ impl Rib {
             };
             if count > max {
                 peer.over_limit = true;
-                self.notices.push(Outbound::PrefixLimit {
+                self.pending_warnings.push(Outbound::PrefixLimit {
                     peer: id,
                     family,
                     max: limit.max,

@@ -220,11 +220,11 @@ pub struct Rib {
     /// When memory is given back once more.
     tidy_at: Option<Instant>,
     /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been told what there is.
-    owed: Vec<(PeerId, Family)>,
+    pending_end_of_rib: Vec<(PeerId, Family)>,
     /// They are not due before so many destinations have been decided.
-    owed_after: u64,
+    end_of_rib_after: u64,
     /// What is to be said about peers with too many prefixes.
-    notices: Vec<Outbound>,
+    pending_warnings: Vec<Outbound>,
     /// Paths that have changed, while somebody monitors them.
     changed_paths: Option<Vec<PathName>>,
     /// A next hop that moves to another interface is a change of its prefixes.
@@ -260,9 +260,9 @@ impl Rib {
             local_paths: 0,
             peak: 0,
             tidy_at: None,
-            owed: Vec::new(),
-            owed_after: 0,
-            notices: Vec::new(),
+            pending_end_of_rib: Vec::new(),
+            end_of_rib_after: 0,
+            pending_warnings: Vec::new(),
             changed_paths: None,
             follows_interfaces: false,
         };
@@ -293,7 +293,7 @@ impl Rib {
             family: None,
             marked: false,
         });
-        self.owed
+        self.pending_end_of_rib
             .extend(families.into_iter().map(|family| (id, family)));
         self.finish(now, Changes::default())
     }
@@ -447,31 +447,31 @@ impl Rib {
 
     /// The same, with so many decisions at most.
     fn finish_with(&mut self, now: Instant, mut changes: Changes, most: usize) -> Changes {
-        changes.out.append(&mut self.notices);
+        changes.out.append(&mut self.pending_warnings);
         self.note_waits(now);
         let due = self.startup.expire(now);
         if due {
-            self.owed_after = self.marked;
+            self.end_of_rib_after = self.marked;
         }
         if !self.startup.deferring() {
             self.settle(most, &mut changes);
             self.undecided_left = !self.dirty.is_empty();
             self.tidy(now);
-            self.pay_owed(&mut changes);
+            self.send_end_of_rib(&mut changes);
         }
         changes
     }
 
     /// End-of-RIB for those who have been told everything.
-    fn pay_owed(&mut self, changes: &mut Changes) {
-        if self.owed.is_empty() || self.settled < self.owed_after {
+    fn send_end_of_rib(&mut self, changes: &mut Changes) {
+        if self.pending_end_of_rib.is_empty() || self.settled < self.end_of_rib_after {
             return;
         }
-        for (peer, family) in std::mem::take(&mut self.owed) {
+        for (peer, family) in std::mem::take(&mut self.pending_end_of_rib) {
             if self.is_dumped(peer) {
                 changes.out.push(Outbound::EndOfRib { peer, family });
             } else {
-                self.owed.push((peer, family));
+                self.pending_end_of_rib.push((peer, family));
             }
         }
     }

@@ -107,7 +107,7 @@ impl Rib {
     pub(super) fn end_session(&mut self, now: Instant, id: PeerId, graceful: bool) {
         self.cancel_refresh(id);
         self.prune_timers(id);
-        self.owed.retain(|(peer, _)| *peer != id);
+        self.pending_end_of_rib.retain(|(peer, _)| *peer != id);
         self.leave_group(id);
         let Some(peer) = self.peers.get_mut(id) else {
             return;

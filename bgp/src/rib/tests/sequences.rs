@@ -352,7 +352,7 @@ proptest! {
             }
             let of = |net: &Net| (net.rib.counts().paths, net.rib.counts().prefixes, net.rib.counts().update_groups);
             prop_assert_eq!(of(&whole), of(&sliced));
-            prop_assert!(sliced.rib.owed.is_empty() || sliced.rib.is_deferring());
+            prop_assert!(sliced.rib.pending_end_of_rib.is_empty() || sliced.rib.is_deferring());
         }
     }
 }
