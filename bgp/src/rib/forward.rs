@@ -17,9 +17,9 @@ use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
 
 /// The filters between best routes and a forwarding table, by family. Of a family without one, everything passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ForwardPolicy(BTreeMap<Family, Filter>);
+pub struct FibExportFilter(BTreeMap<Family, Filter>);
 
-impl ForwardPolicy {
+impl FibExportFilter {
     /// Some filter asks for the interface of a route.
     #[must_use]
     pub fn asks_for_interface(&self) -> bool {
@@ -38,7 +38,7 @@ impl ForwardPolicy {
     }
 }
 
-impl FromIterator<(Family, Filter)> for ForwardPolicy {
+impl FromIterator<(Family, Filter)> for FibExportFilter {
     fn from_iter<I: IntoIterator<Item = (Family, Filter)>>(filters: I) -> Self {
         Self(filters.into_iter().collect())
     }
@@ -102,7 +102,7 @@ pub fn inherit(
 impl Rib {
     /// Whether the best path of a prefix may go to the forwarding table. True without one.
     #[must_use]
-    pub fn forwards(&self, prefix: &Prefix, policy: &ForwardPolicy) -> bool {
+    pub fn forwards(&self, prefix: &Prefix, policy: &FibExportFilter) -> bool {
         let Some(filter) = policy.0.get(&prefix.family()) else {
             return true;
         };
@@ -159,7 +159,7 @@ mod tests {
                 term(vec![], vec![], Verdict::Reject),
             ],
         };
-        let policy = ForwardPolicy::from_iter([(Family::Ipv4, filter)]);
+        let policy = FibExportFilter::from_iter([(Family::Ipv4, filter)]);
         let marked = Origination {
             communities: vec![community],
             ..Origination::default()

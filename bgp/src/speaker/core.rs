@@ -33,7 +33,7 @@ use super::shared::SharedUpdate;
 use super::status::{Convergence, Turns};
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::{PeerConfig, SpeakerConfig};
-use crate::rib::{Changes, ForwardPolicy, Outbound, PeerId, Rib, RibOptions, SessionInfo};
+use crate::rib::{Changes, FibExportFilter, Outbound, PeerId, Rib, RibOptions, SessionInfo};
 use crate::types::{PeerName, SessionState};
 use crate::wire::refresh::RefreshKind;
 use bfd::Liveness;
@@ -141,7 +141,7 @@ pub(super) struct Core {
     dynamic: BTreeMap<PeerName, Dynamic>,
     /// By the peer's handle in the table.
     feeds: Vec<Option<Arc<OutFeed>>>,
-    fib: Vec<(FibFeed, ForwardPolicy)>,
+    fib: Vec<(FibFeed, FibExportFilter)>,
     convergence: watch::Sender<Convergence>,
     to_core: mpsc::Sender<ToCore>,
     sessions: JoinSet<()>,

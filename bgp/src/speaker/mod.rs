@@ -38,7 +38,7 @@ use crate::config::SpeakerConfig;
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::rib::{
-    AdvertisedRoute, Explanation, ForwardPolicy, LearnedRoute, NextHops, Parting, RouteInfo,
+    AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, NextHops, Parting, RouteInfo,
     RouteQuery, RouteRecord, RouteTable, StartupTimes,
 };
 use crate::types::{PeerName, SessionState};
@@ -192,7 +192,7 @@ enum Command {
     Refresh(PeerName, oneshot::Sender<bool>),
     Peer(PeerName, oneshot::Sender<Option<Box<PeerDetail>>>),
     Operate(PeerName, Order, oneshot::Sender<Result<String, OrderError>>),
-    Fib(ForwardPolicy, oneshot::Sender<FibFeed>),
+    Fib(FibExportFilter, oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
         done: oneshot::Sender<()>,
@@ -410,14 +410,14 @@ impl SpeakerHandle {
     /// # Errors
     /// [`SpeakerEnded`].
     pub async fn fib(&self) -> Result<FibFeed, SpeakerEnded> {
-        self.fib_through(ForwardPolicy::default()).await
+        self.fib_through(FibExportFilter::default()).await
     }
 
     /// The same, with filters between: what they reject is not there.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
-    pub async fn fib_through(&self, policy: ForwardPolicy) -> Result<FibFeed, SpeakerEnded> {
+    pub async fn fib_through(&self, policy: FibExportFilter) -> Result<FibFeed, SpeakerEnded> {
         self.ask(|answer| Command::Fib(policy, answer)).await
     }
 

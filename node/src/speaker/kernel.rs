@@ -13,7 +13,7 @@ use caracal_agent::learned::Learned;
 use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
 use caracal_bgp::config::Origination;
 use caracal_bgp::martian::LocalNetworks;
-use caracal_bgp::rib::{ForwardPolicy, NextHops, inherit};
+use caracal_bgp::rib::{FibExportFilter, NextHops, inherit};
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
 use caracal_model::net::{Family, Prefix};
@@ -55,7 +55,7 @@ fn tables(wanted: &Wanted) -> Tables {
 }
 
 /// The filters of the tables.
-fn policy(wanted: &Wanted) -> ForwardPolicy {
+fn policy(wanted: &Wanted) -> FibExportFilter {
     let filter = |(family, table): (&Family, &KernelTable)| Some((*family, table.export.clone()?));
     wanted.iter().filter_map(filter).collect()
 }
@@ -230,7 +230,7 @@ impl Running {
 struct Blackholes {
     own: watch::Receiver<Arc<Own>>,
     families: Vec<Family>,
-    policy: ForwardPolicy,
+    policy: FibExportFilter,
 }
 
 impl Blackholes {

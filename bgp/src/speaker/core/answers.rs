@@ -7,7 +7,7 @@ use super::history::unix;
 use super::slices::Subscription;
 use super::{Core, Peer, missing, now};
 use crate::config::PeerConfig;
-use crate::rib::{ForwardPolicy, PeerCounts};
+use crate::rib::{FibExportFilter, PeerCounts};
 use crate::speaker::detail::{self, Agreed, Capabilities, End, FamilyDetail, Messages, PeerDetail};
 use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// A feed that starts with all routes there are; it is given when they are in it.
-    fn subscribe(&mut self, policy: ForwardPolicy, answer: oneshot::Sender<FibFeed>) {
+    fn subscribe(&mut self, policy: FibExportFilter, answer: oneshot::Sender<FibFeed>) {
         let feed = FibFeed::new();
         if policy.asks_for_interface() {
             self.rib.follow_interfaces();

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::{Id, JoinError};
 
 use super::{Core, DECIDE, now};
-use crate::rib::{ForwardPolicy, PeerId};
+use crate::rib::{FibExportFilter, PeerId};
 use crate::speaker::FibFeed;
 use crate::speaker::message::ToCore;
 use crate::types::PeerName;
@@ -60,7 +60,7 @@ pub(super) enum Said {
 /// A feed for the forwarding side that is being filled.
 pub(super) struct Subscription {
     pub(super) feed: FibFeed,
-    pub(super) policy: ForwardPolicy,
+    pub(super) policy: FibExportFilter,
     pub(super) at: usize,
     pub(super) answer: oneshot::Sender<FibFeed>,
 }
