@@ -76,7 +76,7 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
 /// What is announced for a route that somebody else wrote into the forwarding table; `None`: the filter rejects it.
 /// Actions set its attributes, but for the AS path, which is empty on a route of ours.
 #[must_use]
-pub fn inherit(
+pub fn redistribute(
     filter: Option<&Filter>,
     prefix: Prefix,
     interface: Option<&str>,
@@ -188,15 +188,18 @@ mod tests {
             ],
         };
         let prefix: Prefix = "10.0.0.0/8".parse().unwrap();
-        let route = inherit(Some(&filter), prefix, Some("eth0")).unwrap();
+        let route = redistribute(Some(&filter), prefix, Some("eth0")).unwrap();
         assert_eq!((route.med, route.local_pref), (Some(7), Some(50)));
         assert_eq!(
             route.communities,
             ["9:9".parse().unwrap(), extended],
             "sorted"
         );
-        assert_eq!(inherit(Some(&filter), prefix, Some("wg0")), None);
-        assert_eq!(inherit(Some(&filter), prefix, None), None);
-        assert_eq!(inherit(None, prefix, None), Some(Origination::default()));
+        assert_eq!(redistribute(Some(&filter), prefix, Some("wg0")), None);
+        assert_eq!(redistribute(Some(&filter), prefix, None), None);
+        assert_eq!(
+            redistribute(None, prefix, None),
+            Some(Origination::default())
+        );
     }
 }

@@ -56,7 +56,7 @@ pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 pub(crate) use bundle::Who;
 pub use bundle::{Bundle, Bundles, Told};
 pub use decision::Reason;
-pub use forward::{FibExportFilter, inherit};
+pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, Refusal};
 pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};

@@ -13,7 +13,7 @@ use caracal_agent::learned::Learned;
 use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
 use caracal_bgp::config::Origination;
 use caracal_bgp::martian::LocalNetworks;
-use caracal_bgp::rib::{FibExportFilter, NextHops, inherit};
+use caracal_bgp::rib::{FibExportFilter, NextHops, redistribute};
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
 use caracal_model::net::{Family, Prefix};
@@ -136,13 +136,13 @@ impl Kernel {
     }
 
     /// What is to be announced of what others wrote into the tables.
-    pub(super) fn inherited(&self) -> Own {
+    pub(super) fn redistributed(&self) -> Own {
         let status = self.status.borrow().clone();
         let foreign = status.and_then(|status| status.foreign.clone());
         let announced = |(prefix, foreign): (&Prefix, &Foreign)| {
             let learn = self.wanted.get(&prefix.family())?.learn.as_ref()?;
             let interface = foreign.interface.as_ref().map(ToString::to_string);
-            let route = inherit(learn.import.as_ref(), *prefix, interface.as_deref())?;
+            let route = redistribute(learn.import.as_ref(), *prefix, interface.as_deref())?;
             Some((*prefix, route))
         };
         let foreign = foreign.as_deref().into_iter().flatten();

@@ -115,7 +115,7 @@ async fn serve(
     let mut current = Current {
         dumps,
         file,
-        inherited: BTreeMap::new(),
+        redistributed: BTreeMap::new(),
         config,
         kernel,
         speaker: speaker.clone(),
@@ -127,7 +127,7 @@ async fn serve(
             _ = hangup.recv() => drop(current.reload().await),
             Ok(()) = tables_say.changed() => {
                 tables_say.mark_unchanged();
-                current.inherit().await;
+                current.redistribute().await;
             }
             Some(answer) = reloads.recv() => {
                 let change = current.reload().await;
@@ -175,7 +175,7 @@ struct Current {
     /// What the file says.
     config: SpeakerConfig,
     /// What is announced beyond that, since others have it in the kernel's tables.
-    inherited: BTreeMap<Prefix, Origination>,
+    redistributed: BTreeMap<Prefix, Origination>,
     kernel: Kernel,
     speaker: SpeakerHandle,
 }
@@ -215,21 +215,21 @@ impl Current {
             withdrawn = change.withdrawn.len(),
             "configuration read again"
         );
-        self.inherit().await;
+        self.redistribute().await;
         Ok(change)
     }
 
     /// Announces what others have in the kernel's tables now.
-    async fn inherit(&mut self) {
-        let inherited = self.kernel.inherited();
-        if inherited == self.inherited {
+    async fn redistribute(&mut self) {
+        let redistributed = self.kernel.redistributed();
+        if redistributed == self.redistributed {
             return;
         }
         tracing::info!(
-            routes = inherited.len(),
+            routes = redistributed.len(),
             "routes of others in the kernel are announced"
         );
-        self.inherited = inherited;
+        self.redistributed = redistributed;
         if let Err(error) = self.apply().await {
             tracing::warn!(%error, "routes of others in the kernel are not announced");
         }
@@ -238,7 +238,7 @@ impl Current {
     /// Tells the speaker. What the file says of a prefix counts.
     async fn apply(&self) -> Result<(), SpeakerEnded> {
         let mut config = self.config.clone();
-        for (prefix, route) in &self.inherited {
+        for (prefix, route) in &self.redistributed {
             config
                 .originate
                 .entry(*prefix)
