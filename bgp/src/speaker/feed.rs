@@ -110,11 +110,11 @@ impl Pending<Option<Arc<PathAttrs>>> {
     }
 }
 
-/// A lock, a queue and a bell.
+/// A lock, a queue and a wake-up.
 #[derive(Debug)]
 struct Feed<V> {
     pending: Mutex<Pending<V>>,
-    bell: Notify,
+    wake_up: Notify,
 }
 
 impl<V> Feed<V> {
@@ -130,7 +130,7 @@ impl<V> Feed<V> {
         };
         Self {
             pending: Mutex::new(pending),
-            bell: Notify::new(),
+            wake_up: Notify::new(),
         }
     }
 
@@ -147,19 +147,19 @@ impl<V> Feed<V> {
         let waiting = !pending.order.is_empty();
         drop(pending);
         if waiting {
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
     }
 
     fn close(&self) {
         self.lock().closed = true;
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// Waits until something is pending (true) or the feed is closed and empty (false). Cancel-safe.
     async fn ready(&self) -> bool {
         loop {
-            let rung = self.bell.notified();
+            let notified = self.wake_up.notified();
             {
                 let pending = self.lock();
                 if !pending.order.is_empty() || !pending.shared.is_empty() {
@@ -169,7 +169,7 @@ impl<V> Feed<V> {
                     return false;
                 }
             }
-            rung.await;
+            notified.await;
         }
     }
 }
@@ -252,7 +252,7 @@ impl OutFeed {
             pending.push_path(prefix, path_id, attrs);
         }
         drop(pending);
-        self.feed.bell.notify_one();
+        self.feed.wake_up.notify_one();
     }
 
     /// Queues a change of the peer's update group. As long as the reader keeps up nothing is copied.
@@ -265,7 +265,7 @@ impl OutFeed {
             pending.fold_first();
         }
         drop(pending);
-        self.feed.bell.notify_one();
+        self.feed.wake_up.notify_one();
     }
 
     /// Queues the End-of-RIB marker of a family behind everything that is pending now.
@@ -279,7 +279,7 @@ impl OutFeed {
         }
         pending.order.push_back(marker);
         drop(pending);
-        self.feed.bell.notify_one();
+        self.feed.wake_up.notify_one();
     }
 
     /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC 7313 §4): what the reader
@@ -301,7 +301,7 @@ impl OutFeed {
             pending.order.push_back(begin);
         }
         drop(pending);
-        self.feed.bell.notify_one();
+        self.feed.wake_up.notify_one();
     }
 
     /// That was everything.
@@ -315,7 +315,7 @@ impl OutFeed {
         };
         pending.order.push_back(Item::Marker(end));
         drop(pending);
-        self.feed.bell.notify_one();
+        self.feed.wake_up.notify_one();
     }
 
     /// Number of pending prefixes and markers; a prefix in several shared changes counts several times.

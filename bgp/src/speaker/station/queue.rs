@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 pub(in crate::speaker) struct Queue {
     inner: Mutex<Inner>,
     limit: usize,
-    bell: Notify,
+    wake_up: Notify,
     overrun: Notify,
 }
 
@@ -41,7 +41,7 @@ impl Queue {
         Self {
             inner: Mutex::default(),
             limit,
-            bell: Notify::new(),
+            wake_up: Notify::new(),
             overrun: Notify::new(),
         }
     }
@@ -68,20 +68,20 @@ impl Queue {
         inner.octets += octets.len();
         inner.waiting.push_back(octets);
         drop(inner);
-        self.bell.notify_one();
+        self.wake_up.notify_one();
         true
     }
 
     /// Has [`Next::Drained`] come once more, although there may have been nothing to write.
     pub(in crate::speaker) fn ask_again(&self) {
         self.lock().taken = true;
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// No more will come.
     pub(in crate::speaker) fn close(&self) {
         self.lock().closed = true;
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// Octets that wait.
@@ -102,7 +102,7 @@ impl Queue {
             if let Some(next) = self.poll() {
                 return next;
             }
-            self.bell.notified().await;
+            self.wake_up.notified().await;
         }
     }
 
