@@ -107,8 +107,8 @@ impl Rib {
             if paths.is_empty() {
                 continue;
             }
-            let any_add_path = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
-            let with_ids = paths.iter().any(several);
+            let with_identifier = |path: &&Path| self.peers.paths.path_id(path.peer).is_some();
+            let with_ids = paths.iter().any(with_identifier);
             let subtype = subtype(dest.prefix.family(), with_ids);
             record(time, subtype, out, |out| {
                 out.put_u32(sequence);
