@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use bytes::BytesMut;
 use caracal_bgp::config::{PeerConfig, SpeakerConfig};
 use caracal_bgp::origin;
-use caracal_bgp::rib::{Outbound, Rib, RibOptions, SessionInfo, Told};
+use caracal_bgp::rib::{MemberUpdate, Outbound, Rib, RibOptions, SessionInfo};
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 use caracal_bgp::wire::format::Format;
 use caracal_bgp::wire::update::{Update, encode_announce, encode_withdraw};
@@ -234,18 +234,18 @@ fn settle(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Re
             continue;
         };
         for bundle in update.bundles().bundles {
-            match bundle.told() {
-                Told::Announce(attrs) => encode_announce(
+            match bundle.common_update() {
+                MemberUpdate::Announce(attrs) => encode_announce(
                     Family::Ipv4,
                     attrs,
                     &bundle.prefixes,
                     &format(internal),
                     out,
                 )?,
-                Told::Withdraw => {
+                MemberUpdate::Withdraw => {
                     encode_withdraw(Family::Ipv4, &bundle.prefixes, &format(internal), out);
                 }
-                Told::Nothing => {}
+                MemberUpdate::Nothing => {}
             }
         }
     }

@@ -12,10 +12,10 @@ use caracal_model::net::Prefix;
 use foldhash::HashMap;
 
 use super::adj_out::{ExportCache, ExportRoute, Group, Member};
+use super::advertised::{Advertised, VisibleCount};
 use super::decision::Decision;
 use super::intern::Interner;
 use super::select::candidate;
-use super::sent::{Sent, VisibleCount};
 use super::settle::export_path;
 use super::table::{Dest, DestId};
 use super::{PeerId, Rib};
@@ -28,7 +28,7 @@ const DECIDED: usize = 128;
 const PATH: u32 = 1 << 31;
 
 /// A prefix, the identifier of a path to it, and what a peer is told of it; `None` withdraws.
-pub type ToldPath = (Prefix, u32, Option<Arc<PathAttrs>>);
+pub type PathAdvertisement = (Prefix, u32, Option<Arc<PathAttrs>>);
 
 /// One handle of a path.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ impl PathHandles {
 }
 
 /// The identifier under which we send a path.
-pub(super) const fn sent_id(handle: PeerId) -> u32 {
+pub(super) const fn advertised_id(handle: PeerId) -> u32 {
     // Ours have handle 0, and 0 looks like no identifier.
     handle.0.wrapping_add(1)
 }
@@ -137,8 +137,8 @@ pub struct PathRoute {
     pub prefix: Prefix,
     /// The path's identifier.
     pub path_id: u32,
-    before: Option<Sent>,
-    after: Option<Sent>,
+    before: Option<Advertised>,
+    after: Option<Advertised>,
 }
 
 /// Changes for the members of an update group that take several paths per prefix.
@@ -150,7 +150,7 @@ pub struct PathUpdate {
     pub routes: Vec<PathRoute>,
 }
 
-fn visible<'a>(sent: Option<&'a Sent>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
+fn visible<'a>(sent: Option<&'a Advertised>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
     sent.and_then(|sent| sent.visible_to(member).ok())
 }
 
@@ -164,7 +164,10 @@ fn same(a: Option<&Arc<PathAttrs>>, b: Option<&Arc<PathAttrs>>) -> bool {
 
 impl PathUpdate {
     /// What one member must be told.
-    pub fn for_member<'a>(&'a self, member: &'a Member) -> impl Iterator<Item = ToldPath> + 'a {
+    pub fn for_member<'a>(
+        &'a self,
+        member: &'a Member,
+    ) -> impl Iterator<Item = PathAdvertisement> + 'a {
         self.routes.iter().filter_map(|route| {
             let before = visible(route.before.as_ref(), member);
             let after = visible(route.after.as_ref(), member);
@@ -174,13 +177,13 @@ impl PathUpdate {
 }
 
 /// What is told of the paths to one destination, by identifier.
-enum Told<'a> {
-    Few(&'a [(u32, Sent)]),
-    Many(HashMap<u32, &'a Sent>),
+enum ByPathId<'a> {
+    Few(&'a [(u32, Advertised)]),
+    Many(HashMap<u32, &'a Advertised>),
 }
 
-impl<'a> Told<'a> {
-    fn new(list: &'a [(u32, Sent)]) -> Self {
+impl<'a> ByPathId<'a> {
+    fn new(list: &'a [(u32, Advertised)]) -> Self {
         if list.len() <= DECIDED {
             return Self::Few(list);
         }
@@ -191,7 +194,7 @@ impl<'a> Told<'a> {
         )
     }
 
-    fn of(&self, path_id: u32) -> Option<&'a Sent> {
+    fn of(&self, path_id: u32) -> Option<&'a Advertised> {
         match self {
             Self::Few(list) => {
                 let found = list.iter().find(|(seen, _)| *seen == path_id);
@@ -204,20 +207,20 @@ impl<'a> Told<'a> {
 
 /// The part of an Adj-RIB-Out that holds several paths, by destination.
 #[derive(Debug, Default)]
-pub(super) struct SentPaths {
-    by_dest: HashMap<usize, Vec<(u32, Sent)>>,
+pub(super) struct AdvertisedPaths {
+    by_dest: HashMap<usize, Vec<(u32, Advertised)>>,
     /// How many there are from each peer with each next hop: what decides who is told.
     classes: HashMap<(PeerId, Option<IpAddr>), usize>,
 }
 
-impl SentPaths {
+impl AdvertisedPaths {
     /// Something is told of a destination.
     pub(super) fn has(&self, dest: usize) -> bool {
         self.by_dest.contains_key(&dest)
     }
 
     /// Replaces what is told of a destination.
-    fn put(&mut self, dest: usize, paths: &[(u32, Sent)]) -> Vec<(u32, Sent)> {
+    fn put(&mut self, dest: usize, paths: &[(u32, Advertised)]) -> Vec<(u32, Advertised)> {
         let before = if paths.is_empty() {
             self.by_dest.remove(&dest)
         } else {
@@ -268,11 +271,14 @@ impl Group {
                 break;
             }
             if let Ok(attrs) = self.key.export(*route, &mut cache, interner) {
-                after.push((sent_id(route.handle), Sent::new(attrs, route.peer)));
+                after.push((
+                    advertised_id(route.handle),
+                    Advertised::new(attrs, route.peer),
+                ));
             }
         }
         let before = self.paths.put(id.index(), &after);
-        let (old, new) = (Told::new(&before), Told::new(&after));
+        let (old, new) = (ByPathId::new(&before), ByPathId::new(&after));
         let gone = before.iter().filter(|(seen, _)| new.of(*seen).is_none());
         for (path_id, _) in gone.chain(&after) {
             let route = PathRoute {
@@ -288,7 +294,7 @@ impl Group {
     }
 
     /// The paths to a destination that a member is told.
-    pub(super) fn sent_paths_of<'a>(
+    pub(super) fn advertised_paths_of<'a>(
         &'a self,
         id: DestId,
         member: &'a Member,
@@ -298,7 +304,11 @@ impl Group {
     }
 
     /// The first of the paths to a destination that a member is told.
-    pub(super) fn sent_path(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
+    pub(super) fn first_advertised_path(
+        &self,
+        id: DestId,
+        member: &Member,
+    ) -> Option<&Arc<PathAttrs>> {
         let paths = self.paths.by_dest.get(&id.index())?;
         paths
             .iter()
@@ -312,13 +322,13 @@ impl Group {
         prefix: Prefix,
         other: &Self,
         member: &Member,
-        told: &mut Vec<ToldPath>,
+        told: &mut Vec<PathAdvertisement>,
     ) {
         if self.paths.by_dest.is_empty() && other.paths.by_dest.is_empty() {
             return;
         }
-        let before: HashMap<u32, &Arc<PathAttrs>> = self.sent_paths_of(id, member).collect();
-        let after: HashMap<u32, &Arc<PathAttrs>> = other.sent_paths_of(id, member).collect();
+        let before: HashMap<u32, &Arc<PathAttrs>> = self.advertised_paths_of(id, member).collect();
+        let after: HashMap<u32, &Arc<PathAttrs>> = other.advertised_paths_of(id, member).collect();
         let gone = before.keys().filter(|key| !after.contains_key(*key));
         told.extend(gone.map(|path_id| (prefix, *path_id, None)));
         let changed = after

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
-use super::add_path::SentPaths;
+use super::add_path::AdvertisedPaths;
+use super::advertised::{Advertised, AdvertisedRoutes, Before};
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
 use super::next_hops::Tracked;
-use super::sent::{Before, Sent, SentRoutes};
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;
@@ -121,7 +121,7 @@ impl Member {
     }
 }
 
-fn visible<'a>(sent: Option<&'a Sent>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
+fn visible<'a>(sent: Option<&'a Advertised>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
     sent.and_then(|sent| sent.visible_to(member).ok())
 }
 
@@ -131,7 +131,7 @@ pub struct GroupRoute {
     /// The destination.
     pub prefix: Prefix,
     before: Option<Before>,
-    after: Option<Sent>,
+    after: Option<Advertised>,
 }
 
 /// One export computation for all members of an update group.
@@ -160,7 +160,7 @@ impl GroupRoute {
         self.before.as_ref()
     }
 
-    pub(super) const fn after(&self) -> Option<&Sent> {
+    pub(super) const fn after(&self) -> Option<&Advertised> {
         self.after.as_ref()
     }
 
@@ -470,9 +470,9 @@ fn depreference(route: &PathAttrs, attrs: &mut PathAttrs) {
 pub(super) struct Group {
     pub(super) key: GroupKey,
     pub(super) members: Vec<Member>,
-    out: SentRoutes,
+    out: AdvertisedRoutes,
     /// The same for families of which the members take several paths.
-    pub(super) paths: SentPaths,
+    pub(super) paths: AdvertisedPaths,
     /// It has all that is in the table.
     pub(super) filled: bool,
     /// Peers on their way to it or from it: it stays although it may have no members.
@@ -484,8 +484,8 @@ impl Group {
         Self {
             key,
             members: Vec::new(),
-            out: SentRoutes::default(),
-            paths: SentPaths::default(),
+            out: AdvertisedRoutes::default(),
+            paths: AdvertisedPaths::default(),
             filled: false,
             pins: 0,
         }
@@ -517,7 +517,7 @@ impl Group {
         let one = self.key.add_path.is_none() || self.key.paths_of(prefix.family()).is_none();
         let after = route.filter(|_| one).and_then(|route| {
             let attrs = self.key.export(route, cache, interner).ok()?;
-            Some(Sent::new(attrs, route.peer))
+            Some(Advertised::new(attrs, route.peer))
         });
         let before = self.out.put(id.index(), after.as_ref())?;
         Some(GroupRoute {
@@ -533,12 +533,12 @@ impl Group {
     }
 
     /// Something has been told about a destination.
-    pub(super) fn has_sent(&self, id: DestId) -> bool {
+    pub(super) fn has_advertised(&self, id: DestId) -> bool {
         self.out.get(id.index()).is_some()
     }
 
     /// What a member is told about a destination.
-    pub(super) fn sent(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
+    pub(super) fn advertised(&self, id: DestId, member: &Member) -> Option<&Arc<PathAttrs>> {
         visible(self.out.get(id.index()), member)
     }
 
@@ -555,7 +555,7 @@ impl Group {
         other: &Self,
         member: &Member,
     ) -> Option<(Prefix, Option<Arc<PathAttrs>>)> {
-        let (before, after) = (self.sent(id, member), other.sent(id, member));
+        let (before, after) = (self.advertised(id, member), other.advertised(id, member));
         changed(before, after).then(|| (prefix, after.cloned()))
     }
 

@@ -17,7 +17,7 @@ use crate::attrs::PathAttrs;
 
 /// What a member is told about the prefixes of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum MemberUpdate<'a> {
     /// Nothing changes for it.
     Nothing,
     /// They are withdrawn.
@@ -91,28 +91,28 @@ impl Side {
 impl Bundle {
     /// What those members are told that are no exception.
     #[must_use]
-    pub fn told(&self) -> Told<'_> {
-        self.told_to(None)
+    pub fn common_update(&self) -> MemberUpdate<'_> {
+        self.update_of(None)
     }
 
     /// What a member is told.
     #[must_use]
-    pub fn told_member(&self, member: &Member) -> Told<'_> {
-        self.told_to(Some(member))
+    pub fn update_for(&self, member: &Member) -> MemberUpdate<'_> {
+        self.update_of(Some(member))
     }
 
-    fn told_to(&self, member: Option<&Member>) -> Told<'_> {
+    fn update_of(&self, member: Option<&Member>) -> MemberUpdate<'_> {
         let before = self.key.before.visible_to(member);
         match &self.attrs {
             Some(attrs) if self.key.after.visible_to(member) => {
                 if before && self.key.same {
-                    Told::Nothing
+                    MemberUpdate::Nothing
                 } else {
-                    Told::Announce(attrs)
+                    MemberUpdate::Announce(attrs)
                 }
             }
-            _ if before => Told::Withdraw,
-            _ => Told::Nothing,
+            _ if before => MemberUpdate::Withdraw,
+            _ => MemberUpdate::Nothing,
         }
     }
 }
@@ -228,12 +228,12 @@ impl Bundles {
 
     /// True when there is something in it for this member.
     #[must_use]
-    pub fn tells(&self, member: &Member) -> bool {
+    pub fn concerns(&self, member: &Member) -> bool {
         let exceptions = self.exceptions(member);
         exceptions.len() < self.bundles.len()
             || exceptions
                 .iter()
-                .any(|at| self.bundles[*at].told_member(member) != Told::Nothing)
+                .any(|at| self.bundles[*at].update_for(member) != MemberUpdate::Nothing)
     }
 
     /// What one member is told: announcements (`Some`) and withdrawals (`None`).
@@ -242,10 +242,10 @@ impl Bundles {
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
         self.bundles.iter().flat_map(|bundle| {
-            let (told, attrs) = match bundle.told_member(member) {
-                Told::Nothing => (&[][..], None),
-                Told::Withdraw => (&bundle.prefixes[..], None),
-                Told::Announce(attrs) => (&bundle.prefixes[..], Some(attrs)),
+            let (told, attrs) = match bundle.update_for(member) {
+                MemberUpdate::Nothing => (&[][..], None),
+                MemberUpdate::Withdraw => (&bundle.prefixes[..], None),
+                MemberUpdate::Announce(attrs) => (&bundle.prefixes[..], Some(attrs)),
             };
             told.iter().map(move |prefix| (*prefix, attrs.cloned()))
         })

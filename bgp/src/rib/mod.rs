@@ -14,6 +14,7 @@
 
 mod add_path;
 mod adj_out;
+mod advertised;
 mod bundle;
 pub mod decision;
 mod forward;
@@ -36,7 +37,6 @@ mod restart;
 mod scan;
 mod screen;
 mod select;
-mod sent;
 mod session;
 mod settle;
 mod startup;
@@ -50,11 +50,11 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
-pub use add_path::{PathRoute, PathUpdate, ToldPath};
+pub use add_path::{PathAdvertisement, PathRoute, PathUpdate};
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 #[cfg(feature = "speaker")]
 pub(crate) use bundle::Who;
-pub use bundle::{Bundle, Bundles, Told};
+pub use bundle::{Bundle, Bundles, MemberUpdate};
 pub use decision::Reason;
 pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, Refusal};
@@ -139,7 +139,7 @@ pub enum Outbound {
         /// The routes.
         routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
         /// Routes of families of which it takes several paths.
-        paths: Vec<ToldPath>,
+        paths: Vec<PathAdvertisement>,
     },
     /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes meanwhile.
     RefreshBegin {

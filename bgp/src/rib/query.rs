@@ -181,8 +181,8 @@ impl Rib {
         let (group, member) = self.membership(peer)?;
         let route = export_route(dest, &self.peers, &self.next_hops)?;
         let sent = group
-            .sent(id, member)
-            .or_else(|| group.sent_path(id, member));
+            .advertised(id, member)
+            .or_else(|| group.first_advertised_path(id, member));
         if let Some(attrs) = sent {
             return Some(Advertisement::Sent(AttrsInfo::from(&**attrs)));
         }

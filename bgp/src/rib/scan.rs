@@ -155,8 +155,10 @@ impl Rib {
         let Some((group, member)) = self.membership(id) else {
             return Some(Vec::new());
         };
-        let told =
-            |id: DestId| group.sent(id, member).is_some() || group.sent_path(id, member).is_some();
+        let told = |id: DestId| {
+            group.advertised(id, member).is_some()
+                || group.first_advertised_path(id, member).is_some()
+        };
         let wanted = |(id, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && told(*id);
         let dests = self.table.at(places).filter(wanted);
         Some(dests.map(|(_, dest)| dest.prefix).collect())
@@ -338,9 +340,13 @@ fn sent_records(
         origin_check: None,
         status: None,
     };
-    found.extend(group.sent(id, member).map(|attrs| record(None, attrs)));
+    found.extend(
+        group
+            .advertised(id, member)
+            .map(|attrs| record(None, attrs)),
+    );
     let before = found.len();
-    let paths = group.sent_paths_of(id, member);
+    let paths = group.advertised_paths_of(id, member);
     found.extend(paths.map(|(path_id, attrs)| record(Some(path_id), attrs)));
     found[before..].sort_by_key(|route| route.path_id);
 }

@@ -103,14 +103,14 @@ fn external_peer(n: u8) -> (u8, PeerConfig) {
     (n, PeerConfig::new(address(n), Asn(65000 + u32::from(n))))
 }
 
-type Told = BTreeMap<Prefix, Arc<PathAttrs>>;
+type MemberUpdate = BTreeMap<Prefix, Arc<PathAttrs>>;
 
 struct Net {
     rib: Rib,
     now: Instant,
     config: SpeakerConfig,
     /// What each peer knows from us.
-    told: BTreeMap<PeerId, Told>,
+    told: BTreeMap<PeerId, MemberUpdate>,
     /// The same for peers that take several paths.
     told_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
     /// End-of-RIB markers in the order in which they were sent.
@@ -222,7 +222,7 @@ impl Net {
         }
     }
 
-    fn tell_paths(&mut self, peer: PeerId, paths: Vec<ToldPath>) {
+    fn tell_paths(&mut self, peer: PeerId, paths: Vec<PathAdvertisement>) {
         let in_slices = self.in_slices;
         let told = self.told_paths.entry(peer).or_default();
         for (prefix, path_id, attrs) in paths {
@@ -345,7 +345,7 @@ impl Net {
     }
 
     /// What a peer knows from us.
-    fn told(&self, n: u8) -> Told {
+    fn told(&self, n: u8) -> MemberUpdate {
         let id = self.rib.peer_id(&name(n)).unwrap();
         self.told.get(&id).cloned().unwrap_or_default()
     }

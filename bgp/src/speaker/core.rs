@@ -482,7 +482,7 @@ impl Core {
                 Outbound::Group(update) => {
                     for update in SharedUpdate::new(update) {
                         // Who sent all of it has nothing to read.
-                        for member in update.members().iter().filter(|m| update.tells(m)) {
+                        for member in update.members().iter().filter(|m| update.concerns(m)) {
                             if let Some(feed) = self.feed(member.peer) {
                                 feed.share(update.clone(), *member);
                             }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use self::parts::{PartedMap, PartedQueue};
 use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
-use crate::rib::{Member, ToldPath};
+use crate::rib::{Member, PathAdvertisement};
 
 /// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest replaces all
 /// before it, and what a peer that does not read costs is bounded by the table.
@@ -245,7 +245,7 @@ impl OutFeed {
     }
 
     /// The same for paths with identifiers (RFC 7911).
-    pub fn extend_paths(&self, changes: impl IntoIterator<Item = ToldPath>) {
+    pub fn extend_paths(&self, changes: impl IntoIterator<Item = PathAdvertisement>) {
         let mut pending = self.feed.lock();
         pending.fold();
         for (prefix, path_id, attrs) in changes {

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use caracal_model::net::{Family, Prefix};
 
 use crate::attrs::PathAttrs;
-use crate::rib::{Bundle, Bundles, GroupUpdate, Member, Told, Who};
+use crate::rib::{Bundle, Bundles, GroupUpdate, Member, MemberUpdate, Who};
 use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
@@ -85,8 +85,8 @@ impl SharedUpdate {
 
     /// True when there is something in it for this member.
     #[must_use]
-    pub fn tells(&self, member: &Member) -> bool {
-        self.bundles.tells(member)
+    pub fn concerns(&self, member: &Member) -> bool {
+        self.bundles.concerns(member)
     }
 
     /// What one member must be told.
@@ -112,7 +112,7 @@ impl SharedUpdate {
             out.extend_from_slice(&encoded.octets[from..start]);
             from = encoded.ends[at];
             let bundle = &self.bundles.bundles[at];
-            put(bundle, bundle.told_member(member), format, out, failed);
+            put(bundle, bundle.update_for(member), format, out, failed);
         }
         failed.extend_from_slice(&encoded.failed);
         out.extend_from_slice(&encoded.octets[from..]);
@@ -135,7 +135,7 @@ impl Encoded {
         let mut encoded = Self::default();
         for bundle in &bundles.bundles {
             let Self { octets, failed, .. } = &mut encoded;
-            put(bundle, bundle.told(), format, octets, failed);
+            put(bundle, bundle.common_update(), format, octets, failed);
             encoded.ends.push(encoded.octets.len());
         }
         encoded
@@ -144,15 +144,15 @@ impl Encoded {
 
 fn put(
     bundle: &Bundle,
-    told: Told<'_>,
+    told: MemberUpdate<'_>,
     format: &Format,
     out: &mut BytesMut,
     failed: &mut Vec<CannotAnnounce>,
 ) {
     match told {
-        Told::Nothing => {}
-        Told::Withdraw => withdraw(&bundle.prefixes, format, out),
-        Told::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out, failed),
+        MemberUpdate::Nothing => {}
+        MemberUpdate::Withdraw => withdraw(&bundle.prefixes, format, out),
+        MemberUpdate::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out, failed),
     }
 }
 

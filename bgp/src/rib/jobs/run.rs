@@ -6,7 +6,7 @@ use caracal_model::net::{Family, Prefix};
 
 use super::{Kind, PATHS_PER_PLACE};
 use crate::attrs::PathAttrs;
-use crate::rib::add_path::ToldPath;
+use crate::rib::add_path::PathAdvertisement;
 use crate::rib::adj_out::ExportCache;
 use crate::rib::restart::FAMILIES;
 use crate::rib::settle::export_route;
@@ -143,7 +143,7 @@ impl Rib {
         kind: &mut Kind,
         id: DestId,
         routes: &mut Routes,
-        paths: &mut Vec<ToldPath>,
+        paths: &mut Vec<PathAdvertisement>,
     ) {
         match kind {
             Kind::Forget(peers) => {
@@ -188,7 +188,7 @@ impl Rib {
         let dest = self.table.get(id);
         let route = export_route(dest, &self.peers, &self.next_hops);
         // What it has been told already it has been told by a decision, and is told what becomes of it by the next.
-        if !filled.has_sent(id) {
+        if !filled.has_advertised(id) {
             filled.update(id, dest.prefix, route, cache, &mut self.interner);
         }
         if filled.key.add_path.is_some() && !filled.paths.has(id.index()) {
@@ -208,7 +208,7 @@ impl Rib {
         peer: PeerId,
         from: usize,
         routes: &mut Routes,
-        paths: &mut Vec<ToldPath>,
+        paths: &mut Vec<PathAdvertisement>,
     ) {
         let Some((new, member)) = self.membership(peer) else {
             return;
@@ -227,7 +227,7 @@ impl Rib {
         peer: PeerId,
         family: Option<Family>,
         routes: &mut Routes,
-        paths: &mut Vec<ToldPath>,
+        paths: &mut Vec<PathAdvertisement>,
     ) {
         let Some((group, member)) = self.membership(peer) else {
             return;
@@ -236,9 +236,9 @@ impl Rib {
         if family.is_some_and(|family| family != prefix.family()) {
             return;
         }
-        let told = group.sent(id, member);
+        let told = group.advertised(id, member);
         routes.extend(told.map(|attrs| (prefix, Some(attrs.clone()))));
-        let told = group.sent_paths_of(id, member);
+        let told = group.advertised_paths_of(id, member);
         paths.extend(told.map(|(path_id, attrs)| (prefix, path_id, Some(attrs.clone()))));
     }
 

@@ -150,7 +150,7 @@ proptest! {
                     };
                     let alone: Told = group.for_member(member).map(said).collect();
                     let kept: Told = shared.for_member(member).map(said).collect();
-                    prop_assert!(shared.tells(member) || alone.is_empty());
+                    prop_assert!(shared.concerns(member) || alone.is_empty());
                     prop_assert_eq!(&kept, &alone);
                     prop_assert_eq!(read(octets), alone);
                 }
@@ -172,7 +172,11 @@ fn who_sent_all_of_a_change_is_told_nothing() {
         panic!("one group");
     };
     let shared: Vec<_> = SharedUpdate::new(group.clone()).collect();
-    let told: Vec<bool> = group.members.iter().map(|m| shared[0].tells(m)).collect();
+    let told: Vec<bool> = group
+        .members
+        .iter()
+        .map(|m| shared[0].concerns(m))
+        .collect();
     assert_eq!(
         told.iter().filter(|told| **told).count(),
         usize::from(CLIENTS) - 1

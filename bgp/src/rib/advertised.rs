@@ -17,13 +17,13 @@ use crate::attrs::PathAttrs;
 
 /// What a group is told about a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct Advertised {
     attrs: Arc<PathAttrs>,
     /// The peer that sent us the route; it gets nothing.
     source: PeerId,
 }
 
-impl Sent {
+impl Advertised {
     pub(super) const fn new(attrs: Arc<PathAttrs>, source: PeerId) -> Self {
         Self { attrs, source }
     }
@@ -152,11 +152,11 @@ impl Handle {
 
 /// What has been told of each destination.
 #[derive(Debug, Default)]
-pub(super) struct SentRoutes {
+pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
     routes: Vec<Option<Handle>>,
     /// By the pair's handle; `None`: the place is free.
-    pairs: Vec<Option<Sent>>,
+    pairs: Vec<Option<Advertised>>,
     /// How many routes have the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,
     free: Vec<Handle>,
@@ -166,9 +166,9 @@ pub(super) struct SentRoutes {
     last: Option<Handle>,
 }
 
-impl SentRoutes {
+impl AdvertisedRoutes {
     /// What has been told of a destination.
-    pub(super) fn get(&self, dest: usize) -> Option<&Sent> {
+    pub(super) fn get(&self, dest: usize) -> Option<&Advertised> {
         let handle = self.routes.get(dest).copied().flatten()?;
         self.pairs[handle.index()].as_ref()
     }
@@ -186,18 +186,18 @@ impl SentRoutes {
 
     /// What has been told, of each destination.
     #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Sent>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<&Advertised>> {
         (0..self.routes.len()).map(|dest| self.get(dest))
     }
 
-    /// Has the processor load what [`SentRoutes::put`] will read of a destination. The result means nothing.
+    /// Has the processor load what [`AdvertisedRoutes::put`] will read of a destination. The result means nothing.
     pub(super) fn prefetch(&self, dest: usize) -> usize {
         self.get(dest)
             .map_or(0, |sent| usize::from(sent.attrs.next_hop.is_some()))
     }
 
     /// Notes what is told of a destination from now on. `None`: nothing changes. The result: what has been told until now.
-    pub(super) fn put(&mut self, dest: usize, sent: Option<&Sent>) -> Option<Option<Before>> {
+    pub(super) fn put(&mut self, dest: usize, sent: Option<&Advertised>) -> Option<Option<Before>> {
         let before = match (self.get(dest), sent) {
             (None, None) => return None,
             (Some(before), Some(after)) if before.is(after) => return None,
@@ -231,14 +231,14 @@ impl SentRoutes {
     #[cfg(test)]
     fn room(&self) -> usize {
         self.routes.capacity() * size_of::<Option<Handle>>()
-            + self.pairs.capacity() * size_of::<Option<Sent>>()
+            + self.pairs.capacity() * size_of::<Option<Advertised>>()
             + (self.uses.capacity() + self.free.capacity() + self.known.capacity())
                 * size_of::<u32>()
     }
 
     /// The handle of a pair for one more route.
-    fn take(&mut self, sent: &Sent) -> Handle {
-        let is = |pairs: &[Option<Sent>], handle: Handle| {
+    fn take(&mut self, sent: &Advertised) -> Handle {
+        let is = |pairs: &[Option<Advertised>], handle: Handle| {
             let known = pairs[handle.index()].as_ref();
             known.is_some_and(|known| known.is(sent))
         };
@@ -257,7 +257,7 @@ impl SentRoutes {
         handle
     }
 
-    fn insert(&mut self, hash: u64, sent: Sent) -> Handle {
+    fn insert(&mut self, hash: u64, sent: Advertised) -> Handle {
         let handle = self.free.pop().unwrap_or_else(|| {
             self.pairs.push(None);
             self.uses.push(0);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_destination_takes_four_octets() {
         assert_eq!(size_of::<Option<Handle>>(), 4);
-        assert_eq!(size_of::<Option<Sent>>(), 16);
+        assert_eq!(size_of::<Option<Advertised>>(), 16);
     }
 
     proptest! {
@@ -309,10 +309,10 @@ mod tests {
             steps in proptest::collection::vec((0usize..20, proptest::option::of((0usize..4, 0u32..3))), 1..300),
         ) {
             let sets: Vec<Arc<PathAttrs>> = (0..4).map(|_| Arc::default()).collect();
-            let (mut routes, mut list) = (SentRoutes::default(), vec![None; 20]);
+            let (mut routes, mut list) = (AdvertisedRoutes::default(), vec![None; 20]);
             for (dest, told) in steps {
-                let sent = told.map(|(set, peer)| Sent::new(sets[set].clone(), PeerId(peer)));
-                let was: Option<Sent> = std::mem::replace(&mut list[dest], sent.clone());
+                let sent = told.map(|(set, peer)| Advertised::new(sets[set].clone(), PeerId(peer)));
+                let was: Option<Advertised> = std::mem::replace(&mut list[dest], sent.clone());
                 let same = match (&was, &sent) {
                     (None, None) => true,
                     (Some(was), Some(sent)) => was.is(sent),
