@@ -233,17 +233,17 @@ fn settle(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Re
         let Outbound::Group(update) = outbound else {
             continue;
         };
-        for bundle in update.bundles().bundles {
-            match bundle.common_update() {
+        for bucket in update.pack().buckets {
+            match bucket.common_update() {
                 MemberUpdate::Announce(attrs) => encode_announce(
                     Family::Ipv4,
                     attrs,
-                    &bundle.prefixes,
+                    &bucket.prefixes,
                     &format(internal),
                     out,
                 )?,
                 MemberUpdate::Withdraw => {
-                    encode_withdraw(Family::Ipv4, &bundle.prefixes, &format(internal), out);
+                    encode_withdraw(Family::Ipv4, &bucket.prefixes, &format(internal), out);
                 }
                 MemberUpdate::Nothing => {}
             }

@@ -15,7 +15,6 @@
 mod add_path;
 mod adj_out;
 mod advertised;
-mod bundle;
 pub mod decision;
 mod forward;
 mod free;
@@ -27,6 +26,7 @@ mod limit;
 mod monitor;
 mod mrt;
 mod next_hops;
+mod packing;
 mod parting;
 mod paths;
 mod peers;
@@ -52,9 +52,6 @@ use caracal_model::net::{Family, Prefix};
 
 pub use add_path::{PathAdvertisement, PathRoute, PathUpdate};
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
-#[cfg(feature = "speaker")]
-pub(crate) use bundle::Who;
-pub use bundle::{Bundle, Bundles, MemberUpdate};
 pub use decision::Reason;
 pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, Refusal};
@@ -62,6 +59,9 @@ pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};
 pub use mrt::MrtPeers;
 pub use next_hops::{NextHops, Way};
+#[cfg(feature = "speaker")]
+pub(crate) use packing::Packer;
+pub use packing::{Bucket, Buckets, MemberUpdate};
 pub use parting::Parting;
 pub use peers::PeerId;
 pub use scan::{RouteQuery, RouteRecord, RouteTable};

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use caracal_model::net::{Family, Prefix};
 
 use crate::attrs::PathAttrs;
-use crate::rib::{Bundle, Bundles, GroupUpdate, Member, MemberUpdate, Who};
+use crate::rib::{Bucket, Buckets, GroupUpdate, Member, MemberUpdate, Packer};
 use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
@@ -22,7 +22,7 @@ pub const SHARED_ROUTES: usize = 4096;
 #[derive(Debug)]
 pub struct SharedUpdate {
     members: Vec<Member>,
-    bundles: Bundles,
+    buckets: Buckets,
     /// Number of changes.
     len: usize,
     encoded: Mutex<Vec<(Format, Arc<Encoded>)>>,
@@ -41,7 +41,7 @@ pub struct CannotAnnounce {
 struct Encoded {
     octets: BytesMut,
     failed: Vec<CannotAnnounce>,
-    /// Where the octets of each bundle end.
+    /// Where the octets of each bucket end.
     ends: Vec<usize>,
 }
 
@@ -49,7 +49,7 @@ impl SharedUpdate {
     /// Makes a change of any size shareable.
     pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
         let GroupUpdate { members, routes } = update;
-        let mut who = Who::new(&members);
+        let mut packer = Packer::new(&members);
         let mut routes = routes.into_iter();
         std::iter::from_fn(move || {
             let routes: Vec<_> = routes.by_ref().take(SHARED_ROUTES).collect();
@@ -58,7 +58,7 @@ impl SharedUpdate {
             }
             Some(Arc::new(Self {
                 members: members.clone(),
-                bundles: who.bundle(&routes),
+                buckets: packer.pack(&routes),
                 len: routes.len(),
                 encoded: Mutex::default(),
             }))
@@ -86,7 +86,7 @@ impl SharedUpdate {
     /// True when there is something in it for this member.
     #[must_use]
     pub fn concerns(&self, member: &Member) -> bool {
-        self.bundles.concerns(member)
+        self.buckets.concerns(member)
     }
 
     /// What one member must be told.
@@ -94,7 +94,7 @@ impl SharedUpdate {
         &'a self,
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
-        self.bundles.for_member(member)
+        self.buckets.for_member(member)
     }
 
     /// Appends what one member must be told, and to `failed` what of it could not be announced.
@@ -107,12 +107,12 @@ impl SharedUpdate {
     ) {
         let encoded = self.encoded(format);
         let mut from = 0;
-        for at in self.bundles.exceptions(member) {
+        for at in self.buckets.exceptions(member) {
             let start = at.checked_sub(1).map_or(0, |before| encoded.ends[before]);
             out.extend_from_slice(&encoded.octets[from..start]);
             from = encoded.ends[at];
-            let bundle = &self.bundles.bundles[at];
-            put(bundle, bundle.update_for(member), format, out, failed);
+            let bucket = &self.buckets.buckets[at];
+            put(bucket, bucket.update_for(member), format, out, failed);
         }
         failed.extend_from_slice(&encoded.failed);
         out.extend_from_slice(&encoded.octets[from..]);
@@ -124,18 +124,18 @@ impl SharedUpdate {
         if let Some((_, encoded)) = known.iter().find(|(seen, _)| seen == format) {
             return encoded.clone();
         }
-        let encoded = Arc::new(Encoded::new(&self.bundles, format));
+        let encoded = Arc::new(Encoded::new(&self.buckets, format));
         known.push((*format, encoded.clone()));
         encoded
     }
 }
 
 impl Encoded {
-    fn new(bundles: &Bundles, format: &Format) -> Self {
+    fn new(buckets: &Buckets, format: &Format) -> Self {
         let mut encoded = Self::default();
-        for bundle in &bundles.bundles {
+        for bucket in &buckets.buckets {
             let Self { octets, failed, .. } = &mut encoded;
-            put(bundle, bundle.common_update(), format, octets, failed);
+            put(bucket, bucket.common_update(), format, octets, failed);
             encoded.ends.push(encoded.octets.len());
         }
         encoded
@@ -143,7 +143,7 @@ impl Encoded {
 }
 
 fn put(
-    bundle: &Bundle,
+    bucket: &Bucket,
     told: MemberUpdate<'_>,
     format: &Format,
     out: &mut BytesMut,
@@ -151,8 +151,8 @@ fn put(
 ) {
     match told {
         MemberUpdate::Nothing => {}
-        MemberUpdate::Withdraw => withdraw(&bundle.prefixes, format, out),
-        MemberUpdate::Announce(attrs) => announce(attrs, &bundle.prefixes, format, out, failed),
+        MemberUpdate::Withdraw => withdraw(&bucket.prefixes, format, out),
+        MemberUpdate::Announce(attrs) => announce(attrs, &bucket.prefixes, format, out, failed),
     }
 }
 

@@ -1,8 +1,8 @@
-//! A group's changes in bundles that can be encoded once for all members.
+//! A group's changes in buckets that can be encoded once for all members.
 //!
 //! RIB-3 says that what a member is told is a function of the group's change and of the member. For nearly all
 //! members that function is the same: only who sent a route, or whose address is its next hop, is told something else. A
-//! bundle holds changes for which every member's function is the same, exceptions included: what it keeps of a change is the
+//! bucket holds changes for which every member's function is the same, exceptions included: what it keeps of a change is the
 //! prefix.
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::PeerId;
 use super::adj_out::{GroupRoute, GroupUpdate, Member};
 use crate::attrs::PathAttrs;
 
-/// What a member is told about the prefixes of a bundle.
+/// What a member is told about the prefixes of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberUpdate<'a> {
     /// Nothing changes for it.
@@ -28,7 +28,7 @@ pub enum MemberUpdate<'a> {
 
 /// Changes that mean the same to each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bundle {
+pub struct Bucket {
     /// What changed.
     pub prefixes: Vec<Prefix>,
     /// The attributes afterwards; `None`: there is no route any more.
@@ -36,18 +36,18 @@ pub struct Bundle {
     key: Key,
 }
 
-/// A group's change in bundles.
+/// A group's change in buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bundles {
-    /// The bundles; no prefix is in two of them.
-    pub bundles: Vec<Bundle>,
+pub struct Buckets {
+    /// The buckets; no prefix is in two of them.
+    pub buckets: Vec<Bucket>,
     by_source: HashMap<PeerId, Vec<usize>>,
     by_address: HashMap<IpAddr, Vec<usize>>,
 }
 
 /// From whom a route is hidden, before or after the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Side {
+enum HiddenFrom {
     /// There is none.
     Absent,
     /// From these members.
@@ -59,18 +59,18 @@ enum Side {
     },
 }
 
-/// What tells a bundle from another.
+/// What tells a bucket from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    before: Side,
-    after: Side,
+    before: HiddenFrom,
+    after: HiddenFrom,
     /// The attributes are the same before and after.
     same: bool,
     /// The attributes afterwards. Interned sets: the address is the identity.
     attrs: usize,
 }
 
-impl Side {
+impl HiddenFrom {
     fn visible_to(self, member: Option<&Member>) -> bool {
         match self {
             Self::Absent => false,
@@ -88,7 +88,7 @@ impl Side {
     }
 }
 
-impl Bundle {
+impl Bucket {
     /// What those members are told that are no exception.
     #[must_use]
     pub fn common_update(&self) -> MemberUpdate<'_> {
@@ -118,24 +118,24 @@ impl Bundle {
 }
 
 impl GroupUpdate {
-    /// The changes in bundles.
+    /// The changes in buckets.
     #[must_use]
-    pub fn bundles(&self) -> Bundles {
-        let mut who = Who::new(&self.members);
-        who.bundle(&self.routes)
+    pub fn pack(&self) -> Buckets {
+        let mut packer = Packer::new(&self.members);
+        packer.pack(&self.routes)
     }
 }
 
 /// The members of a group as routes refer to them.
 #[derive(Debug)]
-pub(crate) struct Who {
+pub(crate) struct Packer {
     peers: HashSet<PeerId>,
     addresses: HashSet<IpAddr>,
     /// The last answer: most routes of a change come from one peer, over one next hop.
-    last: Option<((PeerId, Option<IpAddr>), Side)>,
+    last: Option<((PeerId, Option<IpAddr>), HiddenFrom)>,
 }
 
-impl Who {
+impl Packer {
     pub(crate) fn new(members: &[Member]) -> Self {
         Self {
             peers: members.iter().map(|member| member.peer).collect(),
@@ -144,9 +144,9 @@ impl Who {
         }
     }
 
-    /// Changes in bundles.
-    pub(crate) fn bundle(&mut self, routes: &[GroupRoute]) -> Bundles {
-        let mut bundles = Bundles::default();
+    /// Changes in buckets.
+    pub(crate) fn pack(&mut self, routes: &[GroupRoute]) -> Buckets {
+        let mut buckets = Buckets::default();
         let mut known: HashMap<Key, usize> = HashMap::default();
         let mut last: Option<(&GroupRoute, usize)> = None;
         for route in routes {
@@ -154,39 +154,39 @@ impl Who {
                 Some((same, at)) if same.means(route) => at,
                 _ => {
                     let key = self.key(route);
-                    *known.entry(key).or_insert_with(|| bundles.open(key, route))
+                    *known.entry(key).or_insert_with(|| buckets.open(key, route))
                 }
             };
             last = Some((route, at));
-            bundles.bundles[at].prefixes.push(route.prefix);
+            buckets.buckets[at].prefixes.push(route.prefix);
         }
-        for bundle in &mut bundles.bundles {
-            bundle.prefixes.shrink_to_fit();
+        for bucket in &mut buckets.buckets {
+            bucket.prefixes.shrink_to_fit();
         }
-        bundles
+        buckets
     }
 
     fn key(&mut self, route: &GroupRoute) -> Key {
         let before = route.before();
         let after = route.after();
         Key {
-            before: self.side(before.map(|before| (before.source, before.next_hop))),
-            after: self.side(after.map(|after| (after.source(), after.attrs().next_hop))),
+            before: self.hidden_from(before.map(|before| (before.source, before.next_hop))),
+            after: self.hidden_from(after.map(|after| (after.source(), after.attrs().next_hop))),
             same: before.is_some_and(|before| before.same),
             attrs: after.map_or(0, |after| Arc::as_ptr(after.attrs()).addr()),
         }
     }
 
-    fn side(&mut self, from: Option<(PeerId, Option<IpAddr>)>) -> Side {
+    fn hidden_from(&mut self, from: Option<(PeerId, Option<IpAddr>)>) -> HiddenFrom {
         let Some((source, hop)) = from else {
-            return Side::Absent;
+            return HiddenFrom::Absent;
         };
         if let Some((of, side)) = self.last
             && of == (source, hop)
         {
             return side;
         }
-        let side = Side::Hidden {
+        let side = HiddenFrom::Hidden {
             source: Some(source).filter(|peer| self.peers.contains(peer)),
             address: hop.filter(|hop| self.addresses.contains(hop)),
         };
@@ -195,10 +195,10 @@ impl Who {
     }
 }
 
-impl Bundles {
+impl Buckets {
     fn open(&mut self, key: Key, route: &GroupRoute) -> usize {
-        let at = self.bundles.len();
-        self.bundles.push(Bundle {
+        let at = self.buckets.len();
+        self.buckets.push(Bucket {
             prefixes: Vec::new(),
             attrs: route.after().map(|sent| sent.attrs().clone()),
             key,
@@ -215,7 +215,7 @@ impl Bundles {
         at
     }
 
-    /// Indices of the bundles that may say something else to this member, ascending.
+    /// Indices of the buckets that may say something else to this member, ascending.
     #[must_use]
     pub fn exceptions(&self, member: &Member) -> Vec<usize> {
         let sent = self.by_source.get(&member.peer).into_iter().flatten();
@@ -230,10 +230,10 @@ impl Bundles {
     #[must_use]
     pub fn concerns(&self, member: &Member) -> bool {
         let exceptions = self.exceptions(member);
-        exceptions.len() < self.bundles.len()
+        exceptions.len() < self.buckets.len()
             || exceptions
                 .iter()
-                .any(|at| self.bundles[*at].update_for(member) != MemberUpdate::Nothing)
+                .any(|at| self.buckets[*at].update_for(member) != MemberUpdate::Nothing)
     }
 
     /// What one member is told: announcements (`Some`) and withdrawals (`None`).
@@ -241,18 +241,18 @@ impl Bundles {
         &'a self,
         member: &'a Member,
     ) -> impl Iterator<Item = (Prefix, Option<Arc<PathAttrs>>)> + 'a {
-        self.bundles.iter().flat_map(|bundle| {
-            let (told, attrs) = match bundle.update_for(member) {
+        self.buckets.iter().flat_map(|bucket| {
+            let (told, attrs) = match bucket.update_for(member) {
                 MemberUpdate::Nothing => (&[][..], None),
-                MemberUpdate::Withdraw => (&bundle.prefixes[..], None),
-                MemberUpdate::Announce(attrs) => (&bundle.prefixes[..], Some(attrs)),
+                MemberUpdate::Withdraw => (&bucket.prefixes[..], None),
+                MemberUpdate::Announce(attrs) => (&bucket.prefixes[..], Some(attrs)),
             };
             told.iter().map(move |prefix| (*prefix, attrs.cloned()))
         })
     }
 }
 
-/// Notes a bundle, the latest, once.
+/// Notes a bucket, the latest, once.
 fn note(list: &mut Vec<usize>, at: usize) {
     if list.last() != Some(&at) {
         list.push(at);
