@@ -228,7 +228,7 @@ fn table_with(peers: usize, internal: bool, origins: origin::Update) -> (Rib, In
 }
 
 /// Decides and packs what waits; the octets that all members of the update groups get.
-fn settle(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Result<()> {
+fn decide_and_pack(rib: &mut Rib, now: Instant, internal: bool, out: &mut BytesMut) -> Result<()> {
     for outbound in rib.decide(now).out {
         let Outbound::Group(update) = outbound else {
             continue;
@@ -263,7 +263,7 @@ fn load_into((mut rib, now): (Rib, Instant), routes: usize) -> Result<(Rib, Vec<
         for update in some {
             rib.receive(now, &name(0), update.clone());
         }
-        settle(&mut rib, now, false, &mut out)?;
+        decide_and_pack(&mut rib, now, false, &mut out)?;
     }
     if out.is_empty() {
         bail!("nothing was announced");
@@ -281,7 +281,7 @@ fn withdraw(routes: usize) -> Result<()> {
             ..Update::default()
         };
         rib.receive(now, &name(0), gone);
-        settle(&mut rib, now, false, &mut out)?;
+        decide_and_pack(&mut rib, now, false, &mut out)?;
     }
     if out.is_empty() {
         bail!("nothing was withdrawn");
@@ -300,7 +300,7 @@ fn reflect_by((mut rib, now): (Rib, Instant), clients: usize, routes: usize) -> 
             attrs.local_pref = Some(100);
         }
         rib.receive(now, &name(number % clients), update);
-        settle(&mut rib, now, true, &mut out)?;
+        decide_and_pack(&mut rib, now, true, &mut out)?;
     }
     if out.is_empty() {
         bail!("nothing was reflected");

@@ -16,6 +16,7 @@ mod add_path;
 mod adj_out;
 mod advertised;
 pub mod decision;
+mod export;
 mod forward;
 mod free;
 mod import;
@@ -38,7 +39,6 @@ mod scan;
 mod screen;
 mod select;
 mod session;
-mod settle;
 mod startup;
 mod table;
 mod tidy;
@@ -80,12 +80,12 @@ use crate::origin;
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
 use adj_out::Group;
+use export::PREFETCH_BATCH;
 use intern::Interner;
 use jobs::{Drops, Jobs, Kind};
 use peers::{Filters, PeerState, Peers};
 use screen::Screen;
 use select::Selector;
-use settle::PREFETCH_BATCH;
 use startup::Startup;
 use table::{DestId, Table};
 
@@ -206,7 +206,7 @@ pub struct Rib {
     dirty: VecDeque<DestId>,
     /// Destinations that have been put on that list, and taken from it.
     marked: u64,
-    settled: u64,
+    decided: u64,
     /// Some of that list has been left for [`Rib::work`].
     undecided_left: bool,
     /// Long work that is not done.
@@ -253,7 +253,7 @@ impl Rib {
             startup: Startup::new(now, options.restarting, options.startup),
             dirty: VecDeque::new(),
             marked: 0,
-            settled: 0,
+            decided: 0,
             undecided_left: false,
             jobs: Jobs::default(),
             inline: jobs::INLINE,
@@ -454,7 +454,7 @@ impl Rib {
             self.end_of_rib_after = self.marked;
         }
         if !self.startup.deferring() {
-            self.settle(most, &mut changes);
+            self.decide_and_export(most, &mut changes);
             self.undecided_left = !self.dirty.is_empty();
             self.tidy(now);
             self.send_end_of_rib(&mut changes);
@@ -464,7 +464,7 @@ impl Rib {
 
     /// End-of-RIB for those who have been told everything.
     fn send_end_of_rib(&mut self, changes: &mut Changes) {
-        if self.pending_end_of_rib.is_empty() || self.settled < self.end_of_rib_after {
+        if self.pending_end_of_rib.is_empty() || self.decided < self.end_of_rib_after {
             return;
         }
         for (peer, family) in std::mem::take(&mut self.pending_end_of_rib) {

@@ -8,8 +8,8 @@ use super::{Kind, PATHS_PER_PLACE};
 use crate::attrs::PathAttrs;
 use crate::rib::add_path::PathAdvertisement;
 use crate::rib::adj_out::ExportCache;
+use crate::rib::export::export_route;
 use crate::rib::restart::FAMILIES;
-use crate::rib::settle::export_route;
 use crate::rib::table::{DestId, Staleness};
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 

@@ -17,7 +17,7 @@ pub(super) const PREFETCH_BATCH: usize = 64;
 
 impl Rib {
     /// Decides the first `most` destinations on the list and exports what changed.
-    pub(super) fn settle(&mut self, most: usize, changes: &mut Changes) {
+    pub(super) fn decide_and_export(&mut self, most: usize, changes: &mut Changes) {
         let dirty: Vec<DestId> = if self.dirty.len() <= most {
             std::mem::take(&mut self.dirty).into()
         } else {
@@ -26,7 +26,7 @@ impl Rib {
         if dirty.is_empty() {
             return;
         }
-        self.settled += dirty.len() as u64;
+        self.decided += dirty.len() as u64;
         self.move_first(&dirty, changes);
         changes.prefixes.reserve(dirty.len());
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
@@ -56,7 +56,7 @@ impl Rib {
                 }
             }
             if any_add_path {
-                self.settle_paths(id, &mut path_routes);
+                self.export_paths(id, &mut path_routes);
             }
             if self.table.get(id).paths().is_empty() {
                 self.screen.forget(&self.table.get(id).prefix);
@@ -109,7 +109,7 @@ impl Rib {
     }
 
     /// Exports the paths of a destination to the groups that take several.
-    fn settle_paths(&mut self, id: DestId, changes: &mut [Vec<PathRoute>]) {
+    fn export_paths(&mut self, id: DestId, changes: &mut [Vec<PathRoute>]) {
         let prefix = self.table.get(id).prefix;
         let mut groups = std::mem::take(&mut self.groups);
         let mut interner = std::mem::take(&mut self.interner);
