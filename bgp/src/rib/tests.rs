@@ -103,14 +103,14 @@ fn external_peer(n: u8) -> (u8, PeerConfig) {
     (n, PeerConfig::new(address(n), Asn(65000 + u32::from(n))))
 }
 
-type MemberUpdate = BTreeMap<Prefix, Arc<PathAttrs>>;
+type AdjRibOut = BTreeMap<Prefix, Arc<PathAttrs>>;
 
 struct Net {
     rib: Rib,
     now: Instant,
     config: SpeakerConfig,
     /// What each peer knows from us.
-    told: BTreeMap<PeerId, MemberUpdate>,
+    told: BTreeMap<PeerId, AdjRibOut>,
     /// The same for peers that take several paths.
     told_paths: BTreeMap<PeerId, BTreeMap<(Prefix, u32), Arc<PathAttrs>>>,
     /// End-of-RIB markers in the order in which they were sent.
@@ -345,7 +345,7 @@ impl Net {
     }
 
     /// What a peer knows from us.
-    fn told(&self, n: u8) -> MemberUpdate {
+    fn told(&self, n: u8) -> AdjRibOut {
         let id = self.rib.peer_id(&name(n)).unwrap();
         self.told.get(&id).cloned().unwrap_or_default()
     }

@@ -132,7 +132,7 @@ fn a_table_that_is_withdrawn_leaves_no_memory_behind() {
     site.start_bird("a", &session(&many(10)));
     let prefixes = |site: &Site| {
         let status = site.ask(&["status"]).ok()?;
-        status["rib"]["prefixes"].as_u64()
+        status["peers"][0]["received"].as_u64()
     };
     site.until("the first routes", &Some(10), || prefixes(&site));
     let before = resident(&site);
