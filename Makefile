@@ -151,6 +151,7 @@ bench: packages-test target/bird1 static
 	$(STATIC)/caracal-bench run --write docs/performance.md
 	$(STATIC)/caracal-bench install --write docs/performance.md
 	$(STATIC)/caracal-bench latency --write docs/performance.md
+	$(STATIC)/caracal-bench stalls --write docs/performance.md
 
 target/bird1:
 	mkdir -p $@ && cd $@ && apt-get download -q bird && dpkg -x bird_*.deb .
