@@ -144,7 +144,7 @@ pub async fn hold<S: Store>(
     let mut rounds = 0;
     loop {
         let passed_over = avoided.keys().copied().collect();
-        let held = take(store, attachment, wishes, turn.likely(), passed_over).await?;
+        let held = take(store, attachment, wishes, turn.hints(), passed_over).await?;
         let found = in_use(store, dirs, attachment, &held).await?;
         let hit = held
             .iter()
@@ -161,7 +161,7 @@ pub async fn hold<S: Store>(
             %address, by,
             "free in IPAM and in use all the same, so that it is not given out; did the datastore lose data? see `caracal ipam check`"
         );
-        release(store, &attachment.handle(), turn.likely()).await?;
+        release(store, &attachment.handle(), turn.hints()).await?;
         avoided.extend(found);
     }
 }
@@ -244,7 +244,7 @@ async fn take<S: Store>(
     store: &S,
     attachment: &Attachment,
     wishes: &Wishes,
-    likely: &[Prefix],
+    hints: &[Prefix],
     in_use: BTreeSet<IpAddr>,
 ) -> Result<Vec<Held>, AddressError> {
     let families = wishes.wanted_families();
@@ -253,7 +253,7 @@ async fn take<S: Store>(
     request.num_v4 = count(Family::Ipv4);
     request.num_v6 = count(Family::Ipv6);
     request.attributes = attachment.attributes();
-    request.likely_blocks = likely.to_vec();
+    request.block_hints = hints.to_vec();
     request.in_use = in_use;
     request.pools_v4.clone_from(&wishes.ipv4_pools);
     request.pools_v6.clone_from(&wishes.ipv6_pools);
@@ -307,7 +307,7 @@ pub async fn let_go<S: Store>(
     attachment: &Attachment,
 ) -> Result<Vec<IpAddr>, AddressError> {
     let turn = Turn::wait(run_dir).await;
-    release(store, &attachment.handle(), turn.likely()).await
+    release(store, &attachment.handle(), turn.hints()).await
 }
 
 /// Releases all addresses of a handle and says which. A right guess of the blocks saves a read.
@@ -317,11 +317,11 @@ pub async fn let_go<S: Store>(
 pub async fn release<S: Store>(
     store: &S,
     handle: &HandleId,
-    likely: &[Prefix],
+    hints: &[Prefix],
 ) -> Result<Vec<IpAddr>, AddressError> {
     let client = Client::new(store.clone());
     let released = client
-        .release_by_handle(handle, likely)
+        .release_by_handle(handle, hints)
         .await
         .map_err(|source| AddressError::Handle {
             handle: handle.clone(),

@@ -25,7 +25,7 @@ const REMEMBERED: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Turn {
     file: Option<File>,
-    likely: Vec<Prefix>,
+    hints: Vec<Prefix>,
 }
 
 impl Turn {
@@ -40,7 +40,7 @@ impl Turn {
         };
         match tokio::time::timeout(LIMIT, lock(&file)).await {
             Ok(Ok(())) => Self {
-                likely: read(&file).unwrap_or_default(),
+                hints: read(&file).unwrap_or_default(),
                 file: Some(file),
             },
             Ok(Err(error)) => {
@@ -57,28 +57,28 @@ impl Turn {
     const fn without() -> Self {
         Self {
             file: None,
-            likely: Vec::new(),
+            hints: Vec::new(),
         }
     }
 
     /// The blocks that the last assignments were from.
-    pub(crate) fn likely(&self) -> &[Prefix] {
-        &self.likely
+    pub(crate) fn hints(&self) -> &[Prefix] {
+        &self.hints
     }
 
     /// Remembers the blocks of an assignment, before those of earlier ones.
     pub(crate) fn remember(&mut self, blocks: impl IntoIterator<Item = Prefix>) {
-        let before = self.likely.clone();
-        let mut likely: Vec<Prefix> = Vec::new();
-        for block in blocks.into_iter().chain(self.likely.drain(..)) {
-            if likely.len() < REMEMBERED && !likely.contains(&block) {
-                likely.push(block);
+        let before = self.hints.clone();
+        let mut hints: Vec<Prefix> = Vec::new();
+        for block in blocks.into_iter().chain(self.hints.drain(..)) {
+            if hints.len() < REMEMBERED && !hints.contains(&block) {
+                hints.push(block);
             }
         }
-        self.likely = likely;
-        if self.likely != before
+        self.hints = hints;
+        if self.hints != before
             && let Some(file) = &self.file
-            && let Err(error) = write(file, &self.likely)
+            && let Err(error) = write(file, &self.hints)
         {
             tracing::debug!(%error, "cannot write {FILE}");
         }
@@ -175,7 +175,7 @@ mod tests {
         drop(turn);
         assert!(suggest(&run, [ours]).unwrap());
         assert!(!suggest(&run, [theirs]).unwrap());
-        assert_eq!(Turn::wait(&run).await.likely(), [ours]);
+        assert_eq!(Turn::wait(&run).await.hints(), [ours]);
         fs::remove_dir_all(run).unwrap();
     }
 
@@ -193,17 +193,17 @@ mod tests {
             .remember(blocks(&["10.0.0.64/26", "fd00::/122"]));
         let turn = Turn::wait(&run).await;
         let latest = blocks(&["10.0.0.64/26", "fd00::/122", "10.0.0.0/26"]);
-        assert_eq!(turn.likely(), latest);
+        assert_eq!(turn.hints(), latest);
         drop(turn);
         fs::write(run.join(FILE), "what\n10.0.0.0/26\n\u{0}").unwrap();
         let turn = Turn::wait(&run).await;
-        assert_eq!(turn.likely(), blocks(&["10.0.0.0/26"]));
+        assert_eq!(turn.hints(), blocks(&["10.0.0.0/26"]));
         fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]
     async fn without_a_directory_there_are_no_turns() {
         let turn = Turn::wait(Path::new("/proc/none")).await;
-        assert!(turn.file.is_none() && turn.likely().is_empty());
+        assert!(turn.file.is_none() && turn.hints().is_empty());
     }
 }

@@ -96,11 +96,11 @@ async fn client(
     let client = Client::new(store);
     let name = format!("node-{node}");
     let (mut assigned, mut released) = (Vec::new(), Vec::new());
-    let mut likely: Vec<Prefix> = Vec::new();
+    let mut hints: Vec<Prefix> = Vec::new();
     for round in 0..rounds {
         let handle = format!("net.{number}.{round}");
         let mut request = AssignRequest::workload(name.as_str().into(), handle.as_str().into());
-        request.likely_blocks.clone_from(&likely);
+        request.block_hints.clone_from(&hints);
         let start = Instant::now();
         let got = client.auto_assign(request).await.unwrap();
         assigned.push(start.elapsed());
@@ -112,7 +112,7 @@ async fn client(
             .unwrap();
         released.push(start.elapsed());
         if hint {
-            likely = blocks;
+            hints = blocks;
         }
     }
     (assigned, released)

@@ -2,7 +2,7 @@
 //!
 //! Level-triggered: after each answer it looks at all it has read, and asks for what is still missing.
 //! From an own block that is one read of the rules, one of the own blocks, and one transaction; with a
-//! right guess in [`AssignRequest::likely_blocks`], one read and one transaction. All blocks of the cluster
+//! right guess in [`AssignRequest::block_hints`], one read and one transaction. All blocks of the cluster
 //! are read only when a new block is needed.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct Assign {
     state: State,
     /// Blocks to read together with everything else: the caller's guess, then those of a lost race, so
     /// that the next try is a round trip shorter.
-    likely: Vec<Prefix>,
+    hints: Vec<Prefix>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Assign {
     pub fn new(request: AssignRequest, now: Timestamp) -> Self {
         Self {
             owner: request.owner(),
-            likely: request.likely_blocks.clone(),
+            hints: request.block_hints.clone(),
             request,
             now,
             view: View::default(),
@@ -122,8 +122,8 @@ impl Assign {
                 .map(|n| view::key(&namespace::key(n))),
         );
         ranges.extend(self.families().map(|f| view::affinities(&self.owner, f)));
-        let likely = self.likely.iter().take(MAX_BLOCKS);
-        ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
+        let hints = self.hints.iter().take(MAX_BLOCKS);
+        ranges.extend(hints.map(|cidr| view::key(&Key::Block(*cidr))));
         self.read(ranges)
     }
 
@@ -137,7 +137,7 @@ impl Assign {
         let needs = self.needs()?;
         let mut planners: Vec<_> = needs.iter().map(|need| self.planner(need)).collect();
         for planner in &mut planners {
-            planner.take_own(&self.likely);
+            planner.take_own(&self.hints);
         }
         if planners.iter().all(|p| p.missing() == 0) {
             let picks = planners.into_iter().flat_map(|p| p.picks).collect();
@@ -358,7 +358,7 @@ impl Assign {
             let fault = RequestFault::TooScattered(count, picks.len());
             return Step::Failed(AssignError::Request(fault));
         }
-        self.likely = picks.iter().map(|pick| pick.cidr).collect();
+        self.hints = picks.iter().map(|pick| pick.cidr).collect();
         let mut draft = Draft::default();
         for pick in &picks {
             if !matches!(pick.source, Source::Claim | Source::Reclaim(_)) {

@@ -112,7 +112,7 @@ impl<S: Store> Client<S> {
         self.drive(AssignIp::new(request, now())).await
     }
 
-    /// Releases all addresses of a handle. A handle that does not exist releases nothing. `likely` blocks
+    /// Releases all addresses of a handle. A handle that does not exist releases nothing. blocks of `hints`
     /// may save a round trip and may be empty.
     ///
     /// # Errors
@@ -120,9 +120,9 @@ impl<S: Store> Client<S> {
     pub async fn release_by_handle(
         &self,
         handle: &HandleId,
-        likely: &[Prefix],
+        hints: &[Prefix],
     ) -> Result<Released, ClientError<Unreadable>> {
-        let machine = ReleaseHandle::new(handle.clone(), likely.to_vec(), now());
+        let machine = ReleaseHandle::new(handle.clone(), hints.to_vec(), now());
         self.drive(machine).await
     }
 

@@ -89,20 +89,20 @@ impl<'a> Planner<'a> {
         self.need.pools.iter().find(|pool| pool.cidr.covers(cidr))
     }
 
-    /// Own affinities in pools that may be used, the likely blocks first, then in key order.
-    pub(crate) fn own(&self, likely: &[Prefix]) -> Vec<(Prefix, &'a Candidate)> {
+    /// Own affinities in pools that may be used, the block hints first, then in key order.
+    pub(crate) fn own(&self, hints: &[Prefix]) -> Vec<(Prefix, &'a Candidate)> {
         let own = self.view.affinities_of(self.owner, self.need.family);
         let mut own: Vec<_> = own
             .into_iter()
             .filter_map(|(cidr, _)| Some((cidr, self.candidate(&cidr)?)))
             .collect();
-        own.sort_by_key(|(cidr, _)| !likely.contains(cidr));
+        own.sort_by_key(|(cidr, _)| !hints.contains(cidr));
         own
     }
 
     /// Takes from own blocks that were read.
-    pub(crate) fn take_own(&mut self, likely: &[Prefix]) {
-        for (cidr, pool) in self.own(likely) {
+    pub(crate) fn take_own(&mut self, hints: &[Prefix]) {
+        for (cidr, pool) in self.own(hints) {
             if let Known::Present(block) = self.view.block(cidr)
                 && block.value.owner().as_ref() == Some(self.owner)
             {

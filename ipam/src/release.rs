@@ -123,7 +123,7 @@ fn deserted(view: &View, value: &Block) -> Option<Owner> {
 #[derive(Clone, Debug)]
 pub struct ReleaseHandle {
     handle: HandleId,
-    likely: Vec<Prefix>,
+    hints: Vec<Prefix>,
     now: Timestamp,
     view: View,
     state: State,
@@ -131,12 +131,12 @@ pub struct ReleaseHandle {
 }
 
 impl ReleaseHandle {
-    /// A release by handle. `likely` blocks are read at once and may save a round trip.
+    /// A release by handle. blocks of `hints` are read at once and may save a round trip.
     #[must_use]
-    pub fn new(handle: HandleId, likely: Vec<Prefix>, now: Timestamp) -> Self {
+    pub fn new(handle: HandleId, hints: Vec<Prefix>, now: Timestamp) -> Self {
         Self {
             handle,
-            likely,
+            hints,
             now,
             view: View::default(),
             state: State::Idle,
@@ -181,7 +181,7 @@ impl ReleaseHandle {
             self.state = State::Reading(unknown.clone());
             return Ok(Step::Read(unknown));
         }
-        self.likely = cidrs.iter().take(MAX_BLOCKS).copied().collect();
+        self.hints = cidrs.iter().take(MAX_BLOCKS).copied().collect();
         let mut draft = changes.draft(&self.view, Some(&self.handle));
         draft.put_handle(&self.handle, Some(known), &rest);
         self.state = State::Releasing(Progress {
@@ -216,8 +216,8 @@ impl Machine for ReleaseHandle {
             view::kind(Kind::IpPool),
             view::key(&Key::Handle(self.handle.clone())),
         ];
-        let likely = self.likely.iter().take(MAX_BLOCKS);
-        ranges.extend(likely.map(|cidr| view::key(&Key::Block(*cidr))));
+        let hints = self.hints.iter().take(MAX_BLOCKS);
+        ranges.extend(hints.map(|cidr| view::key(&Key::Block(*cidr))));
         self.state = State::Reading(ranges.clone());
         Step::Read(ranges)
     }

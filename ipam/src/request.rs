@@ -36,7 +36,7 @@ pub struct AssignRequest {
     pub max_blocks: Option<u32>,
     /// Blocks that probably have room, as the caller remembers from last time. They are read together with
     /// everything else and, when they are this node's and not full, save a round trip. May be wrong.
-    pub likely_blocks: Vec<Prefix>,
+    pub block_hints: Vec<Prefix>,
     /// Addresses that are in use although their blocks do not say so: they are passed over as reserved ones are.
     pub in_use: BTreeSet<IpAddr>,
 }
@@ -56,7 +56,7 @@ impl AssignRequest {
             pools_v6: Vec::new(),
             namespace_labels: None,
             max_blocks: None,
-            likely_blocks: Vec::new(),
+            block_hints: Vec::new(),
             in_use: BTreeSet::new(),
         }
     }

@@ -134,7 +134,7 @@ fn own_blocks_first_in_key_order_then_a_new_one() {
     claimed(&mut world, "node-b", rest, NOW);
     // A wrong guess does no harm: the block of node-b stays untouched.
     let mut guess = request("node-a", "other", 1);
-    guess.likely_blocks = vec![rest.parse().unwrap(), third];
+    guess.block_hints = vec![rest.parse().unwrap(), third];
     assert!(third.contains(assign(&mut world, guess).unwrap()[0].parse().unwrap()));
     assert_eq!(block(&world, rest).unwrap().in_use(), 0);
 }

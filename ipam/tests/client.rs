@@ -84,7 +84,7 @@ async fn an_own_block_costs_two_reads_and_a_right_guess_one() {
     assert_eq!((store.reads() - reads, store.commits() - commits), (2, 1));
     let (reads, commits) = (store.reads(), store.commits());
     let mut guess = request("node-a", "net.3");
-    guess.likely_blocks = vec![first.v4[0].block];
+    guess.block_hints = vec![first.v4[0].block];
     client.auto_assign(guess).await.unwrap();
     assert_eq!((store.reads() - reads, store.commits() - commits), (1, 1));
     let (reads, commits) = (store.reads(), store.commits());

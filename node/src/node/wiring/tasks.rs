@@ -8,7 +8,7 @@ use caracal_ipam::client::Client;
 use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
-    collector, gate, held, learned, lifelines, likely, lost_addresses, mode_check, mtu,
+    block_hints, collector, gate, held, learned, lifelines, lost_addresses, mode_check, mtu,
     node_address, origins, parting, reached, secrets, tombstones, tunnels,
 };
 
@@ -181,7 +181,7 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::From(|b| spawn(held::keep(b.config.run_dir.clone(), b.view.clone()))),
     },
     Task {
-        name: "block hint", file: "node/src/node/likely.rs", count: "1",
+        name: "block hint", file: "node/src/node/block_hints.rs", count: "1",
         owns: "–", hears: "`View`", tells: "the CNI plugin",
         start: Start::From(block_hint),
     },
@@ -330,7 +330,7 @@ fn pending_releases(board: &Board) {
 }
 
 fn block_hint(board: &Board) {
-    spawn(likely::keep(
+    spawn(block_hints::keep(
         board.config.run_dir.clone(),
         board.config.node.clone(),
         board.view.clone(),
