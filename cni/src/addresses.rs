@@ -15,11 +15,11 @@ use caracal_model::resource::ip_pool::AllowedUse;
 use caracal_model::txn::{Compare, KeyValue};
 
 use crate::attachment::{Attachment, calicos_handle};
+use crate::host_lock::HostLock;
 use crate::in_use;
 use crate::kernel::link::KernelError;
 use crate::settings::Dirs;
 use crate::spec::Wishes;
-use crate::turn::Turn;
 
 /// How often other addresses are taken when those taken are in use; each round passes over all of their blocks that are.
 const ROUNDS: usize = 8;
@@ -108,7 +108,7 @@ impl AddressError {
     }
 }
 
-/// Makes sure that the attachment holds what it wishes, when it is this plugin's turn. `handle` is the stored
+/// Makes sure that the attachment holds what it wishes, under the host's IPAM lock. `handle` is the stored
 /// handle, when an earlier call left one.
 ///
 /// # Errors
@@ -139,18 +139,18 @@ pub async fn hold<S: Store>(
             Some((address, by)) => Err(AddressError::InUse { address, by }),
         };
     }
-    let mut turn = Turn::wait(&dirs.run).await;
+    let mut lock = HostLock::wait(&dirs.run).await;
     let mut avoided = BTreeMap::new();
     let mut rounds = 0;
     loop {
         let passed_over = avoided.keys().copied().collect();
-        let held = take(store, attachment, wishes, turn.hints(), passed_over).await?;
+        let held = take(store, attachment, wishes, lock.hints(), passed_over).await?;
         let found = in_use(store, dirs, attachment, &held).await?;
         let hit = held
             .iter()
             .find_map(|one| found.get_key_value(&one.address));
         let Some((address, by)) = hit.map(|(address, by)| (*address, by.clone())) else {
-            turn.remember(held.iter().map(|h| h.block));
+            lock.remember(held.iter().map(|h| h.block));
             return Ok(Holding { held, proof: None });
         };
         rounds += 1;
@@ -161,7 +161,7 @@ pub async fn hold<S: Store>(
             %address, by,
             "free in IPAM and in use all the same, so that it is not given out; did the datastore lose data? see `caracal ipam check`"
         );
-        release(store, &attachment.handle(), turn.hints()).await?;
+        release(store, &attachment.handle(), lock.hints()).await?;
         avoided.extend(found);
     }
 }
@@ -297,7 +297,7 @@ async fn take_named<S: Store>(
     Ok(held)
 }
 
-/// Releases all addresses of an attachment, when it is this plugin's turn.
+/// Releases all addresses of an attachment, under the host's IPAM lock.
 ///
 /// # Errors
 /// [`AddressError::Handle`].
@@ -306,8 +306,8 @@ pub async fn let_go<S: Store>(
     run_dir: &Path,
     attachment: &Attachment,
 ) -> Result<Vec<IpAddr>, AddressError> {
-    let turn = Turn::wait(run_dir).await;
-    release(store, &attachment.handle(), turn.hints()).await
+    let lock = HostLock::wait(run_dir).await;
+    release(store, &attachment.handle(), lock.hints()).await
 }
 
 /// Releases all addresses of a handle and says which. A right guess of the blocks saves a read.

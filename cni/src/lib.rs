@@ -32,6 +32,7 @@ pub mod error;
 pub mod gates;
 pub mod gc;
 pub mod held;
+pub mod host_lock;
 mod in_use;
 pub mod ipam_plugin;
 pub mod kernel;
@@ -41,7 +42,6 @@ pub mod shell;
 pub mod spec;
 pub mod status;
 pub mod tombstones;
-pub mod turn;
 
 pub use error::CniError;
 pub use shell::{main_cni, main_ipam};

@@ -1,5 +1,5 @@
-//! A host's plugins take turns at IPAM: a lock on a file, which also remembers the blocks of the last
-//! assignments. Twenty pods that start at once change one block; without turns all but one of them lose the
+//! The per-host IPAM lock: a lock on a file that all CNI plugins of the host share. The file also remembers the blocks of the last
+//! assignments. Twenty pods that start at once change one block; without the lock all but one of them lose the
 //! race each time. The lock is a courtesy: who does not get it in time goes on without it, for it is the
 //! datastore's transactions that keep the data right. What is remembered saves a read and may be wrong.
 //!
@@ -13,28 +13,28 @@ use std::time::Duration;
 use caracal_model::net::Prefix;
 
 const FILE: &str = "ipam.lock";
-/// Patience for the others: much more than the turns of a hundred plugins, and less than a DEL may take.
+/// Patience for the others: much more than the assignments of a hundred plugins, and less than a DEL may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Pause between two looks at the lock; a turn takes a few times as long. Waiting in the kernel instead would
+/// Pause between two looks at the lock; an assignment takes a few times as long. Waiting in the kernel instead would
 /// hold up everything else that the plugin does meanwhile.
 const LOOK: Duration = Duration::from_millis(1);
 /// Blocks to remember: one or two of each family are in use at a time.
 const REMEMBERED: usize = 4;
 
-/// A turn; it ends when the value goes.
+/// The lock, held until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct HostLock {
     file: Option<File>,
     hints: Vec<Prefix>,
 }
 
-impl Turn {
-    /// Waits for a turn; a while at most.
+impl HostLock {
+    /// Waits for the lock, at most [`LIMIT`].
     pub(crate) async fn wait(run_dir: &Path) -> Self {
         let file = match open(run_dir) {
             Ok(file) => file,
             Err(error) => {
-                tracing::debug!(?run_dir, %error, "no file to take turns with");
+                tracing::debug!(?run_dir, %error, "no file to lock");
                 return Self::without();
             }
         };
@@ -48,7 +48,7 @@ impl Turn {
                 Self::without()
             }
             Err(_elapsed) => {
-                tracing::debug!("others take long; going on without a turn");
+                tracing::debug!("others take long; going on without the lock");
                 Self::without()
             }
         }
@@ -147,21 +147,21 @@ mod tests {
     use super::*;
 
     fn directory(name: &str) -> std::path::PathBuf {
-        let name = format!("caracal-turn-{name}-{}", std::process::id());
+        let name = format!("caracal-host-lock-{name}-{}", std::process::id());
         std::env::temp_dir().join(name)
     }
 
     #[tokio::test]
     async fn one_at_a_time_and_the_impatient_go_on() {
         let run = directory("order");
-        let first = Turn::wait(&run).await;
+        let first = HostLock::wait(&run).await;
         assert!(first.file.is_some());
         let start = tokio::time::Instant::now();
-        let second = Turn::wait(&run).await;
+        let second = HostLock::wait(&run).await;
         assert!(second.file.is_none());
         assert!(start.elapsed() >= LIMIT);
         drop(first);
-        assert!(Turn::wait(&run).await.file.is_some());
+        assert!(HostLock::wait(&run).await.file.is_some());
         fs::remove_dir_all(run).unwrap();
     }
 
@@ -170,12 +170,12 @@ mod tests {
         let run = directory("suggest");
         let block = |text: &str| text.parse::<Prefix>().unwrap();
         let (ours, theirs) = (block("10.244.1.0/26"), block("10.244.2.0/26"));
-        let turn = Turn::wait(&run).await;
-        assert!(!suggest(&run, [ours]).unwrap(), "somebody has a turn");
-        drop(turn);
+        let lock = HostLock::wait(&run).await;
+        assert!(!suggest(&run, [ours]).unwrap(), "somebody holds the lock");
+        drop(lock);
         assert!(suggest(&run, [ours]).unwrap());
         assert!(!suggest(&run, [theirs]).unwrap());
-        assert_eq!(Turn::wait(&run).await.hints(), [ours]);
+        assert_eq!(HostLock::wait(&run).await.hints(), [ours]);
         fs::remove_dir_all(run).unwrap();
     }
 
@@ -185,25 +185,25 @@ mod tests {
         let blocks = |texts: &[&str]| -> Vec<Prefix> {
             texts.iter().map(|text| text.parse().unwrap()).collect()
         };
-        Turn::wait(&run)
+        HostLock::wait(&run)
             .await
             .remember(blocks(&["10.0.0.0/26", "fd00::/122"]));
-        Turn::wait(&run)
+        HostLock::wait(&run)
             .await
             .remember(blocks(&["10.0.0.64/26", "fd00::/122"]));
-        let turn = Turn::wait(&run).await;
+        let lock = HostLock::wait(&run).await;
         let latest = blocks(&["10.0.0.64/26", "fd00::/122", "10.0.0.0/26"]);
-        assert_eq!(turn.hints(), latest);
-        drop(turn);
+        assert_eq!(lock.hints(), latest);
+        drop(lock);
         fs::write(run.join(FILE), "what\n10.0.0.0/26\n\u{0}").unwrap();
-        let turn = Turn::wait(&run).await;
-        assert_eq!(turn.hints(), blocks(&["10.0.0.0/26"]));
+        let lock = HostLock::wait(&run).await;
+        assert_eq!(lock.hints(), blocks(&["10.0.0.0/26"]));
         fs::remove_dir_all(run).unwrap();
     }
 
     #[tokio::test]
     async fn without_a_directory_there_are_no_turns() {
-        let turn = Turn::wait(Path::new("/proc/none")).await;
-        assert!(turn.file.is_none() && turn.hints().is_empty());
+        let lock = HostLock::wait(Path::new("/proc/none")).await;
+        assert!(lock.file.is_none() && lock.hints().is_empty());
     }
 }
