@@ -28,10 +28,10 @@ use crate::kernel::route_wait::RouteWait;
 use crate::kernel::sysctl;
 use crate::kernel::veth::VethPair;
 use crate::node_process;
+use crate::pending_releases::{self, Patience};
 use crate::settings;
 use crate::spec::outcome::Route;
 use crate::spec::{Command, Interface, IpConfig, Outcome, Wishes};
-use crate::tombstones::{self, Patience};
 
 /// Addresses for the pod.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub async fn add<S: Store>(
     let netns = Netns::open(call.netns()?)?;
     held::check(&call.dirs.run)?;
     gates::wait(&call.conf.gates()?).await?;
-    tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
+    pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;
     let complete = known.own_endpoint(&call.attachment).is_some();
     let outcome = attach(call, store, &netns, known, progress).await;

@@ -1,5 +1,5 @@
 //! DEL: the interface first, so that no packet carries an address that is free again; then the endpoint,
-//! then the addresses. What is gone already is no error. Without the datastore a tombstone takes the
+//! then the addresses. What is gone already is no error. Without the datastore a pending release takes the
 //! place of the second half (CNI-4).
 
 use std::time::{Duration, SystemTime};
@@ -14,10 +14,10 @@ use crate::endpoint;
 use crate::error::{CniError, chain};
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::{Netns, NetnsError};
+use crate::pending_releases::{self, Patience, PendingRelease, PendingReleaseError};
 use crate::spec::Command;
-use crate::tombstones::{self, Patience, Tombstone, TombstoneError};
 
-/// How long a DEL waits for the datastore before it leaves a tombstone. A runtime that stops a pod waits
+/// How long a DEL waits for the datastore before it leaves a pending release. A runtime that stops a pod waits
 /// for us; the node has all the time of the world.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -36,10 +36,10 @@ pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Re
     Ok(())
 }
 
-/// Releases endpoint and addresses, or leaves a tombstone.
+/// Releases endpoint and addresses, or leaves a pending release.
 ///
 /// # Errors
-/// [`CniError`] when the tombstone cannot be written.
+/// [`CniError`] when the pending release cannot be written.
 pub(crate) async fn release_or_leave<S: Store>(
     call: &Call,
     store: &S,
@@ -51,20 +51,20 @@ pub(crate) async fn release_or_leave<S: Store>(
         Ok(Err(error)) => chain(&error),
         Err(_elapsed) => format!("the datastore did not answer in {} s", LIMIT.as_secs()),
     };
-    let tombstone = tombstone(call);
-    let path = tombstones::leave(&call.dirs.lib, &call.attachment, &tombstone)?;
+    let pending_release = pending_release(call);
+    let path = pending_releases::leave(&call.dirs.lib, &call.attachment, &pending_release)?;
     tracing::warn!(
         reason,
         ?path,
-        "left a tombstone; the node will release the address"
+        "left a pending release; the node will release the address"
     );
     Ok(())
 }
 
-fn tombstone(call: &Call) -> Tombstone {
+fn pending_release(call: &Call) -> PendingRelease {
     let attachment = &call.attachment;
     let endpoint = (call.role == Role::Main).then(|| attachment.endpoint_key().to_path());
-    Tombstone {
+    PendingRelease {
         handle: call.has_own_addresses().then(|| attachment.handle()),
         container_id: attachment.container_id.clone(),
         endpoint,
@@ -76,9 +76,9 @@ async fn release<S: Store>(
     call: &Call,
     store: &S,
     progress: Progress<'_>,
-) -> Result<(), TombstoneError> {
+) -> Result<(), PendingReleaseError> {
     let attachment = &call.attachment;
-    tombstones::settle(store, &call.dirs.lib, attachment, Patience::None).await?;
+    pending_releases::settle(store, &call.dirs.lib, attachment, Patience::None).await?;
     if call.role == Role::Main {
         let handle = attachment.handle();
         let (key, container) = (attachment.endpoint_key(), &attachment.container_id);

@@ -11,10 +11,10 @@ use crate::held::Held;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
+use crate::pending_releases::PendingReleaseError;
 use crate::settings::SettingsError;
 use crate::spec::{Code, ConfigError, EnvError, Failure};
 use crate::status::StatusError;
-use crate::tombstones::TombstoneError;
 
 /// An error with its causes in one line, for logs.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
@@ -74,7 +74,7 @@ pub enum CniError {
     RouteWait(#[from] RouteWaitError),
     /// The notes of earlier DELs.
     #[error(transparent)]
-    Tombstone(#[from] TombstoneError),
+    PendingRelease(#[from] PendingReleaseError),
     /// What CHECK found.
     #[error(transparent)]
     Check(#[from] CheckError),
@@ -117,7 +117,7 @@ impl CniError {
             Self::Gate(_) | Self::Held(_) => Code::TryAgainLater,
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
-            Self::Tombstone(error) => tombstone_code(error),
+            Self::PendingRelease(error) => pending_release_code(error),
             Self::Check(_) => Code::Differs,
             Self::Status(_) => Code::NotAvailable,
         }
@@ -146,12 +146,12 @@ const fn kernel_code(error: &KernelError) -> Code {
     }
 }
 
-fn tombstone_code(error: &TombstoneError) -> Code {
+fn pending_release_code(error: &PendingReleaseError) -> Code {
     match error {
-        TombstoneError::File { .. } | TombstoneError::Decode { .. } => Code::Io,
-        TombstoneError::Busy => Code::TryAgainLater,
-        TombstoneError::Endpoint(error) => endpoint_code(error),
-        TombstoneError::Addresses(error) if error.is_transient() => Code::TryAgainLater,
-        TombstoneError::Addresses(_) => Code::Addresses,
+        PendingReleaseError::File { .. } | PendingReleaseError::Decode { .. } => Code::Io,
+        PendingReleaseError::Busy => Code::TryAgainLater,
+        PendingReleaseError::Endpoint(error) => endpoint_code(error),
+        PendingReleaseError::Addresses(error) if error.is_transient() => Code::TryAgainLater,
+        PendingReleaseError::Addresses(_) => Code::Addresses,
     }
 }

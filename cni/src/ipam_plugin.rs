@@ -12,8 +12,8 @@ use crate::del;
 use crate::endpoint;
 use crate::error::CniError;
 use crate::held;
+use crate::pending_releases::{self, Patience};
 use crate::spec::{ConfigError, IpConfig, Outcome, Wishes};
-use crate::tombstones::{self, Patience};
 
 /// Assigns addresses; the same ones for a repeated call.
 ///
@@ -25,7 +25,7 @@ pub async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     held::check(&call.dirs.run)?;
-    tombstones::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
+    pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
     if !wishes.without_ipam.is_empty() {
         return Err(ConfigError::Invalid {
@@ -62,7 +62,7 @@ pub async fn add<S: Store>(
     })
 }
 
-/// Releases the addresses, or leaves a tombstone.
+/// Releases the addresses, or leaves a pending release.
 ///
 /// # Errors
 /// [`CniError`] when neither works.

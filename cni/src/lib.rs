@@ -16,7 +16,7 @@
 //!   works; an ADD that was killed is completed by the next ADD or removed by the next DEL or GC.
 //! * `CNI-3`: only the endpoint of the caller's own container is removed.
 //! * `CNI-4`: a DEL succeeds for what is gone and without the datastore; an address is never forgotten.
-//! * `CNI-5`: a tombstone's replay never releases what a later ADD of the same container holds.
+//! * `CNI-5`: a pending release's replay never releases what a later ADD of the same container holds.
 //! * `CNI-6`: interfaces, routes and addresses of others are not touched: not the host's, not another
 //!   plugin's, not another node's.
 
@@ -37,11 +37,11 @@ mod in_use;
 pub mod ipam_plugin;
 pub mod kernel;
 pub mod node_process;
+pub mod pending_releases;
 pub mod settings;
 pub mod shell;
 pub mod spec;
 pub mod status;
-pub mod tombstones;
 
 pub use error::CniError;
 pub use shell::{main_cni, main_ipam};

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The node's directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
-    /// Survives a reboot: node name, MTU, tombstones.
+    /// Survives a reboot: node name, MTU, pending releases.
     pub lib: PathBuf,
     /// Does not: the admin socket.
     pub run: PathBuf,

@@ -5,7 +5,7 @@
 mod world;
 
 use caracal_cni::call::Milestone;
-use caracal_cni::tombstones;
+use caracal_cni::pending_releases;
 use serde_json::json;
 use world::agent::FakeAgent;
 use world::{Pod, World, address, in_node};
@@ -73,7 +73,7 @@ fn cni_4_a_del_killed_anywhere_is_completed_by_the_next() {
 }
 
 #[test]
-fn cni_4_without_etcd_del_leaves_a_tombstone_that_the_node_replays() {
+fn cni_4_without_etcd_del_leaves_a_pending_release_that_the_node_replays() {
     in_node(|mut world| {
         let pod = Pod::new("8f2c41d09c");
         world.add(&pod);
@@ -84,9 +84,9 @@ fn cni_4_without_etcd_del_leaves_a_tombstone_that_the_node_replays() {
             Vec::<String>::new(),
             "the interface is gone at once"
         );
-        assert_eq!(world.tombstones(), 1);
+        assert_eq!(world.pending_releases(), 1);
         world.del(&pod);
-        assert_eq!(world.tombstones(), 1);
+        assert_eq!(world.pending_releases(), 1);
         let answer = world.call("ADD", &pod);
         assert_eq!(answer.json["code"], 11, "{answer:#?}");
 
@@ -94,7 +94,7 @@ fn cni_4_without_etcd_del_leaves_a_tombstone_that_the_node_replays() {
         assert_eq!(world.in_use(), 1, "nothing is forgotten");
         let lib = world.dir.join("lib");
         let replayed =
-            world.with_store(async |store| tombstones::replay(&store, &lib).await.unwrap());
+            world.with_store(async |store| pending_releases::replay(&store, &lib).await.unwrap());
         assert_eq!(replayed.done, ["8f2c41d09c"]);
         assert!(replayed.failed.is_empty() && !replayed.busy);
         world.assert_clean();
@@ -102,7 +102,7 @@ fn cni_4_without_etcd_del_leaves_a_tombstone_that_the_node_replays() {
 }
 
 #[test]
-fn cni_5_a_tombstone_never_hits_a_later_add_of_the_same_container() {
+fn cni_5_a_pending_release_never_hits_a_later_add_of_the_same_container() {
     in_node(|mut world| {
         let pod = Pod::new("8f2c41d09c");
         let first = world.add(&pod);
@@ -110,14 +110,14 @@ fn cni_5_a_tombstone_never_hits_a_later_add_of_the_same_container() {
         world.del(&pod);
         world.etcd.run();
         let second = world.add(&pod);
-        assert_eq!(world.tombstones(), 0, "ADD settled it");
+        assert_eq!(world.pending_releases(), 0, "ADD settled it");
         assert_ne!(
             address(&first),
             address(&second),
             "released, then taken anew"
         );
         let lib = world.dir.join("lib");
-        world.with_store(async |store| tombstones::replay(&store, &lib).await.unwrap());
+        world.with_store(async |store| pending_releases::replay(&store, &lib).await.unwrap());
         assert_eq!(world.in_use(), 1);
         assert_eq!(world.endpoints().len(), 1);
         world.del(&pod);

@@ -196,7 +196,7 @@ fn caracal_ipam_serves_alone() {
 
         world.etcd.kill();
         assert!(call(&world, "DEL").ok);
-        assert_eq!(world.tombstones(), 1);
+        assert_eq!(world.pending_releases(), 1);
         world.etcd.run();
         assert!(call(&world, "DEL").ok);
         world.assert_clean();

@@ -107,13 +107,17 @@ fn a_further_interface_that_calico_made_is_released_and_no_other() {
         assert_eq!(world.endpoints().len(), 1);
         assert_eq!(world.add(&pod), first, "the first interface is untouched");
 
-        // The same without etcd, by tombstone.
+        // The same without etcd, by pending release.
         calicos_second_interface(&world);
         world.etcd.kill();
         assert!(world.call_for("DEL", &pod, "net1").ok);
         world.etcd.run();
         let lib = world.dir.join("lib");
-        let replay = async |store| caracal_cni::tombstones::replay(&store, &lib).await.unwrap();
+        let replay = async |store| {
+            caracal_cni::pending_releases::replay(&store, &lib)
+                .await
+                .unwrap()
+        };
         let replayed = world.with_store(replay);
         assert_eq!(replayed.done.len(), 1, "{replayed:?}");
         assert_eq!(world.in_use(), 1);

@@ -26,7 +26,7 @@ use crate::http::ports::PortsEnv;
 pub(crate) struct Config {
     /// This node's name.
     pub(crate) node: NodeName,
-    /// Directory of `nodename`, `mtu` and tombstones.
+    /// Directory of `nodename`, `mtu` and pending releases.
     pub(crate) lib_dir: PathBuf,
     /// Directory of the admin socket.
     pub(crate) run_dir: PathBuf,

@@ -491,11 +491,11 @@ fn a_pod_deleted_while_etcd_is_down_leaks_no_address() {
         &[],
         "full-mesh",
         "e2e-tomb",
-        a_tombstone,
+        a_pending_release,
     );
 }
 
-fn a_tombstone(mut lab: Lab) {
+fn a_pending_release(mut lab: Lab) {
     await_settled(&lab);
     let pod = lab
         .state()

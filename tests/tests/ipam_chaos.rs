@@ -337,8 +337,8 @@ fn assert_nodes_clean(lab: &Lab) {
             .filter(|l| l.trim().starts_with("cali"))
             .collect();
         assert!(left.is_empty(), "{node}: {left:?}");
-        let tombstones = lab.folder().lib(&node).join("cni-tombstones");
-        let names = std::fs::read_dir(tombstones)
+        let pending_releases = lab.folder().lib(&node).join("cni-tombstones");
+        let names = std::fs::read_dir(pending_releases)
             .into_iter()
             .flatten()
             .flatten();
@@ -346,7 +346,7 @@ fn assert_nodes_clean(lab: &Lab) {
             .map(|e| e.file_name())
             .filter(|n| n.to_string_lossy().ends_with(".json"))
             .collect();
-        assert!(left.is_empty(), "{node}: tombstones {left:?}");
+        assert!(left.is_empty(), "{node}: pending releases {left:?}");
     }
 }
 

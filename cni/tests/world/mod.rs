@@ -181,17 +181,17 @@ impl World {
         names.filter(|name| name.starts_with("cali")).collect()
     }
 
-    /// Nothing of any attachment is left: no interface, endpoint, handle, address or tombstone.
+    /// Nothing of any attachment is left: no interface, endpoint, handle, address or pending release.
     pub(crate) fn assert_clean(&self) {
         assert_eq!(self.interfaces(), Vec::<String>::new(), "interfaces");
         assert_eq!(self.endpoints(), Vec::<Value>::new(), "endpoints");
         assert_eq!(self.handles(), Vec::<String>::new(), "handles");
         assert_eq!(self.in_use(), 0, "addresses in use");
-        assert_eq!(self.tombstones(), 0, "tombstones");
+        assert_eq!(self.pending_releases(), 0, "pending releases");
     }
 
-    pub(crate) fn tombstones(&self) -> usize {
-        caracal_cni::tombstones::list(&self.dir.join("lib"))
+    pub(crate) fn pending_releases(&self) -> usize {
+        caracal_cni::pending_releases::list(&self.dir.join("lib"))
             .unwrap()
             .len()
     }

@@ -23,6 +23,7 @@ mod mtu;
 mod node_address;
 mod origins;
 mod parting;
+mod pending_releases;
 mod problems;
 mod publish;
 mod reached;
@@ -31,7 +32,6 @@ pub(crate) mod remember;
 mod report;
 mod secrets;
 mod startup;
-mod tombstones;
 mod tunnels;
 mod wiring;
 

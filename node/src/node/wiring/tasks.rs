@@ -9,7 +9,7 @@ use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
     block_hints, collector, gate, held, learned, lifelines, lost_addresses, mode_check, mtu,
-    node_address, origins, parting, reached, secrets, tombstones, tunnels,
+    node_address, origins, parting, pending_releases, reached, secrets, tunnels,
 };
 
 /// How a task comes to run.
@@ -171,7 +171,7 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::From(ipam_collector),
     },
     Task {
-        name: "tombstones", file: "node/src/node/tombstones.rs", count: "1",
+        name: "pending releases", file: "node/src/node/pending_releases.rs", count: "1",
         owns: "–", hears: "files of the CNI plugin, `View`", tells: "IPAM",
         start: Start::From(pending_releases),
     },
@@ -321,11 +321,11 @@ fn ipam_collector(board: &Board) {
 }
 
 fn pending_releases(board: &Board) {
-    spawn(tombstones::keep(
+    spawn(pending_releases::keep(
         board.store.clone(),
         board.config.lib_dir.clone(),
         board.view.clone(),
-        board.registry.reporter("tombstones"),
+        board.registry.reporter("pending releases"),
     ));
 }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_cni::tombstones::TombstoneError;
+use caracal_cni::pending_releases::PendingReleaseError;
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
 use caracal_model::code::ProblemCode;
@@ -42,7 +42,7 @@ pub(super) async fn keep<S: Store>(
 }
 
 async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Vec<Problem> {
-    let failed = match caracal_cni::tombstones::replay(store, lib_dir).await {
+    let failed = match caracal_cni::pending_releases::replay(store, lib_dir).await {
         Ok(replayed) => {
             for container in &replayed.done {
                 tracing::info!(%container, "released what a DEL without datastore had left");
@@ -51,7 +51,7 @@ async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Vec<Problem> {
         }
         Err(error) => vec![error],
     };
-    let problem = |error: TombstoneError| Problem {
+    let problem = |error: PendingReleaseError| Problem {
         code: ProblemCode::CniTombstone,
         subject: lib_dir.display().to_string(),
         reason: format!("{:#}; it is tried again", anyhow::Error::from(error)),

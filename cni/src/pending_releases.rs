@@ -24,7 +24,7 @@ const SUFFIX: &str = ".json";
 
 /// What is still to be released.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tombstone {
+pub struct PendingRelease {
     /// The IPAM handle; absent when another IPAM plugin has the addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<HandleId>,
@@ -37,9 +37,9 @@ pub struct Tombstone {
     pub left_at: String,
 }
 
-/// Why tombstones could not be read or written.
+/// Why pending releases could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum TombstoneError {
+pub enum PendingReleaseError {
     /// Reading or writing failed.
     #[error("cannot {action} {path:?}")]
     File {
@@ -52,7 +52,7 @@ pub enum TombstoneError {
         source: io::Error,
     },
     /// A file holds something else.
-    #[error("{path:?} is no tombstone; remove it after checking `caracal ipam check`")]
+    #[error("{path:?} is no pending release; remove it after checking `caracal ipam check`")]
     Decode {
         /// The file.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum TombstoneError {
         source: serde_json::Error,
     },
     /// Another process is replaying.
-    #[error("another process is replaying the tombstones")]
+    #[error("another process is replaying the pending releases")]
     Busy,
     /// The endpoint could not be removed.
     #[error(transparent)]
@@ -77,14 +77,14 @@ pub struct Replayed {
     /// Containers whose remains are gone.
     pub done: Vec<String>,
     /// What failed; the files stay.
-    pub failed: Vec<TombstoneError>,
+    pub failed: Vec<PendingReleaseError>,
     /// True when another process is replaying; nothing was done.
     pub busy: bool,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TombstoneError {
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PendingReleaseError {
     let path = path.to_owned();
-    move |source| TombstoneError::File {
+    move |source| PendingReleaseError::File {
         action,
         path,
         source,
@@ -96,20 +96,21 @@ fn file_of(lib_dir: &Path, attachment: &Attachment) -> PathBuf {
     lib_dir.join(DIRECTORY).join(name)
 }
 
-/// Leaves a tombstone; one that is there is overwritten.
+/// Leaves a pending release; one that is there is overwritten.
 ///
 /// # Errors
-/// [`TombstoneError::File`].
+/// [`PendingReleaseError::File`].
 pub fn leave(
     lib_dir: &Path,
     attachment: &Attachment,
-    tombstone: &Tombstone,
-) -> Result<PathBuf, TombstoneError> {
+    pending_release: &PendingRelease,
+) -> Result<PathBuf, PendingReleaseError> {
     let directory = lib_dir.join(DIRECTORY);
     fs::create_dir_all(&directory).map_err(failed("make", &directory))?;
     let path = file_of(lib_dir, attachment);
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    let text = serde_json::to_vec_pretty(tombstone).expect("a tombstone is always valid JSON");
+    let text =
+        serde_json::to_vec_pretty(pending_release).expect("a pending release is always valid JSON");
     let write = || {
         let mut file = File::create(&draft)?;
         file.write_all(&text)?;
@@ -121,15 +122,15 @@ pub fn leave(
     Ok(path)
 }
 
-/// All tombstones, sorted by file name.
+/// All pending releases, sorted by file name.
 ///
 /// # Errors
-/// [`TombstoneError`].
-pub fn list(lib_dir: &Path) -> Result<Vec<Tombstone>, TombstoneError> {
+/// [`PendingReleaseError`].
+pub fn list(lib_dir: &Path) -> Result<Vec<PendingRelease>, PendingReleaseError> {
     files(lib_dir)?.iter().map(|path| read(path)).collect()
 }
 
-fn files(lib_dir: &Path) -> Result<Vec<PathBuf>, TombstoneError> {
+fn files(lib_dir: &Path) -> Result<Vec<PathBuf>, PendingReleaseError> {
     let directory = lib_dir.join(DIRECTORY);
     let entries = match fs::read_dir(&directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -146,15 +147,15 @@ fn files(lib_dir: &Path) -> Result<Vec<PathBuf>, TombstoneError> {
     Ok(paths)
 }
 
-fn read(path: &Path) -> Result<Tombstone, TombstoneError> {
+fn read(path: &Path) -> Result<PendingRelease, PendingReleaseError> {
     let text = fs::read(path).map_err(failed("read", path))?;
-    serde_json::from_slice(&text).map_err(|source| TombstoneError::Decode {
+    serde_json::from_slice(&text).map_err(|source| PendingReleaseError::Decode {
         path: path.into(),
         source,
     })
 }
 
-fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), TombstoneError> {
+fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), PendingReleaseError> {
     let path = lib_dir.join(DIRECTORY).join(LOCK);
     let file = File::options()
         .create(true)
@@ -165,7 +166,7 @@ fn lock_file(lib_dir: &Path) -> Result<(File, PathBuf), TombstoneError> {
     Ok((file, path))
 }
 
-fn try_lock(lock: &File, path: &Path) -> Result<bool, TombstoneError> {
+fn try_lock(lock: &File, path: &Path) -> Result<bool, PendingReleaseError> {
     match lock.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -173,12 +174,12 @@ fn try_lock(lock: &File, path: &Path) -> Result<bool, TombstoneError> {
     }
 }
 
-/// Replays all tombstones. For the node's process, whenever the datastore is fresh.
+/// Replays all pending releases. For the node's process, whenever the datastore is fresh.
 ///
 /// # Errors
-/// [`TombstoneError`] when the directory itself cannot be read; what fails of one tombstone is in the
+/// [`PendingReleaseError`] when the directory itself cannot be read; what fails of one pending release is in the
 /// answer, and its file stays.
-pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, TombstoneError> {
+pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, PendingReleaseError> {
     let mut replayed = Replayed::default();
     if files(lib_dir)?.is_empty() {
         return Ok(replayed);
@@ -202,20 +203,20 @@ pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, Tom
 pub enum Patience {
     /// Wait for its end: only then is the attachment's name free.
     Endless,
-    /// Fail with [`TombstoneError::Busy`].
+    /// Fail with [`PendingReleaseError::Busy`].
     None,
 }
 
-/// Replays the tombstone of one attachment, when there is one.
+/// Replays the pending release of one attachment, when there is one.
 ///
 /// # Errors
-/// [`TombstoneError`].
+/// [`PendingReleaseError`].
 pub async fn settle<S: Store>(
     store: &S,
     lib_dir: &Path,
     attachment: &Attachment,
     patience: Patience,
-) -> Result<(), TombstoneError> {
+) -> Result<(), PendingReleaseError> {
     let path = file_of(lib_dir, attachment);
     if !path.exists() {
         return Ok(());
@@ -223,7 +224,7 @@ pub async fn settle<S: Store>(
     let (lock, lock_path) = lock_file(lib_dir)?;
     match patience {
         Patience::Endless => lock.lock().map_err(failed("lock", &lock_path))?,
-        Patience::None if !try_lock(&lock, &lock_path)? => return Err(TombstoneError::Busy),
+        Patience::None if !try_lock(&lock, &lock_path)? => return Err(PendingReleaseError::Busy),
         Patience::None => {}
     }
     if path.exists() {
@@ -232,25 +233,29 @@ pub async fn settle<S: Store>(
     Ok(())
 }
 
-async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, TombstoneError> {
-    let tombstone = read(path)?;
-    if let Some(key) = &tombstone.endpoint
+async fn replay_one<S: Store>(store: &S, path: &Path) -> Result<String, PendingReleaseError> {
+    let pending_release = read(path)?;
+    if let Some(key) = &pending_release.endpoint
         && let Ok(key) = Key::parse(key)
     {
-        if let Some(handle) = &tombstone.handle
+        if let Some(handle) = &pending_release.handle
             && calicos_handle(handle).is_some()
         {
-            let networks = endpoint::networks_of(store, &key, &tombstone.container_id).await?;
+            let networks =
+                endpoint::networks_of(store, &key, &pending_release.container_id).await?;
             addresses::release_calicos(store, handle, &networks).await?;
         }
-        endpoint::remove(store, &key, &tombstone.container_id).await?;
+        endpoint::remove(store, &key, &pending_release.container_id).await?;
     }
-    if let Some(handle) = &tombstone.handle {
+    if let Some(handle) = &pending_release.handle {
         addresses::release(store, handle, &[]).await?;
     }
     fs::remove_file(path).map_err(failed("remove", path))?;
-    tracing::info!(container = tombstone.container_id, "tombstone replayed");
-    Ok(tombstone.container_id)
+    tracing::info!(
+        container = pending_release.container_id,
+        "pending release replayed"
+    );
+    Ok(pending_release.container_id)
 }
 
 #[cfg(test)]

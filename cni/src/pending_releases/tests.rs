@@ -15,7 +15,7 @@ impl Folder {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("caracal-tombstones-{}-{number}", std::process::id());
+        let name = format!("caracal-pending releases-{}-{number}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 }
@@ -37,8 +37,8 @@ fn attachment(container_id: &str) -> Attachment {
     }
 }
 
-fn tombstone(attachment: &Attachment) -> Tombstone {
-    Tombstone {
+fn pending_release(attachment: &Attachment) -> PendingRelease {
+    PendingRelease {
         handle: Some(attachment.handle()),
         container_id: attachment.container_id.clone(),
         endpoint: Some(attachment.endpoint_key().to_path()),
@@ -75,13 +75,16 @@ fn cni_4_a_replay_that_fails_keeps_the_note() {
     let store = MemoryStore::new();
     let (one, two) = (attachment("aaaa"), attachment("bbbb"));
     for attachment in [&one, &two] {
-        leave(&folder.0, attachment, &tombstone(attachment)).unwrap();
+        leave(&folder.0, attachment, &pending_release(attachment)).unwrap();
         store.put(
             attachment.endpoint_key().to_path(),
             endpoint_of(&attachment.container_id),
         );
     }
-    assert_eq!(list(&folder.0).unwrap(), [tombstone(&one), tombstone(&two)]);
+    assert_eq!(
+        list(&folder.0).unwrap(),
+        [pending_release(&one), pending_release(&two)]
+    );
     store.set_unavailable(true);
     let replayed = block_on(replay(&store, &folder.0)).unwrap();
     assert_eq!((replayed.done.len(), replayed.failed.len()), (0, 2));
@@ -98,7 +101,7 @@ fn cni_3_a_replay_spares_the_endpoint_of_a_newer_container() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let key = one.endpoint_key().to_path();
     store.put(key.clone(), endpoint_of("newer"));
     assert_eq!(block_on(replay(&store, &folder.0)).unwrap().done, ["aaaa"]);
@@ -110,12 +113,15 @@ fn cni_5_one_replays_at_a_time() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("aaaa");
-    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let (lock, _) = lock_file(&folder.0).unwrap();
     lock.lock().unwrap();
     assert!(block_on(replay(&store, &folder.0)).unwrap().busy);
     let settled = block_on(settle(&store, &folder.0, &one, Patience::None));
-    assert!(matches!(settled, Err(TombstoneError::Busy)), "{settled:?}");
+    assert!(
+        matches!(settled, Err(PendingReleaseError::Busy)),
+        "{settled:?}"
+    );
     assert_eq!(list(&folder.0).unwrap().len(), 1);
     drop(lock);
     block_on(settle(&store, &folder.0, &one, Patience::Endless)).unwrap();
@@ -127,7 +133,7 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     let folder = Folder::new();
     let store = MemoryStore::new();
     let one = attachment("bbbb");
-    leave(&folder.0, &one, &tombstone(&one)).unwrap();
+    leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let broken = folder.0.join(DIRECTORY).join("pods.aaaa.json");
     fs::write(&broken, "{").unwrap();
     let replayed = block_on(replay(&store, &folder.0)).unwrap();
@@ -135,7 +141,7 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     assert!(
         replayed.failed[0]
             .to_string()
-            .contains("pods.aaaa.json\" is no tombstone")
+            .contains("pods.aaaa.json\" is no pending release")
     );
     assert!(broken.exists());
 }
