@@ -9,9 +9,9 @@ use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn};
 
 use crate::block;
-use crate::draft::Draft;
 use crate::error::AffinityError;
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
 /// What became of a block.
@@ -114,11 +114,11 @@ impl ReleaseAffinity {
             if held.is_none() {
                 return Ok(Step::Done(AffinityOutcome::NotHeld));
             }
-            let mut draft = Draft::default();
-            draft.unchanged_block(&self.view, self.cidr);
-            draft.delete_affinity(&self.view, &self.owner, self.cidr);
+            let mut txn = TxnBuilder::default();
+            txn.unchanged_block(&self.view, self.cidr);
+            txn.delete_affinity(&self.view, &self.owner, self.cidr);
             self.state = State::Releasing(AffinityOutcome::Stale(owner));
-            return Ok(Step::Commit(draft.into_txn()));
+            return Ok(Step::Commit(txn.into_txn()));
         }
         let mut block = block.expect("an owned block is present");
         let in_use = block::in_use(&block);
@@ -128,27 +128,27 @@ impl ReleaseAffinity {
                 in_use,
             });
         }
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         let state = held.map(|h| h.value.state);
         if !matches!(state, None | Some(AffinityState::PendingDeletion)) {
             let leaving = AffinityState::PendingDeletion;
-            draft.unchanged_block(&self.view, self.cidr);
-            draft.put_affinity(&self.view, &self.owner, self.cidr, leaving);
-            let txn = draft.into_txn();
+            txn.unchanged_block(&self.view, self.cidr);
+            txn.put_affinity(&self.view, &self.owner, self.cidr, leaving);
+            let txn = txn.into_txn();
             self.state = State::Marking(txn.clone());
             return Ok(Step::Commit(txn));
         }
-        draft.delete_affinity(&self.view, &self.owner, self.cidr);
+        txn.delete_affinity(&self.view, &self.owner, self.cidr);
         let outcome = if block::is_empty(&block) {
-            draft.delete_block(&self.view, self.cidr);
+            txn.delete_block(&self.view, self.cidr);
             AffinityOutcome::Deleted
         } else {
             block.affinity = None;
             block.affinity_claim_time = None;
-            draft.put_block(&self.view, block);
+            txn.put_block(&self.view, block);
             AffinityOutcome::Disowned
         };
         self.state = State::Releasing(outcome);
-        Ok(Step::Commit(draft.into_txn()))
+        Ok(Step::Commit(txn.into_txn()))
     }
 }

@@ -16,7 +16,6 @@ use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn};
 
 use crate::block;
-use crate::draft::Draft;
 use crate::error::{AssignError, LimitSource, MAX_ADDRESSES, MAX_BLOCKS, NoPool, RequestFault};
 use crate::handle;
 use crate::namespace;
@@ -24,6 +23,7 @@ use crate::plan::{DEFAULT_MAX_BLOCKS, Need, Pick, Planner, Source};
 use crate::pools::{self, Asker, Candidate};
 use crate::request::{AssignRequest, Assigned, Assignment};
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
 /// An automatic assignment.
@@ -317,27 +317,27 @@ impl Assign {
 
     /// Drops own affinities to blocks of others, and own empty blocks of pools that do not select this node.
     fn tidy(&self, needs: &[Need]) -> Option<Txn> {
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         let own = needs
             .iter()
             .flat_map(|need| self.view.affinities_of(&self.owner, need.family));
         for (cidr, _) in own.take(MAX_BLOCKS) {
             let Known::Present(block) = self.view.block(cidr) else {
                 if self.is_deserted(&cidr) && self.view.block(cidr) == Known::Absent {
-                    draft.unchanged_block(&self.view, cidr);
-                    draft.delete_affinity(&self.view, &self.owner, cidr);
+                    txn.unchanged_block(&self.view, cidr);
+                    txn.delete_affinity(&self.view, &self.owner, cidr);
                 }
                 continue;
             };
             if block.value.owner().as_ref() != Some(&self.owner) {
-                draft.unchanged_block(&self.view, cidr);
-                draft.delete_affinity(&self.view, &self.owner, cidr);
+                txn.unchanged_block(&self.view, cidr);
+                txn.delete_affinity(&self.view, &self.owner, cidr);
             } else if block::is_empty(&block.value) && self.is_deserted(&cidr) {
-                draft.delete_block(&self.view, cidr);
-                draft.delete_affinity(&self.view, &self.owner, cidr);
+                txn.delete_block(&self.view, cidr);
+                txn.delete_affinity(&self.view, &self.owner, cidr);
             }
         }
-        (!draft.is_empty()).then(|| draft.into_txn())
+        (!txn.is_empty()).then(|| txn.into_txn())
     }
 
     /// Affinities of hosts whose empty blocks are to be taken, as far as they were not read yet.
@@ -359,7 +359,7 @@ impl Assign {
             return Step::Failed(AssignError::Request(fault));
         }
         self.hints = picks.iter().map(|pick| pick.cidr).collect();
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         for pick in &picks {
             if !matches!(pick.source, Source::Claim | Source::Reclaim(_)) {
                 continue;
@@ -370,27 +370,27 @@ impl Assign {
             };
             if state(&self.owner) != Some(AffinityState::Pending) {
                 let pending = AffinityState::Pending;
-                draft.put_affinity(&self.view, &self.owner, pick.cidr, pending);
+                txn.put_affinity(&self.view, &self.owner, pick.cidr, pending);
             }
             if let Source::Reclaim(other) = &pick.source
                 && !matches!(state(other), None | Some(AffinityState::PendingDeletion))
             {
                 let leaving = AffinityState::PendingDeletion;
-                draft.unchanged_block(&self.view, pick.cidr);
-                draft.put_affinity(&self.view, other, pick.cidr, leaving);
+                txn.unchanged_block(&self.view, pick.cidr);
+                txn.put_affinity(&self.view, other, pick.cidr, leaving);
             }
         }
-        if draft.is_empty() {
+        if txn.is_empty() {
             return self.take(&picks);
         }
-        let txn = draft.into_txn();
+        let txn = txn.into_txn();
         self.state = State::Claiming(txn.clone(), picks);
         Step::Commit(txn)
     }
 
     /// The one transaction that changes hands: blocks, affinities, handle.
     fn take(&mut self, picks: &[Pick]) -> Next {
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         let mut assigned = Assigned::default();
         let attribute = self.request.attribute(self.now);
         let known = self.view.handles.get(&self.request.handle);
@@ -408,8 +408,8 @@ impl Assign {
             let taken = block::take(&mut value, pick.count, &attribute, &self.view.reserved);
             let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
             handle::add(&mut held, pick.cidr, count);
-            draft.put_block(&self.view, value);
-            self.settle(&mut draft, pick);
+            txn.put_block(&self.view, value);
+            self.settle(&mut txn, pick);
             let list = match pick.cidr.family() {
                 Family::Ipv4 => &mut assigned.v4,
                 Family::Ipv6 => &mut assigned.v6,
@@ -422,26 +422,26 @@ impl Assign {
                 sequence,
             }));
         }
-        draft.put_handle(&self.request.handle, known, &held);
+        txn.put_handle(&self.request.handle, known, &held);
         self.state = State::Taking(assigned);
-        Step::Commit(draft.into_txn())
+        Step::Commit(txn.into_txn())
     }
 
     /// What becomes of the affinities.
-    fn settle(&self, draft: &mut Draft, pick: &Pick) {
+    fn settle(&self, txn: &mut TxnBuilder, pick: &Pick) {
         let key = (self.owner.clone(), pick.cidr);
         let state = self.view.affinities.get(&key).map(|a| a.value.state);
         match &pick.source {
             Source::Borrow => {}
             Source::Own if state == Some(AffinityState::Confirmed) => {}
             Source::Reclaim(other) => {
-                draft.delete_affinity(&self.view, other, pick.cidr);
+                txn.delete_affinity(&self.view, other, pick.cidr);
                 let confirmed = AffinityState::Confirmed;
-                draft.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
+                txn.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
             }
             Source::Own | Source::Claim => {
                 let confirmed = AffinityState::Confirmed;
-                draft.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
+                txn.put_affinity(&self.view, &self.owner, pick.cidr, confirmed);
             }
         }
     }

@@ -14,12 +14,12 @@ use caracal_model::txn::{Range, Txn};
 
 use crate::assign::check_names;
 use crate::block;
-use crate::draft::Draft;
 use crate::error::AssignIpError;
 use crate::handle;
 use crate::pools::{self, Candidate, Refusal};
 use crate::request::{AssignIpRequest, Assignment, attribute};
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
 /// An explicit assignment.
@@ -116,9 +116,9 @@ impl AssignIp {
                 let state = self.view.affinities.get(&key).map(|a| a.value.state);
                 self.within_limit(&owner, cidr)?;
                 if state != Some(AffinityState::Pending) {
-                    let mut draft = Draft::default();
-                    draft.put_affinity(&self.view, &owner, cidr, AffinityState::Pending);
-                    let txn = draft.into_txn();
+                    let mut txn = TxnBuilder::default();
+                    txn.put_affinity(&self.view, &owner, cidr, AffinityState::Pending);
+                    let txn = txn.into_txn();
                     self.state = State::Claiming(txn.clone());
                     return Ok(Step::Commit(txn));
                 }
@@ -186,18 +186,18 @@ impl AssignIp {
         );
         let sequence = block::take_address(&mut value, address, &attribute)
             .map_err(|holder| self.taken(holder))?;
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         let id = &request.handle;
         let known = self.view.handles.get(id);
         let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
         held.deleted = false;
         handle::add(&mut held, cidr, 1);
-        draft.put_handle(id, known, &held);
-        draft.put_block(&self.view, value);
+        txn.put_handle(id, known, &held);
+        txn.put_block(&self.view, value);
         let key = (owner.clone(), cidr);
         let state = self.view.affinities.get(&key).map(|a| a.value.state);
         if own && state != Some(AffinityState::Confirmed) {
-            draft.put_affinity(&self.view, owner, cidr, AffinityState::Confirmed);
+            txn.put_affinity(&self.view, owner, cidr, AffinityState::Confirmed);
         }
         self.state = State::Taking(Assignment {
             address,
@@ -206,7 +206,7 @@ impl AssignIp {
             borrowed: !own,
             sequence,
         });
-        Ok(Step::Commit(draft.into_txn()))
+        Ok(Step::Commit(txn.into_txn()))
     }
 
     fn taken(&self, holder: Option<Box<AllocationAttribute>>) -> AssignIpError {

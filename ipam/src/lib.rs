@@ -56,7 +56,6 @@ pub mod block;
 pub mod check;
 #[cfg(feature = "client")]
 pub mod client;
-mod draft;
 pub mod error;
 pub mod gc;
 pub mod guard;
@@ -78,6 +77,7 @@ pub mod split;
 pub mod step;
 pub mod summary;
 pub mod tunnel;
+mod txn_builder;
 pub mod usage;
 pub mod users;
 pub mod view;

@@ -14,12 +14,12 @@ use caracal_model::time::Timestamp;
 use caracal_model::txn::Range;
 
 use crate::block;
-use crate::draft::Draft;
 use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PROOF, ReleaseError, Unreadable};
 use crate::handle;
 use crate::pools;
 use crate::request::{Released, Target};
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
 /// What a transaction in flight will have done.
@@ -79,16 +79,16 @@ impl Changes {
         keys.into_iter().map(Range::Key).collect()
     }
 
-    fn draft(self, view: &View, whole: Option<&HandleId>) -> Draft {
-        let mut draft = Draft::default();
+    fn txn(self, view: &View, whole: Option<&HandleId>) -> TxnBuilder {
+        let mut txn = TxnBuilder::default();
         for (cidr, value) in self.blocks {
             if let Some(owner) = deserted(view, &value) {
-                draft.delete_affinity(view, &owner, cidr);
-                draft.delete_block(view, cidr);
+                txn.delete_affinity(view, &owner, cidr);
+                txn.delete_block(view, cidr);
             } else if value.affinity.is_none() && block::is_empty(&value) {
-                draft.delete_block(view, cidr);
+                txn.delete_block(view, cidr);
             } else {
-                draft.put_block(view, value);
+                txn.put_block(view, value);
             }
         }
         let mut handles: BTreeMap<HandleId, Handle> = BTreeMap::new();
@@ -99,9 +99,9 @@ impl Changes {
             }
         }
         for (id, value) in handles {
-            draft.put_handle(&id, view.handles.get(&id), &value);
+            txn.put_handle(&id, view.handles.get(&id), &value);
         }
-        draft
+        txn
     }
 }
 
@@ -182,13 +182,13 @@ impl ReleaseHandle {
             return Ok(Step::Read(unknown));
         }
         self.hints = cidrs.iter().take(MAX_BLOCKS).copied().collect();
-        let mut draft = changes.draft(&self.view, Some(&self.handle));
-        draft.put_handle(&self.handle, Some(known), &rest);
+        let mut txn = changes.txn(&self.view, Some(&self.handle));
+        txn.put_handle(&self.handle, Some(known), &rest);
         self.state = State::Releasing(Progress {
             released,
             more: !rest.block.is_empty(),
         });
-        Ok(Step::Commit(draft.into_txn()))
+        Ok(Step::Commit(txn.into_txn()))
     }
 }
 
@@ -317,13 +317,13 @@ impl ReleaseIps {
         }
         let done = released.addresses.len() + released.unknown.len();
         let more = done < self.pending().count();
-        let draft = changes.draft(&self.view, None);
+        let txn = changes.txn(&self.view, None);
         let progress = Progress { released, more };
-        if draft.is_empty() {
+        if txn.is_empty() {
             return Ok(self.advance(progress));
         }
         self.state = State::Releasing(progress);
-        Ok(Step::Commit(draft.into_txn()))
+        Ok(Step::Commit(txn.into_txn()))
     }
 
     /// Where the addresses of these blocks are held, and what will have been done.

@@ -16,12 +16,12 @@ use crate::affinity::ReleaseAffinity;
 use crate::audit::{Audit, Leak};
 use crate::block;
 use crate::check::Finding;
-use crate::draft::Draft;
 use crate::error::{AffinityError, ReleaseError, Unreadable};
 use crate::guard::{GuardError, Guarded};
 use crate::handle;
 use crate::release::ReleaseIps;
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::users::Users;
 use crate::view::{self, View};
 
@@ -234,12 +234,12 @@ impl Structure {
         }
     }
 
-    fn draft(&self, view: &View) -> Result<Draft, Unreadable> {
-        let mut draft = Draft::default();
+    fn txn(&self, view: &View) -> Result<TxnBuilder, Unreadable> {
+        let mut txn = TxnBuilder::default();
         match &self.repair {
             Repair::Recount(id) => {
                 view.readable(&[Key::Handle(id.clone())])?;
-                recount(view, id, &mut draft)?;
+                recount(view, id, &mut txn)?;
             }
             Repair::Mend(cidr) => {
                 view.readable(&[Key::IpamConfig, Key::Block(*cidr)])?;
@@ -248,9 +248,9 @@ impl Structure {
                     block::collect(&mut value, view.cool_down(), self.now);
                     block::mend(&mut value);
                     if value.affinity.is_none() && block::is_empty(&value) {
-                        draft.delete_block(view, *cidr);
+                        txn.delete_block(view, *cidr);
                     } else if value != known.value {
-                        draft.put_block(view, value);
+                        txn.put_block(view, value);
                     }
                 }
             }
@@ -260,18 +260,18 @@ impl Structure {
                 let named = view.blocks.get(cidr).and_then(|b| b.value.owner());
                 let has = view.affinities.contains_key(&(owner.clone(), *cidr));
                 if named.as_ref() == Some(owner) && !has {
-                    draft.unchanged_block(view, *cidr);
-                    draft.put_affinity(view, owner, *cidr, AffinityState::Confirmed);
+                    txn.unchanged_block(view, *cidr);
+                    txn.put_affinity(view, owner, *cidr, AffinityState::Confirmed);
                 }
             }
             Repair::Release(..) | Repair::ReleaseAffinity(..) => {}
         }
-        Ok(draft)
+        Ok(txn)
     }
 }
 
 /// The handle as its blocks say. Every block that it counts, or that holds for it, is compared.
-fn recount(view: &View, id: &HandleId, draft: &mut Draft) -> Result<(), Unreadable> {
+fn recount(view: &View, id: &HandleId, txn: &mut TxnBuilder) -> Result<(), Unreadable> {
     let known = view.handles.get(id);
     let before = known.map(|k| k.value.clone()).unwrap_or_default();
     let mut after = Handle {
@@ -291,9 +291,9 @@ fn recount(view: &View, id: &HandleId, draft: &mut Draft) -> Result<(), Unreadab
     }
     for cidr in before.block.keys().chain(after.block.keys()) {
         view.readable(&[Key::Block(*cidr)])?;
-        draft.unchanged_block(view, *cidr);
+        txn.unchanged_block(view, *cidr);
     }
-    draft.put_handle(id, known, &after);
+    txn.put_handle(id, known, &after);
     Ok(())
 }
 
@@ -307,10 +307,10 @@ impl Machine for Structure {
             (Seen::Read(reading), Some(asked)) => {
                 let mut view = View::default();
                 view.absorb(&asked, reading);
-                match self.draft(&view) {
+                match self.txn(&view) {
                     Err(fault) => Step::Failed(fault.into()),
-                    Ok(draft) if draft.is_empty() => Step::Done(false),
-                    Ok(draft) => Step::Commit(draft.into_txn()),
+                    Ok(txn) if txn.is_empty() => Step::Done(false),
+                    Ok(txn) => Step::Commit(txn.into_txn()),
                 }
             }
             _ => {

@@ -18,13 +18,13 @@ use caracal_model::{Key, NodeName};
 
 use crate::assign::Assign;
 use crate::block;
-use crate::draft::Draft;
 use crate::error::{AssignError, MAX_BLOCKS, ReleaseError};
 use crate::handle;
 use crate::pools;
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, Target};
 use crate::step::{Machine, Seen, Step};
+use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
 /// A kind of tunnel device.
@@ -296,7 +296,7 @@ impl EnsureTunnel {
     }
 
     /// Very old nodes took the address without handle or attributes: put it under the handle.
-    fn adoption(&self, address: IpAddr, id: &HandleId) -> Option<Draft> {
+    fn adoption(&self, address: IpAddr, id: &HandleId) -> Option<TxnBuilder> {
         let mut blocks = self.view.blocks.values();
         let known = blocks.find(|known| known.value.cidr.contains(address))?;
         let mut value: Block = known.value.clone();
@@ -308,13 +308,13 @@ impl EnsureTunnel {
             return None;
         }
         block::adopt(&mut value, ordinal, &self.wanted_attribute(id));
-        let mut draft = Draft::default();
+        let mut txn = TxnBuilder::default();
         let known = self.view.handles.get(id);
         let mut held = known.map(|k| k.value.clone()).unwrap_or_default();
         handle::add(&mut held, value.cidr, 1);
-        draft.put_handle(id, known, &held);
-        draft.put_block(&self.view, value);
-        Some(draft)
+        txn.put_handle(id, known, &held);
+        txn.put_block(&self.view, value);
+        Some(txn)
     }
 
     /// Releases what is held beside `address`. The address that the Node still names stays until the Node

@@ -14,11 +14,11 @@ use crate::view::{Versioned, View};
 
 /// Collects writes against what a [`View`] saw.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct TxnBuilder {
     keys: BTreeMap<String, (Compare, Option<Write>)>,
 }
 
-impl Draft {
+impl TxnBuilder {
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
