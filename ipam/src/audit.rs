@@ -71,7 +71,7 @@ impl Leak {
     /// What must still be so when it is released: the endpoint that would have it, or the node whose tunnel
     /// would have it, is as it was when `users` was read. Empty when it is not known which one that is.
     #[must_use]
-    pub fn proof(&self, users: &Users) -> Vec<Compare> {
+    pub fn preconditions(&self, users: &Users) -> Vec<Compare> {
         let key = match (self.allocation.purpose(), self.allocation.node()) {
             (Purpose::Tunnel, Some(node)) => Some(Key::node(&node.into())),
             _ => self.allocation.wiring().map(|(_, key)| key),

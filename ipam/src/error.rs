@@ -20,7 +20,7 @@ pub const MAX_OPERATIONS: usize = 128;
 pub const MAX_BLOCKS: usize = 40;
 
 /// Most comparisons that a guard may add to a transaction.
-pub const MAX_PROOF: usize = 8;
+pub const MAX_PRECONDITIONS: usize = 8;
 
 /// A stored value does not parse and must be understood first (IPAM-12).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

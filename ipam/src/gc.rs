@@ -9,7 +9,7 @@
 //! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the node: its own, those of
 //!   nobody, and those in which it uses an address ([`KnownBlock::whole`]). A handle is one container's, which is
 //!   on one node.
-//! * `GC-5`: the transaction that releases compares the proof: the endpoint's key, or Node and lease.
+//! * `GC-5`: the transaction that releases compares the preconditions: the endpoint's key, or Node and lease.
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
 //!   last one of a family. Who nobody owns goes just so, whoever looks. Addresses that only cool down do not count,
 //!   and the release waits for them.
@@ -43,7 +43,7 @@ pub enum Collection {
         /// What to release.
         targets: Vec<Target>,
         /// What must still be so.
-        proof: Vec<Compare>,
+        preconditions: Vec<Compare>,
         /// The interface that must still be gone.
         interfaces: BTreeSet<String>,
         /// The sentence for the log.
@@ -58,7 +58,7 @@ pub enum Collection {
         /// The node.
         node: NodeName,
         /// What must still be so.
-        proof: Vec<Compare>,
+        preconditions: Vec<Compare>,
     },
 }
 
@@ -249,7 +249,7 @@ impl Collector {
             let patience = self.grace.max(Duration::from_secs(lease.seconds));
             if now.duration_since(since) >= patience {
                 dead.push(Collection::Node {
-                    proof: vec![
+                    preconditions: vec![
                         Compare::Absent(Key::node(&node).to_path()),
                         Compare::Unchanged(lease::path(&node), revision),
                     ],
@@ -271,12 +271,12 @@ fn is_idle(block: &KnownBlock) -> bool {
 }
 
 fn collection(dead: &[Allocation], users: &Users) -> Collection {
-    let mut proof: Vec<Compare> = Vec::new();
+    let mut preconditions: Vec<Compare> = Vec::new();
     let mut interfaces = BTreeSet::new();
     for (interface, key) in dead.iter().filter_map(Allocation::wiring) {
         let compare = users.unchanged(&key);
         if !proof.contains(&compare) {
-            proof.push(compare);
+            preconditions.push(compare);
         }
         // One that a later pod of the same name has may be there.
         let node = dead.first().and_then(Allocation::node).unwrap_or_default();
@@ -288,7 +288,7 @@ fn collection(dead: &[Allocation], users: &Users) -> Collection {
     let holder = dead.first().map(Allocation::holder).unwrap_or_default();
     Collection::Addresses {
         targets: dead.iter().map(Allocation::target).collect(),
-        proof,
+        preconditions,
         interfaces,
         reason: format!(
             "{} of {holder}: no WorkloadEndpoint has it and its interface is gone",

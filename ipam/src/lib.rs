@@ -17,7 +17,7 @@
 //! * [`usage`]: how full pools and blocks are.
 //! * [`audit`], [`repair`]: what is leaked, and how to put it right; [`summary`], [`why`], [`settings`],
 //!   [`split`]: the other questions and orders of `caracal ipam`.
-//! * [`gc`], [`lease`]: what may be released although nobody asked; [`guard`]: only while the proof holds.
+//! * [`gc`], [`lease`]: what may be released although nobody asked; [`guard`]: only while the preconditions holds.
 //!
 //! # The protocol
 //!
@@ -58,7 +58,6 @@ pub mod check;
 pub mod client;
 pub mod error;
 pub mod gc;
-pub mod guard;
 pub mod handle;
 pub mod lease;
 pub mod leave;
@@ -66,6 +65,7 @@ pub mod namespace;
 pub mod order;
 mod plan;
 pub mod pools;
+pub mod precondition;
 #[cfg(feature = "client")]
 pub mod rehearsal;
 pub mod release;

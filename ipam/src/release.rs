@@ -14,7 +14,7 @@ use caracal_model::time::Timestamp;
 use caracal_model::txn::Range;
 
 use crate::block;
-use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PROOF, ReleaseError, Unreadable};
+use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PRECONDITIONS, ReleaseError, Unreadable};
 use crate::handle;
 use crate::pools;
 use crate::request::{Released, Target};
@@ -226,8 +226,8 @@ impl Machine for ReleaseHandle {
 type Next = Step<Released, ReleaseError>;
 
 /// Addresses of one transaction: each may bring a handle, beside [`MAX_BLOCKS`] blocks with their affinities and
-/// the proof of a guard.
-const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PROOF;
+/// the preconditions of a guard.
+const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 
 /// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
 /// released; more than 40 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several

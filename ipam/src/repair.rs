@@ -17,8 +17,8 @@ use crate::audit::{Audit, Leak};
 use crate::block;
 use crate::check::Finding;
 use crate::error::{AffinityError, ReleaseError, Unreadable};
-use crate::guard::{GuardError, Guarded};
 use crate::handle;
+use crate::precondition::{Conditional, PreconditionError};
 use crate::release::ReleaseIps;
 use crate::step::{Machine, Seen, Step};
 use crate::txn_builder::TxnBuilder;
@@ -28,7 +28,7 @@ use crate::view::{self, View};
 /// One thing to put right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Releases a leaked address, as long as the proof holds.
+    /// Releases a leaked address, as long as the preconditions holds.
     Release(Box<Leak>, Vec<Compare>),
     /// Makes a handle count what its blocks hold.
     Recount(HandleId),
@@ -48,7 +48,7 @@ pub enum RepairError {
     Unreadable(#[from] Unreadable),
     /// While releasing an address.
     #[error(transparent)]
-    Address(GuardError<ReleaseError>),
+    Address(PreconditionError<ReleaseError>),
     /// While releasing a block.
     #[error(transparent)]
     Affinity(AffinityError),
@@ -76,8 +76,8 @@ pub fn plan(audit: &Audit, view: &View, users: &Users, min_age: Duration, now: T
                 min_age.as_secs()
             )),
             _ => {
-                let proof = leak.proof(users);
-                plan.repairs.push(Repair::Release(Box::new(leak.clone()), proof));
+                let preconditions = leak.preconditions(users);
+                plan.repairs.push(Repair::Release(Box::new(leak.clone()), preconditions));
             }
         }
     }
@@ -163,7 +163,7 @@ pub struct Mender {
 
 #[derive(Clone, Debug)]
 enum Work {
-    Release(Box<Guarded<ReleaseIps>>),
+    Release(Box<Conditional<ReleaseIps>>),
     Affinity(Box<ReleaseAffinity>),
     Structure(Box<Structure>),
 }
@@ -180,9 +180,9 @@ impl Mender {
             }))
         };
         let work = match repair {
-            Repair::Release(leak, proof) => {
+            Repair::Release(leak, preconditions) => {
                 let machine = ReleaseIps::new(vec![leak.allocation.target()], now);
-                Work::Release(Box::new(Guarded::new(machine, proof)))
+                Work::Release(Box::new(Conditional::new(machine, preconditions)))
             }
             Repair::ReleaseAffinity(owner, cidr) => {
                 Work::Affinity(Box::new(ReleaseAffinity::new(owner, cidr, false, now)))

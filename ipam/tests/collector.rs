@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use caracal_ipam::assign::Assign;
 use caracal_ipam::gc::{Collection, Collector};
-use caracal_ipam::guard::{GuardError, Guarded};
 use caracal_ipam::lease;
 use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::{AssignRequest, Machine, Seen, Step};
 use caracal_model::Key;
@@ -54,7 +54,7 @@ enum Plugin {
     Taking(Box<Actor>),
     /// ADD: the pair of interfaces. The handle's revision, when an earlier call took the address.
     Wiring(IpAddr, Option<i64>),
-    /// ADD: the endpoint, in one transaction with the proof that the handle is as it was.
+    /// ADD: the endpoint, in one transaction with the preconditions that the handle is as it was.
     Writing(IpAddr, Option<i64>),
     /// DEL: the endpoint, if it is of this container.
     Forgetting,
@@ -98,7 +98,7 @@ struct Branch {
     grace: u32,
     looked: bool,
     collecting: Vec<Collection>,
-    release: Option<(Guarded<ReleaseIps>, Step<(), ()>)>,
+    release: Option<(Conditional<ReleaseIps>, Step<(), ()>)>,
 }
 
 fn handle(container: u8) -> HandleId {
@@ -241,12 +241,12 @@ impl Branch {
                     Some(other) => panic!("{other:?}"),
                 }
             }
-            Plugin::Wiring(address, proof) => {
+            Plugin::Wiring(address, preconditions) => {
                 // An older container's pair of this name goes: it is dead.
                 self.interface = Some(container);
-                Some(Plugin::Writing(address, proof))
+                Some(Plugin::Writing(address, preconditions))
             }
-            Plugin::Writing(_, proof) if self.is_refuted(container, proof) => {
+            Plugin::Writing(_, preconditions) if self.is_refuted(container, preconditions) => {
                 // The call fails and takes everything back; the runtime calls again.
                 self.calls.insert(0, Call::Add(container));
                 Some(Plugin::Forgetting)
@@ -283,9 +283,9 @@ impl Branch {
         self.world.keys.get(&key).map(|(revision, _)| *revision)
     }
 
-    fn is_refuted(&self, container: u8, proof: Option<i64>) -> bool {
+    fn is_refuted(&self, container: u8, preconditions: Option<i64>) -> bool {
         let proves = self.after_a_kill == AfterAKill::CallsAgain { proves: true };
-        proves && proof.is_some() && proof != self.revision_of(container)
+        proves && preconditions.is_some() && preconditions != self.revision_of(container)
     }
 
     fn crash(&mut self) {
@@ -333,7 +333,7 @@ impl Branch {
         }
         let Some(Collection::Addresses {
             targets,
-            proof,
+            preconditions,
             interfaces,
             ..
         }) = self.collecting.pop()
@@ -343,7 +343,7 @@ impl Branch {
         if !self.interfaces().is_disjoint(&interfaces) {
             return;
         }
-        let mut machine = Guarded::new(ReleaseIps::new(targets, after(20)), proof);
+        let mut machine = Conditional::new(ReleaseIps::new(targets, after(20)), preconditions);
         let step = machine.step(Seen::Start).map(|_| (), |_| ());
         self.release = Some((machine, step));
     }
@@ -430,7 +430,7 @@ impl Search {
         // A dead plugin's network namespace goes, and the interface with it.
         let orphan = branch.interface.filter(|c| branch.doomed.contains(c));
         may(orphan.is_some(), &|next| next.interface = None);
-        // One proof of death is none.
+        // One preconditions of death is none.
         let endpoint = branch.world.keys.contains_key(&endpoint_key());
         may(endpoint && branch.vandals > 0, &|next| {
             swap(&mut next.world, &endpoint_key(), None);
@@ -511,7 +511,7 @@ fn every_interleaving_of_an_add_that_is_called_again_with_the_collector() {
     search_from(Branch::new(&[Call::Add(1), Call::Add(2)], again, 1, 0, 2));
 }
 
-/// The search finds what the proof is for.
+/// The search finds what the preconditions is for.
 #[test]
 #[should_panic(expected = "a living pod")]
 fn without_the_proof_an_add_that_is_called_again_loses_its_address() {
@@ -548,11 +548,12 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
         renew(&mut world, None);
         world.keys.remove(&node_key);
         let revision = world.keys[&lease].0;
-        let proof = vec![
+        let preconditions = vec![
             Compare::Absent(node_key),
             Compare::Unchanged(lease, revision),
         ];
-        let mut machine = Guarded::new(ReleaseNode::new("node-1".into(), after(1)), proof);
+        let mut machine =
+            Conditional::new(ReleaseNode::new("node-1".into(), after(1)), preconditions);
         let (mut step, mut taken, mut steps) = (machine.step(Seen::Start), 0, 0);
         let back = loop {
             if steps == at {
@@ -571,7 +572,7 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
                     TxnOutcome::Conflict => Seen::Conflict,
                 },
                 Step::Done(_) => break steps >= at,
-                Step::Failed(GuardError::Broken { .. }) => break true,
+                Step::Failed(PreconditionError::Broken { .. }) => break true,
                 Step::Failed(error) => panic!("{error}"),
             });
             steps += 1;

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
-use caracal_ipam::error::MAX_PROOF;
-use caracal_ipam::guard::{GuardError, Guarded};
+use caracal_ipam::error::MAX_PRECONDITIONS;
 use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::{AssignRequest, Machine, Seen, Step, Target};
 use caracal_model::Key;
@@ -167,7 +167,7 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
 #[test]
 fn the_largest_transaction_fits_with_the_largest_proof() {
     // Each address under a handle of its own, two in a block, and the pool turned away from the node: block,
-    // affinity and handle, and the proof of a guard beside them.
+    // affinity and handle, and the preconditions of a guard beside them.
     let selecting = |rack: &str| {
         pool_with("p", "10.0.0.0/20", 30, |p| {
             p.spec.node_selector = rack.to_owned();
@@ -189,17 +189,23 @@ fn the_largest_transaction_fits_with_the_largest_proof() {
     drive(&mut world, ReleaseIps::new(rest, NOW)).unwrap();
     assert_eq!(view(&world).blocks.len(), 90);
     world.put(selecting("rack == 'r2'"));
-    let proof = |n: usize| -> Vec<Compare> {
+    let preconditions = |n: usize| -> Vec<Compare> {
         let keys = (0..n).map(|n| format!("/proof/{n}"));
         keys.map(Compare::Absent).collect()
     };
-    let too_large = Guarded::new(ReleaseIps::new(targets.clone(), NOW), proof(MAX_PROOF + 1));
+    let too_large = Conditional::new(
+        ReleaseIps::new(targets.clone(), NOW),
+        preconditions(MAX_PRECONDITIONS + 1),
+    );
     assert_eq!(
         drive(&mut world, too_large),
-        Err(GuardError::TooLarge(MAX_PROOF + 1))
+        Err(PreconditionError::TooLarge(MAX_PRECONDITIONS + 1))
     );
-    let guarded = Guarded::new(ReleaseIps::new(targets, NOW), proof(MAX_PROOF));
-    let released = drive(&mut world, guarded).unwrap();
+    let conditional = Conditional::new(
+        ReleaseIps::new(targets, NOW),
+        preconditions(MAX_PRECONDITIONS),
+    );
+    let released = drive(&mut world, conditional).unwrap();
     assert_eq!(released.addresses.len(), 180);
     let now = view(&world);
     assert!(now.blocks.is_empty() && now.handles.is_empty() && now.affinities.is_empty());

@@ -1,4 +1,4 @@
-//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their proof holds, data
+//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their preconditions holds, data
 //! is put in order, configuration and pools follow the rules, a rehearsal writes nothing.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use caracal_datastore::{MemoryStore, Store};
 use caracal_ipam::audit::{Audit, audit};
-use caracal_ipam::guard::{GuardError, Guarded};
+use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::repair::{self, Mender, Plan, Repair};
@@ -150,16 +150,16 @@ async fn gc_5_a_lost_race_for_the_block_is_tried_again_under_the_same_guard() {
     store.conflict_on_commit(1);
     let before = store.commits();
     let machine = ReleaseIps::new(vec![leak.allocation.target()], later());
-    let guarded = Guarded::new(machine, leak.proof(&users));
-    let released = Client::new(store.clone()).drive(guarded).await.unwrap();
+    let conditional = Conditional::new(machine, leak.preconditions(&users));
+    let released = Client::new(store.clone()).drive(conditional).await.unwrap();
     assert_eq!(released.addresses, [leak.allocation.address]);
     assert_eq!(store.commits(), before + 2, "one lost, one won");
     // Once more: held no longer, nothing to write, the guard is not needed.
     let machine = ReleaseIps::new(vec![leak.allocation.target()], later());
-    let guarded = Guarded::new(machine, leak.proof(&users));
-    let released = Client::new(store).drive(guarded).await.unwrap();
+    let conditional = Conditional::new(machine, leak.preconditions(&users));
+    let released = Client::new(store).drive(conditional).await.unwrap();
     assert_eq!(released.unknown, [leak.allocation.address]);
-    let text = GuardError::<ChangeError>::Broken { key: "k".into() }.to_string();
+    let text = PreconditionError::<ChangeError>::Broken { key: "k".into() }.to_string();
     assert_eq!(text, "k changed since it was looked at");
 }
 

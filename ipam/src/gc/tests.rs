@@ -107,7 +107,7 @@ fn gc_1_two_proofs_of_death() {
     let [
         Collection::Addresses {
             targets,
-            proof,
+            preconditions,
             interfaces,
             ..
         },
@@ -117,7 +117,7 @@ fn gc_1_two_proofs_of_death() {
     };
     assert_eq!(targets[0].handle, Some("net.1".into()));
     assert!(targets[0].sequence.is_some());
-    assert_eq!(proof, &[Compare::Absent(PATH.to_owned())]);
+    assert_eq!(preconditions, &[Compare::Absent(PATH.to_owned())]);
     assert!(interfaces.contains("caliweb"));
     assert_eq!(twice(&snapshot, &["caliweb"]), [], "its interface is there");
     endpoint(&mut snapshot, "10.0.0.0/32", "1");
@@ -132,14 +132,16 @@ fn gc_1_a_later_pod_of_the_same_name_has_the_interface() {
     assert_eq!(addresses(&collected), ["10.0.0.0"]);
     let [
         Collection::Addresses {
-            proof, interfaces, ..
+            preconditions,
+            interfaces,
+            ..
         },
     ] = &collected[..]
     else {
         panic!("{collected:?}");
     };
     assert_eq!(
-        proof,
+        preconditions,
         &[Compare::Unchanged(PATH.to_owned(), snapshot.revision)]
     );
     assert!(interfaces.is_empty());
@@ -318,13 +320,19 @@ fn gc_2_a_dead_node_is_one_without_node_whose_lease_stands_still() {
         []
     );
     let dead = collector.look_at_leases(now + GRACE * 2, &[lease_of("node-b", 6)]);
-    let [Collection::Node { node, proof }] = &dead[..] else {
+    let [
+        Collection::Node {
+            node,
+            preconditions,
+        },
+    ] = &dead[..]
+    else {
         panic!("{dead:?}");
     };
     assert_eq!(node.as_str(), "node-b");
     let absent = Compare::Absent(Key::node(node).to_path());
     assert_eq!(
-        proof,
+        preconditions,
         &[
             absent,
             Compare::Unchanged("/caracal/lease/node-b".into(), 6)

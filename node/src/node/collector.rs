@@ -1,6 +1,6 @@
 //! The garbage collector of IPAM, and this node's lease of life. What may go is decided in
-//! [`caracal_ipam::gc`]; here are its eyes (snapshot, interfaces, leases) and its hand (guarded machines).
-//! A collector that is wrong about time or slow does no harm: each release compares its proof.
+//! [`caracal_ipam::gc`]; here are its eyes (snapshot, interfaces, leases) and its hand (conditional machines).
+//! A collector that is wrong about time or slow does no harm: each release compares its preconditions.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,9 +12,9 @@ use caracal_ipam::affinity::AffinityOutcome;
 use caracal_ipam::client::{Client, ClientError};
 use caracal_ipam::error::AffinityError;
 use caracal_ipam::gc::{Collection, Collector};
-use caracal_ipam::guard::Guarded;
 use caracal_ipam::lease::{self, Holder};
 use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::precondition::Conditional;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::repair::{Mender, Repair};
 use caracal_model::ipam::Owner;
@@ -193,14 +193,14 @@ async fn carry_out<S: Store>(
     match collection {
         Collection::Addresses {
             targets,
-            proof,
+            preconditions,
             interfaces: gone,
             reason,
         } => {
             if let Some(back) = interfaces().await?.intersection(&gone).next() {
                 anyhow::bail!("{reason}; but {back} is there again");
             }
-            let machine = Guarded::new(ReleaseIps::new(targets, now()), proof);
+            let machine = Conditional::new(ReleaseIps::new(targets, now()), preconditions);
             let released = client.drive(machine).await.context(reason.clone())?;
             tracing::info!(addresses = ?released.addresses, "collected {reason}");
         }
@@ -220,13 +220,17 @@ async fn carry_out<S: Store>(
                 tracing::info!(%cidr, "collected an empty block of nobody");
             }
         }
-        Collection::Node { node, proof } => {
-            let machine = Guarded::new(ReleaseNode::new(node.clone(), now()), proof.clone());
+        Collection::Node {
+            node,
+            preconditions,
+        } => {
+            let machine =
+                Conditional::new(ReleaseNode::new(node.clone(), now()), preconditions.clone());
             let left = client.drive(machine).await;
             let left = left.with_context(|| format!("what {node} left behind"))?;
-            // The proof goes last, or a crash in between would make the rest stay for ever.
+            // The preconditions goes last, or a crash in between would make the rest stay for ever.
             let mut txn = Txn::new();
-            for compare in proof {
+            for compare in preconditions {
                 match compare {
                     Compare::Unchanged(key, revision) => txn = txn.delete(key, revision),
                     absent @ Compare::Absent(_) => txn.compare.push(absent),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
-use caracal_ipam::guard::Guarded;
+use caracal_ipam::precondition::Conditional;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::report::Report;
 use caracal_ipam::summary;
@@ -42,7 +42,7 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
     let (mut released, mut unknown) = (Vec::new(), Vec::new());
     for (target, proof) in orders {
         let address = target.address;
-        let machine = Guarded::new(ReleaseIps::new(vec![target], now()), proof);
+        let machine = Conditional::new(ReleaseIps::new(vec![target], now()), proof);
         match client.drive(machine).await {
             Ok(done) => {
                 released.extend(done.addresses);

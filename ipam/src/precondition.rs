@@ -1,22 +1,24 @@
-//! [`Guarded`]: a machine whose every transaction also demands that the proof it rests on still holds. What
+//! [`Conditional`]: a machine whose every transaction also demands that the preconditions it rests on still holds. What
 //! was true when somebody decided to release is thereby true in the very moment of the release.
 
 use caracal_model::txn::{Compare, KeyValue, Range};
 
-use crate::error::MAX_PROOF;
+use crate::error::MAX_PRECONDITIONS;
 use crate::step::{Machine, Seen, Step};
 
-/// Why a guarded machine ends without having done all.
+/// Why a conditional machine ends without having done all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GuardError<E: std::error::Error> {
-    /// The proof does not hold any more. Nothing was written since.
+pub enum PreconditionError<E: std::error::Error> {
+    /// The preconditions does not hold any more. Nothing was written since.
     #[error("{key} changed since it was looked at")]
     Broken {
-        /// The key of the proof.
+        /// The key of the preconditions.
         key: String,
     },
-    /// The proof is larger than a transaction has room for. Nothing was written.
-    #[error("a proof of {0} keys does not fit into one transaction, which takes {MAX_PROOF}")]
+    /// The preconditions is larger than a transaction has room for. Nothing was written.
+    #[error(
+        "a preconditions of {0} keys does not fit into one transaction, which takes {MAX_PRECONDITIONS}"
+    )]
     TooLarge(usize),
     /// The machine's own reason.
     #[error(transparent)]
@@ -25,26 +27,26 @@ pub enum GuardError<E: std::error::Error> {
 
 /// A machine under guard.
 #[derive(Clone, Debug)]
-pub struct Guarded<M> {
+pub struct Conditional<M> {
     machine: M,
-    proof: Vec<Compare>,
+    preconditions: Vec<Compare>,
     looking: bool,
 }
 
-impl<M: Machine> Guarded<M> {
+impl<M: Machine> Conditional<M> {
     /// A machine that writes only while all of `proof` holds.
     #[must_use]
-    pub const fn new(machine: M, proof: Vec<Compare>) -> Self {
+    pub const fn new(machine: M, preconditions: Vec<Compare>) -> Self {
         Self {
             machine,
-            proof,
+            preconditions,
             looking: false,
         }
     }
 
     fn look(&mut self) -> Vec<Range> {
         self.looking = true;
-        let keys = self.proof.iter().map(Compare::key);
+        let keys = self.preconditions.iter().map(Compare::key);
         keys.map(|key| Range::Key(key.to_owned())).collect()
     }
 }
@@ -56,27 +58,27 @@ fn holds(compare: &Compare, found: &[KeyValue]) -> bool {
     }
 }
 
-impl<M: Machine> Machine for Guarded<M>
+impl<M: Machine> Machine for Conditional<M>
 where
     M::Error: std::error::Error,
 {
     type Output = M::Output;
-    type Error = GuardError<M::Error>;
+    type Error = PreconditionError<M::Error>;
 
     fn step(&mut self, seen: Seen) -> Step<M::Output, Self::Error> {
-        if self.proof.len() > MAX_PROOF {
-            return Step::Failed(GuardError::TooLarge(self.proof.len()));
+        if self.preconditions.len() > MAX_PRECONDITIONS {
+            return Step::Failed(PreconditionError::TooLarge(self.preconditions.len()));
         }
         let seen = match seen {
-            // Whose fault was it? The machine must not try again on a broken proof.
-            Seen::Conflict if !self.proof.is_empty() => return Step::Read(self.look()),
+            // Whose fault was it? The machine must not try again on a broken preconditions.
+            Seen::Conflict if !self.preconditions.is_empty() => return Step::Read(self.look()),
             Seen::Read(reading) if self.looking => {
                 self.looking = false;
-                let answers = self.proof.iter().zip(&reading.ranges);
+                let answers = self.preconditions.iter().zip(&reading.ranges);
                 for (compare, found) in answers {
                     if !holds(compare, found) {
                         let key = compare.key().to_owned();
-                        return Step::Failed(GuardError::Broken { key });
+                        return Step::Failed(PreconditionError::Broken { key });
                     }
                 }
                 Seen::Conflict
@@ -86,10 +88,10 @@ where
         match self
             .machine
             .step(seen)
-            .map(|output| output, GuardError::Inner)
+            .map(|output| output, PreconditionError::Inner)
         {
             Step::Commit(mut txn) => {
-                for compare in &self.proof {
+                for compare in &self.preconditions {
                     if !txn.compare.iter().any(|c| c.key() == compare.key()) {
                         txn.compare.push(compare.clone());
                     }
