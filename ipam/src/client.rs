@@ -20,8 +20,8 @@ use crate::assign::Assign;
 use crate::assign_ip::AssignIp;
 use crate::check::{self, Finding};
 use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
-use crate::leave::{LeaveError, Left, ReleaseNode};
 use crate::release::{ReleaseHandle, ReleaseIps};
+use crate::release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
 use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
 use crate::step::{Machine, Reading, Seen, Step};
 use crate::tunnel::{EnsureTunnel, TunnelKind};
@@ -181,8 +181,11 @@ impl<S: Store> Client<S> {
     /// that is gone for good.
     ///
     /// # Errors
-    /// [`ClientError`], with [`LeaveError`] when stored data is unreadable.
-    pub async fn release_node(&self, node: &NodeName) -> Result<Left, ClientError<LeaveError>> {
+    /// [`ClientError`], with [`ReleaseNodeError`] when stored data is unreadable.
+    pub async fn release_node(
+        &self,
+        node: &NodeName,
+    ) -> Result<ReleasedNode, ClientError<ReleaseNodeError>> {
         self.drive(ReleaseNode::new(node.clone(), now())).await
     }
 

@@ -60,7 +60,6 @@ pub mod error;
 pub mod gc;
 pub mod handle;
 pub mod lease;
-pub mod leave;
 pub mod namespace;
 pub mod order;
 mod plan;
@@ -69,6 +68,7 @@ pub mod precondition;
 #[cfg(feature = "client")]
 pub mod rehearsal;
 pub mod release;
+pub mod release_node;
 pub mod repair;
 pub mod report;
 pub mod request;

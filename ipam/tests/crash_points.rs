@@ -18,8 +18,8 @@ use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
 use caracal_ipam::check::{Finding, check};
-use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
+use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
 use caracal_ipam::{
     AssignIpRequest, AssignRequest, Client, ClientError, Machine, Target, TunnelKind,

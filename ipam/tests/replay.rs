@@ -15,7 +15,7 @@ use caracal_datastore::store::Store;
 use caracal_datastore::testing::EtcdServer;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::check::{Finding, check};
-use caracal_ipam::leave::ReleaseNode;
+use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::{AssignRequest, Client, Reading, Seen};
 use caracal_model::net::Prefix;
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};

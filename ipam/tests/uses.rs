@@ -11,8 +11,8 @@ use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::allocation::{Allocation, Purpose};
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::leave::ReleaseNode;
 use caracal_ipam::release::ReleaseHandle;
+use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
 use caracal_ipam::{
     AssignIpRequest, AssignRequest, Machine, Seen, Step, TunnelKind, block, namespace,

@@ -22,7 +22,7 @@ const BATCH: usize = 40;
 
 /// What a node left behind and does not hold any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct ReleasedNode {
     /// Addresses.
     pub addresses: Vec<IpAddr>,
     /// Blocks.
@@ -31,7 +31,7 @@ pub struct Left {
 
 /// Why a node's data could not be released.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LeaveError {
+pub enum ReleaseNodeError {
     /// While releasing addresses.
     #[error(transparent)]
     Addresses(ReleaseError),
@@ -48,7 +48,7 @@ pub struct ReleaseNode {
     state: State,
     targets: Vec<Target>,
     affinities: Vec<(Owner, Prefix)>,
-    left: Left,
+    left: ReleasedNode,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ enum State {
     Blocks(Box<ReleaseAffinity>, Prefix),
 }
 
-type Next = Step<Left, LeaveError>;
+type Next = Step<ReleasedNode, ReleaseNodeError>;
 
 impl ReleaseNode {
     /// For a node that is gone.
@@ -71,7 +71,7 @@ impl ReleaseNode {
             state: State::Idle,
             targets: Vec::new(),
             affinities: Vec::new(),
-            left: Left {
+            left: ReleasedNode {
                 addresses: Vec::new(),
                 blocks: Vec::new(),
             },
@@ -137,7 +137,7 @@ impl ReleaseNode {
             }
             step => {
                 self.state = State::Addresses(machine);
-                step.map(|_| Left::default(), LeaveError::Addresses)
+                step.map(|_| ReleasedNode::default(), ReleaseNodeError::Addresses)
             }
         }
     }
@@ -150,7 +150,7 @@ impl ReleaseNode {
             }
             step => {
                 self.state = State::Blocks(machine, cidr);
-                step.map(|_| Left::default(), LeaveError::Blocks)
+                step.map(|_| ReleasedNode::default(), ReleaseNodeError::Blocks)
             }
         }
     }
@@ -166,8 +166,8 @@ impl ReleaseNode {
 }
 
 impl Machine for ReleaseNode {
-    type Output = Left;
-    type Error = LeaveError;
+    type Output = ReleasedNode;
+    type Error = ReleaseNodeError;
 
     fn step(&mut self, seen: Seen) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
