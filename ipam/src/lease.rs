@@ -1,4 +1,4 @@
-//! A node's lease of life: a key of its own that a living node rewrites again and again. Others never compare
+//! A node's liveness lease: a key of its own that a living node rewrites again and again. Others never compare
 //! clocks: they watch, on their own clock, for how long the key's revision stays the same.
 //!
 //! It is an ordinary key that its owner rewrites, not one that etcd lets expire: a key that is not there says

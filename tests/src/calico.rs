@@ -96,7 +96,7 @@ pub fn with_protocol(lab: &Lab, node: &str, protocol: &str) -> Vec<String> {
     found
 }
 
-/// What the datastore holds of ours and Calico would not have: leases of life.
+/// What the datastore holds of ours and Calico would not have: liveness leases.
 ///
 /// # Panics
 /// When etcd does not take it.

@@ -1,4 +1,4 @@
-//! The garbage collector of IPAM, and this node's lease of life. What may go is decided in
+//! The garbage collector of IPAM, and this node's liveness lease. What may go is decided in
 //! [`caracal_ipam::gc`]; here are its eyes (snapshot, interfaces, leases) and its hand (conditional machines).
 //! A collector that is wrong about time or slow does no harm: each release compares its preconditions.
 
@@ -66,7 +66,7 @@ impl<S: Store> Life<S> {
                 }
                 Err(error) => {
                     if failures.is_multiple_of(LOGGED) {
-                        tracing::warn!(%error, "cannot renew the lease of life; trying again");
+                        tracing::warn!(%error, "cannot renew the liveness lease; trying again");
                     }
                     failures += 1;
                     RETRY.min(lease::interval(self.grace))

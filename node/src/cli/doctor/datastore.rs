@@ -122,7 +122,7 @@ fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
             CHECK,
             "clocks",
             Verdict::Skip,
-            "no node has written a lease of life yet",
+            "no node has written a liveness lease yet",
             "",
         ),
         Some((ahead, node)) if ahead > APART => Finding::new(
