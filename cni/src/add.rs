@@ -307,11 +307,11 @@ async fn make_pair(site: &Site<'_>) -> Result<Pair, CniError> {
         queues: call.conf.num_queues,
         alias: call.attachment.alias(),
     };
-    let fresh = make_room(site, &plan).await?;
+    let fresh = remove_stale_veth(site, &plan).await?;
     let host_link = if fresh {
         plan.create(host, site.netns, families).await?
     } else {
-        plan.dress(host, families).await?
+        plan.configure_host_end(host, families).await?
     };
     let Some(pod_link) = site.inside.by_name(plan.pod).await? else {
         return Err(KernelError::Vanished {
@@ -329,7 +329,7 @@ async fn make_pair(site: &Site<'_>) -> Result<Pair, CniError> {
 
 /// True when the pair must be made: there is none, or only remains, which are deleted. False when an
 /// earlier call of the same attachment made it.
-async fn make_room(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool, KernelError> {
+async fn remove_stale_veth(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool, KernelError> {
     let host_link = site.host.by_name(plan.host).await?;
     let pod_link = site.inside.by_name(plan.pod).await?;
     if let Some(host_link) = host_link {

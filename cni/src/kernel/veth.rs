@@ -1,4 +1,4 @@
-//! The veth pair: made in one request with its far end already in the pod, then dressed on the host side.
+//! The veth pair: made in one request with its far end already in the pod, then configured on the host side.
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -43,7 +43,7 @@ impl VethPair<'_> {
         families: &[Family],
     ) -> Result<Link, KernelError> {
         self.add(host, netns).await?;
-        self.dress(host, families).await
+        self.configure_host_end(host, families).await
     }
 
     async fn add(&self, host: &Links, netns: &Netns) -> Result<(), KernelError> {
@@ -86,7 +86,11 @@ impl VethPair<'_> {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub async fn dress(&self, host: &Links, families: &[Family]) -> Result<Link, KernelError> {
+    pub async fn configure_host_end(
+        &self,
+        host: &Links,
+        families: &[Family],
+    ) -> Result<Link, KernelError> {
         switches(self.host, families)?;
         let up = LinkMessageBuilder::<LinkUnspec>::new()
             .name(self.host)
