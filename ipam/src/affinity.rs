@@ -10,7 +10,7 @@ use caracal_model::txn::{Range, Txn};
 
 use crate::block;
 use crate::error::AffinityError;
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
@@ -52,18 +52,18 @@ impl Machine for ReleaseAffinity {
     type Output = AffinityOutcome;
     type Error = AffinityError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Marking(txn), Seen::Committed(revision)) => {
+            (State::Marking(txn), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Releasing(outcome), Seen::Committed(_)) => Step::Done(outcome),
+            (State::Releasing(outcome), Input::Committed(_)) => Step::Done(outcome),
             _ if self
                 .owner
                 .node()

@@ -22,7 +22,7 @@ use crate::namespace;
 use crate::plan::{DEFAULT_MAX_BLOCKS, Need, Pick, Planner, Source};
 use crate::pools::{self, Asker, Candidate};
 use crate::request::{AssignRequest, Assigned, Assignment};
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
@@ -59,18 +59,18 @@ impl Machine for Assign {
     type Output = Assigned;
     type Error = AssignError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Claiming(txn, picks), Seen::Committed(revision)) => {
+            (State::Claiming(txn, picks), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.take(&picks)
             }
-            (State::Taking(assigned), Seen::Committed(revision)) => Step::Done(Assigned {
+            (State::Taking(assigned), Input::Committed(revision)) => Step::Done(Assigned {
                 revision,
                 ..assigned
             }),

@@ -18,7 +18,7 @@ use crate::error::AssignIpError;
 use crate::handle;
 use crate::pools::{self, Candidate, Refusal};
 use crate::request::{AssignIpRequest, Assignment, attribute};
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
@@ -45,18 +45,18 @@ impl Machine for AssignIp {
     type Output = Assignment;
     type Error = AssignIpError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.view.collect(self.now);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Claiming(txn), Seen::Committed(revision)) => {
+            (State::Claiming(txn), Input::Committed(revision)) => {
                 self.view.apply(&txn, revision);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Taking(assignment), Seen::Committed(_)) => Step::Done(assignment),
+            (State::Taking(assignment), Input::Committed(_)) => Step::Done(assignment),
             _ => self.begin(),
         }
     }

@@ -23,7 +23,7 @@ use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unre
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
 use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
-use crate::step::{Machine, Reading, Seen, Step};
+use crate::step::{Input, Machine, Reading, Step};
 use crate::tunnel::{EnsureTunnel, TunnelKind};
 use crate::usage::{self, BlockUsage, Held};
 use crate::view::{self, View};
@@ -112,7 +112,7 @@ impl<S: Store> Client<S> {
         self.drive(AssignIp::new(request, now())).await
     }
 
-    /// Releases all addresses of a handle. A handle that does not exist releases nothing. blocks of `hints`
+    /// Releases all addresses of a handle. A handle that does not exist releases nothing. Blocks of `hints`
     /// may save a round trip and may be empty.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl<S: Store> Client<S> {
         M::Error: std::error::Error + 'static,
     {
         let mut lost = 0;
-        let mut seen = Seen::Start;
+        let mut seen = Input::Start;
         let mut start = Instant::now();
         loop {
             seen = match machine.step(seen) {
@@ -237,15 +237,15 @@ impl<S: Store> Client<S> {
                 Step::Failed(error) => return Err(ClientError::Refused(error)),
                 Step::Read(ranges) => {
                     let answer = self.store.read(&ranges).await;
-                    Seen::Read(reading(answer.map_err(ClientError::Store)?))
+                    Input::Read(reading(answer.map_err(ClientError::Store)?))
                 }
                 Step::Commit(txn) => match self.store.commit(&txn).await {
-                    Ok(TxnOutcome::Committed(revision)) => Seen::Committed(revision),
-                    Ok(TxnOutcome::Conflict) => Seen::Conflict,
+                    Ok(TxnOutcome::Committed(revision)) => Input::Committed(revision),
+                    Ok(TxnOutcome::Conflict) => Input::Conflict,
                     Err(error) => return Err(ClientError::Store(error)),
                 },
             };
-            if seen == Seen::Conflict {
+            if seen == Input::Conflict {
                 lost += 1;
                 if lost >= ATTEMPTS {
                     return Err(ClientError::Contended { attempts: lost });

@@ -1,5 +1,5 @@
 //! Why a request fails for good. Every sentence says what was wanted, what stands in the way and what would
-//! help. A lost race is not in here: it is [`crate::Seen::Conflict`], and machines go on after it.
+//! help. A lost race is not in here: it is [`crate::Input::Conflict`], and machines go on after it.
 
 use std::fmt;
 use std::net::IpAddr;

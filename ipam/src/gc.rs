@@ -9,7 +9,7 @@
 //! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the node: its own, those of
 //!   nobody, and those in which it uses an address ([`KnownBlock::whole`]). A handle is one container's, which is
 //!   on one node.
-//! * `GC-5`: the transaction that releases compares the preconditions: the endpoint's key, or Node and lease.
+//! * `GC-5`: the transaction that releases compares its preconditions: the endpoint's key, or Node and lease.
 //! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
 //!   last one of a family. Who nobody owns goes just so, whoever looks. Addresses that only cool down do not count,
 //!   and the release waits for them.

@@ -4,7 +4,7 @@
 //! The core is pure. A request is a [`Machine`]: it says what to read or which compare-and-swap
 //! transaction to commit, and is told the outcome, until it is done or has failed for good. It never
 //! opens a connection and never reads a clock: time is an argument. A lost race is no error but
-//! [`Seen::Conflict`]; the machine reads again and decides anew. The feature `client` adds `Client`,
+//! [`Input::Conflict`]; the machine reads again and decides anew. The feature `client` adds `Client`,
 //! which drives machines against a store and is the only place with a real clock and with retries.
 //!
 //! * [`assign`]: as many addresses as asked for, from the node's own blocks, from new blocks, or borrowed.
@@ -17,7 +17,7 @@
 //! * [`usage`]: how full pools and blocks are.
 //! * [`audit`], [`repair`]: what is leaked, and how to put it right; [`summary`], [`why`], [`settings`],
 //!   [`split`]: the other questions and orders of `caracal ipam`.
-//! * [`gc`], [`lease`]: what may be released although nobody asked; [`guard`]: only while the preconditions holds.
+//! * [`gc`], [`lease`]: what may be released although nobody asked; [`Conditional`]: only while its preconditions hold.
 //!
 //! # The protocol
 //!
@@ -88,5 +88,5 @@ pub use caracal_model::time::Timestamp;
 pub use client::{Client, ClientError};
 pub use error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
 pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Target};
-pub use step::{Machine, Reading, Seen, Step};
+pub use step::{Input, Machine, Reading, Step};
 pub use tunnel::TunnelKind;

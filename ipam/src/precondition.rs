@@ -1,31 +1,29 @@
-//! [`Conditional`]: a machine whose every transaction also demands that the preconditions it rests on still holds. What
+//! [`Conditional`]: a machine whose every transaction also demands that its preconditions still hold. What
 //! was true when somebody decided to release is thereby true in the very moment of the release.
 
 use caracal_model::txn::{Compare, KeyValue, Range};
 
 use crate::error::MAX_PRECONDITIONS;
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 
 /// Why a conditional machine ends without having done all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PreconditionError<E: std::error::Error> {
-    /// The preconditions does not hold any more. Nothing was written since.
+    /// A precondition does not hold any more. Nothing was written since.
     #[error("{key} changed since it was looked at")]
     Broken {
-        /// The key of the preconditions.
+        /// Its key.
         key: String,
     },
-    /// The preconditions is larger than a transaction has room for. Nothing was written.
-    #[error(
-        "a preconditions of {0} keys does not fit into one transaction, which takes {MAX_PRECONDITIONS}"
-    )]
+    /// There are more preconditions than a transaction has room for. Nothing was written.
+    #[error("{0} preconditions do not fit into one transaction, which takes {MAX_PRECONDITIONS}")]
     TooLarge(usize),
     /// The machine's own reason.
     #[error(transparent)]
     Inner(E),
 }
 
-/// A machine under guard.
+/// A machine with preconditions.
 #[derive(Clone, Debug)]
 pub struct Conditional<M> {
     machine: M,
@@ -65,14 +63,14 @@ where
     type Output = M::Output;
     type Error = PreconditionError<M::Error>;
 
-    fn step(&mut self, seen: Seen) -> Step<M::Output, Self::Error> {
+    fn step(&mut self, seen: Input) -> Step<M::Output, Self::Error> {
         if self.preconditions.len() > MAX_PRECONDITIONS {
             return Step::Failed(PreconditionError::TooLarge(self.preconditions.len()));
         }
         let seen = match seen {
-            // Whose fault was it? The machine must not try again on a broken preconditions.
-            Seen::Conflict if !self.preconditions.is_empty() => return Step::Read(self.look()),
-            Seen::Read(reading) if self.looking => {
+            // Whose fault was it? The machine must not try again on a broken precondition.
+            Input::Conflict if !self.preconditions.is_empty() => return Step::Read(self.look()),
+            Input::Read(reading) if self.looking => {
                 self.looking = false;
                 let answers = self.preconditions.iter().zip(&reading.ranges);
                 for (compare, found) in answers {
@@ -81,7 +79,7 @@ where
                         return Step::Failed(PreconditionError::Broken { key });
                     }
                 }
-                Seen::Conflict
+                Input::Conflict
             }
             seen => seen,
         };

@@ -18,7 +18,7 @@ use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PRECONDITIONS, ReleaseError, 
 use crate::handle;
 use crate::pools;
 use crate::request::{Released, Target};
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
@@ -131,7 +131,7 @@ pub struct ReleaseHandle {
 }
 
 impl ReleaseHandle {
-    /// A release by handle. blocks of `hints` are read at once and may save a round trip.
+    /// A release by handle. Blocks of `hints` are read at once and may save a round trip.
     #[must_use]
     pub fn new(handle: HandleId, hints: Vec<Prefix>, now: Timestamp) -> Self {
         Self {
@@ -196,13 +196,13 @@ impl Machine for ReleaseHandle {
     type Output = Released;
     type Error = Unreadable;
 
-    fn step(&mut self, seen: Seen) -> Step<Released, Unreadable> {
+    fn step(&mut self, seen: Input) -> Step<Released, Unreadable> {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 return self.decide().unwrap_or_else(Step::Failed);
             }
-            (State::Releasing(progress), Seen::Committed(_)) => {
+            (State::Releasing(progress), Input::Committed(_)) => {
                 self.done.addresses.extend(progress.released.addresses);
                 if !progress.more {
                     return Step::Done(std::mem::take(&mut self.done));
@@ -226,7 +226,7 @@ impl Machine for ReleaseHandle {
 type Next = Step<Released, ReleaseError>;
 
 /// Addresses of one transaction: each may bring a handle, beside [`MAX_BLOCKS`] blocks with their affinities and
-/// the preconditions of a guard.
+/// preconditions.
 const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 
 /// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
@@ -429,13 +429,13 @@ impl Machine for ReleaseIps {
     type Output = Released;
     type Error = ReleaseError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.decide().unwrap_or_else(Step::Failed)
             }
-            (State::Releasing(progress), Seen::Committed(_)) => self.advance(progress),
+            (State::Releasing(progress), Input::Committed(_)) => self.advance(progress),
             _ => self.begin(),
         }
     }

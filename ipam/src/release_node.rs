@@ -14,7 +14,7 @@ use crate::affinity::ReleaseAffinity;
 use crate::error::{AffinityError, ReleaseError};
 use crate::release::ReleaseIps;
 use crate::request::Target;
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::view::{self, View};
 
 /// Addresses of one release; more would be cut into several transactions anyway.
@@ -114,18 +114,18 @@ impl ReleaseNode {
             let batch = self.targets.len().min(BATCH);
             let targets = self.targets.drain(..batch).collect();
             let machine = Box::new(ReleaseIps::new(targets, self.now));
-            return self.addresses(machine, Seen::Start);
+            return self.addresses(machine, Input::Start);
         }
         match self.affinities.pop() {
             Some((owner, cidr)) => {
                 let machine = ReleaseAffinity::new(owner, cidr, false, self.now);
-                self.blocks(Box::new(machine), cidr, Seen::Start)
+                self.blocks(Box::new(machine), cidr, Input::Start)
             }
             None => Step::Done(std::mem::take(&mut self.left)),
         }
     }
 
-    fn addresses(&mut self, mut machine: Box<ReleaseIps>, seen: Seen) -> Next {
+    fn addresses(&mut self, mut machine: Box<ReleaseIps>, seen: Input) -> Next {
         match machine.step(seen) {
             Step::Done(released) => {
                 self.left.addresses.extend(released.addresses);
@@ -142,7 +142,7 @@ impl ReleaseNode {
         }
     }
 
-    fn blocks(&mut self, mut machine: Box<ReleaseAffinity>, cidr: Prefix, seen: Seen) -> Next {
+    fn blocks(&mut self, mut machine: Box<ReleaseAffinity>, cidr: Prefix, seen: Input) -> Next {
         match machine.step(seen) {
             Step::Done(_) => {
                 self.left.blocks.push(cidr);
@@ -169,9 +169,9 @@ impl Machine for ReleaseNode {
     type Output = ReleasedNode;
     type Error = ReleaseNodeError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading, Seen::Read(reading)) => {
+            (State::Reading, Input::Read(reading)) => {
                 let mut view = View::default();
                 view.absorb(&[], reading);
                 self.survey(&view);

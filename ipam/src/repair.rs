@@ -20,7 +20,7 @@ use crate::error::{AffinityError, ReleaseError, Unreadable};
 use crate::handle;
 use crate::precondition::{Conditional, PreconditionError};
 use crate::release::ReleaseIps;
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::users::Users;
 use crate::view::{self, View};
@@ -28,7 +28,7 @@ use crate::view::{self, View};
 /// One thing to put right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Releases a leaked address, as long as the preconditions holds.
+    /// Releases a leaked address, as long as its preconditions hold.
     Release(Box<Leak>, Vec<Compare>),
     /// Makes a handle count what its blocks hold.
     Recount(HandleId),
@@ -197,7 +197,7 @@ impl Machine for Mender {
     type Output = bool;
     type Error = RepairError;
 
-    fn step(&mut self, seen: Seen) -> Step<bool, RepairError> {
+    fn step(&mut self, seen: Input) -> Step<bool, RepairError> {
         match &mut self.work {
             Work::Release(machine) => machine.step(seen).map(
                 |released| !released.addresses.is_empty(),
@@ -301,10 +301,10 @@ impl Machine for Structure {
     type Output = bool;
     type Error = RepairError;
 
-    fn step(&mut self, seen: Seen) -> Step<bool, RepairError> {
+    fn step(&mut self, seen: Input) -> Step<bool, RepairError> {
         match (seen, self.asked.take()) {
-            (Seen::Committed(_), _) => Step::Done(true),
-            (Seen::Read(reading), Some(asked)) => {
+            (Input::Committed(_), _) => Step::Done(true),
+            (Input::Read(reading), Some(asked)) => {
                 let mut view = View::default();
                 view.absorb(&asked, reading);
                 match self.txn(&view) {

@@ -6,7 +6,7 @@ use caracal_model::ipam::IpamConfig;
 use caracal_model::txn::{Range, Txn};
 
 use crate::error::Unreadable;
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::view::View;
 
 /// Whether a KubeVirt virtual machine keeps its addresses when its pod goes.
@@ -114,11 +114,11 @@ impl Machine for Configure {
     type Output = IpamConfig;
     type Error = ChangeError;
 
-    fn step(&mut self, seen: Seen) -> Step<IpamConfig, ChangeError> {
+    fn step(&mut self, seen: Input) -> Step<IpamConfig, ChangeError> {
         let range = Range::Key(Key::IpamConfig.to_path());
         match (seen, self.wanted.take()) {
-            (Seen::Committed(_), Some(wanted)) => Step::Done(wanted),
-            (Seen::Read(reading), _) if std::mem::take(&mut self.asked) => {
+            (Input::Committed(_), Some(wanted)) => Step::Done(wanted),
+            (Input::Read(reading), _) if std::mem::take(&mut self.asked) => {
                 let stored = reading.ranges.first().and_then(|r| r.first());
                 let revision = stored.map(|kv| kv.mod_revision);
                 let value = stored.map(|kv| kv.value.clone());

@@ -8,7 +8,7 @@ use caracal_model::resource::{IpPool, Kind};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::Txn;
 
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::view::{self, View};
 
 /// Most parts: one transaction writes them all, and etcd takes 128 operations in one.
@@ -145,9 +145,9 @@ impl Machine for Split {
     type Output = Vec<IpPool>;
     type Error = SplitError;
 
-    fn step(&mut self, seen: Seen) -> Step<Vec<IpPool>, SplitError> {
+    fn step(&mut self, seen: Input) -> Step<Vec<IpPool>, SplitError> {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (State::Reading, Seen::Read(reading)) => {
+            (State::Reading, Input::Read(reading)) => {
                 let stored = reading.ranges.clone();
                 let mut view = View::default();
                 view.absorb(&[view::kind(Kind::IpPool)], reading);
@@ -166,7 +166,7 @@ impl Machine for Split {
                 self.state = State::Splitting(parts);
                 Step::Commit(txn)
             }
-            (State::Splitting(parts), Seen::Committed(_)) => Step::Done(parts),
+            (State::Splitting(parts), Input::Committed(_)) => Step::Done(parts),
             _ => {
                 self.state = State::Reading;
                 Step::Read(vec![view::kind(Kind::IpPool)])

@@ -13,7 +13,7 @@ pub struct Reading {
 
 /// What the machine is told: the outcome of its last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Input {
     /// Nothing yet: the first step.
     Start,
     /// The answer to [`Step::Read`].
@@ -49,7 +49,7 @@ impl<T, E> Step<T, E> {
     }
 }
 
-/// One request. Call [`Machine::step`] with [`Seen::Start`], carry out what it returns, and call again with
+/// One request. Call [`Machine::step`] with [`Input::Start`], carry out what it returns, and call again with
 /// the outcome. Anything unexpected makes a machine start over, which is always safe.
 pub trait Machine {
     /// What a finished machine returns.
@@ -58,5 +58,5 @@ pub trait Machine {
     type Error;
 
     /// The next step, given the outcome of the last.
-    fn step(&mut self, seen: Seen) -> Step<Self::Output, Self::Error>;
+    fn step(&mut self, seen: Input) -> Step<Self::Output, Self::Error>;
 }

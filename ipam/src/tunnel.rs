@@ -23,7 +23,7 @@ use crate::handle;
 use crate::pools;
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, Target};
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, Known, View};
 
@@ -206,7 +206,7 @@ impl EnsureTunnel {
         let names: Vec<String> = qualifying.iter().map(|(n, _)| n.to_string()).collect();
         if names.is_empty() {
             let release = ReleaseHandle::new(id, Vec::new(), self.now);
-            return Ok(self.leave(release, Seen::Start));
+            return Ok(self.leave(release, Input::Start));
         }
         let current = node.node.as_ref().and_then(|n| self.kind.current(n));
         let current =
@@ -332,7 +332,7 @@ impl EnsureTunnel {
             sequence: None,
         });
         let release = ReleaseIps::new(targets.collect(), self.now);
-        self.cleaning(release, address, Seen::Start)
+        self.cleaning(release, address, Input::Start)
     }
 
     fn assign(&mut self, pools: Vec<String>, handle: HandleId) -> Next {
@@ -346,22 +346,22 @@ impl EnsureTunnel {
                 (request.num_v4, request.num_v6) = (0, 1);
             }
         }
-        self.assigning(Assign::new(request, self.now), Seen::Start)
+        self.assigning(Assign::new(request, self.now), Input::Start)
     }
 
-    fn assigning(&mut self, mut machine: Assign, seen: Seen) -> Next {
+    fn assigning(&mut self, mut machine: Assign, seen: Input) -> Next {
         let step = machine.step(seen);
         self.state = State::Assigning(Box::new(machine));
         step.map(|a| a.all().map(|one| one.address).next(), |error| error)
     }
 
-    fn leave(&mut self, mut machine: ReleaseHandle, seen: Seen) -> Next {
+    fn leave(&mut self, mut machine: ReleaseHandle, seen: Input) -> Next {
         let step = machine.step(seen);
         self.state = State::Leaving(Box::new(machine));
         step.map(|_| None, AssignError::Unreadable)
     }
 
-    fn cleaning(&mut self, mut machine: ReleaseIps, address: IpAddr, seen: Seen) -> Next {
+    fn cleaning(&mut self, mut machine: ReleaseIps, address: IpAddr, seen: Input) -> Next {
         match machine.step(seen) {
             // Released and taken by somebody else meanwhile: nothing of ours is left to release.
             Step::Failed(ReleaseError::OtherHandle { .. } | ReleaseError::OtherSequence { .. })
@@ -383,17 +383,17 @@ impl Machine for EnsureTunnel {
     type Output = Option<IpAddr>;
     type Error = AssignError;
 
-    fn step(&mut self, seen: Seen) -> Next {
+    fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
-            (_, Seen::Start) | (State::Idle, _) => self.begin(),
-            (State::Reading(asked), Seen::Read(reading)) => {
+            (_, Input::Start) | (State::Idle, _) => self.begin(),
+            (State::Reading(asked), Input::Read(reading)) => {
                 self.view.absorb(&asked, reading);
                 self.decide().unwrap_or_else(Step::Failed)
             }
             (State::Assigning(machine), seen) => self.assigning(*machine, seen),
             (State::Leaving(machine), seen) => self.leave(*machine, seen),
             (State::Cleaning(machine, address), seen) => self.cleaning(*machine, address, seen),
-            (State::Adopting(address), Seen::Committed(_)) => Step::Done(Some(address)),
+            (State::Adopting(address), Input::Committed(_)) => Step::Done(Some(address)),
             (State::Reading(_) | State::Adopting(_), _) => self.begin(),
         }
     }

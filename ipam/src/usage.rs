@@ -8,7 +8,7 @@ use caracal_model::net::Prefix;
 use caracal_model::txn::Range;
 
 use crate::error::{MAX_BLOCKS, Unreadable};
-use crate::step::{Machine, Seen, Step};
+use crate::step::{Input, Machine, Step};
 use crate::view::{self, Known, View};
 
 /// A block and how full it is.
@@ -137,8 +137,8 @@ impl Machine for OfHandle {
     type Output = Vec<Held>;
     type Error = Unreadable;
 
-    fn step(&mut self, seen: Seen) -> Step<Vec<Held>, Unreadable> {
-        if let Seen::Read(reading) = seen {
+    fn step(&mut self, seen: Input) -> Step<Vec<Held>, Unreadable> {
+        if let Input::Read(reading) = seen {
             self.view.absorb(&self.asked, reading);
             return self.decide().unwrap_or_else(Step::Failed);
         }

@@ -21,7 +21,7 @@ use caracal_ipam::lease;
 use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::{AssignRequest, Machine, Seen, Step};
+use caracal_ipam::{AssignRequest, Input, Machine, Step};
 use caracal_model::Key;
 use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::names::HandleId;
@@ -54,7 +54,7 @@ enum Plugin {
     Taking(Box<Actor>),
     /// ADD: the pair of interfaces. The handle's revision, when an earlier call took the address.
     Wiring(IpAddr, Option<i64>),
-    /// ADD: the endpoint, in one transaction with the preconditions that the handle is as it was.
+    /// ADD: the endpoint, in one transaction with the precondition that the handle is as it was.
     Writing(IpAddr, Option<i64>),
     /// DEL: the endpoint, if it is of this container.
     Forgetting,
@@ -318,10 +318,10 @@ impl Branch {
     fn collect(&mut self) {
         if let Some((mut machine, step)) = self.release.take() {
             let seen = match step {
-                Step::Read(ranges) => Seen::Read(self.world.read(&ranges)),
+                Step::Read(ranges) => Input::Read(self.world.read(&ranges)),
                 Step::Commit(txn) => match self.world.commit(&txn) {
-                    TxnOutcome::Committed(revision) => Seen::Committed(revision),
-                    TxnOutcome::Conflict => Seen::Conflict,
+                    TxnOutcome::Committed(revision) => Input::Committed(revision),
+                    TxnOutcome::Conflict => Input::Conflict,
                 },
                 Step::Done(()) | Step::Failed(()) => return,
             };
@@ -344,7 +344,7 @@ impl Branch {
             return;
         }
         let mut machine = Conditional::new(ReleaseIps::new(targets, after(20)), preconditions);
-        let step = machine.step(Seen::Start).map(|_| (), |_| ());
+        let step = machine.step(Input::Start).map(|_| (), |_| ());
         self.release = Some((machine, step));
     }
 
@@ -430,7 +430,7 @@ impl Search {
         // A dead plugin's network namespace goes, and the interface with it.
         let orphan = branch.interface.filter(|c| branch.doomed.contains(c));
         may(orphan.is_some(), &|next| next.interface = None);
-        // One preconditions of death is none.
+        // One proof of death is none.
         let endpoint = branch.world.keys.contains_key(&endpoint_key());
         may(endpoint && branch.vandals > 0, &|next| {
             swap(&mut next.world, &endpoint_key(), None);
@@ -511,7 +511,7 @@ fn every_interleaving_of_an_add_that_is_called_again_with_the_collector() {
     search_from(Branch::new(&[Call::Add(1), Call::Add(2)], again, 1, 0, 2));
 }
 
-/// The search finds what the preconditions is for.
+/// The search finds what the precondition is for.
 #[test]
 #[should_panic(expected = "a living pod")]
 fn without_the_proof_an_add_that_is_called_again_loses_its_address() {
@@ -554,7 +554,7 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
         ];
         let mut machine =
             Conditional::new(ReleaseNode::new("node-1".into(), after(1)), preconditions);
-        let (mut step, mut taken, mut steps) = (machine.step(Seen::Start), 0, 0);
+        let (mut step, mut taken, mut steps) = (machine.step(Input::Start), 0, 0);
         let back = loop {
             if steps == at {
                 // Its process renews the lease before all else.
@@ -566,10 +566,10 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
                 taken = world.revision;
             }
             step = machine.step(match step {
-                Step::Read(ranges) => Seen::Read(world.read(&ranges)),
+                Step::Read(ranges) => Input::Read(world.read(&ranges)),
                 Step::Commit(txn) => match world.commit(&txn) {
-                    TxnOutcome::Committed(revision) => Seen::Committed(revision),
-                    TxnOutcome::Conflict => Seen::Conflict,
+                    TxnOutcome::Committed(revision) => Input::Committed(revision),
+                    TxnOutcome::Conflict => Input::Conflict,
                 },
                 Step::Done(_) => break steps >= at,
                 Step::Failed(PreconditionError::Broken { .. }) => break true,

@@ -11,7 +11,7 @@ use caracal_ipam::error::MAX_PRECONDITIONS;
 use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::{AssignRequest, Machine, Seen, Step, Target};
+use caracal_ipam::{AssignRequest, Input, Machine, Step, Target};
 use caracal_model::Key;
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
@@ -37,13 +37,13 @@ fn assign(world: &mut World, host: &str, handle: &str, count: usize) -> Vec<IpAd
 
 /// Runs a machine alone and returns what it returns.
 fn drive<M: Machine>(world: &mut World, mut machine: M) -> Result<M::Output, M::Error> {
-    let mut seen = Seen::Start;
+    let mut seen = Input::Start;
     loop {
         seen = match machine.step(seen) {
-            Step::Read(ranges) => Seen::Read(world.read(&ranges)),
+            Step::Read(ranges) => Input::Read(world.read(&ranges)),
             Step::Commit(txn) => match world.commit(&txn) {
-                TxnOutcome::Committed(revision) => Seen::Committed(revision),
-                TxnOutcome::Conflict => Seen::Conflict,
+                TxnOutcome::Committed(revision) => Input::Committed(revision),
+                TxnOutcome::Conflict => Input::Conflict,
             },
             Step::Done(output) => return Ok(output),
             Step::Failed(error) => return Err(error),
@@ -167,7 +167,7 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
 #[test]
 fn the_largest_transaction_fits_with_the_largest_proof() {
     // Each address under a handle of its own, two in a block, and the pool turned away from the node: block,
-    // affinity and handle, and the preconditions of a guard beside them.
+    // affinity and handle, and preconditions beside them.
     let selecting = |rack: &str| {
         pool_with("p", "10.0.0.0/20", 30, |p| {
             p.spec.node_selector = rack.to_owned();

@@ -16,7 +16,7 @@ use caracal_datastore::testing::EtcdServer;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::check::{Finding, check};
 use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::{AssignRequest, Client, Reading, Seen};
+use caracal_ipam::{AssignRequest, Client, Input, Reading};
 use caracal_model::net::Prefix;
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
 use histories::{Branch, SCENARIOS, Scenario, Search, Turn, advance, stage, start};
@@ -95,13 +95,13 @@ impl<'a> Lockstep<'a> {
                     revision: answer.revision,
                     ranges: answer.ranges,
                 };
-                (Seen::Read(reading), false)
+                (Input::Read(reading), false)
             }
             Wish::Commit(txn) => match self.store.commit(txn).await.unwrap() {
-                TxnOutcome::Committed(revision) => (Seen::Committed(revision), true),
-                TxnOutcome::Conflict => (Seen::Conflict, false),
+                TxnOutcome::Committed(revision) => (Input::Committed(revision), true),
+                TxnOutcome::Conflict => (Input::Conflict, false),
             },
-            Wish::End(_) => (Seen::Start, false),
+            Wish::End(_) => (Input::Start, false),
         };
         actor.answer(seen);
         let ended = actor.end().is_some();

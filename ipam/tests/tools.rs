@@ -1,4 +1,4 @@
-//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their preconditions holds, data
+//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their preconditions hold, data
 //! is put in order, configuration and pools follow the rules, a rehearsal writes nothing.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -15,7 +15,7 @@ use caracal_ipam::release::ReleaseHandle;
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
 use caracal_ipam::{
-    AssignIpRequest, AssignRequest, Machine, Seen, Step, TunnelKind, block, namespace,
+    AssignIpRequest, AssignRequest, Input, Machine, Step, TunnelKind, block, namespace,
 };
 use caracal_model::Key;
 use caracal_model::ipam::{
@@ -411,17 +411,17 @@ fn a_chosen_address_of_a_block_of_default_size_costs_one_read() {
     {
         let request = named(address, address, AllowedUse::Workload);
         let mut machine = AssignIp::new(request, NOW);
-        let (mut seen, mut reads, mut commits) = (Seen::Start, 0, 0);
+        let (mut seen, mut reads, mut commits) = (Input::Start, 0, 0);
         loop {
             seen = match machine.step(seen) {
                 Step::Read(ranges) => {
                     reads += 1;
-                    Seen::Read(world.read(&ranges))
+                    Input::Read(world.read(&ranges))
                 }
                 Step::Commit(txn) => {
                     commits += 1;
                     match world.commit(&txn) {
-                        TxnOutcome::Committed(revision) => Seen::Committed(revision),
+                        TxnOutcome::Committed(revision) => Input::Committed(revision),
                         TxnOutcome::Conflict => panic!("alone"),
                     }
                 }

@@ -11,7 +11,7 @@ use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
 use caracal_ipam::view::{View, everything};
-use caracal_ipam::{Machine, Seen, Step, Timestamp};
+use caracal_ipam::{Input, Machine, Step, Timestamp};
 use caracal_model::names::HandleId;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 
@@ -58,7 +58,7 @@ fn wish<T, E: std::fmt::Display>(step: Step<T, E>, end: impl FnOnce(T) -> End) -
 }
 
 impl Any {
-    pub fn step(&mut self, seen: Seen) -> Wish {
+    pub fn step(&mut self, seen: Input) -> Wish {
         match self {
             Self::Assign(m) => wish(m.step(seen), |a| {
                 End::Took(a.all().map(|one| one.address).collect())
@@ -84,7 +84,7 @@ pub struct Actor {
 
 impl Actor {
     pub fn start(mut machine: Any) -> Self {
-        let wish = machine.step(Seen::Start);
+        let wish = machine.step(Input::Start);
         Self {
             machine,
             wish,
@@ -106,7 +106,7 @@ impl Actor {
     }
 
     /// Takes the answer to its wish from elsewhere.
-    pub fn answer(&mut self, seen: Seen) {
+    pub fn answer(&mut self, seen: Input) {
         self.wish = self.machine.step(seen);
     }
 
@@ -114,13 +114,13 @@ impl Actor {
     pub fn go(&mut self, world: &mut World) -> bool {
         let (seen, changed) = match &self.wish {
             Wish::End(_) => return false,
-            Wish::Read(ranges) => (Seen::Read(world.read(ranges)), false),
+            Wish::Read(ranges) => (Input::Read(world.read(ranges)), false),
             Wish::Commit(txn) => match world.commit(txn) {
-                TxnOutcome::Committed(revision) => (Seen::Committed(revision), true),
-                TxnOutcome::Conflict => (Seen::Conflict, false),
+                TxnOutcome::Committed(revision) => (Input::Committed(revision), true),
+                TxnOutcome::Conflict => (Input::Conflict, false),
             },
         };
-        self.conflicts += usize::from(seen == Seen::Conflict);
+        self.conflicts += usize::from(seen == Input::Conflict);
         self.steps += 1;
         self.wish = self.machine.step(seen);
         changed

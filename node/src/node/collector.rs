@@ -228,7 +228,7 @@ async fn carry_out<S: Store>(
                 Conditional::new(ReleaseNode::new(node.clone(), now()), preconditions.clone());
             let left = client.drive(machine).await;
             let left = left.with_context(|| format!("what {node} left behind"))?;
-            // The preconditions goes last, or a crash in between would make the rest stay for ever.
+            // The proof goes last, or a crash in between would make the rest stay for ever.
             let mut txn = Txn::new();
             for compare in preconditions {
                 match compare {

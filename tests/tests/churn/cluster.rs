@@ -9,7 +9,7 @@ use caracal_bgp::rib::{Changes, Outbound, RemoteRestart, SessionInfo, SessionOpt
 use caracal_bgp::types::PeerName;
 use caracal_bgp::wire::update::Update;
 use caracal_datastore::MemoryStore;
-use caracal_ipam::step::{Machine as Request, Reading, Seen, Step};
+use caracal_ipam::step::{Input, Machine as Request, Reading, Step};
 use caracal_ipam::tunnel::{EnsureTunnel, TunnelKind};
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
@@ -140,7 +140,7 @@ impl Cluster {
 
     /// Carries out a request to IPAM. `None` when it is refused.
     pub fn request<M: Request>(&self, mut machine: M) -> Option<M::Output> {
-        let mut seen = Seen::Start;
+        let mut seen = Input::Start;
         loop {
             seen = match machine.step(seen) {
                 Step::Done(output) => return Some(output),
@@ -150,14 +150,14 @@ impl Cluster {
                         Range::Key(key) => self.store.get(key).into_iter().collect(),
                         Range::Prefix(prefix) => self.store.list(prefix),
                     };
-                    Seen::Read(Reading {
+                    Input::Read(Reading {
                         revision: self.store.revision(),
                         ranges: ranges.iter().map(list).collect(),
                     })
                 }
                 Step::Commit(txn) => match self.store.apply(&txn).unwrap() {
-                    TxnOutcome::Committed(revision) => Seen::Committed(revision),
-                    TxnOutcome::Conflict => Seen::Conflict,
+                    TxnOutcome::Committed(revision) => Input::Committed(revision),
+                    TxnOutcome::Conflict => Input::Conflict,
                 },
             };
         }

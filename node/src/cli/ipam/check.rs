@@ -85,7 +85,7 @@ async fn fix(
         }
     }
     left.iter()
-        .for_each(|reason| say(format!("ReleasedNode alone: {reason}")));
+        .for_each(|reason| say(format!("Left alone: {reason}")));
     Ok((json!(repaired), json!(left)))
 }
 
