@@ -31,7 +31,7 @@ pub struct Cluster {
 /// A report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct LeakReport {
     /// Version of the program that wrote it.
     pub version: String,
     /// The cluster.
@@ -45,7 +45,7 @@ pub struct Report {
 
 /// Why a report is not to be followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReportError {
+pub enum LeakReportError {
     /// It was made of another cluster.
     #[error(
         "the report is of cluster {report}, and this datastore is of cluster {here}; nothing forces that"
@@ -66,7 +66,7 @@ pub enum ReportError {
     },
 }
 
-impl Report {
+impl LeakReport {
     /// The report of an audit.
     #[must_use]
     pub fn of(audit: &Audit, cluster: Cluster, version: &str) -> Self {
@@ -92,16 +92,21 @@ impl Report {
     /// Whether it may be followed here.
     ///
     /// # Errors
-    /// [`ReportError`].
-    pub fn accept(&self, here: &Cluster, version: &str, force: bool) -> Result<(), ReportError> {
+    /// [`LeakReportError`].
+    pub fn accept(
+        &self,
+        here: &Cluster,
+        version: &str,
+        force: bool,
+    ) -> Result<(), LeakReportError> {
         if self.cluster.guid != here.guid || here.guid.is_empty() {
-            return Err(ReportError::OtherCluster {
+            return Err(LeakReportError::OtherCluster {
                 report: self.cluster.guid.clone(),
                 here: here.guid.clone(),
             });
         }
         if self.version != version && !force {
-            return Err(ReportError::OtherVersion {
+            return Err(LeakReportError::OtherVersion {
                 report: self.version.clone(),
                 here: version.to_owned(),
             });

@@ -14,7 +14,7 @@ use caracal_ipam::precondition::{Conditional, PreconditionError};
 use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::repair::{self, Mender, Plan, Repair};
-use caracal_ipam::report::{Cluster, Report, ReportError};
+use caracal_ipam::report::{Cluster, LeakReport, LeakReportError};
 use caracal_ipam::settings::{Change, ChangeError, Configure, Persistence};
 use caracal_ipam::split::{Split, Which};
 use caracal_ipam::users::{self, Users};
@@ -560,9 +560,9 @@ async fn reports_are_followed_in_their_own_cluster_only() {
         guid: "g1".to_owned(),
         ..Cluster::default()
     };
-    let report = Report::of(&found, here.clone(), "1.0");
+    let report = LeakReport::of(&found, here.clone(), "1.0");
     let text = serde_json::to_string(&report).unwrap();
-    let report: Report = serde_json::from_str(&text).unwrap();
+    let report: LeakReport = serde_json::from_str(&text).unwrap();
     assert!(
         text.contains("clusterGUID") && report.allocations.len() == 1,
         "{text}"
@@ -570,7 +570,7 @@ async fn reports_are_followed_in_their_own_cluster_only() {
     assert_eq!(report.accept(&here, "1.0", false), Ok(()));
     assert!(matches!(
         report.accept(&here, "1.1", false),
-        Err(ReportError::OtherVersion { .. })
+        Err(LeakReportError::OtherVersion { .. })
     ));
     assert_eq!(report.accept(&here, "1.1", true), Ok(()));
     let there = Cluster {
@@ -579,7 +579,7 @@ async fn reports_are_followed_in_their_own_cluster_only() {
     };
     assert!(matches!(
         report.accept(&there, "1.0", true),
-        Err(ReportError::OtherCluster { .. })
+        Err(LeakReportError::OtherCluster { .. })
     ));
     // An old report never frees a newer allocation.
     let client = Client::new(store.clone());

@@ -7,7 +7,7 @@ use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::audit::{Audit, audit};
 use caracal_ipam::repair::{self, Mender};
-use caracal_ipam::report::Report;
+use caracal_ipam::report::LeakReport;
 use caracal_model::code::IpamCode;
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) async fn run(store: &EtcdStore, args: &CheckArgs) -> anyhow::Result<E
         print(&found);
     }
     if output.is_none() {
-        let report = Report::of(&found, survey.cluster.clone(), VERSION);
+        let report = LeakReport::of(&found, survey.cluster.clone(), VERSION);
         let text = serde_json::to_vec_pretty(&report)?;
         std::fs::write(&args.output, text).with_context(|| format!("writing {}", args.output))?;
         println!("Wrote {}", args.output);

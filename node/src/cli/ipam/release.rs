@@ -6,7 +6,7 @@ use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::precondition::Conditional;
 use caracal_ipam::release::ReleaseIps;
-use caracal_ipam::report::Report;
+use caracal_ipam::report::LeakReport;
 use caracal_ipam::summary;
 use caracal_ipam::{ClientError, Target};
 use serde_json::json;
@@ -29,7 +29,7 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
         Some(path) => {
             let text =
                 std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            let report: Report = serde_json::from_slice(&text)
+            let report: LeakReport = serde_json::from_slice(&text)
                 .with_context(|| format!("{} is no report of `ipam check -o`", path.display()))?;
             let version = env!("CARGO_PKG_VERSION");
             if let Err(error) = report.accept(&survey.cluster, version, args.force) {
@@ -90,7 +90,7 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
     Ok(orders)
 }
 
-fn of_report(survey: &Survey, report: &Report) -> (Vec<Order>, Vec<String>) {
+fn of_report(survey: &Survey, report: &LeakReport) -> (Vec<Order>, Vec<String>) {
     let (mut orders, mut skipped) = (Vec::new(), Vec::new());
     for leak in report.allocations.values().flatten() {
         let address = leak.allocation.address;
