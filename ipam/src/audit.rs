@@ -12,13 +12,13 @@ use caracal_model::txn::Compare;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Purpose};
-use crate::check::{self, Finding};
+use crate::check::{self, Inconsistency};
 use crate::users::{User, Users};
 use crate::view::View;
 
 /// What is known about one held address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AddressUse {
     /// Somebody uses it.
     InUse,
     /// Released, and not handed out again yet.
@@ -31,28 +31,28 @@ pub enum Verdict {
 
 /// Judges one allocation.
 #[must_use]
-pub fn judge(allocation: &Allocation, users: &Users) -> Verdict {
+pub fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
     if allocation.released_at.is_some() {
-        return Verdict::Cooling;
+        return AddressUse::Cooling;
     }
     if !users.of_address(allocation.address).is_empty() {
-        return Verdict::InUse;
+        return AddressUse::InUse;
     }
     if let Some((key, _)) = users.unreadable.iter().next() {
-        return Verdict::Unjudged(format!("{key} does not parse and may use any address"));
+        return AddressUse::Unjudged(format!("{key} does not parse and may use any address"));
     }
     match allocation.purpose() {
-        Purpose::Elsewhere(why) => Verdict::Unjudged(why.to_owned()),
+        Purpose::Elsewhere(why) => AddressUse::Unjudged(why.to_owned()),
         Purpose::Tunnel => match allocation.node() {
             // A node's process holds an address before its Node names it (the device comes up first), and
             // releases the old one after it names another: between the two only that process can judge.
             Some(node) if users.revision(&Key::node(&node.into())).is_some() => {
-                Verdict::Unjudged(format!("the process of {node} takes and releases it"))
+                AddressUse::Unjudged(format!("the process of {node} takes and releases it"))
             }
-            Some(node) => Verdict::Leaked(format!("there is no Node {node} any more")),
-            None => Verdict::Leaked("no Node names it as address of a tunnel".to_owned()),
+            Some(node) => AddressUse::Leaked(format!("there is no Node {node} any more")),
+            None => AddressUse::Leaked("no Node names it as address of a tunnel".to_owned()),
         },
-        Purpose::Workload => Verdict::Leaked("no WorkloadEndpoint has it".to_owned()),
+        Purpose::Workload => AddressUse::Leaked("no WorkloadEndpoint has it".to_owned()),
     }
 }
 
@@ -128,7 +128,7 @@ pub struct Audit {
     /// Endpoints and nodes that do not parse.
     pub unreadable: BTreeMap<String, String>,
     /// Inconsistencies inside IPAM's own data.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Inconsistency>,
 }
 
 impl Audit {
@@ -161,7 +161,7 @@ pub fn audit(view: &View, users: &Users, now: Timestamp) -> Audit {
     };
     // The check read the nodes too, leniently.
     audit.findings.retain(
-        |f| !matches!(f, Finding::Unreadable { key, .. } if users.unreadable.contains_key(key)),
+        |f| !matches!(f, Inconsistency::Unreadable { key, .. } if users.unreadable.contains_key(key)),
     );
     let mut held = std::collections::BTreeSet::new();
     for known in view.blocks.values() {
@@ -171,13 +171,13 @@ pub fn audit(view: &View, users: &Users, now: Timestamp) -> Audit {
                 held.insert(allocation.address);
             }
             match judge(&allocation, users) {
-                Verdict::InUse => audit.counts.in_use += 1,
-                Verdict::Cooling => audit.counts.cooling += 1,
-                Verdict::Unjudged(why) => {
+                AddressUse::InUse => audit.counts.in_use += 1,
+                AddressUse::Cooling => audit.counts.cooling += 1,
+                AddressUse::Unjudged(why) => {
                     audit.counts.unjudged += 1;
                     *audit.unjudged.entry(why).or_default() += 1;
                 }
-                Verdict::Leaked(reason) => audit.leaked.push(Leak { allocation, reason }),
+                AddressUse::Leaked(reason) => audit.leaked.push(Leak { allocation, reason }),
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::view::View;
 
 /// One inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Finding {
+pub enum Inconsistency {
     /// A value does not parse.
     Unreadable {
         /// The key.
@@ -92,7 +92,7 @@ pub enum AffinityWord {
     PendingDeletion,
 }
 
-impl Finding {
+impl Inconsistency {
     /// Its code.
     #[must_use]
     pub const fn code(&self) -> IpamCode {
@@ -119,7 +119,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Inconsistency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { key, reason } => write!(f, "{key} does not parse: {reason}"),
@@ -204,10 +204,10 @@ impl fmt::Display for Finding {
 
 /// All findings, sorted. The view must hold everything: blocks, affinities, handles, pools.
 #[must_use]
-pub fn check(view: &View, now: Timestamp) -> Vec<Finding> {
+pub fn check(view: &View, now: Timestamp) -> Vec<Inconsistency> {
     let mut findings = Vec::new();
     for (key, reason) in &view.unreadable {
-        findings.push(Finding::Unreadable {
+        findings.push(Inconsistency::Unreadable {
             key: key.clone(),
             reason: reason.clone(),
         });
@@ -216,7 +216,9 @@ pub fn check(view: &View, now: Timestamp) -> Vec<Finding> {
     for cidr in view.blocks.keys() {
         // Sorted by address, then length: a block that covers others stands before them.
         match outer {
-            Some(before) if before.covers(cidr) => findings.push(Finding::Overlap(before, *cidr)),
+            Some(before) if before.covers(cidr) => {
+                findings.push(Inconsistency::Overlap(before, *cidr))
+            }
             _ => outer = Some(*cidr),
         }
     }
@@ -229,7 +231,7 @@ pub fn check(view: &View, now: Timestamp) -> Vec<Finding> {
     findings
 }
 
-fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Finding>) {
+fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Inconsistency>) {
     let mut queued = vec![0usize; block.allocations.len()];
     for ordinal in &block.unallocated {
         if let Some(count) = queued.get_mut(*ordinal) {
@@ -243,7 +245,7 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
             (0, None) => QueueFault::Neither,
             (0, Some(_)) | (1, None) => continue,
         };
-        findings.extend(block.address(ordinal).map(|address| Finding::Queue {
+        findings.extend(block.address(ordinal).map(|address| Inconsistency::Queue {
             block: block.cidr,
             address,
             fault,
@@ -251,7 +253,7 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
     }
     for index in 0..block.attributes.len() {
         if !block.allocations.contains(&Some(index)) {
-            findings.push(Finding::UnusedAttribute(block.cidr, index));
+            findings.push(Inconsistency::UnusedAttribute(block.cidr, index));
         }
     }
     let by_host = !matches!(block.owner(), Some(Owner::Virtual(_)));
@@ -264,28 +266,28 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Fi
                 let past = Timestamp::parse_rfc3339(text).is_some_and(|t| t <= now);
                 if !past {
                     let text = text.clone();
-                    findings.push(Finding::ReleasedAt(block.cidr, address, text));
+                    findings.push(Inconsistency::ReleasedAt(block.cidr, address, text));
                 }
             }
             None if attribute.node().is_none() && by_host => {
-                findings.push(Finding::NoNode(block.cidr, address));
+                findings.push(Inconsistency::NoNode(block.cidr, address));
             }
             None => {}
         }
     }
     match block.owner() {
-        None if block::is_empty(block) => findings.push(Finding::Abandoned(block.cidr)),
+        None if block::is_empty(block) => findings.push(Inconsistency::Abandoned(block.cidr)),
         Some(owner) if !view.affinities.contains_key(&(owner.clone(), block.cidr)) => {
-            findings.push(Finding::NoAffinity(block.cidr, owner));
+            findings.push(Inconsistency::NoAffinity(block.cidr, owner));
         }
         None | Some(_) => {}
     }
     if view.pool_of(&block.cidr).is_none() {
-        findings.push(Finding::NoPool(block.cidr));
+        findings.push(Inconsistency::NoPool(block.cidr));
     }
 }
 
-fn check_handles(view: &View, findings: &mut Vec<Finding>) {
+fn check_handles(view: &View, findings: &mut Vec<Inconsistency>) {
     let mut held: BTreeMap<(HandleId, Prefix), u64> = BTreeMap::new();
     for known in view.blocks.values() {
         for (_, _, attribute) in known.value.allocated() {
@@ -299,7 +301,7 @@ fn check_handles(view: &View, findings: &mut Vec<Finding>) {
         for (block, counted) in &handle.value.block {
             let held = held.remove(&(id.clone(), *block)).unwrap_or_default();
             if held != *counted {
-                findings.push(Finding::Count {
+                findings.push(Inconsistency::Count {
                     handle: id.clone(),
                     block: *block,
                     counted: Some(*counted),
@@ -309,7 +311,7 @@ fn check_handles(view: &View, findings: &mut Vec<Finding>) {
         }
     }
     for ((handle, block), held) in held {
-        findings.push(Finding::Count {
+        findings.push(Inconsistency::Count {
             handle,
             block,
             counted: None,
@@ -318,7 +320,7 @@ fn check_handles(view: &View, findings: &mut Vec<Finding>) {
     }
 }
 
-fn check_affinities(view: &View, findings: &mut Vec<Finding>) {
+fn check_affinities(view: &View, findings: &mut Vec<Inconsistency>) {
     for ((owner, cidr), known) in &view.affinities {
         let block = view.blocks.get(cidr);
         let named = block.and_then(|b| b.value.owner());
@@ -328,8 +330,8 @@ fn check_affinities(view: &View, findings: &mut Vec<Finding>) {
             AffinityState::PendingDeletion => Some(AffinityWord::PendingDeletion),
         };
         match word {
-            Some(word) => findings.push(Finding::Unconfirmed(owner.clone(), *cidr, word)),
-            None if named.as_ref() != Some(owner) => findings.push(Finding::Affinity {
+            Some(word) => findings.push(Inconsistency::Unconfirmed(owner.clone(), *cidr, word)),
+            None if named.as_ref() != Some(owner) => findings.push(Inconsistency::Affinity {
                 owner: owner.clone(),
                 block: *cidr,
                 named,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::affinity::{AffinityOutcome, ReleaseAffinity};
 use crate::assign::Assign;
 use crate::assign_ip::AssignIp;
-use crate::check::{self, Finding};
+use crate::check::{self, Inconsistency};
 use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
@@ -213,7 +213,7 @@ impl<S: Store> Client<S> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn check(&self) -> Result<Vec<Finding>, StoreError> {
+    pub async fn check(&self) -> Result<Vec<Inconsistency>, StoreError> {
         Ok(check::check(&self.view().await?, now()))
     }
 

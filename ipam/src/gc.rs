@@ -29,7 +29,7 @@ use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 use caracal_model::txn::{Compare, KeyValue};
 
 use crate::allocation::{Allocation, Purpose};
-use crate::audit::{Verdict, judge};
+use crate::audit::{AddressUse, judge};
 use crate::block;
 use crate::lease;
 use crate::request::Target;
@@ -170,7 +170,7 @@ impl Collector {
         allocation.node() == Some(me)
             && allocation.purpose() == Purpose::Workload
             && allocation.handle.is_some()
-            && matches!(judge(allocation, users), Verdict::Leaked(_))
+            && matches!(judge(allocation, users), AddressUse::Leaked(_))
             && !lives
     }
 

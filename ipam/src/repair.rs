@@ -15,7 +15,7 @@ use caracal_model::txn::{Compare, Range};
 use crate::affinity::ReleaseAffinity;
 use crate::audit::{Audit, Leak};
 use crate::block;
-use crate::check::Finding;
+use crate::check::Inconsistency;
 use crate::error::{AffinityError, ReleaseError, Unreadable};
 use crate::handle;
 use crate::precondition::{Conditional, PreconditionError};
@@ -113,13 +113,17 @@ pub fn plan(audit: &Audit, view: &View, users: &Users, min_age: Duration, now: T
     plan
 }
 
-fn repair(finding: &Finding, view: &View) -> Option<Repair> {
+fn repair(finding: &Inconsistency, view: &View) -> Option<Repair> {
     Some(match finding {
-        Finding::Queue { block, .. } | Finding::UnusedAttribute(block, _) => Repair::Mend(*block),
-        Finding::Abandoned(block) => Repair::Mend(*block),
-        Finding::Count { handle, .. } => Repair::Recount(handle.clone()),
-        Finding::Affinity { owner, block, .. } => Repair::ReleaseAffinity(owner.clone(), *block),
-        Finding::NoAffinity(block, owner) => {
+        Inconsistency::Queue { block, .. } | Inconsistency::UnusedAttribute(block, _) => {
+            Repair::Mend(*block)
+        }
+        Inconsistency::Abandoned(block) => Repair::Mend(*block),
+        Inconsistency::Count { handle, .. } => Repair::Recount(handle.clone()),
+        Inconsistency::Affinity { owner, block, .. } => {
+            Repair::ReleaseAffinity(owner.clone(), *block)
+        }
+        Inconsistency::NoAffinity(block, owner) => {
             if owner
                 .node()
                 .is_some_and(|node| !view.nodes.contains_key(node))
@@ -129,12 +133,12 @@ fn repair(finding: &Finding, view: &View) -> Option<Repair> {
                 Repair::Restore(owner.clone(), *block)
             }
         }
-        Finding::Unreadable { .. }
-        | Finding::Overlap(..)
-        | Finding::ReleasedAt(..)
-        | Finding::NoNode(..)
-        | Finding::Unconfirmed(..)
-        | Finding::NoPool(_) => return None,
+        Inconsistency::Unreadable { .. }
+        | Inconsistency::Overlap(..)
+        | Inconsistency::ReleasedAt(..)
+        | Inconsistency::NoNode(..)
+        | Inconsistency::Unconfirmed(..)
+        | Inconsistency::NoPool(_) => return None,
     })
 }
 

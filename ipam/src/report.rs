@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Audit, Leak};
-use crate::check::Finding;
+use crate::check::Inconsistency;
 
 /// Which cluster, in which state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl LeakReport {
             list.push(leak.clone());
         }
         let empty = audit.findings.iter().filter_map(|finding| match finding {
-            Finding::Count {
+            Inconsistency::Count {
                 handle, held: 0, ..
             } => Some(handle.to_string()),
             _ => None,

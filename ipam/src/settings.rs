@@ -31,7 +31,7 @@ impl Persistence {
 
 /// What is to be changed; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingsChange {
     /// Never take addresses from other hosts' blocks.
     pub strict_affinity: Option<bool>,
     /// Claim new blocks when needed.
@@ -46,7 +46,7 @@ pub struct Change {
 
 /// Why the configuration stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChangeError {
+pub enum SettingsError {
     /// Nobody could get an address.
     #[error(
         "strict affinity and automatic allocation of blocks cannot both be off: a node without a block would \
@@ -64,12 +64,12 @@ pub enum ChangeError {
     Unreadable(#[from] Unreadable),
 }
 
-impl Change {
+impl SettingsChange {
     /// The configuration after the change.
     ///
     /// # Errors
-    /// [`ChangeError`] when it would make no sense.
-    pub fn apply(&self, before: &IpamConfig) -> Result<IpamConfig, ChangeError> {
+    /// [`SettingsError`] when it would make no sense.
+    pub fn apply(&self, before: &IpamConfig) -> Result<IpamConfig, SettingsError> {
         let mut config = before.clone();
         let set = |slot: &mut bool, value: Option<bool>| *slot = value.unwrap_or(*slot);
         set(&mut config.strict_affinity, self.strict_affinity);
@@ -81,10 +81,12 @@ impl Change {
             config.kube_virt_vm_address_persistence = Some(persistence.as_str().to_owned());
         }
         if !config.strict_affinity && !config.auto_allocate_blocks {
-            return Err(ChangeError::NothingAllowed);
+            return Err(SettingsError::NothingAllowed);
         }
         if config.max_blocks_per_host > 0 && !config.strict_affinity {
-            return Err(ChangeError::LimitWithoutStrict(config.max_blocks_per_host));
+            return Err(SettingsError::LimitWithoutStrict(
+                config.max_blocks_per_host,
+            ));
         }
         Ok(config)
     }
@@ -93,7 +95,7 @@ impl Change {
 /// Changes the stored configuration. Returns it as it is afterwards.
 #[derive(Clone, Debug)]
 pub struct Configure {
-    change: Change,
+    change: SettingsChange,
     wanted: Option<IpamConfig>,
     asked: bool,
 }
@@ -101,7 +103,7 @@ pub struct Configure {
 impl Configure {
     /// A change.
     #[must_use]
-    pub const fn new(change: Change) -> Self {
+    pub const fn new(change: SettingsChange) -> Self {
         Self {
             change,
             wanted: None,
@@ -112,9 +114,9 @@ impl Configure {
 
 impl Machine for Configure {
     type Output = IpamConfig;
-    type Error = ChangeError;
+    type Error = SettingsError;
 
-    fn step(&mut self, seen: Input) -> Step<IpamConfig, ChangeError> {
+    fn step(&mut self, seen: Input) -> Step<IpamConfig, SettingsError> {
         let range = Range::Key(Key::IpamConfig.to_path());
         match (seen, self.wanted.take()) {
             (Input::Committed(_), Some(wanted)) => Step::Done(wanted),

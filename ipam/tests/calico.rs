@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
-use caracal_ipam::check::Finding;
+use caracal_ipam::check::Inconsistency;
 use caracal_ipam::release::ReleaseHandle;
 use caracal_ipam::{AssignRequest, Timestamp, block, handle};
 use caracal_model::Key;
@@ -318,8 +318,8 @@ impl Search {
     fn inspect(&self, branch: &Branch) {
         let mut findings = faults(&branch.world, after(10_000));
         findings.retain(|finding| match finding {
-            Finding::Count { counted, held, .. } => counted.is_none_or(|c| c < *held),
-            Finding::NoAffinity(..) => self.fair,
+            Inconsistency::Count { counted, held, .. } => counted.is_none_or(|c| c < *held),
+            Inconsistency::NoAffinity(..) => self.fair,
             _ => true,
         });
         assert_eq!(findings, [], "{branch:?}");

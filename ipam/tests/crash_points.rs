@@ -17,7 +17,7 @@ use caracal_datastore::testing::EtcdServer;
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{Finding, check};
+use caracal_ipam::check::{Inconsistency, check};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
@@ -295,7 +295,7 @@ async fn reset(store: &EtcdStore) {
 async fn assert_sound(client: &Client<EtcdStore>, what: &str) {
     let view = client.view().await.unwrap();
     let mut findings = check(&view, after(1_000_000));
-    findings.retain(Finding::is_fault);
+    findings.retain(Inconsistency::is_fault);
     assert_eq!(findings, [], "{what}");
 }
 

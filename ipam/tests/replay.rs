@@ -14,7 +14,7 @@ use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
 use caracal_datastore::store::Store;
 use caracal_datastore::testing::EtcdServer;
 use caracal_ipam::assign::Assign;
-use caracal_ipam::check::{Finding, check};
+use caracal_ipam::check::{Inconsistency, check};
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::{AssignRequest, Client, Input, Reading};
 use caracal_model::net::Prefix;
@@ -142,7 +142,7 @@ async fn assert_nothing_lost(store: &EtcdStore, scenario: &Scenario, what: &str)
     let client = Client::new(store.clone());
     let sound = async || {
         let mut findings = check(&client.view().await.unwrap(), after(1_000_000));
-        findings.retain(Finding::is_fault);
+        findings.retain(Inconsistency::is_fault);
         assert_eq!(findings, [], "{what}");
     };
     sound().await;

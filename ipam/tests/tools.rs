@@ -15,7 +15,7 @@ use caracal_ipam::rehearsal::Announced;
 use caracal_ipam::release::ReleaseIps;
 use caracal_ipam::repair::{self, Mender, Plan, Repair};
 use caracal_ipam::report::{Cluster, LeakReport, LeakReportError};
-use caracal_ipam::settings::{Change, ChangeError, Configure, Persistence};
+use caracal_ipam::settings::{Configure, Persistence, SettingsChange, SettingsError};
 use caracal_ipam::split::{Split, Which};
 use caracal_ipam::users::{self, Users};
 use caracal_ipam::view::View;
@@ -159,7 +159,7 @@ async fn gc_5_a_lost_race_for_the_block_is_tried_again_under_the_same_guard() {
     let conditional = Conditional::new(machine, leak.preconditions(&users));
     let released = Client::new(store).drive(conditional).await.unwrap();
     assert_eq!(released.unknown, [leak.allocation.address]);
-    let text = PreconditionError::<ChangeError>::Broken { key: "k".into() }.to_string();
+    let text = PreconditionError::<SettingsError>::Broken { key: "k".into() }.to_string();
     assert_eq!(text, "k changed since it was looked at");
 }
 
@@ -359,20 +359,20 @@ async fn a_rehearsal_goes_to_the_end_and_writes_nothing() {
 async fn configuration_follows_calicoctls_rules() {
     let store = cluster();
     let client = Client::new(store.clone());
-    let change = |strict, auto, most| Change {
+    let change = |strict, auto, most| SettingsChange {
         strict_affinity: strict,
         auto_allocate_blocks: auto,
         max_blocks_per_host: most,
-        ..Change::default()
+        ..SettingsChange::default()
     };
     let set = async |change| client.drive(Configure::new(change)).await;
     let refused = set(change(Some(false), Some(false), None)).await;
     assert!(matches!(
         refused,
-        Err(ClientError::Refused(ChangeError::NothingAllowed))
+        Err(ClientError::Refused(SettingsError::NothingAllowed))
     ));
     let refused = set(change(None, None, Some(2))).await;
-    let limit = ChangeError::LimitWithoutStrict(2);
+    let limit = SettingsError::LimitWithoutStrict(2);
     assert!(matches!(refused, Err(ClientError::Refused(e)) if e == limit));
     set(change(Some(true), None, Some(2))).await.unwrap();
     let path = Key::IpamConfig.to_path();
@@ -392,9 +392,9 @@ async fn configuration_follows_calicoctls_rules() {
     let after = set(change(Some(false), Some(true), None)).await.unwrap();
     let persistence = after.kube_virt_vm_address_persistence.as_deref();
     assert_eq!(persistence, Some("Enabled"));
-    let off = Change {
+    let off = SettingsChange {
         kubevirt_ip_persistence: Some(Persistence::Disabled),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     set(off).await.unwrap();
     let stored = String::from_utf8(store.list(&path)[0].value.clone()).unwrap();

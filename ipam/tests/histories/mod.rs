@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{AffinityWord, Finding, check};
+use caracal_ipam::check::{AffinityWord, Inconsistency, check};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
@@ -429,7 +429,8 @@ impl Search {
         if branch.clients.iter().all(|client| !client.crashed) {
             // A claim that a lost race made needless stays for the next one (IPAM-10).
             let mut findings = check(&view(&branch.world), after(10_000));
-            findings.retain(|f| !matches!(f, Finding::Unconfirmed(_, _, AffinityWord::Pending)));
+            findings
+                .retain(|f| !matches!(f, Inconsistency::Unconfirmed(_, _, AffinityWord::Pending)));
             assert_eq!(findings, [], "{branch:?}");
         }
         let world = &mut branch.world;

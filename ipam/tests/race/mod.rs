@@ -55,7 +55,7 @@ pub async fn run<S: Store>(store: S, tasks: usize, rounds: usize) {
         start.elapsed()
     );
     let mut findings = client.check().await.unwrap();
-    findings.retain(caracal_ipam::check::Finding::is_fault);
+    findings.retain(caracal_ipam::check::Inconsistency::is_fault);
     assert_eq!(findings, []);
     let held: usize = client
         .block_usage()

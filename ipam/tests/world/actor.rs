@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use caracal_ipam::affinity::ReleaseAffinity;
 use caracal_ipam::assign::Assign;
 use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{Finding, check};
+use caracal_ipam::check::{Inconsistency, check};
 use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
 use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::tunnel::EnsureTunnel;
@@ -151,9 +151,9 @@ pub fn view(world: &World) -> View {
 }
 
 /// Findings that no crash excuses. They must be absent after every single commit.
-pub fn faults(world: &World, now: Timestamp) -> Vec<Finding> {
+pub fn faults(world: &World, now: Timestamp) -> Vec<Inconsistency> {
     let mut findings = check(&view(world), now);
-    findings.retain(Finding::is_fault);
+    findings.retain(Inconsistency::is_fault);
     findings
 }
 

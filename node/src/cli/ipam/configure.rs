@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::ClientError;
-use caracal_ipam::settings::{Change, Configure, Persistence};
+use caracal_ipam::settings::{Configure, Persistence, SettingsChange};
 
 use super::args::{ConfigureArgs, PersistenceArg};
 use super::{announced, refuse, show};
@@ -13,7 +13,7 @@ use super::{announced, refuse, show};
 pub(super) async fn run(store: &EtcdStore, args: &ConfigureArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let data = output.is_data();
-    let change = Change {
+    let change = SettingsChange {
         strict_affinity: args.strictaffinity,
         auto_allocate_blocks: args.auto_allocate_blocks,
         max_blocks_per_host: args.max_blocks_per_host,
