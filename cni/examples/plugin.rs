@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use caracal_cni::call::{Milestone, Role};
-use caracal_cni::shell;
+use caracal_cni::run_plugin;
+use caracal_cni::{Milestone, Role};
 
 fn main() -> ExitCode {
     let name = std::env::args().next().unwrap_or_default();
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Role::Main
     };
     let die_at = std::env::var("CARACAL_CNI_DIE_AT").ok();
-    shell::run(role, &|milestone: Milestone| {
+    run_plugin(role, &|milestone: Milestone| {
         if die_at.as_deref() == Some(&format!("{milestone:?}")) {
             std::process::abort();
         }

@@ -46,7 +46,7 @@ struct Obtained {
 ///
 /// # Errors
 /// [`CniError`]; nothing of the attachment stays then, unless an earlier call had completed it.
-pub async fn add<S: Store>(
+pub(crate) async fn add<S: Store>(
     call: &Call,
     store: &S,
     progress: Progress<'_>,

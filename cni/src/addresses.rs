@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use caracal_datastore::store::Store;
-use caracal_ipam::client::{Client, ClientError};
-use caracal_ipam::error::{AssignError, AssignIpError, ReleaseError, Unreadable};
-use caracal_ipam::request::{AssignIpRequest, AssignRequest, Target};
+use caracal_ipam::{AssignError, AssignIpError, ReleaseError, Unreadable};
+use caracal_ipam::{AssignIpRequest, AssignRequest, Target};
+use caracal_ipam::{Client, ClientError};
 use caracal_model::names::{HandleId, NodeName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::ip_pool::AllowedUse;
@@ -26,7 +26,7 @@ const ROUNDS: usize = 8;
 
 /// An address of the attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub(crate) struct Held {
     /// The address.
     pub address: IpAddr,
     /// The block it is from.
@@ -35,7 +35,7 @@ pub struct Held {
 
 /// What an attachment holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub(crate) struct Holding {
     /// The addresses, IPv4 first.
     pub held: Vec<Held>,
     /// When an earlier call took them: that the handle is still as it was read. An attachment without endpoint may look
@@ -113,7 +113,7 @@ impl AddressError {
 ///
 /// # Errors
 /// [`AddressError`]; the attachment may hold addresses then, which are released by its handle.
-pub async fn hold<S: Store>(
+pub(crate) async fn hold<S: Store>(
     store: &S,
     dirs: &Dirs,
     attachment: &Attachment,
@@ -196,7 +196,7 @@ fn fits(held: &[Held], wishes: &Wishes) -> bool {
 async fn look_up<S: Store>(
     store: &S,
     handle: &HandleId,
-) -> Result<Vec<caracal_ipam::usage::Held>, AddressError> {
+) -> Result<Vec<caracal_ipam::Held>, AddressError> {
     let client = Client::new(store.clone());
     client
         .addresses_of(handle)
@@ -211,7 +211,7 @@ async fn look_up<S: Store>(
 ///
 /// # Errors
 /// [`AddressError::Handle`].
-pub async fn is_of_node<S: Store>(
+pub(crate) async fn is_of_node<S: Store>(
     store: &S,
     handle: &HandleId,
     node: &NodeName,
@@ -227,7 +227,10 @@ pub async fn is_of_node<S: Store>(
 ///
 /// # Errors
 /// [`AddressError::Handle`].
-pub async fn held<S: Store>(store: &S, handle: &HandleId) -> Result<Vec<Held>, AddressError> {
+pub(crate) async fn held<S: Store>(
+    store: &S,
+    handle: &HandleId,
+) -> Result<Vec<Held>, AddressError> {
     let mut held: Vec<_> = look_up(store, handle)
         .await?
         .iter()
@@ -301,7 +304,7 @@ async fn take_named<S: Store>(
 ///
 /// # Errors
 /// [`AddressError::Handle`].
-pub async fn let_go<S: Store>(
+pub(crate) async fn let_go<S: Store>(
     store: &S,
     run_dir: &Path,
     attachment: &Attachment,
@@ -314,7 +317,7 @@ pub async fn let_go<S: Store>(
 ///
 /// # Errors
 /// [`AddressError::Handle`].
-pub async fn release<S: Store>(
+pub(crate) async fn release<S: Store>(
     store: &S,
     handle: &HandleId,
     hints: &[Prefix],
@@ -335,7 +338,7 @@ pub async fn release<S: Store>(
 ///
 /// # Errors
 /// [`AddressError`].
-pub async fn release_calicos<S: Store>(
+pub(crate) async fn release_calicos<S: Store>(
     store: &S,
     handle: &HandleId,
     networks: &[Prefix],

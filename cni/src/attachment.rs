@@ -20,7 +20,7 @@ use sha1::{Digest, Sha1};
 use crate::spec::{Env, NetConf};
 
 /// Prefix of all host side interfaces, as Felix expects it.
-pub const INTERFACE_PREFIX: &str = "cali";
+pub(crate) const INTERFACE_PREFIX: &str = "cali";
 /// Namespace of endpoints without an orchestrator.
 const DEFAULT_NAMESPACE: &str = "default";
 /// The interface name under which Calico's handle stands for the attachment.
@@ -30,7 +30,7 @@ const ALIAS_PREFIX: &str = "caracal:";
 
 /// Who runs the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Workload {
+pub(crate) enum Workload {
     /// A pod; orchestrator `k8s`.
     Pod {
         /// Its namespace.
@@ -44,7 +44,7 @@ pub enum Workload {
 
 /// One attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attachment {
+pub(crate) struct Attachment {
     /// The network.
     pub network: String,
     /// The container (sandbox).
@@ -63,7 +63,7 @@ pub struct Attachment {
 impl Attachment {
     /// The attachment that a call names.
     #[must_use]
-    pub fn of(env: &Env, conf: &NetConf, node: NodeName) -> Self {
+    pub(crate) fn of(env: &Env, conf: &NetConf, node: NodeName) -> Self {
         let workload = match (env.arg("K8S_POD_NAMESPACE"), env.arg("K8S_POD_NAME")) {
             (Some(namespace), Some(name)) => Workload::Pod {
                 namespace: namespace.to_owned(),
@@ -84,7 +84,7 @@ impl Attachment {
     /// The IPAM handle, `NETWORK.CONTAINER` as Calico's; further interfaces of the same container add
     /// their name, so that one DEL does not release the addresses of another attachment.
     #[must_use]
-    pub fn handle(&self) -> HandleId {
+    pub(crate) fn handle(&self) -> HandleId {
         handle(&self.network, &self.container_id, &self.ifname)
     }
 
@@ -92,7 +92,7 @@ impl Attachment {
     /// interface is ours, its name and the endpoint's key go with them: when both are gone, the node's
     /// collector may release the address.
     #[must_use]
-    pub fn attributes(&self) -> BTreeMap<String, String> {
+    pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
         let mut attributes = BTreeMap::new();
         if let Workload::Pod { namespace, name } = &self.workload {
             attributes.insert("namespace".to_owned(), namespace.clone());
@@ -113,7 +113,7 @@ impl Attachment {
     /// Where the head of the id does not tell containers apart (ids that were chosen, not drawn) or the
     /// container has several interfaces, the digits are of SHA-1 over all of it.
     #[must_use]
-    pub fn host_interface(&self) -> IfName {
+    pub(crate) fn host_interface(&self) -> IfName {
         let first = self.ifname == FIRST_INTERFACE;
         let id = &self.container_id;
         let drawn = id.len() >= 32 && id.bytes().all(|c| c.is_ascii_hexdigit());
@@ -135,13 +135,13 @@ impl Attachment {
     /// What the host side interface's alias says: whose it is. A DEL deletes by it, also without
     /// namespace and without datastore, and never another container's interface of the same name.
     #[must_use]
-    pub fn alias(&self) -> String {
+    pub(crate) fn alias(&self) -> String {
         format!("{ALIAS_PREFIX}{}", self.short_handle())
     }
 
     /// The handle, or a digest of it where it is too long for an alias (255 octets) or a file name.
     #[must_use]
-    pub fn short_handle(&self) -> String {
+    pub(crate) fn short_handle(&self) -> String {
         const LIMIT: usize = 200;
         let handle = self.handle();
         if handle.as_str().len() <= LIMIT {
@@ -153,7 +153,7 @@ impl Attachment {
 
     /// The MAC of the pod's interface when nobody wishes one: the same for each try.
     #[must_use]
-    pub fn mac(&self) -> Mac {
+    pub(crate) fn mac(&self) -> Mac {
         let digest = Sha1::digest(format!("{}/{}", self.handle(), self.ifname));
         [0x02, digest[0], digest[1], digest[2], digest[3], digest[4]]
     }
@@ -167,7 +167,7 @@ impl Attachment {
 
     /// The namespace of the endpoint.
     #[must_use]
-    pub fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         match &self.workload {
             Workload::Pod { namespace, .. } => namespace,
             Workload::Container => DEFAULT_NAMESPACE,
@@ -189,14 +189,19 @@ impl Attachment {
 
     /// The key of the WorkloadEndpoint.
     #[must_use]
-    pub fn endpoint_key(&self) -> Key {
+    pub(crate) fn endpoint_key(&self) -> Key {
         Key::workload(self.namespace(), &self.endpoint_name())
     }
 
     /// The WorkloadEndpoint as it shall be stored. What `previous` holds besides (uid, creation time,
     /// labels, unknown fields) stays (MODEL-1).
     #[must_use]
-    pub fn endpoint(&self, addresses: &[Prefix], mac: &Mac, birth: Birth) -> WorkloadEndpoint {
+    pub(crate) fn endpoint(
+        &self,
+        addresses: &[Prefix],
+        mac: &Mac,
+        birth: Birth,
+    ) -> WorkloadEndpoint {
         let mut endpoint = match birth {
             Birth::Update(previous) => *previous,
             Birth::Create { uid, now } => {
@@ -232,7 +237,7 @@ impl Attachment {
 
     /// The profile of the endpoint: that of the pod's namespace, else one with the network's name.
     #[must_use]
-    pub fn profile(&self) -> String {
+    pub(crate) fn profile(&self) -> String {
         match &self.workload {
             Workload::Pod { namespace, .. } => format!("kns.{namespace}"),
             Workload::Container => self.network.clone(),
@@ -242,7 +247,7 @@ impl Attachment {
     /// Key and value of the profile that a plain container's endpoint needs, as Calico's plugin makes it:
     /// members of the network reach one another.
     #[must_use]
-    pub fn network_profile(&self, uid: String, now: Timestamp) -> Option<(Key, Value)> {
+    pub(crate) fn network_profile(&self, uid: String, now: Timestamp) -> Option<(Key, Value)> {
         if self.workload != Workload::Container {
             return None;
         }
@@ -263,7 +268,7 @@ impl Attachment {
 
 /// Where a WorkloadEndpoint comes from.
 #[derive(Debug)]
-pub enum Birth {
+pub(crate) enum Birth {
     /// There is none yet.
     Create {
         /// A fresh UUID.
@@ -277,7 +282,7 @@ pub enum Birth {
 
 /// The handle of an attachment.
 #[must_use]
-pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
+pub(crate) fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
     HandleId::sanitised(&if ifname == FIRST_INTERFACE {
         format!("{network}.{container_id}")
     } else {
@@ -289,7 +294,7 @@ pub fn handle(network: &str, container_id: &str, ifname: &str) -> HandleId {
 /// The handle under which Calico's plugin has the addresses of a further interface: that of the container's first
 /// one. None when this is the first one's handle.
 #[must_use]
-pub fn calicos_handle(handle: &HandleId) -> Option<HandleId> {
+pub(crate) fn calicos_handle(handle: &HandleId) -> Option<HandleId> {
     let (first, _ifname) = handle.as_str().split_once(':')?;
     Some(HandleId::from(first))
 }
@@ -297,7 +302,7 @@ pub fn calicos_handle(handle: &HandleId) -> Option<HandleId> {
 /// The container of a handle of this network. None for another network's handle and for those where the
 /// border between network and container is not certain (`a.b` may be a network too).
 #[must_use]
-pub fn container_of<'a>(handle: &'a HandleId, network: &str) -> Option<&'a str> {
+pub(crate) fn container_of<'a>(handle: &'a HandleId, network: &str) -> Option<&'a str> {
     let rest = handle.as_str().strip_prefix(network)?.strip_prefix('.')?;
     let container = rest.split(':').next().unwrap_or_default();
     (!container.is_empty() && !container.contains('.')).then_some(container)
@@ -305,7 +310,7 @@ pub fn container_of<'a>(handle: &'a HandleId, network: &str) -> Option<&'a str> 
 
 /// The handle in an interface's alias, when the interface is one of ours.
 #[must_use]
-pub fn handle_of_alias(alias: &str) -> Option<HandleId> {
+pub(crate) fn handle_of_alias(alias: &str) -> Option<HandleId> {
     alias.strip_prefix(ALIAS_PREFIX).map(HandleId::from)
 }
 

@@ -47,7 +47,7 @@ impl Milestone {
 }
 
 /// Who hears of milestones.
-pub type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
+pub(crate) type Progress<'a> = &'a (dyn Fn(Milestone) + Sync);
 
 /// Which plugin was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ pub enum Role {
 
 /// One call.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub(crate) struct Call {
     /// Which plugin was called.
     pub role: Role,
     /// The environment.
@@ -80,7 +80,7 @@ impl Call {
     ///
     /// # Errors
     /// [`CniError`].
-    pub fn new(
+    pub(crate) fn new(
         role: Role,
         env: Env,
         stdin: Vec<u8>,
@@ -105,7 +105,7 @@ impl Call {
     ///
     /// # Errors
     /// [`EnvError::Missing`].
-    pub fn netns(&self) -> Result<&Path, EnvError> {
+    pub(crate) fn netns(&self) -> Result<&Path, EnvError> {
         self.env.netns.as_deref().ok_or(EnvError::Missing {
             variable: "CNI_NETNS",
             command: self.env.command.as_str(),
@@ -114,7 +114,7 @@ impl Call {
 
     /// True when the addresses are from Caracal's IPAM.
     #[must_use]
-    pub fn has_own_addresses(&self) -> bool {
+    pub(crate) fn has_own_addresses(&self) -> bool {
         self.role == Role::Ipam || self.conf.ipam.is_ours()
     }
 
@@ -122,7 +122,7 @@ impl Call {
     ///
     /// # Errors
     /// [`DelegateError`].
-    pub fn delegate(&self) -> Result<Option<Delegate<'_>>, DelegateError> {
+    pub(crate) fn delegate(&self) -> Result<Option<Delegate<'_>>, DelegateError> {
         if self.has_own_addresses() {
             return Ok(None);
         }

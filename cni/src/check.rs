@@ -21,7 +21,7 @@ use crate::spec::{Command, Outcome, Wishes};
 /// What differs.
 #[derive(Debug, thiserror::Error)]
 #[error("the attachment of {ifname} differs from what was made: {}", .differences.join("; "))]
-pub struct CheckError {
+pub(crate) struct CheckError {
     /// The interface in the container.
     pub ifname: String,
     /// One sentence for each difference.
@@ -32,7 +32,7 @@ pub struct CheckError {
 ///
 /// # Errors
 /// [`CniError::Check`] with all differences.
-pub async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+pub(crate) async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let known = endpoint::read(store, &call.attachment).await?;
     let from_ipam = Wishes::of(&call.env, &call.conf)?.without_ipam.is_empty();
     let mut differences = Vec::new();

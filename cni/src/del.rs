@@ -26,7 +26,11 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`CniError`] when the interface cannot be deleted, or neither the datastore nor the disk takes the
 /// rest.
-pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Result<(), CniError> {
+pub(crate) async fn del<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<(), CniError> {
     delete_interface(call).await?;
     progress(Milestone::InterfaceDeleted);
     release_or_leave(call, store, progress).await?;

@@ -13,7 +13,7 @@ use crate::spec::{Command, Env, Outcome};
 
 /// Why a delegated plugin did not serve.
 #[derive(Debug, thiserror::Error)]
-pub enum DelegateError {
+pub(crate) enum DelegateError {
     /// Its name is none.
     #[error("network configuration: ipam.type {name:?} is no name of a program")]
     Name {
@@ -62,7 +62,7 @@ pub enum DelegateError {
 
 /// A delegated IPAM plugin.
 #[derive(Debug)]
-pub struct Delegate<'a> {
+pub(crate) struct Delegate<'a> {
     name: &'a str,
     program: PathBuf,
     stdin: &'a [u8],
@@ -83,7 +83,7 @@ impl<'a> Delegate<'a> {
     ///
     /// # Errors
     /// [`DelegateError`].
-    pub fn find(name: &'a str, env: &Env, stdin: &'a [u8]) -> Result<Self, DelegateError> {
+    pub(crate) fn find(name: &'a str, env: &Env, stdin: &'a [u8]) -> Result<Self, DelegateError> {
         if !is_identifier(name) {
             return Err(DelegateError::Name { name: name.into() });
         }
@@ -105,7 +105,7 @@ impl<'a> Delegate<'a> {
     ///
     /// # Errors
     /// [`DelegateError`].
-    pub fn add(&self) -> Result<Outcome, DelegateError> {
+    pub(crate) fn add(&self) -> Result<Outcome, DelegateError> {
         let answer = |source| DelegateError::Answer {
             name: self.name.into(),
             source,
@@ -119,7 +119,7 @@ impl<'a> Delegate<'a> {
     ///
     /// # Errors
     /// [`DelegateError`].
-    pub fn run(&self, command: Command) -> Result<Vec<u8>, DelegateError> {
+    pub(crate) fn run(&self, command: Command) -> Result<Vec<u8>, DelegateError> {
         let failed = |source| DelegateError::Run {
             program: self.program.clone(),
             source,

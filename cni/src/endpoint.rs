@@ -77,7 +77,7 @@ impl EndpointError {
 
 /// What an ADD must know, read at one revision.
 #[derive(Debug)]
-pub struct Known {
+pub(crate) struct Known {
     endpoint: Option<KeyValue>,
     profile: bool,
     /// The handle, when it exists: addresses of an earlier try.
@@ -87,7 +87,7 @@ pub struct Known {
 impl Known {
     /// The stored endpoint, when there is one that parses.
     #[must_use]
-    pub fn endpoint(&self) -> Option<WorkloadEndpoint> {
+    pub(crate) fn endpoint(&self) -> Option<WorkloadEndpoint> {
         let stored = self.endpoint.as_ref()?;
         WorkloadEndpoint::from_json(&stored.value)
             .inspect_err(|error| tracing::warn!(key = stored.key, %error, "endpoint is unreadable"))
@@ -96,7 +96,7 @@ impl Known {
 
     /// The endpoint, when it is this container's.
     #[must_use]
-    pub fn own_endpoint(&self, attachment: &Attachment) -> Option<WorkloadEndpoint> {
+    pub(crate) fn own_endpoint(&self, attachment: &Attachment) -> Option<WorkloadEndpoint> {
         self.endpoint()
             .filter(|endpoint| endpoint.spec.container_id == attachment.container_id)
     }
@@ -106,7 +106,10 @@ impl Known {
 ///
 /// # Errors
 /// [`EndpointError`].
-pub async fn read<S: Store>(store: &S, attachment: &Attachment) -> Result<Known, EndpointError> {
+pub(crate) async fn read<S: Store>(
+    store: &S,
+    attachment: &Attachment,
+) -> Result<Known, EndpointError> {
     let profile = Key::resource(Kind::Profile, attachment.profile());
     let keys = [
         Key::node(&attachment.node),
@@ -145,7 +148,7 @@ fn is_locked(cluster: &[u8]) -> bool {
 
 /// What is new of an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Fresh<'a> {
+pub(crate) struct Fresh<'a> {
     /// The pod's addresses.
     pub addresses: &'a [Prefix],
     /// The MAC of the pod's interface.
@@ -171,7 +174,7 @@ impl Fresh<'_> {
 ///
 /// # Errors
 /// [`EndpointError`].
-pub async fn write<S: Store>(
+pub(crate) async fn write<S: Store>(
     store: &S,
     attachment: &Attachment,
     fresh: &Fresh<'_>,
@@ -220,7 +223,7 @@ fn draft(attachment: &Attachment, fresh: &Fresh<'_>, known: &Known) -> Result<Tx
 ///
 /// # Errors
 /// [`EndpointError`].
-pub async fn networks_of<S: Store>(
+pub(crate) async fn networks_of<S: Store>(
     store: &S,
     key: &Key,
     container_id: &str,
@@ -238,7 +241,7 @@ pub async fn networks_of<S: Store>(
 ///
 /// # Errors
 /// [`EndpointError`].
-pub async fn remove<S: Store>(
+pub(crate) async fn remove<S: Store>(
     store: &S,
     key: &Key,
     container_id: &str,

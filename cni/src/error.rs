@@ -29,7 +29,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CniError {
+pub(crate) enum CniError {
     /// The environment.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -95,7 +95,7 @@ impl From<NetnsError> for CniError {
 impl CniError {
     /// The code on stdout.
     #[must_use]
-    pub fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         match self {
             Self::Env(_) => Code::InvalidEnvironment,
             Self::Config(ConfigError::Decode(_) | ConfigError::Type { .. })
@@ -125,7 +125,7 @@ impl CniError {
 
     /// The error object for stdout.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> Failure {
         Failure::of(self.code(), self)
     }
 }

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A gate that is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the readiness gate {url} is closed; is that program running on this node?")]
-pub struct GateError {
+pub(crate) struct GateError {
     /// As configured.
     pub url: String,
     /// What was seen last.
@@ -29,7 +29,7 @@ pub struct GateError {
 
 /// What a closed gate looked like.
 #[derive(Debug, thiserror::Error)]
-pub enum Closed {
+pub(crate) enum Closed {
     /// Nobody answers there.
     #[error("no answer")]
     NoAnswer(#[source] io::Error),
@@ -40,7 +40,7 @@ pub enum Closed {
 
 /// A gate: where to ask, and what for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gate {
+pub(crate) struct Gate {
     url: String,
     authority: String,
     path: String,
@@ -51,7 +51,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`].
-    pub fn parse(url: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
         let invalid = || ConfigError::Invalid {
             key: "readiness_gates",
             reason: format!("{url:?} is refused; expected http://HOST:PORT/PATH"),
@@ -83,7 +83,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`GateError`].
-    pub async fn look(&self) -> Result<(), GateError> {
+    pub(crate) async fn look(&self) -> Result<(), GateError> {
         let answer = tokio::time::timeout(ANSWER, self.first_line()).await;
         let line = answer.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()));
         let cause = match line {
@@ -125,7 +125,7 @@ fn is_ready(line: &str) -> bool {
 ///
 /// # Errors
 /// [`GateError`] of the first one that stays closed.
-pub async fn wait(gates: &[Gate]) -> Result<(), GateError> {
+pub(crate) async fn wait(gates: &[Gate]) -> Result<(), GateError> {
     let end = tokio::time::Instant::now() + LIMIT;
     for gate in gates {
         while let Err(closed) = gate.look().await {

@@ -25,7 +25,7 @@ use crate::spec::{Command, ConfigError};
 ///
 /// # Errors
 /// [`CniError`]; what was released until then stays released.
-pub async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+pub(crate) async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let alive = alive(call)?;
     let dead = dead_handles(call, store, &alive).await?;
     if call.role == Role::Main {

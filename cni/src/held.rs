@@ -10,7 +10,7 @@ const FILE: &str = "no-addresses";
 /// No address is given out.
 #[derive(Debug, thiserror::Error)]
 #[error("no address is given out on this node: {0}")]
-pub struct Held(pub String);
+pub(crate) struct Held(pub String);
 
 fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(FILE)
@@ -20,7 +20,7 @@ fn path(run_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// Those of the file system.
-pub fn set(run_dir: &Path, reason: Option<&str>) -> io::Result<()> {
+pub fn forbid_addresses(run_dir: &Path, reason: Option<&str>) -> io::Result<()> {
     let Some(reason) = reason else {
         return match std::fs::remove_file(path(run_dir)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -36,7 +36,7 @@ pub fn set(run_dir: &Path, reason: Option<&str>) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Held`].
-pub fn check(run_dir: &Path) -> Result<(), Held> {
+pub(crate) fn check(run_dir: &Path) -> Result<(), Held> {
     match std::fs::read_to_string(path(run_dir)) {
         Ok(reason) => Err(Held(reason.trim().to_owned())),
         Err(_) => Ok(()),
@@ -52,12 +52,12 @@ mod tests {
     fn the_word_is_given_and_taken_back() {
         let dir = std::env::temp_dir().join(format!("caracal-held-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        set(&dir, None).unwrap();
+        forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
-        set(&dir, Some("another cluster's")).unwrap();
+        forbid_addresses(&dir, Some("another cluster's")).unwrap();
         let held = check(&dir).unwrap_err().to_string();
         assert!(held.ends_with("on this node: another cluster's"), "{held}");
-        set(&dir, None).unwrap();
+        forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     }

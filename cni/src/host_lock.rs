@@ -90,7 +90,10 @@ impl HostLock {
 ///
 /// # Errors
 /// The file cannot be made, read or written.
-pub fn suggest(run_dir: &Path, blocks: impl IntoIterator<Item = Prefix>) -> io::Result<bool> {
+pub fn suggest_blocks(
+    run_dir: &Path,
+    blocks: impl IntoIterator<Item = Prefix>,
+) -> io::Result<bool> {
     let file = open(run_dir)?;
     match file.try_lock() {
         Ok(()) => {}
@@ -171,10 +174,13 @@ mod tests {
         let block = |text: &str| text.parse::<Prefix>().unwrap();
         let (ours, theirs) = (block("10.244.1.0/26"), block("10.244.2.0/26"));
         let lock = HostLock::wait(&run).await;
-        assert!(!suggest(&run, [ours]).unwrap(), "somebody holds the lock");
+        assert!(
+            !suggest_blocks(&run, [ours]).unwrap(),
+            "somebody holds the lock"
+        );
         drop(lock);
-        assert!(suggest(&run, [ours]).unwrap());
-        assert!(!suggest(&run, [theirs]).unwrap());
+        assert!(suggest_blocks(&run, [ours]).unwrap());
+        assert!(!suggest_blocks(&run, [theirs]).unwrap());
         assert_eq!(HostLock::wait(&run).await.hints(), [ours]);
         fs::remove_dir_all(run).unwrap();
     }

@@ -19,7 +19,7 @@ use crate::spec::{ConfigError, IpConfig, Outcome, Wishes};
 ///
 /// # Errors
 /// [`CniError`]; nothing stays assigned then.
-pub async fn add<S: Store>(
+pub(crate) async fn add<S: Store>(
     call: &Call,
     store: &S,
     progress: Progress<'_>,
@@ -66,7 +66,11 @@ pub async fn add<S: Store>(
 ///
 /// # Errors
 /// [`CniError`] when neither works.
-pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Result<(), CniError> {
+pub(crate) async fn del<S: Store>(
+    call: &Call,
+    store: &S,
+    progress: Progress<'_>,
+) -> Result<(), CniError> {
     del::release_or_leave(call, store, progress).await
 }
 
@@ -74,7 +78,7 @@ pub async fn del<S: Store>(call: &Call, store: &S, progress: Progress<'_>) -> Re
 ///
 /// # Errors
 /// [`CniError::Check`].
-pub async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+pub(crate) async fn check<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     let handle = call.attachment.handle();
     let held = addresses::held(store, &handle).await?;
     let mut differences = Vec::new();

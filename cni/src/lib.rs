@@ -1,10 +1,28 @@
 //! The CNI plugins of Caracal: `caracal-cni`, the main plugin, and `caracal-ipam`, addresses for other main
 //! plugins. One binary is both, by the name it is called under; see [`main_cni`] and [`main_ipam`].
 //!
-//! The pure part is [`spec`] (what runtimes ask and plugins answer) and [`attachment`] (every name that
-//! follows from a call). The rest is shell: [`kernel`] touches the pod's namespace and the attachment's
+//! # Order of calls
+//!
+//! A program calls [`main_cni`] or [`main_ipam`] and nothing else: the call of the runtime is in the environment and on
+//! standard input (CNI specification), the answer goes to standard output. The node's process beside it calls
+//! [`suggest_blocks`] when the blocks of the node change (a hint: the first ADD after a boot reads less),
+//! [`forbid_addresses`] while the datastore is in doubt, and [`replay_pending_releases`] when it answers again: a DEL
+//! without the datastore leaves a pending release in a file, and succeeds.
+//!
+//! ```
+//! let run_dir = std::env::temp_dir().join(format!("caracal-cni-example-{}", std::process::id()));
+//! std::fs::create_dir_all(&run_dir)?;
+//! // The datastore is another cluster's: ADD fails with this reason until it is taken back.
+//! caracal_cni::forbid_addresses(&run_dir, Some("the datastore belongs to another cluster"))?;
+//! caracal_cni::forbid_addresses(&run_dir, None)?;
+//! # std::fs::remove_dir_all(&run_dir)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Inside, the pure part is `spec` (what runtimes ask and plugins answer) and `attachment` (every name that
+//! follows from a call). The rest is shell: `kernel` touches the pod's namespace and the attachment's
 //! own veth pair and nothing else; routes of the host are the agent's. What the datastore holds of an
-//! attachment is in [`endpoint`] and [`addresses`].
+//! attachment is in `endpoint` and `addresses`.
 //!
 //! Specification: CNI 0.3.1, 0.4.0, 1.0.0 and 1.1.0.
 //!
@@ -20,28 +38,33 @@
 //! * `CNI-6`: interfaces, routes and addresses of others are not touched: not the host's, not another
 //!   plugin's, not another node's.
 
-pub mod add;
-pub mod addresses;
-pub mod attachment;
-pub mod call;
-pub mod check;
-pub mod del;
-pub mod delegate;
-pub mod endpoint;
-pub mod error;
-pub mod gates;
-pub mod gc;
-pub mod held;
-pub mod host_lock;
+mod add;
+mod addresses;
+mod attachment;
+mod call;
+mod check;
+mod del;
+mod delegate;
+mod endpoint;
+mod error;
+mod gates;
+mod gc;
+mod held;
+mod host_lock;
 mod in_use;
-pub mod ipam_plugin;
-pub mod kernel;
-pub mod node_process;
-pub mod pending_releases;
-pub mod settings;
-pub mod shell;
-pub mod spec;
-pub mod status;
+mod ipam_plugin;
+mod kernel;
+mod node_process;
+mod pending_releases;
+mod settings;
+mod shell;
+mod spec;
+mod status;
 
-pub use error::CniError;
-pub use shell::{main_cni, main_ipam};
+pub use call::{Milestone, Role};
+pub use held::forbid_addresses;
+pub use host_lock::suggest_blocks;
+pub use pending_releases::{
+    PendingRelease, PendingReleaseError, Replayed, list_pending_releases, replay_pending_releases,
+};
+pub use shell::{main_cni, main_ipam, run_plugin};

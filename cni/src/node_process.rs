@@ -21,7 +21,7 @@ const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 
 /// Why the node's process gave no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum NodeProcessError {
+pub(crate) enum NodeProcessError {
     /// It does not listen.
     #[error(
         "the node's process does not listen on {path:?}; is it running? \
@@ -78,7 +78,7 @@ enum Reply<T> {
 ///
 /// # Errors
 /// [`NodeProcessError`].
-pub async fn status(socket: &Path) -> Result<Status, NodeProcessError> {
+pub(crate) async fn status(socket: &Path) -> Result<Status, NodeProcessError> {
     ask(socket, &Question::Status, LIMIT).await
 }
 
@@ -86,7 +86,7 @@ pub async fn status(socket: &Path) -> Result<Status, NodeProcessError> {
 ///
 /// # Errors
 /// [`NodeProcessError`].
-pub async fn announced(
+pub(crate) async fn announced(
     socket: &Path,
     addresses: Vec<IpAddr>,
     revision: i64,
@@ -104,7 +104,10 @@ pub async fn announced(
 ///
 /// # Errors
 /// [`NodeProcessError`].
-pub async fn in_use(socket: &Path, blocks: Vec<Prefix>) -> Result<Vec<InUse>, NodeProcessError> {
+pub(crate) async fn in_use(
+    socket: &Path,
+    blocks: Vec<Prefix>,
+) -> Result<Vec<InUse>, NodeProcessError> {
     ask(socket, &Question::InUse(&AskInUse { blocks }), LIMIT).await
 }
 

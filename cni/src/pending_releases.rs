@@ -100,7 +100,7 @@ fn file_of(lib_dir: &Path, attachment: &Attachment) -> PathBuf {
 ///
 /// # Errors
 /// [`PendingReleaseError::File`].
-pub fn leave(
+pub(crate) fn leave(
     lib_dir: &Path,
     attachment: &Attachment,
     pending_release: &PendingRelease,
@@ -126,7 +126,7 @@ pub fn leave(
 ///
 /// # Errors
 /// [`PendingReleaseError`].
-pub fn list(lib_dir: &Path) -> Result<Vec<PendingRelease>, PendingReleaseError> {
+pub fn list_pending_releases(lib_dir: &Path) -> Result<Vec<PendingRelease>, PendingReleaseError> {
     files(lib_dir)?.iter().map(|path| read(path)).collect()
 }
 
@@ -179,7 +179,10 @@ fn try_lock(lock: &File, path: &Path) -> Result<bool, PendingReleaseError> {
 /// # Errors
 /// [`PendingReleaseError`] when the directory itself cannot be read; what fails of one pending release is in the
 /// answer, and its file stays.
-pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, PendingReleaseError> {
+pub async fn replay_pending_releases<S: Store>(
+    store: &S,
+    lib_dir: &Path,
+) -> Result<Replayed, PendingReleaseError> {
     let mut replayed = Replayed::default();
     if files(lib_dir)?.is_empty() {
         return Ok(replayed);
@@ -200,7 +203,7 @@ pub async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Result<Replayed, Pen
 
 /// What to do while another process replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// Wait for its end: only then is the attachment's name free.
     Endless,
     /// Fail with [`PendingReleaseError::Busy`].
@@ -211,7 +214,7 @@ pub enum Patience {
 ///
 /// # Errors
 /// [`PendingReleaseError`].
-pub async fn settle<S: Store>(
+pub(crate) async fn settle<S: Store>(
     store: &S,
     lib_dir: &Path,
     attachment: &Attachment,

@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The node's directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dirs {
+pub(crate) struct Dirs {
     /// Survives a reboot: node name, MTU, pending releases.
     pub lib: PathBuf,
     /// Does not: the admin socket.
@@ -25,7 +25,7 @@ pub struct Dirs {
 
 /// Why a setting cannot be found.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub(crate) enum SettingsError {
     /// A file that the configuration names cannot be read.
     #[error("network configuration: {key}: cannot read {path:?}; has the node's process started?")]
     File {
@@ -63,7 +63,7 @@ impl Dirs {
     /// The configuration's, else the environment's `CARACAL_LIB_DIR` and `CARACAL_RUN_DIR`, else the
     /// default.
     #[must_use]
-    pub fn of(conf: &NetConf, get: impl Fn(&str) -> Option<String>) -> Self {
+    pub(crate) fn of(conf: &NetConf, get: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         Self {
             lib: conf
@@ -89,7 +89,7 @@ impl Dirs {
 
     /// The node's admin socket.
     #[must_use]
-    pub fn admin_socket(&self) -> PathBuf {
+    pub(crate) fn admin_socket(&self) -> PathBuf {
         self.run.join("caracal.sock")
     }
 }
@@ -107,7 +107,7 @@ fn first_text(places: &[PathBuf]) -> Option<(PathBuf, String)> {
 ///
 /// # Errors
 /// [`SettingsError`].
-pub fn node_name(conf: &NetConf, dirs: &Dirs) -> Result<NodeName, SettingsError> {
+pub(crate) fn node_name(conf: &NetConf, dirs: &Dirs) -> Result<NodeName, SettingsError> {
     let name = find_node_name(conf, dirs)?;
     if name.is_empty() || name.contains('/') || name.contains(char::is_whitespace) {
         return Err(SettingsError::NodeName { name });
@@ -148,7 +148,7 @@ fn find_node_name(conf: &NetConf, dirs: &Dirs) -> Result<String, SettingsError> 
 ///
 /// # Errors
 /// [`SettingsError`].
-pub fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
+pub(crate) fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
     if conf.mtu != 0 {
         return Ok(conf.mtu);
     }
@@ -170,7 +170,7 @@ pub fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
 ///
 /// # Errors
 /// [`SettingsError`].
-pub async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
+pub(crate) async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
     let limit = Duration::from_secs(conf.route_wait().into());
     let end = tokio::time::Instant::now() + limit;
     loop {
@@ -186,7 +186,7 @@ pub async fn mtu_soon(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError>
 ///
 /// # Errors
 /// When the kernel gives none.
-pub fn fresh_uid() -> io::Result<String> {
+pub(crate) fn fresh_uid() -> io::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(text.trim().to_owned())
 }

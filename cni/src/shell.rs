@@ -23,18 +23,18 @@ use crate::{add, check, del, gc, ipam_plugin, status};
 /// `caracal-cni`: the main plugin.
 #[must_use]
 pub fn main_cni() -> ExitCode {
-    run(Role::Main, &|_| {})
+    run_plugin(Role::Main, &|_| {})
 }
 
 /// `caracal-ipam`: the IPAM plugin.
 #[must_use]
 pub fn main_ipam() -> ExitCode {
-    run(Role::Ipam, &|_| {})
+    run_plugin(Role::Ipam, &|_| {})
 }
 
 /// Serves one call from this process's environment and stdin.
 #[must_use]
-pub fn run(role: Role, progress: Progress<'_>) -> ExitCode {
+pub fn run_plugin(role: Role, progress: Progress<'_>) -> ExitCode {
     let mut stdin = Vec::new();
     let answer = io::stdin()
         .read_to_end(&mut stdin)

@@ -13,7 +13,7 @@ use crate::spec::Command;
 
 /// Why an ADD could not be served.
 #[derive(Debug, thiserror::Error)]
-pub enum StatusError {
+pub(crate) enum StatusError {
     /// The node's process does not answer.
     #[error(transparent)]
     Process(#[from] NodeProcessError),
@@ -37,7 +37,7 @@ pub enum StatusError {
 ///
 /// # Errors
 /// [`StatusError`] with the reason, or the delegated plugin's.
-pub async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
+pub(crate) async fn status<S: Store>(call: &Call, store: &S) -> Result<(), CniError> {
     if call.role == Role::Main {
         let said = node_process::status(&call.dirs.admin_socket())
             .await

@@ -4,8 +4,8 @@
 
 mod world;
 
-use caracal_cni::call::Milestone;
-use caracal_cni::pending_releases;
+use caracal_cni::Milestone;
+use caracal_cni::replay_pending_releases;
 use serde_json::json;
 use world::agent::FakeAgent;
 use world::{Pod, World, address, in_node};
@@ -94,7 +94,7 @@ fn cni_4_without_etcd_del_leaves_a_pending_release_that_the_node_replays() {
         assert_eq!(world.in_use(), 1, "nothing is forgotten");
         let lib = world.dir.join("lib");
         let replayed =
-            world.with_store(async |store| pending_releases::replay(&store, &lib).await.unwrap());
+            world.with_store(async |store| replay_pending_releases(&store, &lib).await.unwrap());
         assert_eq!(replayed.done, ["8f2c41d09c"]);
         assert!(replayed.failed.is_empty() && !replayed.busy);
         world.assert_clean();
@@ -117,7 +117,7 @@ fn cni_5_a_pending_release_never_hits_a_later_add_of_the_same_container() {
             "released, then taken anew"
         );
         let lib = world.dir.join("lib");
-        world.with_store(async |store| pending_releases::replay(&store, &lib).await.unwrap());
+        world.with_store(async |store| replay_pending_releases(&store, &lib).await.unwrap());
         assert_eq!(world.in_use(), 1);
         assert_eq!(world.endpoints().len(), 1);
         world.del(&pod);

@@ -7,8 +7,8 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use caracal_ipam::client::Client;
-use caracal_ipam::request::AssignIpRequest;
+use caracal_ipam::AssignIpRequest;
+use caracal_ipam::Client;
 use caracal_model::resource::ip_pool::AllowedUse;
 use serde_json::json;
 use world::{Answer, Pod, World, address, host_interface, in_node, sh, wait_for};
@@ -114,7 +114,7 @@ fn a_further_interface_that_calico_made_is_released_and_no_other() {
         world.etcd.run();
         let lib = world.dir.join("lib");
         let replay = async |store| {
-            caracal_cni::pending_releases::replay(&store, &lib)
+            caracal_cni::replay_pending_releases(&store, &lib)
                 .await
                 .unwrap()
         };

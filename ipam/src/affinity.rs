@@ -12,7 +12,7 @@ use crate::block;
 use crate::error::AffinityError;
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// What became of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct ReleaseAffinity {
     cidr: Prefix,
     must_be_empty: bool,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
 }
 
@@ -72,7 +72,7 @@ impl Machine for ReleaseAffinity {
                 Step::Failed(AffinityError::NoHost(self.cidr))
             }
             _ => {
-                self.view = View::default();
+                self.view = IpamData::default();
                 let ranges = vec![
                     view::key(&Key::IpamConfig),
                     view::key(&Key::Affinity(self.owner.clone(), self.cidr)),
@@ -94,7 +94,7 @@ impl ReleaseAffinity {
             cidr,
             must_be_empty,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
         }
     }

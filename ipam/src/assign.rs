@@ -24,7 +24,7 @@ use crate::pools::{self, Asker, Candidate};
 use crate::request::{AssignRequest, Assigned, Assignment};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// An automatic assignment.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Assign {
     request: AssignRequest,
     owner: Owner,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
     /// Blocks to read together with everything else: the caller's guess, then those of a lost race, so
     /// that the next try is a round trip shorter.
@@ -89,7 +89,7 @@ impl Assign {
             hints: request.block_hints.clone(),
             request,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
         }
     }
@@ -104,7 +104,7 @@ impl Assign {
         if let Err(fault) = check(&self.request) {
             return Step::Failed(AssignError::Request(fault));
         }
-        self.view = View::default();
+        self.view = IpamData::default();
         let in_use = self.request.in_use.iter().copied();
         self.view.reserved.extend(in_use.map(Prefix::host));
         let mut ranges = vec![
@@ -119,7 +119,7 @@ impl Assign {
         ranges.extend(
             self.request
                 .namespace()
-                .map(|n| view::key(&namespace::key(n))),
+                .map(|n| view::key(&namespace::namespace_key(n))),
         );
         ranges.extend(self.families().map(|f| view::affinities(&self.owner, f)));
         let hints = self.hints.iter().take(MAX_BLOCKS);
@@ -258,11 +258,11 @@ impl Assign {
         if let Some(namespace) = named
             && self.view.pools.values().any(selective)
         {
-            self.view.readable(&[namespace::key(namespace)])?;
+            self.view.readable(&[namespace::namespace_key(namespace)])?;
         }
         let read = named.map(|namespace| {
             let labels = self.view.namespaces.get(namespace).cloned();
-            labels.unwrap_or_else(|| namespace::named(namespace))
+            labels.unwrap_or_else(|| namespace::namespace_named(namespace))
         });
         let asker = Asker {
             node: labels,

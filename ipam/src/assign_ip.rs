@@ -20,14 +20,14 @@ use crate::pools::{self, Candidate, Refusal};
 use crate::request::{AssignIpRequest, Assignment, attribute};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// An explicit assignment.
 #[derive(Clone, Debug)]
 pub struct AssignIp {
     request: AssignIpRequest,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
 }
 
@@ -69,7 +69,7 @@ impl AssignIp {
         Self {
             request,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
         }
     }
@@ -79,7 +79,7 @@ impl AssignIp {
         if let Err(fault) = check_names(&request.handle, &request.node, request.usage) {
             return Step::Failed(AssignIpError::Request(fault));
         }
-        self.view = View::default();
+        self.view = IpamData::default();
         let handle = Key::Handle(request.handle.clone());
         let (address, family) = (request.address, Family::of(request.address));
         let guess = Prefix::truncated(address, default_block_len(family));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocation::{Allocation, Purpose};
 use crate::check::{self, Inconsistency};
 use crate::users::{User, Users};
-use crate::view::View;
+use crate::view::IpamData;
 
 /// What is known about one held address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum AddressUse {
 
 /// Judges one allocation.
 #[must_use]
-pub fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
+pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
     if allocation.released_at.is_some() {
         return AddressUse::Cooling;
     }
@@ -144,7 +144,7 @@ impl Audit {
 
 /// Compares everything with everything.
 #[must_use]
-pub fn audit(view: &View, users: &Users, now: Timestamp) -> Audit {
+pub fn audit(view: &IpamData, users: &Users, now: Timestamp) -> Audit {
     let mut audit = Audit {
         revision: view.revision,
         counts: Counts {

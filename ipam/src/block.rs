@@ -35,20 +35,20 @@ fn free_ordinals<'a>(
 
 /// How many addresses can be handed out, counted up to `enough`.
 #[must_use]
-pub fn free(block: &Block, reserved: &Reservations, enough: usize) -> usize {
+pub(crate) fn free(block: &Block, reserved: &Reservations, enough: usize) -> usize {
     free_ordinals(block, reserved).take(enough).count()
 }
 
 /// True when no address is held. Cooling ones are held; those that a Windows node keeps from everybody in each
 /// of its blocks are not, as in Calico: they go with the block.
 #[must_use]
-pub fn is_empty(block: &Block) -> bool {
+pub(crate) fn is_empty(block: &Block) -> bool {
     in_use(block) == 0
 }
 
 /// How many addresses are held, cooling ones included.
 #[must_use]
-pub fn in_use(block: &Block) -> usize {
+pub(crate) fn in_use(block: &Block) -> usize {
     let windows = |index: &&usize| {
         block
             .attributes
@@ -115,13 +115,13 @@ fn point(block: &mut Block, ordinal: usize, attribute: &AllocationAttribute) {
 }
 
 /// Replaces the attribute of an allocated ordinal, as when an old allocation is taken over.
-pub fn adopt(block: &mut Block, ordinal: usize, attribute: &AllocationAttribute) {
+pub(crate) fn adopt(block: &mut Block, ordinal: usize, attribute: &AllocationAttribute) {
     point(block, ordinal, attribute);
     prune(block);
 }
 
 /// Releases an allocated ordinal: at once, or into cool-down.
-pub fn release(block: &mut Block, ordinal: usize, cool_down: Duration, now: Timestamp) {
+pub(crate) fn release(block: &mut Block, ordinal: usize, cool_down: Duration, now: Timestamp) {
     if !matches!(block.allocations.get(ordinal), Some(Some(_))) {
         return;
     }
@@ -148,7 +148,7 @@ fn free_ordinal(block: &mut Block, ordinal: usize) {
 }
 
 /// Frees the addresses whose cool-down is over. Returns how many.
-pub fn collect(block: &mut Block, cool_down: Duration, now: Timestamp) -> usize {
+pub(crate) fn collect(block: &mut Block, cool_down: Duration, now: Timestamp) -> usize {
     let over: Vec<usize> = block
         .allocated()
         .filter(|(_, _, attribute)| is_over(attribute, cool_down, now))
@@ -196,7 +196,7 @@ fn prune(block: &mut Block) {
 
 /// Repairs what IPAM-1 forbids: every ordinal is either held or queued once, and every attribute is referred
 /// to. What is held stays held.
-pub fn mend(block: &mut Block) {
+pub(crate) fn mend(block: &mut Block) {
     let mut queued = vec![false; block.allocations.len()];
     let allocations = &block.allocations;
     block.unallocated.retain(|ordinal| {

@@ -1,4 +1,4 @@
-//! What is inconsistent in IPAM's data: a pure function from a [`View`] of everything to findings. Reports
+//! What is inconsistent in IPAM's data: a pure function from a [`IpamData`] of everything to findings. Reports
 //! and changes nothing. What only an outside witness knows (is the pod still there?) is not decided here.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
 
 use crate::block;
-use crate::view::View;
+use crate::view::IpamData;
 
 /// One inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -204,7 +204,7 @@ impl fmt::Display for Inconsistency {
 
 /// All findings, sorted. The view must hold everything: blocks, affinities, handles, pools.
 #[must_use]
-pub fn check(view: &View, now: Timestamp) -> Vec<Inconsistency> {
+pub fn check(view: &IpamData, now: Timestamp) -> Vec<Inconsistency> {
     let mut findings = Vec::new();
     for (key, reason) in &view.unreadable {
         findings.push(Inconsistency::Unreadable {
@@ -231,7 +231,7 @@ pub fn check(view: &View, now: Timestamp) -> Vec<Inconsistency> {
     findings
 }
 
-fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<Inconsistency>) {
+fn check_block(view: &IpamData, block: &Block, now: Timestamp, findings: &mut Vec<Inconsistency>) {
     let mut queued = vec![0usize; block.allocations.len()];
     for ordinal in &block.unallocated {
         if let Some(count) = queued.get_mut(*ordinal) {
@@ -287,7 +287,7 @@ fn check_block(view: &View, block: &Block, now: Timestamp, findings: &mut Vec<In
     }
 }
 
-fn check_handles(view: &View, findings: &mut Vec<Inconsistency>) {
+fn check_handles(view: &IpamData, findings: &mut Vec<Inconsistency>) {
     let mut held: BTreeMap<(HandleId, Prefix), u64> = BTreeMap::new();
     for known in view.blocks.values() {
         for (_, _, attribute) in known.value.allocated() {
@@ -320,7 +320,7 @@ fn check_handles(view: &View, findings: &mut Vec<Inconsistency>) {
     }
 }
 
-fn check_affinities(view: &View, findings: &mut Vec<Inconsistency>) {
+fn check_affinities(view: &IpamData, findings: &mut Vec<Inconsistency>) {
     for ((owner, cidr), known) in &view.affinities {
         let block = view.blocks.get(cidr);
         let named = block.and_then(|b| b.value.owner());

@@ -2,6 +2,8 @@
 //! race is tried again at most [`ATTEMPTS`] times, after a pause that is drawn at random and grows with the
 //! races lost and with the time a try takes, so that those who collided do not collide again.
 
+mod logged_store;
+
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -26,10 +28,12 @@ use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Relea
 use crate::step::{Input, Machine, Reading, Step};
 use crate::tunnel::{EnsureTunnel, TunnelKind};
 use crate::usage::{self, BlockUsage, Held};
-use crate::view::{self, View};
+use crate::view::{self, IpamData};
+
+pub use logged_store::LoggedStore;
 
 /// Lost races before giving up, as in Calico.
-pub const ATTEMPTS: u32 = 100;
+pub(crate) const ATTEMPTS: u32 = 100;
 
 /// A try is taken to last at least this long: about one round trip to an idle etcd.
 const SHORTEST_TRY: Duration = Duration::from_millis(2);
@@ -193,10 +197,10 @@ impl<S: Store> Client<S> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn view(&self) -> Result<View, StoreError> {
-        let ranges = view::everything();
+    pub async fn view(&self) -> Result<IpamData, StoreError> {
+        let ranges = view::all_ranges();
         let answer = self.store.read(&ranges).await?;
-        let mut view = View::default();
+        let mut view = IpamData::default();
         view.absorb(&ranges, reading(answer));
         Ok(view)
     }

@@ -11,13 +11,13 @@ use crate::pools::{Explicit, Refusal};
 
 /// Most addresses of one request, of both families. A pod needs a few; etcd takes 128 operations in a
 /// transaction, and a request is one transaction.
-pub const MAX_ADDRESSES: usize = 1024;
+pub(crate) const MAX_ADDRESSES: usize = 1024;
 
 /// etcd's limit: comparisons of one transaction, and writes of one.
 pub const MAX_OPERATIONS: usize = 128;
 
 /// Most blocks that one transaction touches: up to three comparisons each.
-pub const MAX_BLOCKS: usize = 40;
+pub(crate) const MAX_BLOCKS: usize = 40;
 
 /// Most comparisons that a guard may add to a transaction.
 pub const MAX_PRECONDITIONS: usize = 8;

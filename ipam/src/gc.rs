@@ -275,7 +275,7 @@ fn collection(dead: &[Allocation], users: &Users) -> Collection {
     let mut interfaces = BTreeSet::new();
     for (interface, key) in dead.iter().filter_map(Allocation::wiring) {
         let compare = users.unchanged(&key);
-        if !proof.contains(&compare) {
+        if !preconditions.contains(&compare) {
             preconditions.push(compare);
         }
         // One that a later pod of the same name has may be there.

@@ -1,23 +1,31 @@
 //! Block IPAM on Calico's own data: a Calico node and a Caracal node allocate from the same pools at the
 //! same time.
 //!
-//! The core is pure. A request is a [`Machine`]: it says what to read or which compare-and-swap
-//! transaction to commit, and is told the outcome, until it is done or has failed for good. It never
-//! opens a connection and never reads a clock: time is an argument. A lost race is no error but
-//! [`Input::Conflict`]; the machine reads again and decides anew. The feature `client` adds `Client`,
-//! which drives machines against a store and is the only place with a real clock and with retries.
+//! # Order of calls
 //!
-//! * [`assign`]: as many addresses as asked for, from the node's own blocks, from new blocks, or borrowed.
-//! * [`assign_ip`]: one explicit address.
-//! * [`release`]: by address, by handle.
-//! * [`affinity`]: gives a block back.
-//! * [`tunnel`]: the addresses of a node's tunnel devices.
-//! * [`leave`]: everything a deleted node held.
-//! * [`check`]: what is inconsistent in the data.
-//! * [`usage`]: how full pools and blocks are.
-//! * [`audit`], [`repair`]: what is leaked, and how to put it right; [`summary`], [`why`], [`settings`],
-//!   [`split`]: the other questions and orders of `caracal ipam`.
-//! * [`gc`], [`lease`]: what may be released although nobody asked; [`Conditional`]: only while its preconditions hold.
+//! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`], [`ReleaseAffinity`],
+//! [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`]. Call [`Machine::step`] with [`Input::Start`], do
+//! what the answer says ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is [`Step::Done`]
+//! or [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the machine reads again and decides anew.
+//! [`Conditional`] wraps a machine whose writes have preconditions. `Client` (feature `client`) drives machines against a
+//! store, and is the only place with a clock and with retries.
+//!
+//! ```
+//! use caracal_ipam::{Assign, AssignRequest, Input, Machine, Step, Timestamp};
+//!
+//! let mut request = AssignRequest::workload("node1".into(), "k8s-pod-network.abc".into());
+//! request.num_v4 = 1;
+//! let now = Timestamp::parse_rfc3339("2026-01-01T00:00:00Z").expect("a time");
+//! let mut machine = Assign::new(request, now);
+//! match machine.step(Input::Start) {
+//!     Step::Read(ranges) => assert!(!ranges.is_empty(), "keys to read, all at one revision"),
+//!     other => panic!("an assignment begins with a read, not with {other:?}"),
+//! }
+//! ```
+//!
+//! Questions are pure functions of [`IpamData`], which holds what was read of [`all_ranges`]: [`check`](fn@check)
+//! (inconsistencies), [`audit`](fn@audit) (leaks; needs [`Users`]), [`plan_repairs`], [`pool_fill`], [`why`](fn@why).
+//! [`Collector`] finds what may be released although nobody asked; [`lease`] holds the liveness leases of nodes.
 //!
 //! # The protocol
 //!
@@ -47,46 +55,84 @@
 //! * `IPAM-12`: fields that this crate does not know survive (MODEL-1); a value that does not parse is
 //!   never overwritten and never counts as absent.
 
-pub mod affinity;
-pub mod allocation;
-pub mod assign;
-pub mod assign_ip;
-pub mod audit;
-pub mod block;
-pub mod check;
+mod affinity;
+mod allocation;
+mod assign;
+mod assign_ip;
+mod audit;
+mod block;
+mod check;
 #[cfg(feature = "client")]
-pub mod client;
-pub mod error;
-pub mod gc;
-pub mod handle;
+mod client;
+mod error;
+mod gc;
+mod handle;
 pub mod lease;
-pub mod namespace;
-pub mod order;
-mod plan;
-pub mod pools;
-pub mod precondition;
+mod namespace;
+mod order;
 #[cfg(feature = "client")]
-pub mod rehearsal;
-pub mod release;
-pub mod release_node;
-pub mod repair;
-pub mod report;
-pub mod request;
-pub mod settings;
-pub mod split;
-pub mod step;
-pub mod summary;
-pub mod tunnel;
+mod overlay;
+mod plan;
+mod pools;
+mod precondition;
+mod release;
+mod release_node;
+mod repair;
+mod report;
+mod request;
+mod settings;
+mod split;
+mod step;
+mod summary;
+mod tunnel;
 mod txn_builder;
-pub mod usage;
-pub mod users;
-pub mod view;
-pub mod why;
+mod usage;
+mod users;
+mod view;
+mod why;
 
+// Machines, and how they are driven.
+pub use affinity::{AffinityOutcome, ReleaseAffinity};
+pub use assign::Assign;
+pub use assign_ip::AssignIp;
 pub use caracal_model::time::Timestamp;
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError};
-pub use error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
-pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Target};
+pub use client::{Client, ClientError, LoggedStore};
+pub use precondition::{Conditional, PreconditionError};
+pub use release::{ReleaseHandle, ReleaseIps};
+pub use release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
+pub use repair::{Mender, Repair, RepairError, RepairPlan, plan_repairs};
+pub use request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
+pub use settings::{Configure, Persistence, SettingsChange, SettingsError};
+pub use split::{MAX_PARTS, PoolChoice, Split, SplitError};
 pub use step::{Input, Machine, Reading, Step};
-pub use tunnel::TunnelKind;
+pub use tunnel::{EnsureTunnel, TunnelKind};
+
+// Why a request is refused.
+pub use error::{
+    AffinityError, AssignError, AssignIpError, Growth, LimitSource, MAX_OPERATIONS,
+    MAX_PRECONDITIONS, NoAddress, NoPool, PoolState, ReleaseError, RequestFault, Unreadable,
+};
+pub use pools::Refusal;
+
+// Data, and questions about it.
+pub use allocation::{Allocation, Purpose};
+pub use audit::{AddressUse, Audit, Counts, Leak, Unallocated, audit};
+pub use check::{AffinityWord, Inconsistency, QueueFault, check};
+pub use gc::{Collection, Collector};
+pub use namespace::{namespace_key, namespace_labels, namespace_named};
+pub use report::{Cluster, LeakReport, LeakReportError};
+pub use summary::{BlockFill, Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
+pub use usage::{BlockUsage, Held};
+pub use users::{User, Users, user_ranges};
+pub use view::{IpamData, KnownNode, Versioned, all_ranges};
+pub use why::{BlockAnswer, PoolAnswer, Why, why};
+
+/// Operations on blocks and handles for tests that play another client, such as one of Calico's.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::block::{create as create_block, take, take_address, touch};
+    pub use crate::handle::{
+        add as add_to_handle, is_empty as handle_is_empty, remove as remove_from_handle,
+    };
+}

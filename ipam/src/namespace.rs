@@ -15,20 +15,20 @@ const NAMES: [&str; 2] = ["kubernetes.io/metadata.name", "projectcalico.org/name
 
 /// The key of the profile that holds a namespace's labels.
 #[must_use]
-pub fn key(namespace: &str) -> Key {
+pub fn namespace_key(namespace: &str) -> Key {
     Key::resource(Kind::Profile, format!("{PROFILE}{namespace}"))
 }
 
 /// The labels of a namespace without a profile: its name.
 #[must_use]
-pub fn named(namespace: &str) -> BTreeMap<String, String> {
+pub fn namespace_named(namespace: &str) -> BTreeMap<String, String> {
     let name = |label: &str| (label.to_owned(), namespace.to_owned());
     NAMES.map(name).into()
 }
 
 /// The namespace that a profile is of; `None` for other profiles.
 #[must_use]
-pub fn of_profile(profile: &str) -> Option<&str> {
+pub(crate) fn of_profile(profile: &str) -> Option<&str> {
     profile.strip_prefix(PROFILE)
 }
 
@@ -36,10 +36,13 @@ pub fn of_profile(profile: &str) -> Option<&str> {
 ///
 /// # Errors
 /// [`Invalid`] with the reason.
-pub fn labels(namespace: &str, value: &[u8]) -> Result<BTreeMap<String, String>, Invalid> {
+pub fn namespace_labels(
+    namespace: &str,
+    value: &[u8],
+) -> Result<BTreeMap<String, String>, Invalid> {
     let value: serde_json::Value =
         serde_json::from_slice(value).map_err(|e| Invalid(e.to_string()))?;
-    let mut labels = named(namespace);
+    let mut labels = namespace_named(namespace);
     let stored = value.pointer("/spec/labelsToApply");
     for (label, text) in stored.and_then(|s| s.as_object()).into_iter().flatten() {
         if let (Some(label), Some(text)) = (label.strip_prefix(LABEL), text.as_str()) {
@@ -65,8 +68,8 @@ mod tests {
             ("team", "red"),
         ];
         let expected = expected.map(|(k, v)| (k.to_owned(), v.to_owned()));
-        assert_eq!(labels("red", value).unwrap(), expected.into());
+        assert_eq!(namespace_labels("red", value).unwrap(), expected.into());
         assert_eq!(of_profile("ksa.red.default"), None);
-        assert!(labels("red", b"{").is_err());
+        assert!(namespace_labels("red", b"{").is_err());
     }
 }

@@ -9,7 +9,7 @@ use crate::pools::Candidate;
 
 /// 32-bit FNV-1: multiply, then xor.
 #[must_use]
-pub fn fnv1_32(text: &str) -> u32 {
+pub(crate) fn fnv1_32(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, octet| {
         hash.wrapping_mul(0x0100_0193) ^ u32::from(octet)
     })
@@ -17,7 +17,7 @@ pub fn fnv1_32(text: &str) -> u32 {
 
 /// The blocks of a pool, from the host's start onwards, wrapping once.
 #[derive(Clone, Debug)]
-pub struct Walk {
+pub(crate) struct Walk {
     pool: Prefix,
     block_len: u8,
     count: u128,
@@ -31,7 +31,7 @@ impl Walk {
     /// The walk of `host` through a pool. Blocks of one address start at a place that changes with time: a
     /// host walks past all it has taken before, and there would be many.
     #[must_use]
-    pub fn new(pool: &Candidate, host: &str, now: Timestamp) -> Self {
+    pub(crate) fn new(pool: &Candidate, host: &str, now: Timestamp) -> Self {
         let count = block_count(pool.cidr, pool.block_len);
         let single = pool.block_len == pool.cidr.family().bits();
         let seed = if single {
@@ -50,7 +50,7 @@ impl Walk {
     }
 
     /// Goes on behind a range that holds the block visited last, without visiting every block in it.
-    pub fn pass(&mut self, range: &Prefix) {
+    pub(crate) fn pass(&mut self, range: &Prefix) {
         let Some(start) = self.pool.offset(range.address()) else {
             // The range covers the whole pool, or lies outside.
             if range.covers(&self.pool) {

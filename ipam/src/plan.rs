@@ -1,5 +1,5 @@
 //! From which blocks the addresses of one family come: own ones, new ones, other hosts' empty ones,
-//! borrowed ones, in this order. Decides on a [`View`]; reads and writes nothing.
+//! borrowed ones, in this order. Decides on a [`IpamData`]; reads and writes nothing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::block;
 use crate::error::{Growth, LimitSource, NoAddress, PoolState};
 use crate::order::Walk;
 use crate::pools::Candidate;
-use crate::view::{Known, View};
+use crate::view::{IpamData, Known};
 
 /// How long a block stays its claimant's though empty: the claimant may be about to use it.
 pub(crate) const RECLAIM_AGE: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ pub(crate) struct Pick {
 /// One family's plan in the making.
 #[derive(Debug)]
 pub(crate) struct Planner<'a> {
-    pub(crate) view: &'a View,
+    pub(crate) view: &'a IpamData,
     pub(crate) owner: &'a Owner,
     pub(crate) host: &'a str,
     pub(crate) now: Timestamp,

@@ -52,7 +52,7 @@ impl Extend<Prefix> for Reservations {
 
 /// A pool that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Its name.
     pub name: PoolName,
     /// Its range.
@@ -106,7 +106,7 @@ impl fmt::Display for Refusal {
 
 /// Whom the pools are wanted for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
+pub(crate) struct Asker<'a> {
     /// Labels of the node.
     pub node: &'a BTreeMap<String, String>,
     /// Labels of the namespace.
@@ -119,7 +119,7 @@ pub struct Asker<'a> {
 ///
 /// # Errors
 /// The reason why not.
-pub fn usable(pool: &IpPool) -> Result<(), Refusal> {
+pub(crate) fn usable(pool: &IpPool) -> Result<(), Refusal> {
     if pool.spec.disabled {
         return Err(Refusal::Disabled);
     }
@@ -146,7 +146,7 @@ fn is_unallocatable(pool: &IpPool) -> bool {
 
 /// True when the pool's node selector matches.
 #[must_use]
-pub fn selects_node(pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selects_node(pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
     Selector::parse(&pool.spec.node_selector).is_ok_and(|s| s.matches(labels))
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn selects_namespace(pool: &IpPool, labels: Option<&BTreeMap<String, 
 ///
 /// # Errors
 /// The reason why not.
-pub fn serves(pool: &IpPool, asker: &Asker<'_>) -> Result<(), Refusal> {
+pub(crate) fn serves(pool: &IpPool, asker: &Asker<'_>) -> Result<(), Refusal> {
     usable(pool)?;
     if !pool.spec.allows(asker.usage) {
         return Err(Refusal::Use(asker.usage));
@@ -205,7 +205,7 @@ pub enum Explicit {
 ///
 /// # Errors
 /// [`Explicit`] with the first one that cannot be used.
-pub fn explicit(
+pub(crate) fn explicit(
     pools: &BTreeMap<PoolName, IpPool>,
     wanted: &[String],
     family: Family,
@@ -237,7 +237,7 @@ pub fn explicit(
 
 /// The pools that serve the asker, sorted by name, and the others with their reasons.
 #[must_use]
-pub fn automatic(
+pub(crate) fn automatic(
     pools: &BTreeMap<PoolName, IpPool>,
     family: Family,
     asker: &Asker<'_>,

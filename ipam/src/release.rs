@@ -20,7 +20,7 @@ use crate::pools;
 use crate::request::{Released, Target};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// What a transaction in flight will have done.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn release(&mut self, view: &View, ordinal: usize, cidr: Prefix, now: Timestamp) {
+    fn release(&mut self, view: &IpamData, ordinal: usize, cidr: Prefix, now: Timestamp) {
         let Some(known) = view.blocks.get(&cidr) else {
             return;
         };
@@ -63,7 +63,7 @@ impl Changes {
 
     /// What must be known of the owners of blocks that become empty: does the block's pool still select the
     /// node? Only asked for pools that do not select all.
-    fn unknown_owners(&self, view: &View) -> Vec<Range> {
+    fn unknown_owners(&self, view: &IpamData) -> Vec<Range> {
         let owners = self.blocks.values().filter_map(|value| {
             let (owner, _) = emptied(view, value)?;
             Some((owner, value.cidr))
@@ -79,7 +79,7 @@ impl Changes {
         keys.into_iter().map(Range::Key).collect()
     }
 
-    fn txn(self, view: &View, whole: Option<&HandleId>) -> TxnBuilder {
+    fn txn(self, view: &IpamData, whole: Option<&HandleId>) -> TxnBuilder {
         let mut txn = TxnBuilder::default();
         for (cidr, value) in self.blocks {
             if let Some(owner) = deserted(view, &value) {
@@ -106,14 +106,14 @@ impl Changes {
 }
 
 /// The node that owns this block, and the block's pool, when the block is empty and the pool chooses its nodes.
-fn emptied<'a>(view: &'a View, value: &Block) -> Option<(Owner, &'a IpPool)> {
+fn emptied<'a>(view: &'a IpamData, value: &Block) -> Option<(Owner, &'a IpPool)> {
     let owner = value.owner().filter(|owner| owner.node().is_some())?;
     let (_, pool) = view.pool_of(&value.cidr)?;
     (block::is_empty(value) && pools::chooses_nodes(pool)).then_some((owner, pool))
 }
 
 /// The owner of an empty block whose pool does not select it any more.
-fn deserted(view: &View, value: &Block) -> Option<Owner> {
+fn deserted(view: &IpamData, value: &Block) -> Option<Owner> {
     let (owner, pool) = emptied(view, value)?;
     let node = view.nodes.get(owner.node()?)?;
     pools::turns_away(pool, &node.labels).then_some(owner)
@@ -125,7 +125,7 @@ pub struct ReleaseHandle {
     handle: HandleId,
     hints: Vec<Prefix>,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
     done: Released,
 }
@@ -138,7 +138,7 @@ impl ReleaseHandle {
             handle,
             hints,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
             done: Released::default(),
         }
@@ -210,7 +210,7 @@ impl Machine for ReleaseHandle {
             }
             _ => {}
         }
-        self.view = View::default();
+        self.view = IpamData::default();
         let mut ranges = vec![
             view::key(&Key::IpamConfig),
             view::kind(Kind::IpPool),
@@ -236,7 +236,7 @@ const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 pub struct ReleaseIps {
     targets: Vec<Target>,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
     done: Released,
 }
@@ -248,7 +248,7 @@ impl ReleaseIps {
         Self {
             targets,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
             done: Released::default(),
         }
@@ -388,7 +388,7 @@ impl ReleaseIps {
     }
 
     fn begin(&mut self) -> Next {
-        self.view = View::default();
+        self.view = IpamData::default();
         self.read(vec![view::key(&Key::IpamConfig), view::kind(Kind::IpPool)])
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{AffinityError, ReleaseError};
 use crate::release::ReleaseIps;
 use crate::request::Target;
 use crate::step::{Input, Machine, Step};
-use crate::view::{self, View};
+use crate::view::{self, IpamData};
 
 /// Addresses of one release; more would be cut into several transactions anyway.
 const BATCH: usize = 40;
@@ -78,7 +78,7 @@ impl ReleaseNode {
         }
     }
 
-    fn survey(&mut self, view: &View) {
+    fn survey(&mut self, view: &IpamData) {
         self.targets = view
             .blocks
             .values()
@@ -172,7 +172,7 @@ impl Machine for ReleaseNode {
     fn step(&mut self, seen: Input) -> Next {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
             (State::Reading, Input::Read(reading)) => {
-                let mut view = View::default();
+                let mut view = IpamData::default();
                 view.absorb(&[], reading);
                 self.survey(&view);
                 self.next()

@@ -1,4 +1,4 @@
-//! What can be put right without asking anybody, and how: [`plan`] turns an [`Audit`] into [`Repair`]s, each
+//! What can be put right without asking anybody, and how: [`plan_repairs`] turns an [`Audit`] into [`Repair`]s, each
 //! of which is a machine. A repair looks afresh before it writes, and compares all that it rests on; what
 //! was repaired meanwhile is left alone.
 
@@ -23,7 +23,7 @@ use crate::release::ReleaseIps;
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::users::Users;
-use crate::view::{self, View};
+use crate::view::{self, IpamData};
 
 /// One thing to put right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum RepairError {
 
 /// What will be done, and what is left to people, with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct RepairPlan {
     /// In the order in which to do it.
     pub repairs: Vec<Repair>,
     /// Sentences.
@@ -66,8 +66,14 @@ pub struct Plan {
 /// Sorts findings into those that can be repaired and those that cannot. A leaked address that is younger
 /// than `min_age` may belong to a pod that is just being made.
 #[must_use]
-pub fn plan(audit: &Audit, view: &View, users: &Users, min_age: Duration, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan_repairs(
+    audit: &Audit,
+    view: &IpamData,
+    users: &Users,
+    min_age: Duration,
+    now: Timestamp,
+) -> RepairPlan {
+    let mut plan = RepairPlan::default();
     for leak in &audit.leaked {
         let address = leak.allocation.address;
         match leak.allocation.made() {
@@ -113,7 +119,7 @@ pub fn plan(audit: &Audit, view: &View, users: &Users, min_age: Duration, now: T
     plan
 }
 
-fn repair(finding: &Inconsistency, view: &View) -> Option<Repair> {
+fn repair(finding: &Inconsistency, view: &IpamData) -> Option<Repair> {
     Some(match finding {
         Inconsistency::Queue { block, .. } | Inconsistency::UnusedAttribute(block, _) => {
             Repair::Mend(*block)
@@ -238,7 +244,7 @@ impl Structure {
         }
     }
 
-    fn txn(&self, view: &View) -> Result<TxnBuilder, Unreadable> {
+    fn txn(&self, view: &IpamData) -> Result<TxnBuilder, Unreadable> {
         let mut txn = TxnBuilder::default();
         match &self.repair {
             Repair::Recount(id) => {
@@ -275,7 +281,7 @@ impl Structure {
 }
 
 /// The handle as its blocks say. Every block that it counts, or that holds for it, is compared.
-fn recount(view: &View, id: &HandleId, txn: &mut TxnBuilder) -> Result<(), Unreadable> {
+fn recount(view: &IpamData, id: &HandleId, txn: &mut TxnBuilder) -> Result<(), Unreadable> {
     let known = view.handles.get(id);
     let before = known.map(|k| k.value.clone()).unwrap_or_default();
     let mut after = Handle {
@@ -309,7 +315,7 @@ impl Machine for Structure {
         match (seen, self.asked.take()) {
             (Input::Committed(_), _) => Step::Done(true),
             (Input::Read(reading), Some(asked)) => {
-                let mut view = View::default();
+                let mut view = IpamData::default();
                 view.absorb(&asked, reading);
                 match self.txn(&view) {
                     Err(fault) => Step::Failed(fault.into()),

@@ -7,7 +7,7 @@ use caracal_model::txn::{Range, Txn};
 
 use crate::error::Unreadable;
 use crate::step::{Input, Machine, Step};
-use crate::view::View;
+use crate::view::IpamData;
 
 /// Whether a KubeVirt virtual machine keeps its addresses when its pod goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Machine for Configure {
                 let stored = reading.ranges.first().and_then(|r| r.first());
                 let revision = stored.map(|kv| kv.mod_revision);
                 let value = stored.map(|kv| kv.value.clone());
-                let mut view = View::default();
+                let mut view = IpamData::default();
                 view.absorb(&[range], reading);
                 if let Err(fault) = view.readable(&[Key::IpamConfig]) {
                     return Step::Failed(fault.into());

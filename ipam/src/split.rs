@@ -9,14 +9,14 @@ use caracal_model::time::Timestamp;
 use caracal_model::txn::Txn;
 
 use crate::step::{Input, Machine, Step};
-use crate::view::{self, View};
+use crate::view::{self, IpamData};
 
 /// Most parts: one transaction writes them all, and etcd takes 128 operations in one.
-pub const MOST: u32 = 64;
+pub const MAX_PARTS: u32 = 64;
 
-/// Which pool.
+/// PoolChoice pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum PoolChoice {
     /// By name.
     Name(String),
     /// By range.
@@ -28,9 +28,9 @@ pub enum Which {
 pub enum SplitError {
     /// No such pool.
     #[error("there is no IP pool {}; there are {}", text(.0), .1.join(", "))]
-    Unknown(Which, Vec<String>),
+    Unknown(PoolChoice, Vec<String>),
     /// Prefixes are halved, never cut in three.
-    #[error("{0} parts are not possible: take a power of two from 2 to {MOST}")]
+    #[error("{0} parts are not possible: take a power of two from 2 to {MAX_PARTS}")]
     Parts(u32),
     /// The parts would not hold a block.
     #[error(
@@ -53,17 +53,17 @@ pub enum SplitError {
     NameTaken(String),
 }
 
-fn text(which: &Which) -> String {
+fn text(which: &PoolChoice) -> String {
     match which {
-        Which::Name(name) => name.clone(),
-        Which::Cidr(cidr) => cidr.to_string(),
+        PoolChoice::Name(name) => name.clone(),
+        PoolChoice::Cidr(cidr) => cidr.to_string(),
     }
 }
 
 /// A split.
 #[derive(Clone, Debug)]
 pub struct Split {
-    which: Which,
+    which: PoolChoice,
     parts: u32,
     uids: Vec<String>,
     now: Timestamp,
@@ -80,7 +80,7 @@ enum State {
 impl Split {
     /// Cuts a pool into so many parts. `uids` are for the new resources, one each.
     #[must_use]
-    pub const fn new(which: Which, parts: u32, uids: Vec<String>, now: Timestamp) -> Self {
+    pub const fn new(which: PoolChoice, parts: u32, uids: Vec<String>, now: Timestamp) -> Self {
         Self {
             which,
             parts,
@@ -90,10 +90,10 @@ impl Split {
         }
     }
 
-    fn cut(&self, view: &View) -> Result<(PoolName, Vec<IpPool>), SplitError> {
+    fn cut(&self, view: &IpamData) -> Result<(PoolName, Vec<IpPool>), SplitError> {
         let found = view.pools.iter().find(|(name, pool)| match &self.which {
-            Which::Name(wanted) => name.as_str() == wanted,
-            Which::Cidr(cidr) => pool.spec.prefix() == *cidr,
+            PoolChoice::Name(wanted) => name.as_str() == wanted,
+            PoolChoice::Cidr(cidr) => pool.spec.prefix() == *cidr,
         });
         let known = || {
             view.pools
@@ -103,7 +103,7 @@ impl Split {
         let Some((name, pool)) = found else {
             return Err(SplitError::Unknown(self.which.clone(), known().collect()));
         };
-        if !self.parts.is_power_of_two() || !(2..=MOST).contains(&self.parts) {
+        if !self.parts.is_power_of_two() || !(2..=MAX_PARTS).contains(&self.parts) {
             return Err(SplitError::Parts(self.parts));
         }
         let cidr = pool.spec.prefix();
@@ -149,7 +149,7 @@ impl Machine for Split {
         match (std::mem::replace(&mut self.state, State::Idle), seen) {
             (State::Reading, Input::Read(reading)) => {
                 let stored = reading.ranges.clone();
-                let mut view = View::default();
+                let mut view = IpamData::default();
                 view.absorb(&[view::kind(Kind::IpPool)], reading);
                 let (name, parts) = match self.cut(&view) {
                     Ok(cut) => cut,

@@ -7,7 +7,7 @@ use caracal_model::net::Prefix;
 use serde::{Serialize, Serializer};
 
 use crate::allocation::Allocation;
-use crate::view::View;
+use crate::view::IpamData;
 
 /// A pool or block and how full it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,7 +61,7 @@ pub struct BlockFill {
     pub owner: Option<String>,
 }
 
-fn fill(view: &View, cidr: Prefix, held: &[IpAddr]) -> Fill {
+fn fill(view: &IpamData, cidr: Prefix, held: &[IpAddr]) -> Fill {
     let inside = || held.iter().filter(|address| cidr.contains(**address));
     let in_use = inside().count() as u128;
     let held_reserved = inside().filter(|a| view.reserved.contains(**a)).count() as u128;
@@ -77,7 +77,7 @@ fn fill(view: &View, cidr: Prefix, held: &[IpAddr]) -> Fill {
 
 /// All pools by name, then the blocks that are in none.
 #[must_use]
-pub fn pools(view: &View) -> Vec<PoolFill> {
+pub fn pool_fill(view: &IpamData) -> Vec<PoolFill> {
     let block = |block: &caracal_model::ipam::Block| {
         let held: Vec<IpAddr> = block.allocated().map(|(_, address, _)| address).collect();
         BlockFill {
@@ -115,7 +115,7 @@ pub fn pools(view: &View) -> Vec<PoolFill> {
 
 /// Addresses that another node than the block's owner uses, in address order.
 #[must_use]
-pub fn borrowed(view: &View) -> Vec<Allocation> {
+pub fn borrowed_addresses(view: &IpamData) -> Vec<Allocation> {
     let all = view.blocks.values().flat_map(|b| Allocation::of(&b.value));
     all.filter(|a| a.released_at.is_none() && a.is_borrowed())
         .collect()
@@ -123,7 +123,7 @@ pub fn borrowed(view: &View) -> Vec<Allocation> {
 
 /// Whoever holds an address.
 #[must_use]
-pub fn holder(view: &View, address: IpAddr) -> Option<Allocation> {
+pub fn holder_of(view: &IpamData, address: IpAddr) -> Option<Allocation> {
     let block = view
         .blocks
         .values()

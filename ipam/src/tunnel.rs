@@ -25,7 +25,7 @@ use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, Target};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// A kind of tunnel device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,7 +137,7 @@ pub struct EnsureTunnel {
     kind: TunnelKind,
     node: NodeName,
     now: Timestamp,
-    view: View,
+    view: IpamData,
     state: State,
 }
 
@@ -165,13 +165,13 @@ impl EnsureTunnel {
             kind,
             node,
             now,
-            view: View::default(),
+            view: IpamData::default(),
             state: State::Idle,
         }
     }
 
     fn begin(&mut self) -> Next {
-        self.view = View::default();
+        self.view = IpamData::default();
         self.read(vec![
             view::key(&Key::IpamConfig),
             view::kind(Kind::IpPool),

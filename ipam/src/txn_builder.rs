@@ -10,9 +10,9 @@ use caracal_model::txn::{Compare, Txn, Write};
 
 use crate::block;
 use crate::handle;
-use crate::view::{Versioned, View};
+use crate::view::{IpamData, Versioned};
 
-/// Collects writes against what a [`View`] saw.
+/// Collects writes against what a [`IpamData`] saw.
 #[derive(Debug, Default)]
 pub(crate) struct TxnBuilder {
     keys: BTreeMap<String, (Compare, Option<Write>)>,
@@ -46,7 +46,7 @@ impl TxnBuilder {
     }
 
     /// Demands that a block is as it was read, without writing it.
-    pub(crate) fn unchanged_block(&mut self, view: &View, cidr: Prefix) {
+    pub(crate) fn unchanged_block(&mut self, view: &IpamData, cidr: Prefix) {
         let path = Key::Block(cidr).to_path();
         let compare = match view.blocks.get(&cidr) {
             Some(block) => Compare::Unchanged(path.clone(), block.revision),
@@ -56,7 +56,7 @@ impl TxnBuilder {
     }
 
     /// Stores a block, changed or new; this is one change of its sequence number.
-    pub(crate) fn put_block(&mut self, view: &View, mut value: Block) {
+    pub(crate) fn put_block(&mut self, view: &IpamData, mut value: Block) {
         block::touch(&mut value);
         let revision = view.blocks.get(&value.cidr).map(|b| b.revision);
         let key = Key::Block(value.cidr);
@@ -64,7 +64,7 @@ impl TxnBuilder {
     }
 
     /// Deletes a block that was read.
-    pub(crate) fn delete_block(&mut self, view: &View, cidr: Prefix) {
+    pub(crate) fn delete_block(&mut self, view: &IpamData, cidr: Prefix) {
         if let Some(block) = view.blocks.get(&cidr) {
             self.set(&Key::Block(cidr), Some(block.revision), None);
         }
@@ -73,7 +73,7 @@ impl TxnBuilder {
     /// Stores an affinity in a state.
     pub(crate) fn put_affinity(
         &mut self,
-        view: &View,
+        view: &IpamData,
         owner: &Owner,
         cidr: Prefix,
         state: AffinityState,
@@ -87,7 +87,7 @@ impl TxnBuilder {
     }
 
     /// Deletes an affinity that was read.
-    pub(crate) fn delete_affinity(&mut self, view: &View, owner: &Owner, cidr: Prefix) {
+    pub(crate) fn delete_affinity(&mut self, view: &IpamData, owner: &Owner, cidr: Prefix) {
         if let Some(known) = view.affinities.get(&(owner.clone(), cidr)) {
             let key = Key::Affinity(owner.clone(), cidr);
             self.set(&key, Some(known.revision), None);

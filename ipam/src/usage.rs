@@ -9,7 +9,7 @@ use caracal_model::txn::Range;
 
 use crate::error::{MAX_BLOCKS, Unreadable};
 use crate::step::{Input, Machine, Step};
-use crate::view::{self, Known, View};
+use crate::view::{self, IpamData, Known};
 
 /// A block and how full it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct BlockUsage {
 
 /// All blocks of a view, in address order.
 #[must_use]
-pub fn blocks(view: &View) -> Vec<BlockUsage> {
+pub(crate) fn blocks(view: &IpamData) -> Vec<BlockUsage> {
     let usage = |known: &view::Versioned<caracal_model::ipam::Block>| {
         let block = &known.value;
         let owner = block.owner();
@@ -80,19 +80,19 @@ pub struct Held {
 
 /// Lists the addresses of a handle.
 #[derive(Clone, Debug)]
-pub struct OfHandle {
+pub(crate) struct OfHandle {
     handle: HandleId,
-    view: View,
+    view: IpamData,
     asked: Vec<Range>,
 }
 
 impl OfHandle {
     /// For a handle.
     #[must_use]
-    pub fn new(handle: HandleId) -> Self {
+    pub(crate) fn new(handle: HandleId) -> Self {
         Self {
             handle,
-            view: View::default(),
+            view: IpamData::default(),
             asked: Vec::new(),
         }
     }
@@ -142,7 +142,7 @@ impl Machine for OfHandle {
             self.view.absorb(&self.asked, reading);
             return self.decide().unwrap_or_else(Step::Failed);
         }
-        self.view = View::default();
+        self.view = IpamData::default();
         self.asked = vec![view::key(&Key::Handle(self.handle.clone()))];
         Step::Read(self.asked.clone())
     }

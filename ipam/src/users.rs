@@ -41,7 +41,7 @@ struct Endpoint {
 
 /// What [`Users::read`] wants to see.
 #[must_use]
-pub fn ranges() -> Vec<Range> {
+pub fn user_ranges() -> Vec<Range> {
     vec![
         Range::Prefix(kind_prefix(Kind::WorkloadEndpoint)),
         Range::Prefix(kind_prefix(Kind::Node)),

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use caracal_model::Key;
 use caracal_model::ipam::{Block, BlockAffinity, Handle, IpamConfig, Owner};
-use caracal_model::keys::{
-    affinity_prefix, blocks_prefix, handles_prefix, ipam_prefix, kind_prefix,
-};
+use caracal_model::keys::{affinity_prefix, blocks_prefix, ipam_prefix, kind_prefix};
 use caracal_model::names::{HandleId, NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{Invalid, IpPool, IpReservation, Kind, Metadata, Node, Resource};
@@ -32,7 +30,7 @@ pub struct Versioned<T> {
 
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeView {
+pub struct KnownNode {
     /// Labels, for pools' selectors.
     pub labels: BTreeMap<String, String>,
     /// The whole resource, when it is valid. Allocation needs the labels only.
@@ -41,7 +39,7 @@ pub struct NodeView {
 
 /// What was read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct IpamData {
     /// The latest revision of all readings.
     pub revision: i64,
     /// The global configuration, when there is one.
@@ -51,7 +49,7 @@ pub struct View {
     /// Reservations.
     pub reserved: Reservations,
     /// Nodes.
-    pub nodes: BTreeMap<NodeName, NodeView>,
+    pub nodes: BTreeMap<NodeName, KnownNode>,
     /// Labels of namespaces, of those whose profile was read.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Affinities.
@@ -78,7 +76,7 @@ pub enum Known<'a> {
     Unknown,
 }
 
-impl View {
+impl IpamData {
     /// Takes over an answer to `asked`. A key answered again replaces what was known.
     pub fn absorb(&mut self, asked: &[Range], reading: Reading) {
         self.revision = self.revision.max(reading.revision);
@@ -173,11 +171,11 @@ impl View {
                     Some(node) => node.metadata.labels.clone(),
                     None => lenient(value)?.labels,
                 };
-                self.nodes.insert(name.into(), NodeView { labels, node });
+                self.nodes.insert(name.into(), KnownNode { labels, node });
             }
             Kind::Profile => {
                 if let Some(namespace) = namespace::of_profile(name) {
-                    let labels = namespace::labels(namespace, value)?;
+                    let labels = namespace::namespace_labels(namespace, value)?;
                     self.namespaces.insert(namespace.to_owned(), labels);
                 }
             }
@@ -316,7 +314,7 @@ fn readable_cidrs(value: &[u8]) -> Vec<Prefix> {
 
 /// The whole of IPAM's data and the resources it depends on.
 #[must_use]
-pub fn everything() -> Vec<Range> {
+pub fn all_ranges() -> Vec<Range> {
     vec![
         Range::Prefix(ipam_prefix()),
         Range::Prefix(kind_prefix(Kind::IpPool)),
@@ -339,10 +337,4 @@ pub(crate) fn affinities(owner: &Owner, family: Family) -> Range {
 
 pub(crate) fn blocks(family: Family) -> Range {
     Range::Prefix(blocks_prefix(family))
-}
-
-/// Prefix of all handles, as a range.
-#[must_use]
-pub fn handles() -> Range {
-    Range::Prefix(handles_prefix())
 }

@@ -1,6 +1,6 @@
 //! Why a node's next address comes from where it comes: every pool with yes or no and the reason, the node's
-//! own blocks, the limits. What would really happen is found by rehearsing the assignment itself
-//! ([`crate::rehearsal`]); this is the explanation beside it.
+//! own blocks, the limits. What would really happen is found by a dry run of the assignment itself
+//! ([`crate::LoggedStore`]); this is the explanation beside it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::block;
 use crate::plan::DEFAULT_MAX_BLOCKS;
 use crate::pools::{self, Asker};
-use crate::view::{Known, View};
+use crate::view::{IpamData, Known};
 
 /// A pool and whether it serves the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,7 +70,7 @@ pub struct Why {
 /// Explains, for a pod of a namespace when its labels are given. `None` when there is no such Node.
 #[must_use]
 pub fn why(
-    view: &View,
+    view: &IpamData,
     node: &NodeName,
     family: Family,
     namespace: Option<&BTreeMap<String, String>>,
@@ -148,7 +148,7 @@ pub fn why(
 }
 
 fn own_block(
-    view: &View,
+    view: &IpamData,
     owner: &Owner,
     cidr: Prefix,
     state: AffinityState,

@@ -5,9 +5,9 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use caracal_ipam::assign::Assign;
-use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::release::ReleaseHandle;
+use caracal_ipam::Assign;
+use caracal_ipam::AssignIp;
+use caracal_ipam::ReleaseHandle;
 use caracal_ipam::{AssignIpRequest, AssignRequest, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle, Owner};
@@ -60,7 +60,7 @@ fn put_affinity(world: &mut World, host: &str, cidr: &str, state: AffinityState)
 /// Gives a host a block with everything that belongs to it.
 fn claimed(world: &mut World, host: &str, cidr: &str, now: Timestamp) {
     let owner = Owner::Host(host.into());
-    let block = caracal_ipam::block::create(cidr.parse().unwrap(), &owner, now);
+    let block = caracal_ipam::testing::create_block(cidr.parse().unwrap(), &owner, now);
     put_block(world, &block);
     put_affinity(world, host, cidr, AffinityState::Confirmed);
 }

@@ -8,11 +8,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::assign::Assign;
-use caracal_ipam::check::Inconsistency;
-use caracal_ipam::release::ReleaseHandle;
-use caracal_ipam::{AssignRequest, Timestamp, block, handle};
+use caracal_ipam::Assign;
+use caracal_ipam::Inconsistency;
+use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::ReleaseHandle;
+use caracal_ipam::{AssignRequest, Timestamp, testing};
 use caracal_model::Key;
 use caracal_model::ipam::{
     AffinityState, AllocationAttribute, Block, BlockAffinity, Handle, Owner,
@@ -116,7 +116,7 @@ impl Calico {
             .as_ref()
             .map_or_else(Handle::default, |(_, v)| Handle::from_json(v).unwrap());
         change(&mut value);
-        if handle::is_empty(&value) {
+        if testing::handle_is_empty(&value) {
             let (revision, _) = known.unwrap();
             let txn = Txn {
                 compare: vec![Compare::Unchanged(self.handle(), revision)],
@@ -162,7 +162,7 @@ impl Calico {
                 }
             }
             At::Create(revision) => {
-                let new = block::create(cidr, &self.owner(), self.claimed_at);
+                let new = testing::create_block(cidr, &self.owner(), self.claimed_at);
                 let created = Self::put(world, Key::Block(cidr).to_path(), None, new.to_json());
                 let mine =
                     Self::read_block(world).is_some_and(|(b, _)| b.owner() == Some(self.owner()));
@@ -191,14 +191,14 @@ impl Calico {
                 Some((block, revision)) => At::Increment(block, revision),
             },
             At::Increment(mut block, revision) => {
-                self.add_to_handle(world, |h| handle::add(h, cidr, 1));
+                self.add_to_handle(world, |h| testing::add_to_handle(h, cidr, 1));
                 let attribute = AllocationAttribute {
                     handle_id: Some(format!("calico.{}", self.host)),
                     secondary: [("node".to_owned(), self.host.to_owned())].into(),
                     ..AllocationAttribute::default()
                 };
-                let taken = block::take(&mut block, 1, &attribute, &Default::default());
-                block::touch(&mut block);
+                let taken = testing::take(&mut block, 1, &attribute, &Default::default());
+                testing::touch(&mut block);
                 At::Store(block, revision, taken[0].0)
             }
             At::Store(block, revision, address) => {
@@ -213,7 +213,7 @@ impl Calico {
                 }
             }
             At::Undo => {
-                self.add_to_handle(world, |h| handle::remove(h, cidr, 1));
+                self.add_to_handle(world, |h| testing::remove_from_handle(h, cidr, 1));
                 At::Look
             }
         };

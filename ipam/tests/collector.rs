@@ -15,13 +15,13 @@ use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_ipam::assign::Assign;
-use caracal_ipam::gc::{Collection, Collector};
+use caracal_ipam::Assign;
+use caracal_ipam::ReleaseNode;
 use caracal_ipam::lease;
-use caracal_ipam::precondition::{Conditional, PreconditionError};
-use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
-use caracal_ipam::release_node::ReleaseNode;
 use caracal_ipam::{AssignRequest, Input, Machine, Step};
+use caracal_ipam::{Collection, Collector};
+use caracal_ipam::{Conditional, PreconditionError};
+use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::Key;
 use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::names::HandleId;

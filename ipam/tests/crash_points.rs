@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
 use caracal_datastore::store::{ReadAnswer, Store, StoreError};
 use caracal_datastore::testing::EtcdServer;
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::assign::Assign;
-use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{Inconsistency, check};
-use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
-use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::tunnel::EnsureTunnel;
+use caracal_ipam::Assign;
+use caracal_ipam::AssignIp;
+use caracal_ipam::EnsureTunnel;
+use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::ReleaseNode;
 use caracal_ipam::{
     AssignIpRequest, AssignRequest, Client, ClientError, Machine, Target, TunnelKind,
 };
+use caracal_ipam::{Inconsistency, check};
+use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
 use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};

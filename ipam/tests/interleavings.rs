@@ -7,9 +7,9 @@ mod world;
 
 use std::collections::BTreeSet;
 
+use caracal_ipam::Assign;
 use caracal_ipam::AssignRequest;
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::assign::Assign;
+use caracal_ipam::ReleaseAffinity;
 use caracal_model::ipam::Owner;
 use caracal_model::resource::ip_pool::EncapMode;
 use histories::{Deed, SCENARIOS, Search, machine};

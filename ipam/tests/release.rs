@@ -5,13 +5,13 @@ mod world;
 
 use std::net::IpAddr;
 
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::assign::Assign;
-use caracal_ipam::error::MAX_PRECONDITIONS;
-use caracal_ipam::precondition::{Conditional, PreconditionError};
-use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
-use caracal_ipam::release_node::ReleaseNode;
+use caracal_ipam::Assign;
+use caracal_ipam::MAX_PRECONDITIONS;
+use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::ReleaseNode;
 use caracal_ipam::{AssignRequest, Input, Machine, Step, Target};
+use caracal_ipam::{Conditional, PreconditionError};
+use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::Key;
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;

@@ -1,5 +1,5 @@
 //! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their preconditions hold, data
-//! is put in order, configuration and pools follow the rules, a rehearsal writes nothing.
+//! is put in order, configuration and pools follow the rules, a dry run writes nothing.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -9,18 +9,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_datastore::{MemoryStore, Store};
-use caracal_ipam::audit::{Audit, audit};
-use caracal_ipam::precondition::{Conditional, PreconditionError};
-use caracal_ipam::rehearsal::Announced;
-use caracal_ipam::release::ReleaseIps;
-use caracal_ipam::repair::{self, Mender, Plan, Repair};
-use caracal_ipam::report::{Cluster, LeakReport, LeakReportError};
-use caracal_ipam::settings::{Configure, Persistence, SettingsChange, SettingsError};
-use caracal_ipam::split::{Split, Which};
-use caracal_ipam::users::{self, Users};
-use caracal_ipam::view::View;
-use caracal_ipam::why::{Why, why};
-use caracal_ipam::{AssignRequest, Client, ClientError, Timestamp, namespace, summary};
+use caracal_ipam::IpamData;
+use caracal_ipam::LoggedStore;
+use caracal_ipam::ReleaseIps;
+use caracal_ipam::{
+    AssignRequest, Client, ClientError, Timestamp, borrowed_addresses, holder_of, namespace_key,
+    namespace_named, pool_fill,
+};
+use caracal_ipam::{Audit, audit};
+use caracal_ipam::{Cluster, LeakReport, LeakReportError};
+use caracal_ipam::{Conditional, PreconditionError};
+use caracal_ipam::{Configure, Persistence, SettingsChange, SettingsError};
+use caracal_ipam::{Mender, Repair, RepairPlan, plan_repairs};
+use caracal_ipam::{PoolChoice, Split};
+use caracal_ipam::{Users, user_ranges};
+use caracal_ipam::{Why, why};
 use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, Handle, INTERFACE_ATTRIBUTE, Owner};
 use caracal_model::resource::WorkloadEndpoint;
 use caracal_model::resource::workload::WorkloadEndpointSpec;
@@ -75,17 +78,17 @@ fn later() -> Timestamp {
     (std::time::SystemTime::now() + hour).into()
 }
 
-async fn look(store: &MemoryStore) -> (View, Users, Audit) {
+async fn look(store: &MemoryStore) -> (IpamData, Users, Audit) {
     let view = Client::new(store.clone()).view().await.unwrap();
-    let answer = store.read(&users::ranges()).await.unwrap();
+    let answer = store.read(&user_ranges()).await.unwrap();
     let users = Users::read(answer.ranges.iter().flatten());
     let found = audit(&view, &users, later());
     (view, users, found)
 }
 
-async fn plan(store: &MemoryStore) -> Plan {
+async fn plan(store: &MemoryStore) -> RepairPlan {
     let (view, users, found) = look(store).await;
-    repair::plan(&found, &view, &users, Duration::from_secs(120), later())
+    plan_repairs(&found, &view, &users, Duration::from_secs(120), later())
 }
 
 async fn mend(store: &MemoryStore, plan: Plan) -> Vec<String> {
@@ -112,7 +115,7 @@ async fn a_leak_is_found_and_freed() {
     assert_eq!(found.problems(), 1);
     // A young one may be a pod that is just being made.
     let now = std::time::SystemTime::now().into();
-    let young = repair::plan(&found, &view, &users, Duration::from_secs(120), now);
+    let young = plan_repairs(&found, &view, &users, Duration::from_secs(120), now);
     assert!(
         young.repairs.is_empty() && young.left.len() == 1,
         "{young:?}"
@@ -120,8 +123,8 @@ async fn a_leak_is_found_and_freed() {
     assert_eq!(mend(&store, plan(&store).await).await, Vec::<String>::new());
     let (view, _, found) = look(&store).await;
     assert_eq!(found.problems(), 0, "{found:?}");
-    assert!(summary::holder(&view, lost.parse().unwrap()).is_none());
-    assert!(summary::holder(&view, used.parse().unwrap()).is_some());
+    assert!(holder_of(&view, lost.parse().unwrap()).is_none());
+    assert!(holder_of(&view, used.parse().unwrap()).is_some());
 }
 
 #[tokio::test]
@@ -311,15 +314,15 @@ fn store_node(store: &MemoryStore, change: impl FnOnce(&mut caracal_model::resou
 }
 
 #[tokio::test]
-async fn a_rehearsal_goes_to_the_end_and_writes_nothing() {
+async fn a_dry_run_goes_to_the_end_and_writes_nothing() {
     let store = cluster();
     let before = store.revision();
     let said = Arc::new(Mutex::new(Vec::new()));
     let say = said.clone();
-    let rehearsal = Announced::rehearse(store.clone(), move |write| {
+    let dry_run = LoggedStore::dry_run(store.clone(), move |write| {
         say.lock().unwrap().push(write.key().to_owned());
     });
-    let client = Client::new(rehearsal);
+    let client = Client::new(dry_run);
     let request = || AssignRequest::workload("node-a".into(), "net.1".into());
     let first = client.auto_assign(request()).await.unwrap();
     let second = client.auto_assign(request()).await.unwrap();
@@ -342,7 +345,7 @@ async fn a_rehearsal_goes_to_the_end_and_writes_nothing() {
     // For real: the same, and announced.
     let say = said.clone();
     said.lock().unwrap().clear();
-    let announced = Announced::new(store.clone(), move |write| {
+    let announced = LoggedStore::new(store.clone(), move |write| {
         say.lock().unwrap().push(write.key().to_owned());
     });
     let real = Client::new(announced).auto_assign(request()).await.unwrap();
@@ -424,13 +427,13 @@ async fn a_pool_is_split_in_one_transaction() {
             .drive(Split::new(which, parts, uids(), later()))
             .await
     };
-    let name = || Which::Name("v4".to_owned());
+    let name = || PoolChoice::Name("v4".to_owned());
     for (which, parts, error) in [
         (name(), 3, "3 parts are not possible"),
         (name(), 1, "1 parts are not possible"),
         (name(), 32, "take at most 16"),
         (
-            Which::Name("v5".into()),
+            PoolChoice::Name("v5".into()),
             2,
             "there is no IP pool v5; there are v4 (10.0.0.0/24)",
         ),
@@ -439,7 +442,7 @@ async fn a_pool_is_split_in_one_transaction() {
         assert!(refused.contains(error), "{refused}");
     }
     let revision = store.revision();
-    let parts = split(Which::Cidr("10.0.0.0/24".parse().unwrap()), 4)
+    let parts = split(PoolChoice::Cidr("10.0.0.0/24".parse().unwrap()), 4)
         .await
         .unwrap();
     assert_eq!(store.revision(), revision + 1);
@@ -506,7 +509,7 @@ async fn why_gives_a_reason_for_each_pool_and_block() {
         })
     };
     assert_eq!(answers(&why), expected("does not select this namespace"));
-    let red = namespace::named("red");
+    let red = namespace_named("red");
     let for_red = ask("node-a", Some(&red)).unwrap();
     assert_eq!(answers(&for_red), expected("serves this node"));
     assert_eq!(
@@ -536,14 +539,14 @@ async fn pools_are_counted_and_borrowers_named() {
     let lent = client.auto_assign(request).await.unwrap();
     assert!(lent.v4[0].borrowed);
     let view = client.view().await.unwrap();
-    let pools = summary::pools(&view);
+    let pools = pool_fill(&view);
     let fill = pools[0].fill.as_ref().unwrap();
     assert_eq!(
         (fill.total, fill.in_use, fill.reserved, fill.free),
         (8, 2, 2, 4)
     );
     assert_eq!(pools[0].blocks[0].owner.as_deref(), Some("host:node-a"));
-    let borrowed = summary::borrowed(&view);
+    let borrowed = borrowed_addresses(&view);
     assert_eq!(borrowed.len(), 1);
     assert_eq!(
         (borrowed[0].node(), borrowed[0].address),

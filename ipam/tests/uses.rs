@@ -7,15 +7,16 @@ mod world;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::allocation::{Allocation, Purpose};
-use caracal_ipam::assign::Assign;
-use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::release::ReleaseHandle;
-use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::tunnel::EnsureTunnel;
+use caracal_ipam::Assign;
+use caracal_ipam::AssignIp;
+use caracal_ipam::EnsureTunnel;
+use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::ReleaseHandle;
+use caracal_ipam::ReleaseNode;
+use caracal_ipam::testing::{create_block, take_address};
+use caracal_ipam::{Allocation, Purpose};
 use caracal_ipam::{
-    AssignIpRequest, AssignRequest, Input, Machine, Step, TunnelKind, block, namespace,
+    AssignIpRequest, AssignRequest, Input, Machine, Step, TunnelKind, namespace_key,
 };
 use caracal_model::Key;
 use caracal_model::ipam::{
@@ -162,7 +163,7 @@ fn load_balancers_have_pools_and_blocks_of_their_own() {
 fn windows_block(world: &mut World, cidr: &str) {
     let cidr: Prefix = cidr.parse().unwrap();
     let owner = Owner::Host("win".into());
-    let mut value = block::create(cidr, &owner, NOW);
+    let mut value = create_block(cidr, &owner, NOW);
     let reserved = AllocationAttribute {
         handle_id: Some(WINDOWS_RESERVED_HANDLE.to_owned()),
         secondary: [("note".to_owned(), "windows host rsvd".to_owned())].into(),
@@ -170,7 +171,7 @@ fn windows_block(world: &mut World, cidr: &str) {
     };
     for ordinal in [0, 1, 2, cidr.size() - 1] {
         let address = cidr.nth(ordinal).unwrap();
-        block::take_address(&mut value, address, &reserved).unwrap();
+        take_address(&mut value, address, &reserved).unwrap();
     }
     world.put((Key::Block(cidr).to_path(), value.to_json()));
     let affinity = BlockAffinity::new(AffinityState::Confirmed).to_json();
@@ -316,7 +317,7 @@ fn namespaces_select_pools_by_the_labels_in_their_profile() {
         request.attributes = attributes.map(|(k, v)| (k.into(), v.into())).into();
         request
     };
-    let profile = namespace::key("shop").to_path();
+    let profile = namespace_key("shop").to_path();
     let mut world = stage.clone();
     let says = take(&mut world, in_namespace("h")).unwrap_err();
     assert!(says.contains("does not select this namespace"), "{says}");
@@ -460,7 +461,7 @@ fn a_block_that_was_emptied_goes_when_its_pool_turned_away() {
             } else {
                 let held = held_by(world, &handle.into());
                 let targets = held.into_iter().map(caracal_ipam::Target::any).collect();
-                Any::ReleaseIps(caracal_ipam::release::ReleaseIps::new(targets, NOW))
+                Any::ReleaseIps(caracal_ipam::ReleaseIps::new(targets, NOW))
             };
             assert_eq!(run(world, machine), End::Finished);
             assert_eq!(faults(world, NOW), []);

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 
 use caracal_datastore::testing::EtcdServer;
 use caracal_datastore::{EtcdConfig, EtcdStore, Store};
-use caracal_ipam::assign::Assign;
-use caracal_ipam::{AssignRequest, Client, Timestamp, lease, namespace};
+use caracal_ipam::Assign;
+use caracal_ipam::{AssignRequest, Client, Timestamp, lease, namespace_key};
 use caracal_model::resource::ip_pool::{AllowedUse, IpPoolSpec};
 use caracal_model::resource::node::NodeSpec;
 use caracal_model::resource::{IpPool, Kind, Node};
@@ -245,7 +245,7 @@ fn questions(bench: &Bench) {
     assert_eq!(reason(&told, "team"), "does not select this namespace");
     // A namespace by the labels in its profile.
     let value = br#"{"spec":{"labelsToApply":{"pcns.team":"red"}}}"#;
-    bench.create([(namespace::key("shop").to_path(), value.to_vec())]);
+    bench.create([(namespace_key("shop").to_path(), value.to_vec())]);
     let told = bench.json(&ipam_why(family, &["node-c", "--namespace=shop"]));
     assert_eq!(reason(&told, "team"), "serves this node");
     assert_eq!(told["next"]["pool"], "team", "{told}");

@@ -69,7 +69,7 @@ impl KernelError {
 
 /// What a link says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub(crate) struct Link {
     /// Interface index.
     pub index: u32,
     /// Name.
@@ -113,14 +113,14 @@ impl Link {
 
     /// True when the two are the ends of one veth pair, seen from their namespaces.
     #[must_use]
-    pub fn is_pair_with(&self, other: &Self) -> bool {
+    pub(crate) fn is_pair_with(&self, other: &Self) -> bool {
         self.veth && other.veth && self.peer == Some(other.index) && other.peer == Some(self.index)
     }
 }
 
 /// A netlink socket in one namespace.
 #[derive(Clone, Debug)]
-pub struct Links {
+pub(crate) struct Links {
     pub(crate) handle: Handle,
 }
 
@@ -129,7 +129,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError::Socket`].
-    pub fn here() -> Result<Self, KernelError> {
+    pub(crate) fn here() -> Result<Self, KernelError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(KernelError::Socket)?;
         tokio::spawn(connection);
         Ok(Self { handle })
@@ -139,7 +139,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub fn inside(
+    pub(crate) fn inside(
         netns: &Netns,
         prepare: impl FnOnce() -> Result<(), SysctlError> + Send,
     ) -> Result<Self, KernelError> {
@@ -155,7 +155,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError::Refused`].
-    pub async fn by_name(&self, name: &str) -> Result<Option<Link>, KernelError> {
+    pub(crate) async fn by_name(&self, name: &str) -> Result<Option<Link>, KernelError> {
         let found = self.handle.link().get().match_name(name).execute();
         self.first(found, || format!("show link {name}")).await
     }
@@ -164,7 +164,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError::Refused`].
-    pub async fn by_index(&self, index: u32) -> Result<Option<Link>, KernelError> {
+    pub(crate) async fn by_index(&self, index: u32) -> Result<Option<Link>, KernelError> {
         let found = self.handle.link().get().match_index(index).execute();
         self.first(found, || format!("show link {index}")).await
     }
@@ -186,7 +186,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError::Refused`].
-    pub async fn all(&self) -> Result<Vec<Link>, KernelError> {
+    pub(crate) async fn all(&self) -> Result<Vec<Link>, KernelError> {
         let found = self.handle.link().get().execute();
         found
             .map_ok(Link::of)
@@ -199,7 +199,7 @@ impl Links {
     ///
     /// # Errors
     /// [`KernelError::Refused`].
-    pub async fn delete(&self, link: &Link) -> Result<(), KernelError> {
+    pub(crate) async fn delete(&self, link: &Link) -> Result<(), KernelError> {
         match self.handle.link().del(link.index).execute().await {
             Err(error) if !is_errno(&error, nix::libc::ENODEV) => Err(KernelError::refused(
                 format!("delete link {}", link.name),

@@ -1,21 +1,22 @@
 //! The kernel side: the container's network namespace, the veth pair, sysctls of its own devices, and
 //! waiting for the agent's route. Programs no route of the host: that is the agent's alone.
 
-pub mod link;
-pub mod netns;
-pub mod pod;
-pub mod route_wait;
-pub mod sysctl;
-pub mod veth;
+pub(crate) mod link;
+pub(crate) mod netns;
+pub(crate) mod pod;
+pub(crate) mod route_wait;
+pub(crate) mod sysctl;
+pub(crate) mod veth;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use caracal_model::resource::node::Mac;
 
 /// MAC of every host side interface.
-pub const HOST_MAC: Mac = [0xee; 6];
+pub(crate) const HOST_MAC: Mac = [0xee; 6];
 /// The gateway of every pod. Nobody holds it; the host side answers for it.
-pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+pub(crate) const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The IPv6 gateway of every pod: the link-local address that follows from [`HOST_MAC`] (RFC 4291,
 /// appendix A).
-pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
+pub(crate) const GATEWAY_V6: Ipv6Addr =
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 
 /// An open network namespace.
 #[derive(Debug)]
-pub struct Netns {
+pub(crate) struct Netns {
     file: File,
     path: PathBuf,
 }
@@ -47,7 +47,7 @@ impl Netns {
     ///
     /// # Errors
     /// [`NetnsError`].
-    pub fn open(path: &Path) -> Result<Self, NetnsError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, NetnsError> {
         let enter = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                 NetnsError::Gone { path: path.into() }
@@ -75,13 +75,13 @@ impl Netns {
 
     /// The path it was opened at.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The descriptor.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
@@ -90,7 +90,7 @@ impl Netns {
     ///
     /// # Errors
     /// [`NetnsError::Enter`].
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         let entered = std::thread::scope(|scope| {
             scope
                 .spawn(|| {

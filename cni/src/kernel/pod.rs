@@ -23,7 +23,7 @@ const MAIN: u32 = 254;
 
 /// What the pod's side shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodPlan {
+pub(crate) struct PodPlan {
     /// Addresses, each a /32 or /128.
     pub addresses: Vec<Prefix>,
     /// Destinations that go through the gateway; one default route of each family, as a rule.
@@ -33,14 +33,14 @@ pub struct PodPlan {
 impl PodPlan {
     /// The families of the addresses.
     #[must_use]
-    pub fn families(&self) -> Vec<Family> {
+    pub(crate) fn families(&self) -> Vec<Family> {
         families(&self.addresses)
     }
 }
 
 /// The families of addresses, IPv4 first.
 #[must_use]
-pub fn families(addresses: &[Prefix]) -> Vec<Family> {
+pub(crate) fn families(addresses: &[Prefix]) -> Vec<Family> {
     [Family::Ipv4, Family::Ipv6]
         .into_iter()
         .filter(|family| addresses.iter().any(|a| a.family() == *family))
@@ -51,7 +51,7 @@ pub fn families(addresses: &[Prefix]) -> Vec<Family> {
 ///
 /// # Errors
 /// [`SysctlError`].
-pub fn prepare(wanted: &[Family], allow_forwarding: bool) -> Result<(), SysctlError> {
+pub(crate) fn prepare(wanted: &[Family], allow_forwarding: bool) -> Result<(), SysctlError> {
     let ipv6 = sysctl::has_ipv6();
     if !allow_forwarding {
         sysctl::set("ipv4/ip_forward", "0")?;
@@ -81,7 +81,7 @@ pub(super) fn without_dad(mut request: AddressAddRequest) -> AddressAddRequest {
 ///
 /// # Errors
 /// [`KernelError`].
-pub async fn configure(pod: &Links, link: &Link, plan: &PodPlan) -> Result<(), KernelError> {
+pub(crate) async fn configure(pod: &Links, link: &Link, plan: &PodPlan) -> Result<(), KernelError> {
     for index in [LOOPBACK, link.index] {
         let up = LinkMessageBuilder::<LinkUnspec>::default()
             .index(index)
@@ -172,7 +172,7 @@ fn route(link: &Link, destination: &Prefix) -> RouteMessageBuilder<IpAddr> {
 
 /// The gateway of a family.
 #[must_use]
-pub const fn gateway(family: Family) -> IpAddr {
+pub(crate) const fn gateway(family: Family) -> IpAddr {
     match family {
         Family::Ipv4 => IpAddr::V4(GATEWAY_V4),
         Family::Ipv6 => IpAddr::V6(GATEWAY_V6),
@@ -183,7 +183,7 @@ pub const fn gateway(family: Family) -> IpAddr {
 ///
 /// # Errors
 /// [`KernelError::Refused`].
-pub async fn addresses(pod: &Links, link: &Link) -> Result<Vec<Prefix>, KernelError> {
+pub(crate) async fn addresses(pod: &Links, link: &Link) -> Result<Vec<Prefix>, KernelError> {
     let found: Vec<_> = pod
         .handle
         .address()
@@ -214,7 +214,7 @@ pub async fn addresses(pod: &Links, link: &Link) -> Result<Vec<Prefix>, KernelEr
 ///
 /// # Errors
 /// [`KernelError::Refused`].
-pub async fn destinations(
+pub(crate) async fn destinations(
     pod: &Links,
     link: &Link,
     family: Family,

@@ -24,14 +24,14 @@ type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNet
 
 /// A subscription to a namespace's routes. Opened before that which brings the route, so that nothing is
 /// missed.
-pub struct RouteWait {
+pub(crate) struct RouteWait {
     links: Links,
     messages: Messages,
 }
 
 /// Why the wait ended without the route.
 #[derive(Debug, thiserror::Error)]
-pub enum RouteWaitError {
+pub(crate) enum RouteWaitError {
     /// The agent did not program the route in time.
     #[error(
         "no route to {missing} on {interface} after {seconds} s; is the agent of this node running? \
@@ -58,7 +58,7 @@ impl RouteWait {
     ///
     /// # Errors
     /// [`KernelError::Socket`].
-    pub fn subscribe() -> Result<Self, KernelError> {
+    pub(crate) fn subscribe() -> Result<Self, KernelError> {
         let groups = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
         let (connection, handle, messages) =
             rtnetlink::new_multicast_connection(&groups).map_err(KernelError::Socket)?;
@@ -73,7 +73,7 @@ impl RouteWait {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub fn inside(netns: &Netns) -> Result<Self, KernelError> {
+    pub(crate) fn inside(netns: &Netns) -> Result<Self, KernelError> {
         let runtime = tokio::runtime::Handle::current();
         netns.run(move || {
             let _guard = runtime.enter();
@@ -86,7 +86,7 @@ impl RouteWait {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub async fn wait_for_addresses(
+    pub(crate) async fn wait_for_addresses(
         mut self,
         link: &Link,
         addresses: &[Prefix],
@@ -107,7 +107,7 @@ impl RouteWait {
     ///
     /// # Errors
     /// [`RouteWaitError`].
-    pub async fn wait(
+    pub(crate) async fn wait(
         mut self,
         link: &Link,
         prefixes: &[Prefix],
@@ -176,7 +176,11 @@ fn concerns(message: &NetlinkMessage<RouteNetlinkMessage>, missing: &[Prefix]) -
 ///
 /// # Errors
 /// [`KernelError::Refused`].
-pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<bool, KernelError> {
+pub(crate) async fn is_routed(
+    host: &Links,
+    link: &Link,
+    prefix: &Prefix,
+) -> Result<bool, KernelError> {
     has_route(host, RouteType::Unicast, link, prefix).await
 }
 
@@ -184,7 +188,7 @@ pub async fn is_routed(host: &Links, link: &Link, prefix: &Prefix) -> Result<boo
 ///
 /// # Errors
 /// [`KernelError::Refused`].
-pub async fn host_route(links: &Links, address: IpAddr) -> Result<Option<u32>, KernelError> {
+pub(crate) async fn host_route(links: &Links, address: IpAddr) -> Result<Option<u32>, KernelError> {
     let prefix = Prefix::host(address);
     for kind in [RouteType::Unicast, RouteType::Local] {
         if let Some(seen) = exact(links, kind, &prefix).await? {

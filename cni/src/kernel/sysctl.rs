@@ -21,7 +21,7 @@ pub struct SysctlError {
 ///
 /// # Errors
 /// [`SysctlError`].
-pub fn set(name: &str, value: &'static str) -> Result<(), SysctlError> {
+pub(crate) fn set(name: &str, value: &'static str) -> Result<(), SysctlError> {
     let path = PathBuf::from("/proc/sys/net").join(name);
     let now = std::fs::read_to_string(&path);
     let written = match now {
@@ -38,6 +38,6 @@ pub fn set(name: &str, value: &'static str) -> Result<(), SysctlError> {
 
 /// True when the kernel of this namespace speaks IPv6.
 #[must_use]
-pub fn has_ipv6() -> bool {
+pub(crate) fn has_ipv6() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }

@@ -15,7 +15,7 @@ use super::{GATEWAY_V6, HOST_MAC};
 
 /// A veth pair to make.
 #[derive(Clone, Debug)]
-pub struct VethPair<'a> {
+pub(crate) struct VethPair<'a> {
     /// Name on the host.
     pub host: &'a str,
     /// Name in the pod.
@@ -36,7 +36,7 @@ impl VethPair<'_> {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         host: &Links,
         netns: &Netns,
@@ -86,7 +86,7 @@ impl VethPair<'_> {
     ///
     /// # Errors
     /// [`KernelError`].
-    pub async fn configure_host_end(
+    pub(crate) async fn configure_host_end(
         &self,
         host: &Links,
         families: &[Family],

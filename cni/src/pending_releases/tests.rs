@@ -63,8 +63,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn none_is_left_where_nothing_was_ever_left() {
     let folder = Folder::new();
-    assert_eq!(list(&folder.0).unwrap(), []);
-    let replayed = block_on(replay(&MemoryStore::new(), &folder.0)).unwrap();
+    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
+    let replayed = block_on(replay_pending_releases(&MemoryStore::new(), &folder.0)).unwrap();
     assert!(replayed.done.is_empty() && replayed.failed.is_empty() && !replayed.busy);
     assert!(!folder.0.exists(), "looking makes no directory");
 }
@@ -82,17 +82,17 @@ fn cni_4_a_replay_that_fails_keeps_the_note() {
         );
     }
     assert_eq!(
-        list(&folder.0).unwrap(),
+        list_pending_releases(&folder.0).unwrap(),
         [pending_release(&one), pending_release(&two)]
     );
     store.set_unavailable(true);
-    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
     assert_eq!((replayed.done.len(), replayed.failed.len()), (0, 2));
-    assert_eq!(list(&folder.0).unwrap().len(), 2);
+    assert_eq!(list_pending_releases(&folder.0).unwrap().len(), 2);
     store.set_unavailable(false);
-    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
     assert_eq!(replayed.done, ["aaaa", "bbbb"]);
-    assert_eq!(list(&folder.0).unwrap(), []);
+    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
     assert_eq!(store.get(&one.endpoint_key().to_path()), None);
 }
 
@@ -104,7 +104,12 @@ fn cni_3_a_replay_spares_the_endpoint_of_a_newer_container() {
     leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let key = one.endpoint_key().to_path();
     store.put(key.clone(), endpoint_of("newer"));
-    assert_eq!(block_on(replay(&store, &folder.0)).unwrap().done, ["aaaa"]);
+    assert_eq!(
+        block_on(replay_pending_releases(&store, &folder.0))
+            .unwrap()
+            .done,
+        ["aaaa"]
+    );
     assert!(store.get(&key).is_some());
 }
 
@@ -116,16 +121,20 @@ fn cni_5_one_replays_at_a_time() {
     leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let (lock, _) = lock_file(&folder.0).unwrap();
     lock.lock().unwrap();
-    assert!(block_on(replay(&store, &folder.0)).unwrap().busy);
+    assert!(
+        block_on(replay_pending_releases(&store, &folder.0))
+            .unwrap()
+            .busy
+    );
     let settled = block_on(settle(&store, &folder.0, &one, Patience::None));
     assert!(
         matches!(settled, Err(PendingReleaseError::Busy)),
         "{settled:?}"
     );
-    assert_eq!(list(&folder.0).unwrap().len(), 1);
+    assert_eq!(list_pending_releases(&folder.0).unwrap().len(), 1);
     drop(lock);
     block_on(settle(&store, &folder.0, &one, Patience::Endless)).unwrap();
-    assert_eq!(list(&folder.0).unwrap(), []);
+    assert_eq!(list_pending_releases(&folder.0).unwrap(), []);
 }
 
 #[test]
@@ -136,7 +145,7 @@ fn a_broken_note_is_named_and_does_not_stop_the_others() {
     leave(&folder.0, &one, &pending_release(&one)).unwrap();
     let broken = folder.0.join(DIRECTORY).join("pods.aaaa.json");
     fs::write(&broken, "{").unwrap();
-    let replayed = block_on(replay(&store, &folder.0)).unwrap();
+    let replayed = block_on(replay_pending_releases(&store, &folder.0)).unwrap();
     assert_eq!(replayed.done, ["bbbb"]);
     assert!(
         replayed.failed[0]

@@ -17,7 +17,7 @@ const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
 /// What a call wishes of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     /// Families to assign an address of, when none is named.
     pub families: Vec<Family>,
     /// These addresses and no others.
@@ -37,7 +37,7 @@ impl Wishes {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] names the source and what was seen.
-    pub fn of(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
+    pub(crate) fn of(env: &Env, conf: &NetConf) -> Result<Self, ConfigError> {
         let annotations = annotations(conf);
         let pools =
             |annotation: &'static str, configured: &[String]| match list(&annotations, annotation)?
@@ -64,18 +64,9 @@ impl Wishes {
         })
     }
 
-    /// The pools of a family.
-    #[must_use]
-    pub fn pools(&self, family: Family) -> &[String] {
-        match family {
-            Family::Ipv4 => &self.ipv4_pools,
-            Family::Ipv6 => &self.ipv6_pools,
-        }
-    }
-
     /// The families of the attachment: those of the named addresses, else the wished ones.
     #[must_use]
-    pub fn wanted_families(&self) -> Vec<Family> {
+    pub(crate) fn wanted_families(&self) -> Vec<Family> {
         let named = || self.addresses.iter().chain(&self.without_ipam);
         if named().next().is_none() {
             return self.families.clone();

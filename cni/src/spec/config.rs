@@ -13,7 +13,7 @@ use crate::gates::Gate;
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// Not JSON.
     #[error("the network configuration on stdin is no JSON object")]
     Decode(#[source] serde_json::Error),
@@ -52,7 +52,7 @@ pub enum ConfigError {
 /// The network configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct NetConf {
+pub(crate) struct NetConf {
     /// Version of the specification.
     #[serde(rename = "cniVersion")]
     pub cni_version: String,
@@ -163,7 +163,7 @@ pub struct NetConf {
 /// `ipam` of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct IpamConf {
+pub(crate) struct IpamConf {
     /// `caracal-ipam` or `calico-ipam`: ours, within the process; else the program to run.
     #[serde(rename = "type", deserialize_with = "null_default")]
     pub kind: String,
@@ -190,7 +190,7 @@ pub struct IpamConf {
 /// `container_settings` of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ContainerSettings {
+pub(crate) struct ContainerSettings {
     /// Leave forwarding between the pod's interfaces alone.
     #[serde(deserialize_with = "null_default")]
     pub allow_ip_forwarding: bool,
@@ -202,7 +202,7 @@ pub struct ContainerSettings {
 /// `feature_control` of the configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct FeatureControl {
+pub(crate) struct FeatureControl {
     /// Pods may bring addresses that no pool knows, by annotation.
     #[serde(deserialize_with = "null_default")]
     pub ip_addrs_no_ipam: bool,
@@ -216,7 +216,7 @@ pub struct FeatureControl {
 
 /// One attachment of `cni.dev/valid-attachments`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct ValidAttachment {
+pub(crate) struct ValidAttachment {
     /// The container.
     #[serde(rename = "containerID")]
     pub container_id: String,
@@ -246,7 +246,7 @@ impl NetConf {
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn parse(stdin: &[u8]) -> Result<Self, ConfigError> {
+    pub(crate) fn parse(stdin: &[u8]) -> Result<Self, ConfigError> {
         let conf = Self::decode(stdin)?;
         conf.version()?;
         if !is_identifier(&conf.name) {
@@ -288,7 +288,7 @@ impl NetConf {
 
     /// The version in `stdin`, however broken the rest may be; for `VERSION` and error objects.
     #[must_use]
-    pub fn peek_version(stdin: &[u8]) -> Option<String> {
+    pub(crate) fn peek_version(stdin: &[u8]) -> Option<String> {
         let value: Value = serde_json::from_slice(stdin).ok()?;
         value.get("cniVersion")?.as_str().map(str::to_owned)
     }
@@ -297,7 +297,7 @@ impl NetConf {
     ///
     /// # Errors
     /// [`VersionError`] with what was seen.
-    pub fn version(&self) -> Result<CniVersion, VersionError> {
+    pub(crate) fn version(&self) -> Result<CniVersion, VersionError> {
         self.cni_version.parse()
     }
 
@@ -346,7 +346,7 @@ impl NetConf {
 
     /// Keys that nothing here knows, sorted; `ipam.subnet` for a nested one.
     #[must_use]
-    pub fn unknown_keys(&self) -> Vec<String> {
+    pub(crate) fn unknown_keys(&self) -> Vec<String> {
         let ours = self.ipam.is_ours();
         let top = self
             .extra
@@ -364,7 +364,7 @@ impl NetConf {
 
     /// Keys of Calico's plugin that are accepted and change nothing.
     #[must_use]
-    pub fn keys_without_effect(&self) -> Vec<&str> {
+    pub(crate) fn keys_without_effect(&self) -> Vec<&str> {
         self.extra
             .keys()
             .map(String::as_str)
@@ -376,7 +376,7 @@ impl NetConf {
 
     /// Seconds to wait for the pod's route; zero = do not wait.
     #[must_use]
-    pub fn route_wait(&self) -> u32 {
+    pub(crate) fn route_wait(&self) -> u32 {
         const DEFAULT: u32 = 10;
         self.route_wait_seconds
             .or_else(|| self.policy_setup_timeout_seconds.filter(|s| *s > 0))
@@ -385,7 +385,7 @@ impl NetConf {
 
     /// Seconds to wait until the pod's addresses are announced; zero = do not wait.
     #[must_use]
-    pub fn announce_wait(&self) -> u32 {
+    pub(crate) fn announce_wait(&self) -> u32 {
         const DEFAULT: u32 = 2;
         self.announce_wait_seconds.unwrap_or(DEFAULT)
     }
@@ -394,7 +394,7 @@ impl NetConf {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`].
-    pub fn gates(&self) -> Result<Vec<Gate>, ConfigError> {
+    pub(crate) fn gates(&self) -> Result<Vec<Gate>, ConfigError> {
         self.readiness_gates
             .iter()
             .map(|url| Gate::parse(url))
@@ -403,13 +403,13 @@ impl NetConf {
 
     /// `lib_dir`, when set.
     #[must_use]
-    pub fn lib_dir(&self) -> Option<PathBuf> {
+    pub(crate) fn lib_dir(&self) -> Option<PathBuf> {
         (!self.lib_dir.is_empty()).then(|| PathBuf::from(&self.lib_dir))
     }
 
     /// `run_dir`, when set.
     #[must_use]
-    pub fn run_dir(&self) -> Option<PathBuf> {
+    pub(crate) fn run_dir(&self) -> Option<PathBuf> {
         (!self.run_dir.is_empty()).then(|| PathBuf::from(&self.run_dir))
     }
 }
@@ -417,7 +417,7 @@ impl NetConf {
 impl IpamConf {
     /// True when addresses come from our own blocks, without running another program.
     #[must_use]
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         matches!(self.kind.as_str(), "" | "caracal-ipam" | "calico-ipam")
     }
 }

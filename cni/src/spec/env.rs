@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// The verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
+pub(crate) enum Command {
     /// Attach a container to the network.
     Add,
     /// Detach it.
@@ -33,7 +33,7 @@ impl Command {
 
     /// As in `CNI_COMMAND`.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Add => "ADD",
             Self::Del => "DEL",
@@ -51,7 +51,7 @@ impl Command {
 
 /// What is wrong with the environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
+pub(crate) enum EnvError {
     /// A required variable is unset or empty.
     #[error("{variable} is not set; {command} needs it")]
     Missing {
@@ -80,7 +80,7 @@ pub enum EnvError {
 
 /// The environment of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Env {
+pub(crate) struct Env {
     /// The verb.
     pub command: Command,
     /// `CNI_CONTAINERID`; empty for verbs without an attachment.
@@ -104,7 +104,7 @@ impl Env {
     ///
     /// # Errors
     /// [`EnvError`] names the variable and what would be right.
-    pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
+    pub(crate) fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Self, EnvError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = get("CNI_COMMAND").ok_or(EnvError::NotARuntime)?;
         let command = Command::ALL
@@ -139,7 +139,7 @@ impl Env {
 
     /// An argument of `CNI_ARGS`, when it is set and not empty.
     #[must_use]
-    pub fn arg(&self, name: &str) -> Option<&str> {
+    pub(crate) fn arg(&self, name: &str) -> Option<&str> {
         self.args
             .get(name)
             .map(String::as_str)
@@ -150,7 +150,7 @@ impl Env {
 /// True for what the specification allows as a container id or network name. Such a text is one segment
 /// of a path and of an etcd key.
 #[must_use]
-pub fn is_identifier(text: &str) -> bool {
+pub(crate) fn is_identifier(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text
             .chars()

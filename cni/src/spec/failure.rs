@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// Error codes: those of the specification below 100, ours from there on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
+pub(crate) enum Code {
     /// The configuration's version is not supported.
     IncompatibleVersion,
     /// A field of the configuration asks for what the plugin does not have.
@@ -42,7 +42,7 @@ pub enum Code {
 impl Code {
     /// The number.
     #[must_use]
-    pub const fn number(self) -> u32 {
+    pub(crate) const fn number(self) -> u32 {
         match self {
             Self::IncompatibleVersion => 1,
             Self::UnsupportedField => 2,
@@ -66,7 +66,7 @@ impl Code {
 
 /// The error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// The code.
     pub code: Code,
     /// What happened, for people, with what to do.
@@ -78,7 +78,7 @@ pub struct Failure {
 impl Failure {
     /// From an error: its text is the message, its causes are the details.
     #[must_use]
-    pub fn of(code: Code, error: &dyn std::error::Error) -> Self {
+    pub(crate) fn of(code: Code, error: &dyn std::error::Error) -> Self {
         let mut details = Vec::new();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -94,7 +94,7 @@ impl Failure {
 
     /// The JSON for stdout. `version` is the one of the configuration as far as it was read.
     #[must_use]
-    pub fn to_json(&self, version: &str) -> Value {
+    pub(crate) fn to_json(&self, version: &str) -> Value {
         let mut object = json!({
             "cniVersion": version,
             "code": self.code.number(),

@@ -3,19 +3,19 @@
 //!
 //! Results are written in the format of the version that the configuration names, 0.3.1 to 1.1.0.
 
-pub mod annotations;
-pub mod config;
-pub mod env;
-pub mod failure;
-pub mod outcome;
-pub mod version;
+pub(crate) mod annotations;
+pub(crate) mod config;
+pub(crate) mod env;
+pub(crate) mod failure;
+pub(crate) mod outcome;
+pub(crate) mod version;
 
-pub use annotations::Wishes;
-pub use config::{ConfigError, NetConf};
-pub use env::{Command, Env, EnvError};
-pub use failure::{Code, Failure};
-pub use outcome::{Interface, IpConfig, Outcome, Route};
-pub use version::CniVersion;
+pub(crate) use annotations::Wishes;
+pub(crate) use config::{ConfigError, NetConf};
+pub(crate) use env::{Command, Env, EnvError};
+pub(crate) use failure::{Code, Failure};
+pub(crate) use outcome::{Interface, IpConfig, Outcome, Route};
+pub(crate) use version::CniVersion;
 
 #[cfg(test)]
 mod tests;

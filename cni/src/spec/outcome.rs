@@ -11,7 +11,7 @@ use super::CniVersion;
 
 /// An interface of the result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// The name.
     pub name: String,
     /// The hardware address, `ee:ee:ee:ee:ee:ee`.
@@ -30,7 +30,7 @@ pub struct Interface {
 
 /// An address of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct IpConfig {
+pub(crate) struct IpConfig {
     /// The address with the length of its subnet.
     pub address: Cidr,
     /// The gateway of the subnet.
@@ -47,7 +47,7 @@ pub struct IpConfig {
 impl IpConfig {
     /// An address without gateway on an interface.
     #[must_use]
-    pub fn new(address: Cidr, interface: Option<usize>) -> Self {
+    pub(crate) fn new(address: Cidr, interface: Option<usize>) -> Self {
         Self {
             address,
             gateway: None,
@@ -59,7 +59,7 @@ impl IpConfig {
 
 /// A route of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Route {
+pub(crate) struct Route {
     /// The destination.
     pub dst: Cidr,
     /// The next hop.
@@ -72,7 +72,7 @@ pub struct Route {
 
 /// The result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The interfaces; an IPAM plugin has none.
     #[serde(
         default,
@@ -111,7 +111,7 @@ impl Outcome {
     ///
     /// # Errors
     /// serde's, with the field.
-    pub fn from_json(value: &Value) -> Result<Self, serde_json::Error> {
+    pub(crate) fn from_json(value: &Value) -> Result<Self, serde_json::Error> {
         let mut outcome = Self::deserialize(value)?;
         outcome.extra.remove("cniVersion");
         for ip in &mut outcome.ips {
@@ -122,7 +122,7 @@ impl Outcome {
 
     /// Writes the format of a version.
     #[must_use]
-    pub fn to_json(&self, version: CniVersion) -> Value {
+    pub(crate) fn to_json(&self, version: CniVersion) -> Value {
         let mut outcome = self.clone();
         if version < CniVersion::V1_1_0 {
             for interface in &mut outcome.interfaces {
@@ -151,7 +151,7 @@ impl Outcome {
     /// Puts what an earlier plugin of the chain made before our own. Our addresses keep pointing at our
     /// interfaces.
     #[must_use]
-    pub fn after(self, previous: Self) -> Self {
+    pub(crate) fn after(self, previous: Self) -> Self {
         let mut all = previous;
         let offset = all.interfaces.len();
         all.interfaces.extend(self.interfaces);
@@ -165,7 +165,7 @@ impl Outcome {
     }
 
     /// The addresses.
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ips.iter().map(|ip| ip.address.address)
     }
 }

@@ -210,7 +210,7 @@ fn families_and_pools_come_from_the_configuration_and_annotations_beat_it() {
     });
     let both = wishes("", &change).unwrap();
     assert_eq!(both.wanted_families(), [Family::Ipv6]);
-    assert_eq!(both.pools(Family::Ipv6), ["b"]);
+    assert_eq!(both.ipv6_pools, ["b"]);
     let mut annotated = change;
     annotated["runtimeConfig"] = json!({"io.kubernetes.cri.pod-annotations": {
         "cni.projectcalico.org/ipFamilies": "[\"IPv4\"]",
@@ -220,8 +220,8 @@ fn families_and_pools_come_from_the_configuration_and_annotations_beat_it() {
     }});
     let annotated = wishes("MAC=02:00:00:00:00:02", &annotated).unwrap();
     assert_eq!(annotated.wanted_families(), [Family::Ipv4]);
-    assert_eq!(annotated.pools(Family::Ipv4), ["c", "10.0.0.0/24"]);
-    assert_eq!(annotated.pools(Family::Ipv6), ["b"]);
+    assert_eq!(annotated.ipv4_pools, ["c", "10.0.0.0/24"]);
+    assert_eq!(annotated.ipv6_pools, ["b"]);
     assert_eq!(annotated.mac, Some([2, 0, 0, 0, 0, 1]));
 }
 

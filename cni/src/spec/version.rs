@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// A version of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CniVersion {
+pub(crate) enum CniVersion {
     /// 0.3.1: results with interfaces, and chaining.
     V0_3_1,
     /// 0.4.0: adds `CHECK`.
@@ -24,21 +24,21 @@ pub enum CniVersion {
     "cniVersion {seen:?} is not supported; set one of {supported} in the network configuration",
     supported = CniVersion::ALL.map(CniVersion::as_str).join(", ")
 )]
-pub struct VersionError {
+pub(crate) struct VersionError {
     /// What the configuration says; empty when it says nothing.
     pub seen: String,
 }
 
 impl CniVersion {
     /// All versions, oldest first.
-    pub const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    pub(crate) const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
     /// The newest version.
-    pub const NEWEST: Self = Self::V1_1_0;
+    pub(crate) const NEWEST: Self = Self::V1_1_0;
 
     /// As the configuration writes it.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::V0_3_1 => "0.3.1",
             Self::V0_4_0 => "0.4.0",
@@ -50,7 +50,7 @@ impl CniVersion {
     /// The answer to `VERSION`. The specification wants the version of the question repeated, whatever
     /// it is.
     #[must_use]
-    pub fn answer(asked: Option<&str>) -> Value {
+    pub(crate) fn answer(asked: Option<&str>) -> Value {
         json!({
             "cniVersion": asked.unwrap_or_else(|| Self::NEWEST.as_str()),
             "supportedVersions": Self::ALL.map(Self::as_str),

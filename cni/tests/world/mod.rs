@@ -191,7 +191,7 @@ impl World {
     }
 
     pub(crate) fn pending_releases(&self) -> usize {
-        caracal_cni::pending_releases::list(&self.dir.join("lib"))
+        caracal_cni::list_pending_releases(&self.dir.join("lib"))
             .unwrap()
             .len()
     }

@@ -4,7 +4,7 @@ use caracal_model::txn::{KeyValue, Range};
 use super::*;
 use crate::step::Reading;
 
-fn view_of(entries: &[(&str, &str)]) -> View {
+fn view_of(entries: &[(&str, &str)]) -> IpamData {
     let pool = (
         "/calico/resources/v3/projectcalico.org/ippools/p",
         r#"{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/24"}}"#,
@@ -14,7 +14,7 @@ fn view_of(entries: &[(&str, &str)]) -> View {
         value: value.as_bytes().to_vec(),
         mod_revision: 1,
     });
-    let mut view = View::default();
+    let mut view = IpamData::default();
     let reading = Reading {
         revision: 1,
         ranges: vec![list.collect()],

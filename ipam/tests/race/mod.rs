@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_datastore::Store;
-use caracal_ipam::affinity::AffinityOutcome;
+use caracal_ipam::AffinityOutcome;
 use caracal_ipam::{AssignRequest, Client};
 use caracal_model::ipam::Owner;
 use caracal_model::names::HandleId;
@@ -55,7 +55,7 @@ pub async fn run<S: Store>(store: S, tasks: usize, rounds: usize) {
         start.elapsed()
     );
     let mut findings = client.check().await.unwrap();
-    findings.retain(caracal_ipam::check::Inconsistency::is_fault);
+    findings.retain(caracal_ipam::Inconsistency::is_fault);
     assert_eq!(findings, []);
     let held: usize = client
         .block_usage()

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_ipam::affinity::ReleaseAffinity;
-use caracal_ipam::assign::Assign;
-use caracal_ipam::assign_ip::AssignIp;
-use caracal_ipam::check::{Inconsistency, check};
-use caracal_ipam::release::{ReleaseHandle, ReleaseIps};
-use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::tunnel::EnsureTunnel;
-use caracal_ipam::view::{View, everything};
+use caracal_ipam::Assign;
+use caracal_ipam::AssignIp;
+use caracal_ipam::EnsureTunnel;
+use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::ReleaseNode;
+use caracal_ipam::{Inconsistency, check};
 use caracal_ipam::{Input, Machine, Step, Timestamp};
+use caracal_ipam::{IpamData, all_ranges};
+use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::names::HandleId;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 
@@ -143,9 +143,9 @@ pub fn run(world: &mut World, machine: Any) -> End {
     Actor::start(machine).finish(world)
 }
 
-pub fn view(world: &World) -> View {
-    let ranges = everything();
-    let mut view = View::default();
+pub fn view(world: &World) -> IpamData {
+    let ranges = all_ranges();
+    let mut view = IpamData::default();
     view.absorb(&ranges, world.read(&ranges));
     view
 }

@@ -12,7 +12,7 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caracal_ipam::error::MAX_OPERATIONS;
+use caracal_ipam::MAX_OPERATIONS;
 use caracal_ipam::{Reading, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;

@@ -1,4 +1,4 @@
-//! The node's own blocks, for plugins that have not assigned anything yet: see [`caracal_cni::host_lock`].
+//! The node's own blocks, for plugins that have not assigned anything yet: see [`caracal_cni::suggest_blocks`].
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(super) async fn keep(run_dir: PathBuf, me: NodeName, mut view: watch::Receiv
             ours.map(|block| block.cidr).collect()
         };
         if own != suggested && !own.is_empty() {
-            if let Err(error) = caracal_cni::host_lock::suggest(&run_dir, own.iter().copied()) {
+            if let Err(error) = caracal_cni::suggest_blocks(&run_dir, own.iter().copied()) {
                 tracing::debug!(%error, "cannot suggest blocks to the CNI plugin");
             }
             suggested = own;

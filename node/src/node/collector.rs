@@ -1,5 +1,5 @@
 //! The garbage collector of IPAM, and this node's liveness lease. What may go is decided in
-//! [`caracal_ipam::gc`]; here are its eyes (snapshot, interfaces, leases) and its hand (conditional machines).
+//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces, leases) and its hand (conditional machines).
 //! A collector that is wrong about time or slow does no harm: each release compares its preconditions.
 
 use std::collections::BTreeSet;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
-use caracal_ipam::affinity::AffinityOutcome;
-use caracal_ipam::client::{Client, ClientError};
-use caracal_ipam::error::AffinityError;
-use caracal_ipam::gc::{Collection, Collector};
+use caracal_ipam::AffinityError;
+use caracal_ipam::AffinityOutcome;
+use caracal_ipam::Conditional;
+use caracal_ipam::ReleaseIps;
+use caracal_ipam::ReleaseNode;
 use caracal_ipam::lease::{self, Holder};
-use caracal_ipam::precondition::Conditional;
-use caracal_ipam::release::ReleaseIps;
-use caracal_ipam::release_node::ReleaseNode;
-use caracal_ipam::repair::{Mender, Repair};
+use caracal_ipam::{Client, ClientError};
+use caracal_ipam::{Collection, Collector};
+use caracal_ipam::{Mender, Repair};
 use caracal_model::ipam::Owner;
 use caracal_model::names::NodeName;
 use caracal_model::time::Timestamp;

@@ -20,7 +20,7 @@ pub(super) async fn keep(run_dir: PathBuf, mut view: watch::Receiver<View>) {
         if let Some(word) = word
             && told.as_ref() != Some(&word)
         {
-            match caracal_cni::held::set(&run_dir, word.as_deref()) {
+            match caracal_cni::forbid_addresses(&run_dir, word.as_deref()) {
                 Ok(()) => told = Some(word),
                 Err(error) => {
                     tracing::warn!(%error, "cannot tell the CNI plugins whether addresses may be given out");

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_cni::pending_releases::PendingReleaseError;
+use caracal_cni::PendingReleaseError;
 use caracal_datastore::store::Store;
 use caracal_datastore::watch::View;
 use caracal_model::code::ProblemCode;
@@ -42,7 +42,7 @@ pub(super) async fn keep<S: Store>(
 }
 
 async fn replay<S: Store>(store: &S, lib_dir: &Path) -> Vec<Problem> {
-    let failed = match caracal_cni::pending_releases::replay(store, lib_dir).await {
+    let failed = match caracal_cni::replay_pending_releases(store, lib_dir).await {
         Ok(replayed) => {
             for container in &replayed.done {
                 tracing::info!(%container, "released what a DEL without datastore had left");

@@ -9,8 +9,8 @@ use caracal_bgp::rib::{Changes, Outbound, RemoteRestart, SessionInfo, SessionOpt
 use caracal_bgp::types::PeerName;
 use caracal_bgp::wire::update::Update;
 use caracal_datastore::MemoryStore;
-use caracal_ipam::step::{Input, Machine as Request, Reading, Step};
-use caracal_ipam::tunnel::{EnsureTunnel, TunnelKind};
+use caracal_ipam::{EnsureTunnel, TunnelKind};
+use caracal_ipam::{Input, Machine as Request, Reading, Step};
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
 use caracal_model::time::Timestamp;

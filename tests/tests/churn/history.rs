@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use caracal_agent::actual::{ActualRoute, ActualTarget};
 use caracal_agent::desired::{NextHop, Target};
+use caracal_ipam::Assign;
 use caracal_ipam::AssignRequest;
-use caracal_ipam::assign::Assign;
-use caracal_ipam::release::ReleaseHandle;
-use caracal_ipam::release_node::ReleaseNode;
+use caracal_ipam::ReleaseHandle;
+use caracal_ipam::ReleaseNode;
 use caracal_model::Key;
 use caracal_model::keys::kind_prefix;
 use caracal_model::names::HandleId;

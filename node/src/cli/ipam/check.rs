@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
-use caracal_ipam::audit::{Audit, audit};
-use caracal_ipam::repair::{self, Mender};
-use caracal_ipam::report::LeakReport;
+use caracal_ipam::LeakReport;
+use caracal_ipam::{Audit, audit};
+use caracal_ipam::{Mender, plan_repairs};
 use caracal_model::code::IpamCode;
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ async fn fix(
     data: bool,
 ) -> anyhow::Result<(Value, Value)> {
     let min_age = Duration::from_secs(args.min_age);
-    let plan = repair::plan(found, &survey.view, &survey.users, min_age, now());
+    let plan = plan_repairs(found, &survey.view, &survey.users, min_age, now());
     let say = |line: String| {
         if data {
             eprintln!("{line}");

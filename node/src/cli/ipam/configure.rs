@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::ClientError;
-use caracal_ipam::settings::{Configure, Persistence, SettingsChange};
+use caracal_ipam::{Configure, Persistence, SettingsChange};
 
 use super::args::{ConfigureArgs, PersistenceArg};
 use super::{announced, refuse, show};

@@ -14,12 +14,12 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::rehearsal::Announced;
-use caracal_ipam::report::Cluster;
-use caracal_ipam::step::Reading;
-use caracal_ipam::users::{self, Users};
-use caracal_ipam::view::{self, View};
+use caracal_ipam::Cluster;
+use caracal_ipam::LoggedStore;
+use caracal_ipam::Reading;
 use caracal_ipam::{Client, Timestamp};
+use caracal_ipam::{IpamData, all_ranges};
+use caracal_ipam::{Users, user_ranges};
 use caracal_model::Key;
 use caracal_model::resource::Kind;
 use caracal_model::txn::{Range, Write};
@@ -54,20 +54,20 @@ pub(super) fn on_store(
 
 /// Everything at one revision.
 struct Survey {
-    view: View,
+    view: IpamData,
     users: Users,
     cluster: Cluster,
 }
 
 async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
-    let (everything, uses) = (view::everything(), users::ranges());
+    let (everything, uses) = (all_ranges(), user_ranges());
     let cluster = Range::Key(Key::resource(Kind::ClusterInformation, "default").to_path());
     let mut ranges = [everything.clone(), uses.clone()].concat();
     ranges.push(cluster);
     let mut answer = store.read(&ranges).await.context("reading the datastore")?;
     let cluster = answer.ranges.pop().unwrap_or_default();
     let uses = answer.ranges.split_off(everything.len());
-    let mut view = View::default();
+    let mut view = IpamData::default();
     let reading = Reading {
         revision: answer.revision,
         ranges: answer.ranges,
@@ -95,7 +95,7 @@ pub(super) fn announced(
     store: &EtcdStore,
     dry_run: bool,
     data: bool,
-) -> Client<Announced<EtcdStore>> {
+) -> Client<LoggedStore<EtcdStore>> {
     let tell = move |write: &Write| {
         let verb = match write {
             Write::Put(..) => "put",
@@ -114,9 +114,9 @@ pub(super) fn announced(
         }
     };
     Client::new(if dry_run {
-        Announced::rehearse(store.clone(), tell)
+        LoggedStore::dry_run(store.clone(), tell)
     } else {
-        Announced::new(store.clone(), tell)
+        LoggedStore::new(store.clone(), tell)
     })
 }
 

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
-use caracal_ipam::precondition::Conditional;
-use caracal_ipam::release::ReleaseIps;
-use caracal_ipam::report::LeakReport;
-use caracal_ipam::summary;
+use caracal_ipam::Conditional;
+use caracal_ipam::LeakReport;
+use caracal_ipam::ReleaseIps;
+use caracal_ipam::holder_of;
 use caracal_ipam::{ClientError, Target};
 use serde_json::json;
 
@@ -83,7 +83,7 @@ fn by_hand(survey: &Survey, args: &ReleaseArgs) -> Result<Vec<Order>, String> {
             ));
         }
         // What was looked at is what is released, or nothing (IPAM-8).
-        let held = summary::holder(&survey.view, *address);
+        let held = holder_of(&survey.view, *address);
         let target = held.map_or_else(|| Target::any(*address), |allocation| allocation.target());
         orders.push((target, Vec::new()));
     }

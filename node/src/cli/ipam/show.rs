@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use caracal_datastore::EtcdStore;
-use caracal_ipam::summary::{self, Fill};
+use caracal_ipam::{Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
 use caracal_model::ipam::IpamConfig;
 use serde_json::{Value, json};
 
@@ -32,14 +32,14 @@ pub(super) async fn run(store: &EtcdStore, args: &ShowArgs) -> anyhow::Result<Ex
         answer.insert("configuration".to_owned(), as_data(&config));
     }
     if args.show_borrowed {
-        let list = summary::borrowed(&survey.view);
+        let list = borrowed_addresses(&survey.view);
         if !data {
             borrowed(&list);
         }
         answer.insert("borrowed".to_owned(), serde_json::to_value(list)?);
     }
     if args.show_blocks || !(args.show_configuration || args.show_borrowed) {
-        let list = summary::pools(&survey.view);
+        let list = pool_fill(&survey.view);
         if !data {
             pools(&list, args.show_blocks);
         }
@@ -75,7 +75,7 @@ fn row(grouping: &str, fill: &Fill) -> [String; 6] {
     ]
 }
 
-fn pools(list: &[summary::PoolFill], blocks: bool) {
+fn pools(list: &[PoolFill], blocks: bool) {
     let mut shown = table(&[
         "GROUPING",
         "CIDR",
@@ -97,7 +97,7 @@ fn pools(list: &[summary::PoolFill], blocks: bool) {
     println!("{shown}");
 }
 
-fn borrowed(list: &[caracal_ipam::allocation::Allocation]) {
+fn borrowed(list: &[caracal_ipam::Allocation]) {
     let mut shown = table(&[
         "IP",
         "BORROWING-NODE",
@@ -156,7 +156,7 @@ pub(super) fn configuration(config: &IpamConfig) {
 }
 
 fn one(survey: &Survey, address: IpAddr, output: Output) -> ExitCode {
-    let holder = summary::holder(&survey.view, address);
+    let holder = holder_of(&survey.view, address);
     let users = survey.users.of_address(address);
     if output.is_data() {
         output.print(&json!({"address": address, "allocation": holder, "users": users}));

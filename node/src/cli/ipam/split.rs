@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::EtcdStore;
 use caracal_ipam::ClientError;
-use caracal_ipam::split::{MOST, Split, SplitError, Which};
+use caracal_ipam::{MAX_PARTS, PoolChoice, Split, SplitError};
 
 use super::args::SplitArgs;
 use super::{NOT_FOUND, announced, now, refuse, survey};
@@ -16,8 +16,8 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
     let output = args.output.output;
     let data = output.is_data();
     let which = match (&args.cidr, &args.name) {
-        (Some(cidr), _) => Which::Cidr(*cidr),
-        (None, name) => Which::Name(name.clone().unwrap_or_default()),
+        (Some(cidr), _) => PoolChoice::Cidr(*cidr),
+        (None, name) => PoolChoice::Name(name.clone().unwrap_or_default()),
     };
     if !survey(store).await?.cluster.locked && !args.force && !args.dry_run {
         return Ok(refuse(
@@ -25,7 +25,7 @@ pub(super) async fn run(store: &EtcdStore, args: &SplitArgs) -> anyhow::Result<E
              lock it (calicoctl datastore migrate lock), or add --force when all nodes run Caracal",
         ));
     }
-    let uids = (0..args.number.min(MOST)).map(|_| uuid()).collect();
+    let uids = (0..args.number.min(MAX_PARTS)).map(|_| uuid()).collect();
     let client = announced(store, args.dry_run, data);
     let parts = match client
         .drive(Split::new(which, args.number, uids, now()))

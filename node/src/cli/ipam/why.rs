@@ -1,14 +1,14 @@
-//! `caracal ipam why NODE`: the decision chain, and a rehearsal of the assignment itself.
+//! `caracal ipam why NODE`: the decision chain, and a dry run of the assignment itself.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::namespace;
-use caracal_ipam::rehearsal::Announced;
-use caracal_ipam::why::{Why, why};
+use caracal_ipam::LoggedStore;
 use caracal_ipam::{AssignRequest, Client, ClientError};
+use caracal_ipam::{Why, why};
+use caracal_ipam::{namespace_key, namespace_labels, namespace_named};
 use caracal_model::txn::Range;
 use caracal_model::{Family, NodeName};
 use serde_json::json;
@@ -42,11 +42,11 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
     if args.ipv6 {
         (request.num_v4, request.num_v6) = (0, 1);
     }
-    let rehearsal = Client::new(Announced::rehearse(store.clone(), |_| {}));
-    let (sentence, next) = match rehearsal.auto_assign(request).await {
+    let dry_run = Client::new(LoggedStore::dry_run(store.clone(), |_| {}));
+    let (sentence, next) = match dry_run.auto_assign(request).await {
         Ok(assigned) => {
             let Some(next) = assigned.all().next() else {
-                anyhow::bail!("the rehearsal assigned nothing and gave no reason");
+                anyhow::bail!("the dry run assigned nothing and gave no reason");
             };
             let own = why.blocks.iter().any(|block| block.cidr == next.block);
             let source = match (next.borrowed, own) {
@@ -65,7 +65,7 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
         Err(ClientError::Refused(error)) => {
             (format!("There is no next address: {error}."), json!(null))
         }
-        Err(error) => return Err(error).context("rehearsing an assignment"),
+        Err(error) => return Err(error).context("trying an assignment"),
     };
     let output = args.output.output;
     if output.is_data() {
@@ -82,12 +82,12 @@ pub(super) async fn run(store: &EtcdStore, args: &WhyArgs) -> anyhow::Result<Exi
 
 /// The labels of a namespace, as an assignment for a pod in it would see them.
 async fn labels(store: &EtcdStore, namespace: &str) -> anyhow::Result<BTreeMap<String, String>> {
-    let profile = Range::Key(namespace::key(namespace).to_path());
+    let profile = Range::Key(namespace_key(namespace).to_path());
     let answer = store.read(&[profile]).await?;
     let Some(stored) = answer.ranges.iter().flatten().next() else {
-        return Ok(namespace::named(namespace));
+        return Ok(namespace_named(namespace));
     };
-    let labels = namespace::labels(namespace, &stored.value);
+    let labels = namespace_labels(namespace, &stored.value);
     labels.with_context(|| format!("{} does not parse", stored.key))
 }
 

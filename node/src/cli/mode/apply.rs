@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
 use caracal_datastore::Store;
-use caracal_ipam::tunnel::TunnelKind;
+use caracal_ipam::TunnelKind;
 use caracal_model::resource::IpPool;
 use caracal_model::status::Status;
 use caracal_model::txn::{Range, Txn, TxnOutcome};

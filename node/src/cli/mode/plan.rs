@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use caracal_agent::Learned;
 use caracal_agent::desired::RouteKind;
 use caracal_agent::forecast::{self, Assumed, Change};
-use caracal_ipam::tunnel::TunnelKind;
+use caracal_ipam::TunnelKind;
 use caracal_model::resource::{EncapMode, IpPool, Kind};
 use caracal_model::{Key, NodeName, Prefix, Snapshot};
 use caracal_topologies::PlanOptions;

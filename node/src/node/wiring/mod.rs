@@ -120,7 +120,7 @@ impl Node {
         let current = self.view.borrow().is_current();
         let told = async {
             if current && let Err(error) = self.life.end().await {
-                tracing::debug!(%error, "the lease of life runs out by itself");
+                tracing::debug!(%error, "the liveness lease runs out by itself");
             }
         };
         let last = async {

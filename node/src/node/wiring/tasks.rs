@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use caracal_datastore::{EtcdConfig, EtcdStore};
-use caracal_ipam::client::Client;
+use caracal_ipam::Client;
 
 use super::board::Board;
 use crate::node::publish::Publisher;
