@@ -280,6 +280,30 @@ fn product_code_starts_no_programs() {
     }
 }
 
+/// docs/glossary.md names files and folders that exist.
+#[test]
+fn every_word_of_the_glossary_has_its_home() {
+    let page = std::fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| word |"));
+    let mut words = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, word, meaning, home, elsewhere, _] = cells[..] else {
+            panic!("docs/glossary.md: four cells are needed: {row}")
+        };
+        assert!(words.insert(word), "docs/glossary.md has {word:?} twice");
+        assert!(!meaning.is_empty() && !elsewhere.is_empty(), "{row}");
+        let home = home.trim_matches('`');
+        assert!(
+            root().join(home).exists(),
+            "docs/glossary.md: {word}: there is no {home}"
+        );
+    }
+    assert!(words.len() > 40, "{words:?}");
+}
+
 /// The one table of codes.
 const CODES: &str = "model/src/code/";
 

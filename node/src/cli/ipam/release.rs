@@ -96,7 +96,7 @@ fn of_report(survey: &Survey, report: &LeakReport) -> (Vec<Order>, Vec<String>) 
         let address = leak.allocation.address;
         match survey.users.of_address(address).first() {
             Some(user) => skipped.push(format!("{address}: it is used by {} now", user.what)),
-            None => orders.push((leak.allocation.target(), leak.proof(&survey.users))),
+            None => orders.push((leak.allocation.target(), leak.preconditions(&survey.users))),
         }
     }
     (orders, skipped)
