@@ -40,9 +40,9 @@ pub(super) async fn run(store: &EtcdStore, args: &ReleaseArgs) -> anyhow::Result
     };
     let client = announced(store, args.dry_run, data);
     let (mut released, mut unknown) = (Vec::new(), Vec::new());
-    for (target, proof) in orders {
+    for (target, preconditions) in orders {
         let address = target.address;
-        let machine = Conditional::new(ReleaseIps::new(vec![target], now()), proof);
+        let machine = Conditional::new(ReleaseIps::new(vec![target], now()), preconditions);
         match client.drive(machine).await {
             Ok(done) => {
                 released.extend(done.addresses);
