@@ -91,7 +91,7 @@ async fn plan(store: &MemoryStore) -> RepairPlan {
     plan_repairs(&found, &view, &users, Duration::from_secs(120), later())
 }
 
-async fn mend(store: &MemoryStore, plan: Plan) -> Vec<String> {
+async fn mend(store: &MemoryStore, plan: RepairPlan) -> Vec<String> {
     let client = Client::new(store.clone());
     let mut faults = Vec::new();
     for repair in plan.repairs {
@@ -206,7 +206,7 @@ async fn broken_data_is_put_in_order() {
     assert_eq!(store.list(&affinity).len(), 1);
     assert_eq!(view.blocks.len(), 1);
     // A second time there is nothing to do.
-    assert_eq!(plan(&store).await, Plan::default());
+    assert_eq!(plan(&store).await, RepairPlan::default());
 }
 
 #[tokio::test]
