@@ -13,8 +13,8 @@ use caracal_ipam::IpamData;
 use caracal_ipam::LoggedStore;
 use caracal_ipam::ReleaseIps;
 use caracal_ipam::{
-    AssignRequest, Client, ClientError, Timestamp, borrowed_addresses, holder_of, namespace_key,
-    namespace_named, pool_fill,
+    AssignRequest, Client, ClientError, Timestamp, borrowed_addresses, holder_of, namespace_named,
+    pool_fill,
 };
 use caracal_ipam::{Audit, audit};
 use caracal_ipam::{Cluster, LeakReport, LeakReportError};
