@@ -368,30 +368,7 @@ impl Core {
                 feed,
                 monitored,
                 ..
-            } => {
-                if self.log.allows(now, (name.clone(), LogKind::SessionUp)) {
-                    info!(peer = %name, address = %session.remote_address, "session established");
-                }
-                peer.history.established(&monitored);
-                if let Some(warning) = self
-                    .config
-                    .peers
-                    .get(&name)
-                    .and_then(|c| missing(&session, c))
-                    && self
-                        .log
-                        .allows(now, (name.clone(), LogKind::CannotAnnounce))
-                {
-                    warn!(peer = %name, warning, "routes stay here");
-                }
-                peer.enter(SessionState::Established);
-                peer.established_count += 1;
-                self.monitor_up(key, id, *monitored);
-                self.set_feed(id, Some(feed));
-                self.note_session(&name, true);
-                self.watch_peer(&name, &session);
-                self.rib.peer_up(now, &name, session)
-            }
+            } => self.session_established(&name, session, feed, *monitored),
             ToCore::Down {
                 reason, graceful, ..
             } => {

@@ -8,11 +8,14 @@ use std::time::Duration;
 use foldhash::HashSet;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError};
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
-use super::{Core, Inbox, Peer, now};
-use crate::bmp::PeerDown;
+use super::{Core, Inbox, Peer, missing, now};
+use crate::bmp::{MonitoredSession, PeerDown};
 use crate::config::{self, ConfigChange, SpeakerConfig};
+use crate::rib::{Changes, SessionInfo};
+use crate::speaker::feed::OutFeed;
+use crate::speaker::log_limit::LogKind;
 use crate::speaker::message::{PeerKey, SessionStart, Shutdown, TO_SESSION_DEPTH, ToSession};
 use crate::types::{PeerName, SessionState};
 
@@ -82,6 +85,43 @@ impl Core {
             peer.control = Some(to_session);
             peer.outdated = false;
         }
+    }
+
+    /// A session is established: the table tells its feed everything from now on.
+    pub(super) fn session_established(
+        &mut self,
+        name: &PeerName,
+        session: SessionInfo,
+        feed: Arc<OutFeed>,
+        monitored: MonitoredSession,
+    ) -> Changes {
+        let now = now();
+        let Some(peer) = self.peers.get_mut(name) else {
+            return Changes::default();
+        };
+        let Some(id) = peer.id else {
+            return Changes::default();
+        };
+        if self.log.allows(now, (name.clone(), LogKind::SessionUp)) {
+            info!(peer = %name, address = %session.remote_address, "session established");
+        }
+        peer.history.established(&monitored);
+        peer.enter(SessionState::Established);
+        peer.established_count += 1;
+        let key = peer.key;
+        let config = self.config.peers.get(name);
+        if let Some(warning) = config.and_then(|config| missing(&session, config))
+            && self
+                .log
+                .allows(now, (name.clone(), LogKind::CannotAnnounce))
+        {
+            warn!(peer = %name, warning, "routes stay here");
+        }
+        self.monitor_up(key, id, monitored);
+        self.set_feed(id, Some(feed));
+        self.note_session(name, true);
+        self.watch_peer(name, &session);
+        self.rib.peer_up(now, name, session)
     }
 
     /// A session task has ended; whatever it has said has been heard.
