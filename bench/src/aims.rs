@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::dut::Speaker;
 use crate::report::{Runs, median, seconds};
+use crate::speakers::Speaker;
 
 /// What a work may cost in proportion to others.
 struct Aim {

@@ -9,21 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::lab::{CLIENTS, DUT, LINK};
 use crate::scenario::{DUT_AS, Scenario};
-
-/// A speaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Speaker {
-    /// This project's.
-    Caracal,
-    /// BIRD 2.
-    Bird2,
-    /// BIRD 1.6, on which Calico's is based. Debian's packages of the two exclude each other: `make bench` unpacks this one.
-    Bird1,
-    /// FRR's bgpd.
-    Frr,
-    /// GoBGP.
-    Gobgp,
-}
+use crate::speakers::Speaker;
 
 /// Where `make bench` unpacks BIRD 1.6, from the target directory.
 const BIRD1: &str = "bird1/usr/sbin/bird";

@@ -26,6 +26,7 @@ mod report;
 mod routes;
 mod run;
 mod scenario;
+mod speakers;
 mod stalls;
 mod wire;
 
@@ -35,10 +36,10 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand, ValueEnum as _};
 
-use dut::Speaker;
 use lab::Lab;
 use report::Runs;
 use scenario::Scenario;
+use speakers::Speaker;
 
 /// The allocator of the program that ships, for what is measured in this process.
 #[global_allocator]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::dut::Speaker;
 use crate::run::Outcome;
+use crate::speakers::Speaker;
 
 /// The runs of one speaker in one scenario.
 #[derive(Debug)]

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::dut::{Process, Speaker, memory_of};
+use crate::dut::{Process, memory_of};
 use crate::generator::{Counters, Generator};
 use crate::lab::DUT;
 use crate::scenario::{Kind, Scenario};
+use crate::speakers::Speaker;
 
 /// How long a phase may take.
 const LIMIT: Duration = Duration::from_secs(240);

@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Result, bail};
 
-use crate::dut::Speaker;
 use crate::generator::{Expectation, Role};
 use crate::lab::{CLIENTS, DUT, NEIGHBOURS};
 use crate::routes::{Random, Universe, external};
+use crate::speakers::Speaker;
 use crate::wire::{self, Attrs};
 
 /// The speaker's AS.

@@ -20,9 +20,10 @@ use caracal_agent::settings::Settings;
 use caracal_agent::{Learned, Op};
 use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
-use clap::ValueEnum;
 use tokio::sync::watch;
 
+pub use super::methods::Method;
+use super::methods::{Cost, Runs};
 use super::minimal::{self, Work};
 use super::ratios;
 use crate::dut::cpu_of;
@@ -65,47 +66,6 @@ pub struct InstallOneArgs {
     /// For files and sockets.
     dir: PathBuf,
 }
-
-/// How routes come into the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Method {
-    /// A minimal program that batches raw messages.
-    Minimal,
-    /// The same with one next-hop object for all routes.
-    MinimalObjects,
-    /// The agent's writer.
-    Caracal,
-    /// The same with next-hop objects.
-    CaracalObjects,
-    /// The whole agent: reading the kernel, planning, comparing, writing.
-    Agent,
-    /// The same with next-hop objects.
-    AgentObjects,
-    /// BIRD 2: a static protocol with all routes, and the kernel protocol.
-    Bird2,
-    /// `ip -batch`.
-    IpBatch,
-}
-
-impl Method {
-    /// As on the command line.
-    pub(super) fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |v| v.get_name().to_owned())
-    }
-}
-
-/// What an installation takes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cost {
-    /// From the start to the last route.
-    pub(super) wall: Duration,
-    /// Of the process, user and system.
-    pub(super) cpu: Duration,
-}
-
-/// The runs of one method.
-pub(super) type Runs = (Method, Vec<Cost>);
 
 /// Measures all methods by turns and prints.
 pub fn run(args: &InstallArgs) -> Result<()> {

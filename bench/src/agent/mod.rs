@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod install;
+mod methods;
 pub mod minimal;
 pub mod plan;
 mod ratios;

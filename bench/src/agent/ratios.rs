@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::install::{Cost, Method, Runs};
+use super::methods::{Cost, Method, Runs};
 use crate::report::median;
 
 /// A ratio that is looked at.

@@ -1,8 +1,11 @@
 //! Peers as templates see them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use caracal_bgp::config::{LimitAction, NextHopMode, PathCount, PeerConfig, SpeakerConfig};
+use caracal_bgp::config::{
+    AddPath, LimitAction, NextHopMode, PathCount, PeerConfig, SpeakerConfig,
+};
 use caracal_bgp::types::PeerName;
 use caracal_model::net::Family;
 
@@ -20,27 +23,8 @@ pub(super) fn peer_view(
     passwords: bool,
 ) -> Result<Peer, RenderError> {
     let what = format!("peer {:?}", name.as_str());
-    let seconds = |field: &str, time: std::time::Duration| {
-        if time.subsec_nanos() == 0 && time.as_secs() <= 65_535 {
-            return Ok(time.as_secs());
-        }
-        Err(RenderError::Inexpressible {
-            what: format!("{what}, {field}"),
-            value: format!("{time:?}"),
-            reason: "times are whole seconds up to 65535",
-        })
-    };
-    let symbols = |names: &[String]| {
-        let symbol = |name: &String| match filters.get(name.as_str()) {
-            Some(symbol) => Ok(symbol.text.clone()),
-            None => Err(RenderError::Inexpressible {
-                what: what.clone(),
-                value: format!("a reference to filter {name:?}"),
-                reason: "there is no such filter",
-            }),
-        };
-        names.iter().map(symbol).collect::<Result<Vec<_>, _>>()
-    };
+    let seconds = |field: &str, time| seconds_up_to(&format!("{what}, {field}"), time, 65_535);
+    let symbols = |names: &[String]| filter_symbols(&what, names, filters);
     let password = match &peer.password {
         Some(password) if passwords => Some(quotable(&password.0, &format!("{what}, password"))?),
         _ => None,
@@ -90,12 +74,7 @@ pub(super) fn peer_view(
         bfd_interval: peer.bfd.map(|bfd| bfd.interval.as_micros().to_string()),
         bfd_multiplier: peer.bfd.map_or(0, |bfd| bfd.multiplier),
         bfd_graceful: peer.bfd.is_some_and(|bfd| bfd.graceful),
-        add_paths: match (peer.add_path.receive, peer.add_path.send) {
-            (true, Some(_)) => Some("on"),
-            (true, None) => Some("rx"),
-            (false, Some(_)) => Some("tx"),
-            (false, None) => None,
-        },
+        add_paths: add_paths(peer.add_path),
         best_paths: match peer.add_path.send {
             Some(PathCount::Best(count)) => Some(count.to_string()),
             Some(PathCount::All) | None => None,
@@ -137,15 +116,50 @@ fn own_next_hops(peer: &PeerConfig) -> BTreeMap<&'static str, Option<String>> {
 }
 
 /// Whole seconds that fit into 32 bits.
-fn seconds_of(what: &str, time: std::time::Duration) -> Result<u64, RenderError> {
-    if time.subsec_nanos() == 0 && u32::try_from(time.as_secs()).is_ok() {
+fn seconds_of(what: &str, time: Duration) -> Result<u64, RenderError> {
+    seconds_up_to(what, time, u32::MAX)
+}
+
+/// A time as whole seconds, at most `most`.
+fn seconds_up_to(what: &str, time: Duration, most: u32) -> Result<u64, RenderError> {
+    if time.subsec_nanos() == 0 && time.as_secs() <= u64::from(most) {
         return Ok(time.as_secs());
     }
     Err(RenderError::Inexpressible {
         what: what.to_owned(),
         value: format!("{time:?}"),
-        reason: "times are whole seconds up to 4294967295",
+        reason: match most {
+            65_535 => "times are whole seconds up to 65535",
+            _ => "times are whole seconds up to 4294967295",
+        },
     })
+}
+
+/// The symbols of a peer's filters.
+fn filter_symbols(
+    what: &str,
+    names: &[String],
+    filters: &BTreeMap<&str, Symbol>,
+) -> Result<Vec<String>, RenderError> {
+    let symbol = |name: &String| match filters.get(name.as_str()) {
+        Some(symbol) => Ok(symbol.text.clone()),
+        None => Err(RenderError::Inexpressible {
+            what: what.to_owned(),
+            value: format!("a reference to filter {name:?}"),
+            reason: "there is no such filter",
+        }),
+    };
+    names.iter().map(symbol).collect()
+}
+
+/// `add paths` of a channel.
+const fn add_paths(paths: AddPath) -> Option<&'static str> {
+    match (paths.receive, paths.send) {
+        (true, Some(_)) => Some("on"),
+        (true, None) => Some("rx"),
+        (false, Some(_)) => Some("tx"),
+        (false, None) => None,
+    }
 }
 
 /// How far away a peer may be, in BIRD's words.

@@ -6,10 +6,10 @@ use nom::Parser;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, terminated};
 
+use super::lexer::switch;
 use super::lexer::{
     Fault, Located, Res, block, one_of_words, skip, string, symbol, token, u32_number,
 };
-use super::peer::switch;
 
 /// A table dump that is made again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]

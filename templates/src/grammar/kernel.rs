@@ -10,11 +10,11 @@ use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 
+use super::lexer::switch;
 use super::lexer::{
     Fault, Located, Res, block, directive, end_of_line, family, one_of_words, skip, symbol, token,
     u8_number, u32_number,
 };
-use super::peer::switch;
 use super::policy;
 
 /// BIRD's number of next hops of `merge paths on` without a limit.

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use caracal_model::net::{Family, Prefix};
+use nom::combinator::opt;
 use nom::error::{ErrorKind, ParseError as NomError};
-use nom::{Err, IResult};
+use nom::{Err, IResult, Parser};
 
 use crate::error::ParseError;
 
@@ -364,4 +365,10 @@ pub(super) fn balanced_block(s: &str) -> Res<'_, ()> {
             return Ok((rest, ()));
         }
     }
+}
+
+/// `on` or nothing, `off`.
+pub(super) fn switch(s: &str) -> Res<'_, bool> {
+    let (rest, word) = opt(|s| one_of_words(&["on", "yes", "off", "no"], s)).parse(s)?;
+    Ok((rest, !matches!(word, Some("off" | "no"))))
 }

@@ -7,10 +7,10 @@ use nom::Parser;
 use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
 
+use super::lexer::switch;
 use super::lexer::{
     Located, Res, block, directive, end_of_line, one_of_words, token, u8_number, u32_number,
 };
-use super::peer::switch;
 
 /// BIRD's default for `long lived stale time`.
 const STALE_TIME: Duration = Duration::from_secs(3600);

@@ -8,6 +8,7 @@ use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};
 use nom::{Err, Parser};
 
+use super::lexer::switch;
 use super::lexer::{
     Fault, Located, Number, Res, block, directive, end_of_line, family, ip_address, ipv4_address,
     number, one_of_words, prefix, string, symbol, token, u8_number, u16_number, u32_number,
@@ -165,12 +166,6 @@ fn one_of_two<'a>(
     second: &'static str,
 ) -> impl Fn(&'a str) -> Res<'a, &'static str> {
     move |s| one_of_words(&[first, second], s)
-}
-
-/// `on` or nothing, `off`.
-pub(super) fn switch(s: &str) -> Res<'_, bool> {
-    let (rest, word) = opt(|s| one_of_words(&["on", "yes", "off", "no"], s)).parse(s)?;
-    Ok((rest, !matches!(word, Some("off" | "no"))))
 }
 
 fn port(s: &str) -> Res<'_, Option<u16>> {

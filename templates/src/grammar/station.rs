@@ -9,11 +9,11 @@ use nom::branch::alt;
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded};
 
+use super::lexer::switch;
 use super::lexer::{
     Fault, Located, Res, block, directive, end_of_line, ip_address, json_string, one_of_words,
     skip, string, symbol, token, u16_number, u32_number,
 };
-use super::peer::switch;
 
 /// A station with its name and the text from which on it was read.
 pub(super) type StationStatement<'a> = Located<'a, (String, Station)>;
