@@ -1,138 +1,10 @@
-//! What was typed: the command line.
+//! Arguments of the commands, as they are typed.
 
 use std::path::PathBuf;
 
 use caracal_model::net::Prefix;
 use caracal_model::resource::EncapMode;
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-
-use crate::cli::datastore::DatastoreCommand;
-use crate::cli::doctor::DoctorArgs;
-use crate::cli::explain_code::ExplainCodeArgs;
-use crate::cli::ipam::args::IpamCommand;
-use crate::cli::migrate::MigrateCommand;
-use crate::cli::node::NodeCommand;
-use crate::cli::services::ServicesCommand;
-use crate::telemetry::LogFormat;
-
-/// BGP networking for container clusters in one process per node.
-#[derive(Debug, Parser)]
-#[command(name = "caracal", version = crate::cli::version::TEXT, max_term_width = 100)]
-pub(crate) struct Args {
-    /// Form of log lines, on standard error. CARACAL_LOG=debug shows more.
-    #[arg(long, global = true, value_enum, default_value_t)]
-    pub(crate) log_format: LogFormat,
-    /// What to do.
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// Subcommands.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node is.
-    Node {
-        /// Something else than running it.
-        #[command(subcommand)]
-        command: Option<NodeCommand>,
-    },
-    /// Runs a BGP speaker without a datastore from a bird-style file, such as a route reflector.
-    Speaker(SpeakerArgs),
-    /// Shows this node: datastore, peers, blocks, kernel, problems.
-    Status {
-        /// Whether to go on.
-        #[command(flatten)]
-        watch: WatchArgs,
-        /// Output form.
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Shows what the speaker knows.
-    Bgp {
-        /// What to show.
-        #[command(subcommand)]
-        command: BgpCommand,
-    },
-    /// Prints a node's speaker configuration as bird-style text.
-    Render(RenderArgs),
-    /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
-    Services {
-        /// What to do.
-        #[command(subcommand)]
-        command: ServicesCommand,
-    },
-    /// Plans and makes changes of the topology.
-    Topology {
-        /// What to do.
-        #[command(subcommand)]
-        command: TopologyCommand,
-    },
-    /// Changes how a pool's traffic travels.
-    Mode {
-        /// What to do.
-        #[command(subcommand)]
-        command: ModeCommand,
-    },
-    /// Takes away what the agent made in this machine's kernel. The node must not run.
-    Uninstall(UninstallArgs),
-    /// Asks and orders IPAM: pools, blocks and addresses.
-    Ipam {
-        /// What to do.
-        #[command(subcommand)]
-        command: IpamCommand,
-    },
-    /// Compares datastore, RIB, kernel and interfaces. Exit code 4 when something is wrong.
-    Audit(AuditArgs),
-    /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when nothing is known of it.
-    Explain(ExplainArgs),
-    /// Says what a code means (CRL-B001, bgp.password) and what to do about it. Exit code 3 when there is no such code.
-    ExplainCode(ExplainCodeArgs),
-    /// Orders about the datastore as a whole.
-    Datastore {
-        /// What to do.
-        #[command(subcommand)]
-        command: DatastoreCommand,
-    },
-    /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then Cease with a text.
-    Drain(DrainArgs),
-    /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit code 4 when there is one.
-    Trace(TraceArgs),
-    /// Takes a node over from Calico, and gives it back.
-    Migrate {
-        /// What to do.
-        #[command(subcommand)]
-        command: MigrateCommand,
-    },
-    /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd, leftovers. Exit code 4
-    /// when something does.
-    Doctor(DoctorArgs),
-    /// Installs the CNI plugin and its configuration on this machine; configured by the environment, as Calico's.
-    InstallCni,
-    /// Prints the version, and the commit it was built from.
-    Version {
-        /// Output form.
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Prints a script that completes commands: `source <(caracal completion bash)`.
-    Completion {
-        /// The shell.
-        #[arg(value_enum)]
-        shell: clap_complete::Shell,
-    },
-    /// Prints the manual page, or writes one for each command into a folder.
-    Man {
-        /// The folder, such as /usr/local/share/man/man1.
-        #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
-    },
-    /// Runs whole clusters in network namespaces on this machine.
-    Lab {
-        /// What to do.
-        #[command(subcommand)]
-        command: LabCommand,
-    },
-}
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 /// `caracal audit`.
 #[derive(Debug, ClapArgs)]
@@ -644,6 +516,3 @@ pub(crate) enum LabCommand {
         file: PathBuf,
     },
 }
-
-#[cfg(test)]
-mod tests;

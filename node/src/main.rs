@@ -7,6 +7,7 @@ mod admin;
 mod allocator;
 mod args;
 mod cli;
+mod command;
 mod config;
 mod detect;
 mod files;
@@ -35,9 +36,9 @@ fn main() -> ExitCode {
         Some("caracal-ipam" | "calico-ipam") => return caracal_cni::main_ipam(),
         _ => {}
     }
-    let args = args::Args::parse();
+    let args = command::Args::parse();
     telemetry::init(args.log_format);
-    match cli::run(args) {
+    match command::run(args) {
         Ok(code) => code,
         // The same as in `out`, for what is printed by the lab.
         Err(error) if out::is_closed_pipe(&error) => ExitCode::SUCCESS,

@@ -16,7 +16,7 @@ use crate::node::auditor::Report;
 /// Time between questions of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     if args.watch {
         return watch(output);

@@ -20,7 +20,7 @@ use crate::admin::{PeerOrder, Request, RouteFilter, ask, ask_rows};
 use crate::args::{BgpCommand, Output, RouteArgs, Soft};
 use crate::cli::exit::NOT_FOUND;
 
-pub(super) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: BgpCommand) -> anyhow::Result<ExitCode> {
     match command {
         BgpCommand::Peers { watch, output } => return peers(watch.watch, output.output),
         BgpCommand::Peer { peer, output } => return peer::show(&peer, output.output),

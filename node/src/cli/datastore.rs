@@ -21,7 +21,7 @@ pub(crate) enum DatastoreCommand {
     },
 }
 
-pub(super) fn run(command: DatastoreCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: DatastoreCommand) -> anyhow::Result<ExitCode> {
     let DatastoreCommand::Accept { output } = command;
     let answer = ask(&run_dir(), &Request::DatastoreAccept)?;
     if output.output.is_data() {

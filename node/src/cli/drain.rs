@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How much longer than the time for the peers it may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-pub(super) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: DrainArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let (request, goal) = if args.undo {
         (Request::Undrain, Stage::InService)

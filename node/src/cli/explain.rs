@@ -11,7 +11,7 @@ use crate::args::{ExplainArgs, Output};
 use crate::cli::exit::NOT_FOUND;
 use crate::node::explain::{Explained, Stage};
 
-pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let prefix = args.destination;
     let ask = || ask(&run_dir(), &Request::ExplainPath { prefix });
     if args.watch.watch {

@@ -48,7 +48,7 @@ impl TypedValueParser for AnyCode {
     }
 }
 
-pub(super) fn run(args: &ExplainCodeArgs) -> ExitCode {
+pub(crate) fn run(args: &ExplainCodeArgs) -> ExitCode {
     let output = args.output.output;
     let Some(code) = &args.code else {
         list(output);

@@ -12,7 +12,7 @@ use caracal_lab::{
 use super::output::in_form;
 use crate::args::{LabCommand, Output};
 
-pub(super) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: LabCommand) -> anyhow::Result<ExitCode> {
     let mut stdout = std::io::stdout();
     let code = match command {
         LabCommand::Up { file, name, keep } => lab_up(&up(file, name, keep)?, &mut stdout)?,

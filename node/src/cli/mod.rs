@@ -1,29 +1,29 @@
 //! The client commands. Data goes to standard output, everything else to standard error.
 
-mod audit;
-mod bgp;
+pub(crate) mod audit;
+pub(crate) mod bgp;
 mod columns;
 pub(crate) mod datastore;
 pub(crate) mod doctor;
-mod drain;
+pub(crate) mod drain;
 pub(crate) mod exit;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod explain_code;
 pub(crate) mod install_cni;
 pub(crate) mod ipam;
-mod lab;
+pub(crate) mod lab;
 pub(crate) mod migrate;
-mod mode;
+pub(crate) mod mode;
 pub(crate) mod node;
-mod output;
+pub(crate) mod output;
 mod peer;
-mod render;
+pub(crate) mod render;
 pub(crate) mod services;
-mod speaker;
-mod status;
-mod topology;
-mod trace;
-mod uninstall;
+pub(crate) mod speaker;
+pub(crate) mod status;
+pub(crate) mod topology;
+pub(crate) mod trace;
+pub(crate) mod uninstall;
 pub(crate) mod version;
 
 use std::path::PathBuf;
@@ -36,87 +36,7 @@ use caracal_datastore::{EtcdConfig, EtcdStore, Store, View, WatchOptions};
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 
-use crate::args::{
-    Args, BgpCommand, Command, LabCommand, ModeCommand, RenderArgs, TopologyCommand,
-};
 use output::table;
-
-/// Carries out a command.
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if !changes_something(&args.command) {
-        crate::out::may_end_early();
-    }
-    match args.command {
-        Command::Node { command: None } => crate::node::run(),
-        Command::Node {
-            command: Some(command),
-        } => node::run(command),
-        Command::Ipam { command } => ipam::run(command),
-        Command::Speaker(args) => speaker::run(&args),
-        Command::Status { watch, output } => status::run(watch.watch, output.output),
-        Command::Bgp { command } => bgp::run(command),
-        Command::Render(args) => render::run(&args),
-        Command::Services { command } => services::run(command),
-        Command::Topology { command } => topology::run(command),
-        Command::Mode { command } => mode::run(&command),
-        Command::Uninstall(args) => uninstall::run(&args),
-        Command::Audit(args) => audit::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::ExplainCode(args) => Ok(explain_code::run(&args)),
-        Command::Datastore { command } => datastore::run(command),
-        Command::Drain(args) => drain::run(args),
-        Command::Trace(args) => trace::run(&args),
-        Command::Migrate { command } => migrate::run(&command),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::InstallCni => install_cni::run(),
-        Command::Version { output } => version::run(output.output),
-        Command::Completion { shell } => version::completion(shell),
-        Command::Man { out } => version::man(out.as_deref()),
-        Command::Lab { command } => lab::run(command),
-    }
-}
-
-/// True for what must not end in the middle when nobody reads what it prints.
-pub(crate) fn changes_something(command: &Command) -> bool {
-    !matches!(
-        command,
-        Command::Status { .. }
-            | Command::Bgp {
-                command: BgpCommand::Peers { .. }
-                    | BgpCommand::Peer { .. }
-                    | BgpCommand::Routes { .. }
-                    | BgpCommand::Received { .. }
-                    | BgpCommand::Advertised { .. }
-                    | BgpCommand::Explain { .. }
-            }
-            | Command::Migrate {
-                command: migrate::MigrateCommand::Plan { .. }
-            }
-            | Command::Lab {
-                command: LabCommand::Status { .. } | LabCommand::List
-            }
-            | Command::Audit(_)
-            | Command::Explain(_)
-            | Command::ExplainCode(_)
-            | Command::Trace(_)
-            | Command::Render(RenderArgs { out: None, .. })
-            | Command::Version { .. }
-            | Command::Completion { .. }
-            | Command::Doctor(_)
-            | Command::Topology {
-                command: TopologyCommand::Plan(_)
-            }
-            | Command::Mode {
-                command: ModeCommand::Plan { .. }
-            }
-            | Command::Services {
-                command: services::ServicesCommand::Show { .. }
-            }
-            | Command::Ipam {
-                command: ipam::args::IpamCommand::Show(_) | ipam::args::IpamCommand::Why(_)
-            }
-    )
-}
 
 /// The directory of the admin socket.
 fn run_dir() -> PathBuf {

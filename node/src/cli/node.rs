@@ -47,7 +47,7 @@ pub(crate) enum NodeCommand {
     },
 }
 
-pub(super) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
     let (name, force, dry_run, output) = match command {
         NodeCommand::Takeover { name, output } => return take_over(name, output.output),
         NodeCommand::Delete {

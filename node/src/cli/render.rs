@@ -25,7 +25,7 @@ use crate::config::{self, Env};
 /// How often files are read again with `--watch`. The datastore tells of changes itself.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {
     let mut source = Source::open(&args.input, args.node.as_deref(), &args.affinity)?;
     if args.watch {
         return watch(args, &mut source);

@@ -47,7 +47,7 @@ pub(crate) enum ServicesCommand {
     },
 }
 
-pub(super) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: ServicesCommand) -> anyhow::Result<ExitCode> {
     on_store(async |store| match command {
         ServicesCommand::Apply { files, prune } => apply(&store, &files, prune).await,
         ServicesCommand::Show { output } => show(&store, output.output).await,

@@ -12,7 +12,7 @@ use crate::cli::exit::REFUSED;
 use crate::speaker::change::Change;
 use crate::speaker::file::{self, FileError};
 
-pub(super) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
     match (&args.command, &args.check, &args.config) {
         (Some(SpeakerCommand::Reload { output }), ..) => reload(output.output),
         (None, Some(file), _) => check(file),

@@ -16,7 +16,7 @@ use crate::cli::exit::DEGRADED;
 /// Narrow paths that are named.
 const SHOWN_PATHS: usize = 5;
 
-pub(super) fn run(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(goes_on: bool, output: Output) -> anyhow::Result<ExitCode> {
     let ask = || ask(&run_dir(), &Request::Status);
     if goes_on {
         return watch(output, ask, |value| show(value, output));

@@ -7,7 +7,7 @@ use caracal_lab::{TraceCommand, lab_trace};
 use super::output::in_form;
 use crate::args::TraceArgs;
 
-pub(super) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.output;
     let trace = TraceCommand {
         lab: args.lab.clone(),

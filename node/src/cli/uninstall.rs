@@ -10,7 +10,7 @@ use super::{lib_dir, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::UninstallArgs;
 
-pub(super) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &UninstallArgs) -> anyhow::Result<ExitCode> {
     if !args.dry_run && ask(&run_dir(), &Request::Status).is_ok() {
         anyhow::bail!(
             "a caracal node runs here and would put everything back; stop it first, or look with --dry-run"

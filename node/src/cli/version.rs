@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
 use serde_json::json;
 
-use crate::args::{Args, Output};
+use crate::args::Output;
 
 /// The version of the program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -23,7 +22,7 @@ pub(crate) const TEXT: &str = concat!(
     ")"
 );
 
-pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(output: Output) -> anyhow::Result<ExitCode> {
     if output.is_data() {
         output.print(&json!({"version": VERSION, "commit": COMMIT}));
     } else {
@@ -32,22 +31,25 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn completion(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+pub(crate) fn completion(
+    mut program: clap::Command,
+    shell: clap_complete::Shell,
+) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "caracal", &mut script);
+    clap_complete::generate(shell, &mut program, "caracal", &mut script);
     print!("{}", String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn man(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+pub(crate) fn man(program: clap::Command, folder: Option<&Path>) -> anyhow::Result<ExitCode> {
     if let Some(folder) = folder {
         std::fs::create_dir_all(folder)
-            .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
+            .and_then(|()| clap_mangen::generate_to(program, folder))
             .with_context(|| format!("writing manual pages into {}", folder.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(Args::command()).render(&mut page)?;
+    clap_mangen::Man::new(program).render(&mut page)?;
     print!("{}", String::from_utf8_lossy(&page));
     Ok(ExitCode::SUCCESS)
 }

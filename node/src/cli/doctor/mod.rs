@@ -90,7 +90,7 @@ impl Finding {
     }
 }
 
-pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = crate::node::read_config()?;
     in_this_namespace(async {
         let mut findings = Vec::new();

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::cli::exit::{DEGRADED, NOT_FOUND, REFUSED};
 use args::IpamCommand;
 
-pub(super) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: IpamCommand) -> anyhow::Result<ExitCode> {
     on_store(async |store| match command {
         IpamCommand::Show(args) => show::run(&store, &args).await,
         IpamCommand::Check(args) => check::run(&store, &args).await,

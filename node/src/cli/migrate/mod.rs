@@ -35,7 +35,7 @@ pub(crate) enum MigrateCommand {
     },
 }
 
-pub(super) fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     match command {
         MigrateCommand::Plan { output } => plan::run(output.output),
         MigrateCommand::Back {

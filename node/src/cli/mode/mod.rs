@@ -20,7 +20,7 @@ use crate::args::{ModeArgs, ModeCommand, Output};
 use crate::cli::exit::REFUSED;
 use plan::{ModeError, ModePlan, Modes};
 
-pub(super) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
     // One thread: netlink sockets belong to the network namespace of the thread that opens them.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -27,7 +27,7 @@ const SHOWN: usize = 10;
 /// Passwords from files.
 type Secrets = BTreeMap<SecretName, Password>;
 
-pub(super) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     let args = match command {
         TopologyCommand::Plan(args) => args,
         TopologyCommand::Apply(args) => return apply::run(&args),

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Command as Definition, CommandFactory, Parser};
 
-use super::Args;
-use crate::cli;
+use super::{Args, changes_something};
 
 /// A row of the table of commands.
 struct Row {
@@ -105,7 +104,7 @@ fn examples_are_valid_and_rows_say_what_changes_something() {
         );
         assert_eq!(
             row.changes,
-            cli::changes_something(&args.command),
+            changes_something(&args.command),
             "docs/cli.md, {name}: changes"
         );
     }
