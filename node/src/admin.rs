@@ -4,6 +4,8 @@
 //! owner as fast as the client takes them, and a client that hangs up ends it. An answer that takes long has lines
 //! `{"progress":"…"}` before it, each when something has moved.
 
+pub(crate) mod routes;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -19,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::routes::Rows;
+use self::routes::Rows;
 
 /// A question.
 #[derive(Debug, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 //! Nothing is ignored silently: a value that does not parse is an error that names the variable, and a
 //! `FELIX_*` variable that Caracal does not implement is named in one warning.
 
+pub(crate) mod ports;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,8 +20,8 @@ use caracal_model::resource::EncapMode;
 use caracal_model::resource::bgp::AsNumber;
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
+use self::ports::PortsEnv;
 use crate::detect::Method;
-use crate::http::ports::PortsEnv;
 
 /// Everything `caracal node` was told.
 #[derive(Clone, Debug, PartialEq)]

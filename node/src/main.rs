@@ -19,7 +19,6 @@ mod next_hops;
 mod node;
 mod peer_problems;
 mod register;
-mod routes;
 mod speaker;
 mod telemetry;
 

@@ -8,7 +8,6 @@
 
 pub(crate) mod exposition;
 pub(crate) mod health;
-pub(crate) mod ports;
 mod slots;
 
 use std::convert::Infallible;

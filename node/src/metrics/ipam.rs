@@ -7,7 +7,6 @@ use caracal_model::names::{NodeName, PoolName};
 
 use super::{POOLS, count, total};
 use crate::http::exposition::{Family, Kind};
-use crate::node::collector::Collected;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Use {
@@ -19,6 +18,15 @@ struct Use {
     borrowed: usize,
     /// Addresses of all nodes.
     all: usize,
+}
+
+/// What the collector has before it and behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collected {
+    /// What looks dead, but not for long enough yet.
+    pub(crate) candidates: usize,
+    /// Collections carried out since the start.
+    pub(crate) reclaimed: u64,
 }
 
 /// The families; the first [`POOLS`] pools by name have series.

@@ -12,7 +12,7 @@ use caracal_model::announcement::{Announcement, AwaitAnnouncement};
 use tokio::time::{Instant, sleep_until};
 
 use super::answers::Owners;
-use crate::routes::text;
+use crate::admin::routes::text;
 
 /// Longest wait that is granted.
 const LIMIT: Duration = Duration::from_secs(60);

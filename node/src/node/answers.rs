@@ -24,14 +24,14 @@ use tokio::sync::watch;
 
 use super::announced::{self, Told};
 use super::auditor::Auditor;
-use super::collector::Collected;
 use super::drain::{Drainer, Order};
 use super::problems::Problems;
 use super::{explain, origins};
+use crate::admin::routes::{self, text, to_value};
 use crate::admin::{Answer, Answered, Request};
 use crate::config::Config;
+use crate::metrics::ipam::Collected;
 use crate::peer_problems;
-use crate::routes::{self, text, to_value};
 
 /// Where the node is on its way up.
 #[derive(Clone)]

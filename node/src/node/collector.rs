@@ -24,6 +24,7 @@ use caracal_model::txn::{Compare, KeyValue, Range, Txn};
 use tokio::sync::{mpsc, watch};
 
 use super::machine::{self, Taken};
+use crate::metrics::ipam::Collected;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
 const RETRY: Duration = Duration::from_secs(5);
@@ -113,15 +114,6 @@ async fn leases<S: Store>(
         .collect();
     let answer = store.read(&ranges).await?;
     Ok(answer.ranges.into_iter().flatten().collect())
-}
-
-/// What the collector has before it and behind it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Collected {
-    /// What looks dead, but not for long enough yet.
-    pub(crate) candidates: usize,
-    /// Collections carried out since the start.
-    pub(crate) reclaimed: u64,
 }
 
 /// Collects for ever.

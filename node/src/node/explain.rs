@@ -22,7 +22,7 @@ use caracal_model::{Key, NodeName, Prefix, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::answers::Owners;
-use crate::routes::text;
+use crate::admin::routes::text;
 
 /// Everything that this node knows of a destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,11 +9,11 @@ use caracal_datastore::watch::View;
 use caracal_model::status::KernelStatus;
 
 use super::answers::{Answers, Owners, Stage};
+use crate::admin::routes::text;
 use crate::http::exposition::Family;
 use crate::http::health::Report;
 use crate::http::{Observe, in_time};
 use crate::metrics;
-use crate::routes::text;
 
 /// The kernel's phase in which everything wanted is there and everything unwanted is gone.
 const SYNCED: &str = "synced";

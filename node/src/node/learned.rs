@@ -64,7 +64,7 @@ impl Ways {
         sender.send_if_modified(|map| {
             let mut news = Vec::new();
             for (prefix, route) in changes {
-                let route = route.map(crate::routes::learned);
+                let route = route.map(crate::admin::routes::learned);
                 match self.0.get_mut(&prefix) {
                     Some(hidden) => *hidden = route,
                     None => news.push((prefix, route)),
@@ -156,7 +156,7 @@ mod tests {
             ways.apply(&sender, vec![(prefix, change.clone())]);
             assert_eq!(map.has_changed().unwrap(), news, "{change:?}");
             let known = map.borrow_and_update().get(&prefix).cloned();
-            assert_eq!(known, change.map(crate::routes::learned));
+            assert_eq!(known, change.map(crate::admin::routes::learned));
         }
     }
 

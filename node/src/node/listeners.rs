@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use super::answers::Answers;
 use super::problems::Reporter;
 use crate::config::Config;
+use crate::config::ports::Ports;
 use crate::http;
-use crate::http::ports::Ports;
 
 /// The listeners, by what they listen on.
 pub(super) struct Listeners {

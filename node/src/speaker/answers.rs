@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Reload;
+use crate::admin::routes::{self, text, to_value};
 use crate::admin::{Answer, Answered, Request};
 use crate::peer_problems;
-use crate::routes::{self, text, to_value};
 
 /// State of parts that a standalone speaker does not have.
 const NONE: &str = "none";

@@ -10,7 +10,7 @@ use caracal_templates::Dump;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::routes;
+use crate::admin::routes;
 
 /// What stands for `%N`: a speaker has one table of both families.
 const TABLE: &str = "master";

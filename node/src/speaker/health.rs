@@ -1,11 +1,11 @@
 //! How a standalone speaker is, for probes and scrapers.
 
+use crate::admin::routes::text;
 use crate::http::exposition::Family;
 use crate::http::health::Report;
 use crate::http::{Observe, in_time};
 use crate::metrics;
 use crate::peer_problems;
-use crate::routes::text;
 
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;

@@ -21,7 +21,7 @@ use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::routes::learned;
+use crate::admin::routes::learned;
 use crate::{local_networks, next_hops};
 
 /// The tables of a file.

@@ -16,8 +16,9 @@ use caracal_model::Snapshot;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
+use crate::metrics::ipam::Collected;
 use crate::node::announced::Told;
-use crate::node::collector::{Collected, Life};
+use crate::node::collector::Life;
 use crate::node::drain::{self, DrainStatus};
 use crate::node::learned::{self, Gateways};
 use crate::node::machine::{self, Taken};
