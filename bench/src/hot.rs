@@ -16,6 +16,7 @@ use caracal_bgp::wire::{self, Message};
 use caracal_model::net::{Family, Prefix};
 
 use crate::lab::{DUT, NEIGHBOURS};
+use crate::routes::Universe;
 use crate::scenario::{DUT_AS, Scenario};
 use crate::wire::HEADER;
 
@@ -94,6 +95,9 @@ impl Path {
     }
 }
 
+/// Blocks with an owner; more routes than that are not announced by a path that is checked.
+const BLOCKS: usize = 20_000;
+
 /// Who announces all routes, and is their next hop.
 const SENDER: Ipv4Addr = Ipv4Addr::from_bits(NEIGHBOURS.to_bits() + 1);
 
@@ -154,7 +158,7 @@ fn table(peers: usize, internal: bool) -> (Rib, Instant) {
     table_with(peers, internal, origin::Update::default())
 }
 
-/// The same with the origin check: a /16 each is a block of the one who announces everything, as in a cluster of 65,536 blocks.
+/// The same with the origin check: each prefix is a block of the one who announces everything.
 fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     let owner = "the one".to_owned();
     let sender = origin::Identity {
@@ -165,13 +169,15 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
         mode: origin::Mode::Enforce,
         ranges: [(
             Prefix::v4(Ipv4Addr::UNSPECIFIED, 0),
-            origin::Range::Owned { shortest: 16 },
+            origin::Range::Owned { shortest: 8 },
         )]
         .into(),
         owners: [(owner.clone(), sender)].into(),
     };
-    let block = |n: u32| Prefix::v4(Ipv4Addr::from(n << 16), 16);
-    let held = (0..1 << 16).map(|n| (block(n), origin::Owner::Named(owner.clone()), true));
+    // As many whatever is announced, so that what it costs to learn of them falls out of a comparison of two sizes.
+    let blocks = Universe::internet(BLOCKS).nets.into_iter();
+    let blocks = blocks.map(|net| Prefix::v4(net.bits.into(), net.len));
+    let held = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));
     let origins = origin::Update {
         rules: Some(rules),
         held: held.collect(),

@@ -68,11 +68,15 @@ impl Rib {
                 }
                 continue;
             }
-            let outcome = match &for_all {
-                Some(Err(refusal)) => Err(*refusal),
-                _ if self.screen.concerns(prefix) => self.import(id, *prefix, &received),
-                Some(outcome) => outcome.clone(),
-                None => self.filter(peer_id, *prefix, &received),
+            let refused = match &for_all {
+                Some(Err(refusal)) => Some(*refusal),
+                _ if self.screen.concerns(prefix) => self.screen_refusal(id, *prefix, &received),
+                _ => None,
+            };
+            let outcome = match (refused, &for_all) {
+                (Some(refusal), _) => Err(refusal),
+                (None, Some(outcome)) => outcome.clone(),
+                (None, None) => self.filter(peer_id, *prefix, &received),
             };
             self.put_path(dest, id, received.clone(), outcome);
         }

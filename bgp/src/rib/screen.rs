@@ -368,20 +368,30 @@ impl Rib {
         if let Some(Err(refusal)) = rules.import_any(received) {
             return Err(refusal);
         }
-        if self.screen.concerns(&prefix) {
-            if self.screen.martian(&prefix).is_some() {
-                self.screen.counts.martians += 1;
-                return Err(Refusal::NeverRouted);
-            }
-            if let Some(refusal) = self.check_origin(from, prefix, received) {
-                return Err(refusal);
-            }
+        if self.screen.concerns(&prefix)
+            && let Some(refusal) = self.screen_refusal(from, prefix, received)
+        {
+            return Err(refusal);
         }
         let Some(peer) = self.peers.get(from) else {
             return Err(Refusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         rules.import(prefix, received, &mut self.interner)
+    }
+
+    /// Why a route is refused for its prefix.
+    pub(super) fn screen_refusal(
+        &mut self,
+        from: PeerId,
+        prefix: Prefix,
+        received: &Arc<PathAttrs>,
+    ) -> Option<Refusal> {
+        if self.screen.martian(&prefix).is_some() {
+            self.screen.counts.martians += 1;
+            return Some(Refusal::NeverRouted);
+        }
+        self.check_origin(from, prefix, received)
     }
 
     /// Why the origin check refuses a route.
