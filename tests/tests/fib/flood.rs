@@ -54,11 +54,11 @@ fn connect(site: &Site, count: u32) -> u32 {
     heard.into_inner()
 }
 
-/// Resident memory of the speaker in MiB.
+/// Memory that the speaker has taken, in MiB: not its code, of which more and more is read from the file as it is used.
 fn resident(site: &Site) -> u64 {
     let id = site.id("us");
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kib.unwrap() / 1024
 }
@@ -113,12 +113,15 @@ fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() 
 /// Routes of a table that comes and goes.
 const ROUTES: u32 = 150_000;
 /// The least that they take while they are there, so that there is something to give back.
-const TAKEN_MIB: u64 = 12;
+const TAKEN_MIB: u64 = 8;
 /// What may be left of it.
-const LEFT_MIB: u64 = 6;
+const LEFT_MIB: u64 = 5;
 
 /// A whole table is withdrawn, and then nothing happens any more. Before free memory was given back at once, the process
 /// kept most of it until it next needed some.
+///
+/// With one thread, for what a thread frees in pages of another one is given back when that one next works, which in a
+/// process at rest depends on chance.
 #[test]
 fn a_table_that_is_withdrawn_leaves_no_memory_behind() {
     let scenario = "a_table_that_is_withdrawn_leaves_no_memory_behind";
@@ -127,7 +130,7 @@ fn a_table_that_is_withdrawn_leaves_no_memory_behind() {
     }
     let mut site = Site::new();
     site.write(&speaker("", &["a"]));
-    site.start_us();
+    site.start_us_with(&[("TOKIO_WORKER_THREADS", "1")]);
     let session = |routes: &str| bird(65001, "10.1.0.1", routes, ALL);
     site.start_bird("a", &session(&many(10)));
     let prefixes = |site: &Site| {

@@ -142,7 +142,13 @@ impl Site {
 
     /// Starts the speaker with the file that was written.
     pub(crate) fn start_us(&mut self) {
+        self.start_us_with(&[]);
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn start_us_with(&mut self, environment: &[(&str, &str)]) {
         let mut command = Command::new(binary());
+        command.envs(environment.iter().copied());
         command.env("CARACAL_RUN_DIR", &self.folder);
         command.args(["speaker", "-c", "us.conf"]);
         self.start("us", "us", &mut command);
