@@ -192,13 +192,16 @@ fn monitored(site: &mut Site<'_>, dir: &Path) -> Result<()> {
     stream.set_read_timeout(Some(Duration::from_millis(20)))?;
     let mut buffer = vec![0; 1 << 20];
     let begin = Instant::now();
+    // A prefix with its headers and attributes takes more than that.
+    let (mut octets, least) = (0, site.scenario.universe.len() * 5);
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => bail!("the speaker hung up on the station"),
-            Ok(_) => {}
+            Ok(read) => octets += read,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 let status = admin.ask(r#"{"request":"status"}"#)?;
                 if status["stations"][0]["state"] == "Connected" {
+                    ensure!(octets > least, "the station was sent {octets} octets");
                     return Ok(());
                 }
             }
