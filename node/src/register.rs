@@ -115,6 +115,64 @@ pub(crate) async fn register<S: Store>(
     .await
 }
 
+/// The same for a Node that was overwritten: what it lacks comes back as it was, tunnel addresses above all, because
+/// other nodes send nothing through a tunnel to a Node that names none.
+pub(crate) async fn register_again<S: Store>(
+    store: &S,
+    config: &Config,
+    addresses: Addresses,
+    last: Option<&Node>,
+    now: Timestamp,
+) -> Result<Node, RegisterError> {
+    if !config.skip_address_check {
+        check_conflicts(store, &config.node, addresses).await?;
+    }
+    update_node(store, &config.node, now, |node| {
+        if let Some(last) = last {
+            complete(node, last);
+        }
+        apply(node, config, addresses);
+    })
+    .await
+}
+
+/// Fills in what a Node lacks that it had before.
+fn complete(node: &mut Node, last: &Node) {
+    fn fill<T: Clone>(is: &mut Option<T>, was: &Option<T>) {
+        *is = is.take().or_else(|| was.clone());
+    }
+    fill(&mut node.metadata.uid, &last.metadata.uid);
+    let created = &last.metadata.creation_timestamp;
+    fill(&mut node.metadata.creation_timestamp, created);
+    if node.metadata.labels.is_empty() {
+        node.metadata.labels.clone_from(&last.metadata.labels);
+    }
+    let (is, was) = (&mut node.spec, &last.spec);
+    fill(&mut is.ipv4_vxlan_tunnel_addr, &was.ipv4_vxlan_tunnel_addr);
+    fill(&mut is.ipv6_vxlan_tunnel_addr, &was.ipv6_vxlan_tunnel_addr);
+    fill(&mut is.vxlan_tunnel_mac_addr, &was.vxlan_tunnel_mac_addr);
+    fill(
+        &mut is.vxlan_tunnel_mac_addr_v6,
+        &was.vxlan_tunnel_mac_addr_v6,
+    );
+    if is.orch_refs.is_empty() {
+        is.orch_refs.clone_from(&was.orch_refs);
+    }
+    if is.addresses.is_empty() {
+        is.addresses.clone_from(&was.addresses);
+    }
+    let Some(was) = &was.bgp else { return };
+    let is = is.bgp.get_or_insert_default();
+    fill(&mut is.as_number, &was.as_number);
+    fill(&mut is.ipv4_address, &was.ipv4_address);
+    fill(&mut is.ipv6_address, &was.ipv6_address);
+    fill(&mut is.ipv4_ipip_tunnel_addr, &was.ipv4_ipip_tunnel_addr);
+    fill(
+        &mut is.route_reflector_cluster_id,
+        &was.route_reflector_cluster_id,
+    );
+}
+
 /// Reads, changes and writes this node's resource until no one interferes. The resource is created when it
 /// does not exist; nothing is written when nothing changes.
 pub(crate) async fn update_node<S: Store>(

@@ -14,10 +14,13 @@
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
 //! * `WATCH-7`: with a guard ([`spawn_guarded`]), what is a [`Fault`] and no order is not published: the snapshot that was obeyed
 //!   last stays and the view is stale, until the data are mended or somebody accepts them.
+//! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot for
+//!   [`WatchOptions::node_grace`]; [`View::absent`] names it.
 //! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it is corrected.
 //!
 //! IPAM handles are neither listed nor kept: they are many and no route depends on them.
 
+mod absence;
 mod guard;
 mod liveness;
 mod outage;
@@ -31,7 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::Snapshot;
+use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
+use caracal_model::snapshot::Problem;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -109,6 +114,8 @@ pub struct View {
     pub fault: Option<Fault>,
     /// Which datastore the snapshot is of.
     pub store: StoreId,
+    /// Nodes of the snapshot that the datastore does not hold any more, or without their address: kept for a while.
+    pub absent: Vec<NodeName>,
 }
 
 impl View {
@@ -116,6 +123,30 @@ impl View {
     #[must_use]
     pub const fn is_current(&self) -> bool {
         self.synced && self.freshness.is_fresh()
+    }
+
+    /// What is wrong with the data, and with what is followed of them.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.snapshot.problems();
+        problems.extend(self.fault.as_ref().map(|fault| Problem {
+            code: fault.code().to_owned(),
+            subject: "datastore".to_owned(),
+            reason: format!("{fault}; {}", fault.remedy()),
+        }));
+        problems.extend(self.absent_problems());
+        problems
+    }
+
+    /// One problem for each Node that is kept.
+    pub fn absent_problems(&self) -> impl Iterator<Item = Problem> {
+        self.absent.iter().map(|node| Problem {
+            code: "datastore.node_gone".to_owned(),
+            subject: Key::node(node).to_path(),
+            reason: "the Node was deleted or lost an address, and still has blocks or reflects routes; what was known \
+                     of it stays in use for a while, so that a running node can write it again"
+                .to_owned(),
+        })
     }
 
     /// True when nothing is to be written: the datastore that answers is not known to be the cluster's.
@@ -162,6 +193,8 @@ pub struct WatchOptions {
     pub coalesce_per_key: Duration,
     /// Longest such time, however many keys there are.
     pub coalesce_limit: Duration,
+    /// For how long a Node that vanished while it is in use stays in the snapshot; zero: not at all.
+    pub node_grace: Duration,
     /// First pause before connecting again; doubles with every failure. Pauses are jittered, so that a
     /// cluster's nodes do not come back all at the same moment.
     pub backoff_min: Duration,
@@ -183,6 +216,7 @@ impl Default for WatchOptions {
             // A view is copied and planned anew as a whole, at about a microsecond for each key: a quarter of the time.
             coalesce_per_key: Duration::from_micros(4),
             coalesce_limit: Duration::from_millis(100),
+            node_grace: Duration::ZERO,
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(2),
             list_timeout: Duration::from_secs(60),
@@ -244,6 +278,7 @@ fn spawn_with<S: Store>(
         synced: false,
         fault: None,
         store: store_id,
+        absent: Vec::new(),
     });
     tokio::spawn(task::Task::new(store, options, guard, orders, sender).run());
     receiver

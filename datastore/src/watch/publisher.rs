@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::Snapshot;
+use caracal_model::names::NodeName;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -43,6 +44,7 @@ impl Publisher {
         snapshot: Arc<Snapshot>,
         keys: usize,
         store: StoreId,
+        absent: Vec<NodeName>,
         freshness: Freshness,
     ) {
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
@@ -54,6 +56,7 @@ impl Publisher {
             view.freshness = freshness;
             view.synced = true;
             view.store = store;
+            view.absent = absent;
             view.fault = None;
         });
     }

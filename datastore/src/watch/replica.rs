@@ -15,7 +15,7 @@ use caracal_model::{Family, Snapshot};
 use crate::store::{Change, ReadAnswer};
 
 /// The kinds of resources that a snapshot holds.
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::ClusterInformation,
     Kind::Node,
     Kind::IpPool,
@@ -25,6 +25,7 @@ const KINDS: [Kind; 9] = [
     Kind::BgpFilter,
     Kind::FelixConfiguration,
     Kind::WorkloadEndpoint,
+    Kind::IpamConfiguration,
 ];
 
 /// What is listed: everything a snapshot holds and nothing else.

@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::absence::Absences;
 use super::guard::{Fault, Guard, GuardOptions, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
@@ -44,6 +45,7 @@ pub(super) struct Task<S> {
     /// Which datastore the last list came from.
     listed: StoreId,
     guard: Option<Guard>,
+    absences: Absences,
     /// Why what is there is not obeyed, and since when.
     held: Option<(Fault, Instant)>,
     /// Orders to obey it all the same.
@@ -69,6 +71,7 @@ impl<S: Store> Task<S> {
             publisher: Publisher::new(sender, &options),
             replica: Replica::new(options.whole_blocks_of.clone(), obeyed),
             listed: StoreId::default(),
+            absences: Absences::new(options.node_grace, obeyed),
             guard: guard.map(Guard::new),
             held: None,
             orders,
@@ -209,7 +212,8 @@ impl<S: Store> Task<S> {
                 .replica
                 .is_dirty()
                 .then(|| self.publisher.next_slot(now));
-            let deadline = [ages, publishes].into_iter().flatten().min();
+            let absent = self.absence_ends();
+            let deadline = [ages, publishes, absent].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 () = self.publisher.unwatched() => return Err(Broken::Unwatched),
@@ -246,10 +250,18 @@ impl<S: Store> Task<S> {
         }
     }
 
+    /// When the grace of a Node that is gone ends; never while nothing of what is there is followed.
+    fn absence_ends(&self) -> Option<Instant> {
+        self.absences
+            .next_deadline()
+            .filter(|_| self.held.is_none())
+    }
+
     /// Publishes what is due.
     fn tick(&mut self) {
         let now = Instant::now();
-        if self.replica.is_dirty() && self.publisher.next_slot(now) <= now {
+        let changed = self.replica.is_dirty() && self.publisher.next_slot(now) <= now;
+        if changed || self.absence_ends().is_some_and(|end| end <= now) {
             self.publish();
         } else {
             self.publisher.freshness(self.freshness(now));
@@ -269,8 +281,10 @@ impl<S: Store> Task<S> {
                 tracing::info!(seconds, was = %fault, "the datastore is obeyed again");
             }
             let freshness = self.freshness(now);
+            let snapshot = self.absences.fill(now, snapshot);
+            let absent = self.absences.nodes();
             self.publisher
-                .snapshot(now, snapshot, keys, self.listed, freshness);
+                .snapshot(now, snapshot, keys, self.listed, absent, freshness);
             return;
         };
         let since = before.as_ref().map_or(now, |(_, since)| *since);

@@ -23,6 +23,9 @@ use crate::config::Config;
 
 /// How long a start waits for a datastore that does not answer, when it can go on without it.
 const ANSWER: Duration = Duration::from_secs(2);
+/// How long a Node that was deleted or lost its address stays in use while it has blocks or reflects routes. Its own
+/// process writes it again within a second; one that is being restarted needs some more.
+const NODE_GRACE: Duration = Duration::from_secs(20);
 /// Pause between two tries to leave the node's name.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -107,6 +110,7 @@ fn watch_datastore<S: Store>(
 ) -> (watch::Receiver<View>, Accepter) {
     let options = WatchOptions {
         whole_blocks_of: Some(config.node.clone()),
+        node_grace: NODE_GRACE,
         ..WatchOptions::default()
     };
     let guard = GuardOptions {

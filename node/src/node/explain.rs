@@ -162,7 +162,7 @@ pub(super) async fn explain(
     let actual = dataplane::observe(desired)
         .await
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
-    let mut problems = view.snapshot.problems();
+    let mut problems = view.problems();
     problems.extend(agent.problems.iter().cloned());
     let read = match whole_block(owners, &view.snapshot, destination).await {
         Ok(read) => read,

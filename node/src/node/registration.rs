@@ -154,7 +154,9 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
             return Some(Work::Register);
         }
         let (node, last) = (known?, last?);
-        lacks(&self.config, node, last).then_some(Work::Overwritten)
+        // The view still has it as it was.
+        let kept = view.absent.contains(me);
+        (kept || lacks(&self.config, node, last)).then_some(Work::Overwritten)
     }
 
     async fn carry_out(
@@ -193,7 +195,7 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
                     v6: found.v6.or_else(|| was(Family::Ipv6)),
                 };
                 let now = Timestamp::from(SystemTime::now());
-                register::register(&self.store, &self.config, addresses, now).await?;
+                register::register_again(&self.store, &self.config, addresses, last, now).await?;
                 Ok(true)
             }
         }

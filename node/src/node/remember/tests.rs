@@ -89,6 +89,7 @@ fn view(snapshot: Snapshot) -> View {
         synced: true,
         fault: None,
         store: StoreId(1),
+        absent: Vec::new(),
     }
 }
 
