@@ -28,6 +28,9 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// At least this long for one endpoint, even when there are many.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The same for one request.
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// An open connection. Clones share it.
 #[derive(Clone)]
 pub(super) struct Session {
@@ -118,12 +121,15 @@ impl Connection {
         error
     }
 
-    /// A request within its time.
+    /// A request within its time, or a part of it.
     pub(super) async fn timed<T>(
         &self,
+        parts: usize,
         call: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let limit = self.config.request_timeout;
+        let whole = self.config.request_timeout;
+        let parts = u32::try_from(parts).unwrap_or(u32::MAX);
+        let limit = (whole / parts).max(MIN_REQUEST_TIMEOUT.min(whole));
         timeout(limit, call)
             .await
             .unwrap_or(Err(Failure::Timeout(limit)))

@@ -65,7 +65,7 @@ impl EtcdStore {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        self.attempt(call, Failure::breaks_connection).await
+        self.attempt(call, Failure::breaks_connection, true).await
     }
 
     /// Runs a call that must not be repeated once it was sent.
@@ -73,25 +73,32 @@ impl EtcdStore {
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        self.attempt(call, Failure::is_unsent).await
+        self.attempt(call, Failure::is_unsent, false).await
     }
 
+    /// `shares`: endpoints that were never heard from share the time of one request, so that several silent ones
+    /// take no longer than one.
     async fn attempt<T, F>(
         &self,
         call: impl Fn(Session) -> F,
         again: fn(&Failure) -> bool,
+        shares: bool,
     ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
+        let endpoints = self.connection.endpoint_count();
         // Twice at least: the connection may have died since the last call.
-        let mut tries = self.connection.endpoint_count().max(2);
+        let mut tries = endpoints.max(2);
+        let mut silent = 0;
         loop {
             tries -= 1;
             let session = self.connection.session().await?;
+            let unheard = !session.is_proven();
+            let parts = if unheard && shares { endpoints } else { 1 };
             let answer = tokio::select! {
                 biased;
-                answer = self.connection.timed(call(session.clone())) => answer,
+                answer = self.connection.timed(parts, call(session.clone())) => answer,
                 () = session.died() => Err(Failure::Ended),
             };
             let failure = match answer {
@@ -104,11 +111,11 @@ impl EtcdStore {
             if failure.breaks_connection() {
                 self.connection.broken(&session).await;
             }
-            // A server that takes connections and says nothing, and no other to ask: another wait tells nothing new.
-            let silent = matches!(failure, Failure::Timeout(_))
-                && self.connection.endpoint_count() == 1
-                && !session.is_proven();
-            if tries == 0 || silent || !again(&failure) {
+            if unheard && matches!(failure, Failure::Timeout(_)) {
+                silent += 1;
+            }
+            // Who takes connections and says nothing is not asked a second time: another wait tells nothing new.
+            if tries == 0 || silent == endpoints || !again(&failure) {
                 return Err(self.connection.explain(failure, &session));
             }
         }
