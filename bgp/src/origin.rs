@@ -54,6 +54,8 @@ pub struct Identity {
     pub addresses: BTreeSet<IpAddr>,
     /// BGP Identifiers that it may have.
     pub router_ids: BTreeSet<RouterId>,
+    /// It is a reflector that was told to put itself in as next hop: it passes on what others own, and forwards for them.
+    pub relays: bool,
 }
 
 /// A range of prefixes.
@@ -178,6 +180,8 @@ pub struct Origins {
     addresses: HashSet<(OwnerId, IpAddr)>,
     /// Addresses of any owner.
     known_addresses: HashSet<IpAddr>,
+    /// Next hops of owners that relay.
+    relays: HashSet<IpAddr>,
     /// Who has a BGP Identifier; several owners' is nobody's.
     router_ids: HashMap<RouterId, Option<OwnerId>>,
     /// Who has a prefix. More than one owner is a fault of the data; each counts.
@@ -282,12 +286,16 @@ impl Origins {
     fn set_rules(&mut self, rules: Rules) {
         self.addresses.clear();
         self.known_addresses.clear();
+        self.relays.clear();
         self.router_ids.clear();
         for (name, identity) in &rules.owners {
             let id = self.id(&Owner::Named(name.clone()));
             for address in &identity.addresses {
                 self.addresses.insert((id, *address));
                 self.known_addresses.insert(*address);
+                if identity.relays {
+                    self.relays.insert(*address);
+                }
             }
             for router_id in &identity.router_ids {
                 let one = self.router_ids.entry(*router_id).or_insert(Some(id));
@@ -349,10 +357,19 @@ impl Origins {
             return Verdict::Unchecked;
         }
         let hop = attrs.next_hop;
+        // RFC 4456 §10: a reflector leaves the next hop alone, unless it is told to be one itself. What it then
+        // reflects is the owner's only where the ORIGINATOR_ID is known to be: an unknown one proves nothing.
+        let relayed = || {
+            let by_relay = hop.is_some_and(|hop| self.relays.contains(&hop));
+            let origin = attrs.originator_id.filter(|_| by_relay)?;
+            let origin = self.router_ids.get(&origin).copied().flatten()?;
+            owners.contains(&origin).then_some(())
+        };
         let owner = owners
             .iter()
             .find(|id| hop.is_some_and(|hop| self.addresses.contains(&(**id, hop))));
         let reason = match (owner, attrs.originator_id) {
+            (None, Some(_)) if relayed().is_some() => return Verdict::Valid,
             (None, _) => Reason::NextHop(self.name(owners[0]), held, hop),
             (Some(_), None) => return Verdict::Valid,
             (Some(id), Some(originator)) => match self.router_ids.get(&originator) {
@@ -383,6 +400,7 @@ mod tests {
         Identity {
             addresses: [[10, 0, 0, n].into()].into(),
             router_ids: [RouterId([10, 0, 0, n].into())].into(),
+            relays: false,
         }
     }
 
@@ -471,12 +489,43 @@ mod tests {
             (1, 1, "valid"),
             (1, 2, "invalid"),
             (2, 1, "invalid"),
-            // A node with CALICO_ROUTER_ID of its own.
+            // A node with CALICO_ROUTER_ID of its own, and one that the data does not know: packets go to the owner.
             (1, 77, "valid"),
+            (2, 77, "invalid"),
         ] {
             let attrs = route(hop, Some(originator));
             let seen = word(&origins, "10.244.1.0/26", &attrs);
             assert_eq!(seen, expected, "{hop} {originator}");
+        }
+    }
+
+    /// `nextHopMode: Self` on a reflector (node9): its own address is the next hop of what it reflects.
+    #[test]
+    fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() {
+        let mut origins = origins();
+        for (relays, originator, expected) in [
+            (false, Some(1), "invalid"),
+            (true, Some(1), "valid"),
+            // Another node's, an unknown node's, and what the reflector says of itself.
+            (true, Some(2), "invalid"),
+            (true, Some(77), "invalid"),
+            (true, None, "invalid"),
+        ] {
+            let mut rules = origins.rules.clone();
+            let reflector = Identity {
+                relays,
+                ..identity(9)
+            };
+            rules.owners.insert("node9".to_owned(), reflector);
+            origins.apply(Update {
+                rules: Some(rules),
+                ..Update::default()
+            });
+            let seen = word(&origins, "10.244.1.0/26", &route(9, originator));
+            assert_eq!(seen, expected, "{relays} {originator:?}");
+            // Another node is no relay.
+            let by_node = word(&origins, "10.244.1.0/26", &route(2, originator));
+            assert_eq!(by_node, "invalid");
         }
     }
 

@@ -20,6 +20,7 @@ use caracal_model::side_by_side;
 use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 
 use crate::common::FAMILIES;
+use crate::peers::concerns;
 use crate::router_id;
 
 /// What differs between two snapshots; without an old one, all there is. `Update::stale` is the caller's.
@@ -53,6 +54,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
         || moves(&before.nodes, &new.nodes)
         || moves(&before.pools, &new.pools)
         || moves(&before.bgp_configurations, &new.bgp_configurations)
+        || moves(&before.bgp_peers, &new.bgp_peers)
         || !held.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
     let rules = differ.then(|| rules(new, mode));
     let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
@@ -101,7 +103,10 @@ fn rules(snapshot: &Snapshot, mode: Mode) -> Rules {
         owners: snapshot
             .nodes
             .iter()
-            .map(|(name, node)| (name.to_string(), identity(name, node)))
+            .map(|(name, node)| {
+                let relays = relays(snapshot, name, node);
+                (name.to_string(), identity(name, node, relays))
+            })
             .collect(),
     }
 }
@@ -130,7 +135,7 @@ fn service_ranges(snapshot: &Snapshot) -> impl Iterator<Item = Prefix> {
 }
 
 /// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and we give it.
-fn identity(name: &NodeName, node: &Node) -> Identity {
+fn identity(name: &NodeName, node: &Node, relays: bool) -> Identity {
     let mut addresses: BTreeSet<IpAddr> = FAMILIES
         .iter()
         .filter_map(|family| node.spec.address(*family))
@@ -148,7 +153,19 @@ fn identity(name: &NodeName, node: &Node) -> Identity {
     Identity {
         addresses,
         router_ids: router_ids.collect(),
+        relays,
     }
+}
+
+/// True for a reflector of which a BGPPeer with `nextHopMode: Self` makes sessions: it puts itself in as next hop of what it
+/// reflects. Most clusters have none, so nothing is parsed.
+fn relays(snapshot: &Snapshot, name: &NodeName, node: &Node) -> bool {
+    let bgp = node.spec.bgp.as_ref();
+    let reflects = bgp.is_some_and(|bgp| bgp.route_reflector_cluster_id.is_some());
+    let mut peers = snapshot.bgp_peers.values().map(|peer| &peer.spec);
+    reflects
+        && peers
+            .any(|spec| spec.next_hop_mode.as_deref() == Some("Self") && concerns(spec, name, node))
 }
 
 #[cfg(test)]
@@ -273,6 +290,61 @@ mod tests {
             "unchecked",
         ];
         assert_eq!(answers(&origins), expected);
+    }
+
+    #[test]
+    fn a_reflector_with_its_own_next_hop_relays_by_configuration_alone() {
+        let mut snapshot = cluster();
+        let reflector = r#"{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"node9","labels":{"rr":"yes"}},"spec":{"bgp":{"ipv4Address":"10.0.0.9/24","routeReflectorClusterID":"244.0.0.1"}}}"#;
+        put(&mut snapshot, 20, &format!("{ROOT}/nodes/node9"), reflector);
+        let relays = |snapshot: &Snapshot| -> Vec<String> {
+            let owners = rules(snapshot, Mode::Enforce).owners.into_iter();
+            let relays = owners.filter(|(_, identity)| identity.relays);
+            relays.map(|(name, _)| name).collect()
+        };
+        assert_eq!(relays(&snapshot), [""; 0]);
+        for (mode, sides, expected) in [
+            (
+                "Auto",
+                r#""nodeSelector":"!has(rr)","peerSelector":"has(rr)""#,
+                &[][..],
+            ),
+            (
+                "Self",
+                r#""nodeSelector":"!has(rr)","peerSelector":"has(rr)""#,
+                &["node9"],
+            ),
+            (
+                "Self",
+                r#""nodeSelector":"has(rr)","peerIP":"10.0.0.31","asNumber":65001"#,
+                &["node9"],
+            ),
+            (
+                "Self",
+                r#""peerIP":"10.0.0.9","asNumber":64512"#,
+                &["node9"],
+            ),
+            (
+                "Self",
+                r#""node":"node1","peerIP":"10.0.0.31","asNumber":65001"#,
+                &[],
+            ),
+        ] {
+            let old = snapshot.clone();
+            let peer = format!(
+                r#"{{"kind":"BGPPeer","apiVersion":"projectcalico.org/v3","metadata":{{"name":"p"}},"spec":{{"nextHopMode":"{mode}",{sides}}}}}"#
+            );
+            let revision = snapshot.revision + 1;
+            put(
+                &mut snapshot,
+                revision,
+                &format!("{ROOT}/bgppeers/p"),
+                &peer,
+            );
+            assert_eq!(relays(&snapshot), expected, "{mode} {sides}");
+            let told = change(Some(&old), &snapshot, Mode::Enforce).rules.is_some();
+            assert_eq!(told, relays(&old) != relays(&snapshot), "{mode} {sides}");
+        }
     }
 
     #[test]

@@ -95,6 +95,18 @@ impl<'a> Request<'a> {
     }
 }
 
+/// True when a BGPPeer makes sessions of this node, from either side.
+pub(crate) fn concerns(spec: &BgpPeerSpec, name: &NodeName, node: &Node) -> bool {
+    let request = Request::new("", spec);
+    let selected = |remote: &Selector| remote.matches(&node.metadata.labels);
+    let is_remote = || match (&request.remote_side, spec.peer_address()) {
+        (Some(remote), _) => selected(remote),
+        (None, Some((address, _))) => node.spec.address(Family::of(address)) == Some(address),
+        (None, None) => false,
+    };
+    request.is_local_side(name, node) || is_remote()
+}
+
 pub(crate) fn sessions(
     view: &NodeView<'_>,
     problems: &mut Problems,

@@ -2,7 +2,9 @@
 
 use caracal_lab::{Lab, call_program, program_command, wait_until};
 use caracal_tests::loss::{Probes, RouteMonitor};
-use caracal_tests::{SECOND, await_settled, await_status, possible, up_text};
+use caracal_tests::{
+    SECOND, assert_full_matrix, await_settled, await_status, example, possible, up_text,
+};
 
 /// A pool of two blocks, one for each node, and a router of another AS that announces the pool, both blocks and the
 /// addresses of their pods.
@@ -117,4 +119,60 @@ fn a_router_that_announces_what_nodes_have_moves_nothing() {
         monitor.assert_nothing_deleted("a router announces what nodes have");
     }
     probes.assert_none_lost("a router announces what nodes have");
+}
+
+/// Two reflectors and three clients. A client with a router id that the datastore does not know is let pass; reflectors
+/// that are told to be the next hop are believed what is the owner's.
+#[test]
+fn what_reflectors_pass_on_is_its_owners() {
+    let scenario = "what_reflectors_pass_on_is_its_owners";
+    if !possible(scenario, &[]) {
+        return;
+    }
+    let text = std::fs::read_to_string(example("rr-pair")).unwrap();
+    let unknown = text.replace(
+        "10.0.0.13,",
+        "10.0.0.13, env: {CALICO_ROUTER_ID: 192.0.2.3},",
+    );
+    let own = text.replace(
+        "peerSelector: has",
+        "nextHopMode: Self\n      peerSelector: has",
+    );
+    for (name, text, hops) in [
+        ("e2e-fib-rrid", unknown, &["10.0.0.12", "10.0.0.13"][..]),
+        ("e2e-fib-rrself", own, &["10.0.0.1", "10.0.0.2"]),
+    ] {
+        let lab = up_text(&text, "rr.yaml", name);
+        await_settled(&lab);
+        assert_full_matrix(&lab);
+        for node in ["node1", "node2", "node3"] {
+            let status = await_status(&lab, node, 60 * SECOND, "no route in doubt", |status| {
+                let origin = status.origin.clone().unwrap_or_default();
+                match (origin.not_owner, origin.waiting) {
+                    (0, 0) => Ok(()),
+                    _ => Err(format!("{origin:?}")),
+                }
+            });
+            assert_eq!(status.origin.unwrap_or_default().mode, "enforce");
+        }
+        let mut command = program::command("ip").unwrap();
+        command.args([
+            "-4",
+            "-o",
+            "route",
+            "show",
+            "root",
+            "10.244.0.0/16",
+            "proto",
+            "80",
+        ]);
+        let netns = lab.netns("node1").unwrap();
+        let shown = program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
+        let via = shown
+            .lines()
+            .filter_map(|line| line.split("via ").nth(1)?.split(' ').next());
+        let via: Vec<&str> = via.collect();
+        assert_eq!(via.len(), 2, "{shown}");
+        assert!(via.iter().all(|hop| hops.contains(hop)), "{name}: {shown}");
+    }
 }

@@ -10,6 +10,7 @@ fn rules(mode: Mode) -> Rules {
         let identity = Identity {
             addresses: [address(n)].into(),
             router_ids: [RouterId([1, 0, 0, n].into())].into(),
+            relays: false,
         };
         (format!("node{n}"), identity)
     };
