@@ -343,11 +343,14 @@ impl Snapshot {
                     }
                     Some(Err(Invalid(reason))) => Err((reason, self.cluster_guid.is_some())),
                 },
-                Kind::ClusterInformation
-                | Kind::IpamConfiguration
-                | Kind::Profile
-                | Kind::Tier
-                | Kind::HostEndpoint => return None,
+                // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
+                Kind::IpamConfiguration => match v.map(document) {
+                    None | Some(Ok(_)) => Ok(()),
+                    Some(Err(Invalid(reason))) => Err((reason, false)),
+                },
+                Kind::ClusterInformation | Kind::Profile | Kind::Tier | Kind::HostEndpoint => {
+                    return None;
+                }
             },
         })
     }

@@ -98,7 +98,8 @@ pub(crate) fn find<'a>(
     family: Family,
 ) -> Found<'a> {
     let path = path(Kind::BgpFilter, name);
-    let unknown = |notes: &Vec<Note>| notes.iter().any(Note::is_unknown);
+    let wrong = |note: &Note| note.is_unknown() && note.is_about_content();
+    let unknown = |notes: &Vec<Note>| notes.iter().any(wrong);
     match view.snapshot.bgp_filters.get(name) {
         Some(_) if view.snapshot.notes.get(&path).is_some_and(unknown) => Found::Refused,
         Some(resource) => Found::Rules(rules(&resource.spec, direction, family)),

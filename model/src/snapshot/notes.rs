@@ -26,7 +26,8 @@ impl Snapshot {
             } => {
                 let endpoint = self.workloads.get(&(namespace.unwrap_or_default(), name));
                 endpoint.map_or_else(Vec::new, |endpoint| {
-                    fields::notes_of_rest(Kind::WorkloadEndpoint, &endpoint.spec.extra)
+                    let (metadata, spec) = (&endpoint.metadata.extra, &endpoint.spec.extra);
+                    fields::notes_of_rest(Kind::WorkloadEndpoint, metadata, spec)
                 })
             }
             Key::Resource { kind, .. } => serde_json::from_slice(value)

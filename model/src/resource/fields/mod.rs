@@ -81,7 +81,7 @@ impl Note {
             }
             What::Unknown(nearest) => nearest,
         };
-        let follows = match kind == Kind::BgpFilter.as_str() {
+        let follows = match kind == Kind::BgpFilter.as_str() && self.is_about_content() {
             true => "The filter refuses every route until it is corrected",
             false => "It has no effect",
         };
@@ -95,6 +95,12 @@ impl Note {
         }
     }
 
+    /// True when it is no field of `metadata`: what the resource says may be another thing than its writer meant.
+    #[must_use]
+    pub fn is_about_content(&self) -> bool {
+        !self.field.starts_with("metadata.")
+    }
+
     /// True when no field has this name.
     #[must_use]
     pub const fn is_unknown(&self) -> bool {
@@ -102,7 +108,26 @@ impl Note {
     }
 }
 
-/// Fields of every resource beside its spec. Labels and annotations are their writers' own.
+/// Kubernetes' ObjectMeta. What is in labels, annotations and the lists is their writers' own.
+const METADATA: &[Field] = &[
+    ("metadata.name", Effect::Honoured),
+    ("metadata.namespace", Effect::Honoured),
+    ("metadata.labels", Effect::Honoured),
+    ("metadata.annotations", Effect::Honoured),
+    ("metadata.uid", Effect::Honoured),
+    ("metadata.resourceVersion", Effect::Honoured),
+    ("metadata.generation", Effect::Honoured),
+    ("metadata.creationTimestamp", Effect::Honoured),
+    ("metadata.deletionTimestamp", Effect::Honoured),
+    ("metadata.deletionGracePeriodSeconds", Effect::Honoured),
+    ("metadata.generateName", Effect::Honoured),
+    ("metadata.selfLink", Effect::Honoured),
+    ("metadata.ownerReferences", Effect::Honoured),
+    ("metadata.finalizers", Effect::Honoured),
+    ("metadata.managedFields", Effect::Honoured),
+];
+
+/// Fields of every resource beside its spec.
 const COMMON: &[Field] = &[
     ("kind", Effect::Honoured),
     ("apiVersion", Effect::Honoured),
@@ -125,6 +150,8 @@ pub fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
             if let Value::Object(spec) = value {
                 walk(fields, "spec.", "spec.", spec, told, &mut notes);
             }
+        } else if let ("metadata", Value::Object(metadata)) = (name.as_str(), value) {
+            notes.extend(metadata.keys().filter_map(|name| of_metadata(name)));
         } else if !COMMON.iter().any(|(known, _)| known == name) {
             notes.push(Note {
                 field: name.clone(),
@@ -135,6 +162,16 @@ pub fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
     notes
 }
 
+/// A note when Kubernetes' ObjectMeta has no such field.
+fn of_metadata(name: &str) -> Option<Note> {
+    let field = format!("metadata.{name}");
+    let known = METADATA.iter().any(|(known, _)| **known == field);
+    (!known).then(|| Note {
+        field,
+        what: What::Unknown(nearest(METADATA, "metadata.", name)),
+    })
+}
+
 /// The same for the fields of an object that is no resource.
 #[must_use]
 pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) -> Vec<Note> {
@@ -143,10 +180,15 @@ pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) ->
     notes
 }
 
-/// The same for a spec of which only the fields without a place in its type are left: cheap where there are many.
+/// The same for metadata and a spec of which only the fields without a place in their types are left: cheap where there
+/// are many.
 #[must_use]
-pub fn notes_of_rest(kind: Kind, rest: &Map<String, Value>) -> Vec<Note> {
-    let mut notes = Vec::new();
+pub fn notes_of_rest(
+    kind: Kind,
+    metadata: &Map<String, Value>,
+    rest: &Map<String, Value>,
+) -> Vec<Note> {
+    let mut notes: Vec<Note> = metadata.keys().filter_map(|key| of_metadata(key)).collect();
     if let Some(fields) = of(kind).filter(|_| !rest.is_empty()) {
         walk(fields, "spec.", "spec.", rest, true, &mut notes);
     }

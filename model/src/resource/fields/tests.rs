@@ -148,6 +148,16 @@ fn an_unknown_field_is_named_with_the_nearest_known_name() {
             json!({"kind": "Node", "metadata": {"name": "a"}, "sepc": {"bgp": {}}}),
             "sepc: a Node has no such field; did you mean spec? It has no effect",
         ),
+        (
+            Kind::Node,
+            json!({"metadata": {"name": "a", "lables": {"rack": "1"}, "managedFields": [{"any": 1}]}, "spec": {}}),
+            "metadata.lables: a Node has no such field; did you mean labels? It has no effect",
+        ),
+        (
+            Kind::BgpFilter,
+            json!({"metadata": {"name": "a", "anotations": {}}, "spec": {}}),
+            "metadata.anotations: a BGPFilter has no such field; did you mean annotations? It has no effect",
+        ),
     ] {
         assert_eq!(told(kind, &value), [said]);
     }
@@ -229,6 +239,40 @@ fn fields_of_endpoints_are_counted() {
     snapshot.apply(&key(3), None, 4);
     assert_eq!(snapshot.problems(), []);
     assert!(snapshot.notes.is_empty());
+}
+
+/// Resources of which nothing else is read are held against their tables too.
+#[test]
+fn settings_of_the_cluster_are_held_against_their_tables() {
+    use crate::keys::Key;
+    use crate::snapshot::Snapshot;
+
+    let mut snapshot = Snapshot::default();
+    for (kind, wrong, hint) in [
+        (Kind::ClusterInformation, "clusterGuid", "clusterGUID"),
+        (Kind::IpamConfiguration, "strictAfinity", "strictAffinity"),
+    ] {
+        let path = Key::resource(kind, "default").to_path();
+        let good = format!(r#"{{"metadata":{{"name":"default"}},"spec":{{"{hint}":"x"}}}}"#);
+        let applied = snapshot.apply(&path, Some(good.as_bytes()), 1);
+        assert_eq!(
+            (applied, snapshot.problems()),
+            (crate::snapshot::Applied::Changed, vec![])
+        );
+        snapshot.apply(&path, Some(good.replace(hint, wrong).as_bytes()), 2);
+        let problems = snapshot.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].code, "datastore.unknown_field");
+        assert!(
+            problems[0]
+                .reason
+                .contains(&format!("did you mean {hint}?"))
+        );
+        snapshot.apply(&path, Some(b"nonsense"), 3);
+        assert!(snapshot.invalid.contains_key(&path));
+        snapshot.apply(&path, None, 4);
+        assert_eq!(snapshot.problems(), []);
+    }
 }
 
 /// A value that does not parse keeps the last good one, and what there is to know about that.
