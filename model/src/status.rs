@@ -101,6 +101,9 @@ pub struct DatastoreStatus {
     pub revision: i64,
     /// Why it is not fresh.
     pub reason: Option<String>,
+    /// Why it takes no writes although it can be read; absent while it does.
+    #[serde(rename = "noWrites", skip_serializing_if = "Option::is_none")]
+    pub no_writes: Option<String>,
 }
 
 /// One peer.

@@ -8,6 +8,7 @@ use std::path::Path;
 use caracal_lab::{Lab, error_chain, wait_until};
 use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
+use caracal_tests::stack::{families, on_each_stack_of};
 use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, caracals, example, exit_code,
     more_pods, possible, settled, up_text,
@@ -20,13 +21,9 @@ const OTHER: &str = r#"{"metadata":{"name":"default"},"spec":{"clusterGUID":"0th
 const PAIRS: [(&str, &str); 2] = [("node1/p1", "node2/p1"), ("node3/p1", "node1/p1")];
 
 /// A full mesh whose nodes have more environment.
-fn up(scenario: &str, name: &str, environment: &str) -> Option<Lab> {
-    if !possible(scenario, &[]) {
-        return None;
-    }
+fn text(environment: &str) -> String {
     let text = fs::read_to_string(example("full-mesh")).unwrap();
-    let text = text.replace(", pods:", &format!(", env: {{{environment}}}, pods:"));
-    Some(up_text(&text, scenario, name))
+    text.replace(", pods:", &format!(", env: {{{environment}}}, pods:"))
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -101,16 +98,33 @@ fn assert_nothing_is_given_out(lab: &Lab, why: &str) {
     caracal_lab::delete_namespaces(std::slice::from_ref(&pod.netns)).unwrap();
 }
 
+/// The password of the mesh in the restart scenario.
+const PASSWORD: &str = "correct-horse-battery";
+
 #[test]
 fn a_restart_without_the_datastore_loses_nothing() {
     let scenario = "a_restart_without_the_datastore_loses_nothing";
-    let Some(mut lab) = up(
-        scenario,
-        "out-restart",
-        "FELIX_ROUTEREFRESHINTERVAL: \"3600\"",
-    ) else {
-        return;
-    };
+    let secrets = std::env::temp_dir().join(format!("caracal-out-secrets-{}", std::process::id()));
+    fs::create_dir_all(secrets.join("bgp")).unwrap();
+    fs::write(secrets.join("bgp/mesh"), PASSWORD).unwrap();
+    // Leases are renewed every two seconds.
+    let environment = format!(
+        "FELIX_ROUTEREFRESHINTERVAL: \"3600\", CARACAL_IPAM_GC_GRACE_SECONDS: \"10\", CARACAL_SECRETS_DIR: {}",
+        secrets.display()
+    );
+    let text = text(&environment)
+        + "
+resources:
+  - apiVersion: projectcalico.org/v3
+    kind: BGPConfiguration
+    metadata: {name: default}
+    spec: {nodeMeshPassword: {secretKeyRef: {name: bgp, key: mesh}}}
+";
+    on_each_stack_of(scenario, &[], &text, "out-restart", restarts);
+    fs::remove_dir_all(&secrets).unwrap();
+}
+
+fn restarts(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     for node in caracals(&lab) {
@@ -127,7 +141,8 @@ fn a_restart_without_the_datastore_loses_nothing() {
     lab.restart_node("node1").unwrap();
     let stale = await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
     println!("restarted without etcd: {:?}", stale.datastore);
-    assert_eq!(stale.blocks.len(), 1, "its block is known");
+    let blocks = families(&lab);
+    assert_eq!(stale.blocks.len(), blocks, "its blocks are known");
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
     await_status(&lab, "node1", 60 * SECOND, "forwarding", forwards_stale);
@@ -151,10 +166,21 @@ fn a_restart_without_the_datastore_loses_nothing() {
         .unwrap();
     await_settled(&lab);
     fill(&lab);
+    // Told by the nodes that run, and by one that starts.
+    for node in caracals(&lab) {
+        let said = told(&lab, &node, "datastore.no_writes");
+        assert!(said.contains("space exceeded"), "{said}");
+    }
     lab.kill9_node("node1").unwrap();
     lab.restart_node("node1").unwrap();
-    let full = await_status(&lab, "node1", 60 * SECOND, "sessions up", settled);
-    println!("restarted beside a full etcd: {:?}", full.problems);
+    await_status(&lab, "node1", 60 * SECOND, "sessions up", settled);
+    told(&lab, "node1", "datastore.no_writes");
+    let (_, says) = exit_code(&lab, "node1", &["status"]);
+    assert!(says.contains("fresh, takes no writes"), "{says}");
+    let (code, says) = exit_code(&lab, "node1", &["audit"]);
+    assert_eq!(code, 4, "{says}");
+    assert!(says.contains("CRL-D005"), "{says}");
+    assert_full_matrix(&lab);
     assert_nothing_is_given_out(&lab, "space exceeded");
     etcdctl(&lab, &["del", "--prefix", "/calico/ballast/"]);
     let revision = etcdctl(&lab, &["get", "/", "--limit=1", "-w", "json"]);
@@ -164,6 +190,9 @@ fn a_restart_without_the_datastore_loses_nothing() {
     etcdctl(&lab, &["defrag"]);
     etcdctl(&lab, &["alarm", "disarm"]);
     await_settled(&lab);
+    for node in caracals(&lab) {
+        await_status(&lab, &node, 60 * SECOND, "no problem left", no_problem);
+    }
 
     // Without a majority: a second member that never comes.
     etcdctl(
@@ -194,6 +223,17 @@ fn a_restart_without_the_datastore_loses_nothing() {
     }
     assert_full_matrix(&lab);
     probes.assert_none_lost("restarts without the datastore");
+    for node in caracals(&lab) {
+        let kept = fs::read_to_string(lab.folder().lib(&node).join("last-snapshot")).unwrap();
+        assert!(
+            kept.contains("nodeMeshPassword"),
+            "the reference to it is there"
+        );
+        assert!(
+            !kept.contains(PASSWORD),
+            "a password in {node}'s last snapshot"
+        );
+    }
 }
 
 /// Writes until etcd refuses.
@@ -210,43 +250,99 @@ fn fill(lab: &Lab) {
     panic!("etcd takes everything");
 }
 
-/// A file where the library directory is to be, and something in the place of the admin socket. (A directory that is mounted
-/// read-only is the same to the process; root may write everywhere else.)
-fn unwritable_directories(lab: &mut Lab) {
-    let lib = lab.folder().lib("node1");
-    let away = lib.with_extension("away");
-    lab.stop_node("node1").unwrap();
-    fs::rename(&lib, &away).unwrap();
-    fs::write(&lib, "").unwrap();
-    lab.restart_node("node1").unwrap();
-    println!("{}", told(lab, "node1", "node.lib_dir"));
-    await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
-    lab.stop_node("node1").unwrap();
-    fs::remove_file(&lib).unwrap();
-    fs::rename(&away, &lib).unwrap();
+/// A mount that ends with the scenario.
+struct Mount<'a>(&'a Path);
 
-    let socket = lab.folder().socket("node1");
-    let _left = fs::remove_file(&socket);
-    fs::create_dir_all(socket.join("in-the-way")).unwrap();
-    lab.start_node("node1").unwrap();
-    wait_until(60 * SECOND, "the problem in the log", || {
-        let log = lab.folder().log_tail("node1", 200);
-        match log.contains("node.run_dir") {
-            true => Ok(()),
-            false => Err(log),
-        }
-    })
-    .unwrap_or_else(|e| panic!("{e}"));
-    await_status(lab, "node2", 60 * SECOND, "the session with node1", settled);
-    fs::remove_dir_all(&socket).unwrap();
-    lab.await_node("node1").unwrap();
-    await_status(lab, "node1", 60 * SECOND, "no problem left", |s| {
-        settled(s)?;
-        match s.problems.is_empty() {
-            true => Ok(()),
-            false => Err(format!("{:?}", s.problems)),
-        }
-    });
+impl<'a> Mount<'a> {
+    fn new(arguments: &[&str], target: &'a Path) -> Self {
+        mount("mount", arguments, target);
+        Self(target)
+    }
+
+    /// What stands in a directory, which cannot be written.
+    fn read_only(target: &'a Path) -> Self {
+        let text = target.display().to_string();
+        let mounted = Self::new(&["--bind", &text], target);
+        mount("mount", &["-o", "remount,bind,ro"], target);
+        mounted
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        mount("umount", &["--lazy"], self.0);
+    }
+}
+
+fn mount(program: &str, arguments: &[&str], target: &Path) {
+    let mut command = std::process::Command::new(program);
+    let done = command.args(arguments).arg(target).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {arguments:?}: {said}");
+}
+
+/// Directories that are mounted read-only, and such that are full. The node forwards in all of them.
+fn unwritable_directories(lab: &mut Lab) {
+    let (lib, run) = (lab.folder().lib("node1"), lab.folder().run("node1"));
+    lab.stop_node("node1").unwrap();
+    {
+        let _mount = Mount::read_only(&lib);
+        lab.restart_node("node1").unwrap();
+        let said = told(lab, "node1", "node.lib_dir");
+        assert!(said.contains("Read-only file system"), "{said}");
+        await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
+        lab.kill9_node("node1").unwrap();
+    }
+    let kept = lib.with_extension("kept");
+    copy(&lib, &kept);
+    {
+        let _mount = Mount::new(&["-t", "tmpfs", "-o", "size=128k", "tmpfs"], &lib);
+        copy(&kept, &lib);
+        let full = fs::write(lib.join("ballast"), vec![0; 1 << 20]);
+        assert_eq!(full.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        lab.restart_node("node1").unwrap();
+        let said = told(lab, "node1", "node.lib_dir");
+        assert!(said.contains("No space left on device"), "{said}");
+        await_status(lab, "node1", 60 * SECOND, "sessions up", settled);
+        // Room is made.
+        fs::remove_file(lib.join("ballast")).unwrap();
+        await_status(lab, "node1", 120 * SECOND, "no problem left", no_problem);
+        lab.stop_node("node1").unwrap();
+    }
+    let full = ["-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs"];
+    for options in [None, Some(&full)] {
+        let mounted = options.map_or_else(|| Mount::read_only(&run), |o| Mount::new(o, &run));
+        let told_before = lab
+            .folder()
+            .log_tail("node1", 100_000)
+            .matches("node.run_dir")
+            .count();
+        lab.start_node("node1").unwrap();
+        wait_until(60 * SECOND, "the problem in the log", || {
+            let log = lab.folder().log_tail("node1", 100_000);
+            match log.matches("node.run_dir").count() > told_before {
+                true => Ok(()),
+                false => Err(lab.folder().log_tail("node1", 20)),
+            }
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+        await_status(lab, "node2", 60 * SECOND, "the session with node1", settled);
+        drop(mounted);
+        // It is writable again: the socket comes.
+        lab.await_node("node1").unwrap();
+        await_status(lab, "node1", 60 * SECOND, "no problem left", no_problem);
+        lab.kill9_node("node1").unwrap();
+    }
+    lab.restart_node("node1").unwrap();
+    await_status(lab, "node1", 60 * SECOND, "no problem left", no_problem);
+}
+
+fn no_problem(status: &Status) -> Result<(), String> {
+    settled(status)?;
+    match status.problems.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{:?}", status.problems)),
+    }
 }
 
 /// A flipped octet is noticed; the node starts without its memory.
@@ -269,13 +365,11 @@ fn damaged_memory(lab: &mut Lab) {
 #[test]
 fn an_empty_or_other_datastore_is_a_fault_and_no_order() {
     let scenario = "an_empty_or_other_datastore_is_a_fault_and_no_order";
-    let Some(mut lab) = up(
-        scenario,
-        "out-other",
-        "FELIX_ROUTEREFRESHINTERVAL: \"3600\"",
-    ) else {
-        return;
-    };
+    let text = text("FELIX_ROUTEREFRESHINTERVAL: \"3600\"");
+    on_each_stack_of(scenario, &[], &text, "out-other", emptied_and_exchanged);
+}
+
+fn emptied_and_exchanged(mut lab: Lab) {
     await_settled(&lab);
     assert_full_matrix(&lab);
     let nodes = caracals(&lab);
@@ -335,12 +429,15 @@ fn an_empty_or_other_datastore_is_a_fault_and_no_order() {
     accepted(&lab);
 }
 
-/// Its own Node is deleted, then overwritten. For the others a Node that is gone is a node that left: they end their
-/// sessions with it, so its pods are cut off until it has written itself again.
+/// Its own Node is deleted, overwritten with nonsense, then with a Node that has no address. The others keep it until it has
+/// written itself again: no session ends, and its pods lose nothing.
 fn own_node_lost(lab: &Lab, nodes: &[String]) {
     let own = format!("{NODES}/node1");
     let whole = etcdctl(lab, &["get", &own, "--print-value-only"]);
-    for damage in ["", "nonsense"] {
+    let empty = r#"{"kind":"Node","metadata":{"name":"node1"},"spec":{}}"#;
+    let probes = Probes::start(lab, &PAIRS);
+    let begun = std::time::Instant::now();
+    for damage in ["", "nonsense", empty] {
         match damage {
             "" => etcdctl(lab, &["del", &own]),
             text => lab.etcdctl(&["put", &own], text.as_bytes()).unwrap(),
@@ -362,6 +459,18 @@ fn own_node_lost(lab: &Lab, nodes: &[String]) {
     }
     await_settled(lab);
     assert_full_matrix(lab);
+    for node in nodes {
+        let status = await_status(lab, node, 60 * SECOND, "settled", settled);
+        let elapsed = begun.elapsed().as_secs();
+        for peer in &status.peers {
+            assert!(
+                peer.since_seconds >= elapsed,
+                "{node}: a new session: {peer:?}"
+            );
+        }
+    }
+    probes.after(500);
+    probes.assert_none_lost("an own Node that was deleted and overwritten");
 }
 
 fn accepted(lab: &Lab) {
@@ -386,9 +495,11 @@ fn accepted(lab: &Lab) {
 fn two_machines_with_one_name() {
     // Renewed every two seconds.
     let environment = "CARACAL_IPAM_GC_GRACE_SECONDS: \"10\"";
-    let Some(mut lab) = up("two_machines_with_one_name", "out-twins", environment) else {
+    let scenario = "two_machines_with_one_name";
+    if !possible(scenario, &[]) {
         return;
-    };
+    }
+    let mut lab = up_text(&text(environment), scenario, "out-twins");
     await_settled(&lab);
     let lease = "/caracal/lease/node1";
     wait_until(60 * SECOND, "a lease that names its machine", || {

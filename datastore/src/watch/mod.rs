@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;
@@ -130,7 +131,7 @@ impl View {
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.snapshot.problems();
         problems.extend(self.fault.as_ref().map(|fault| Problem {
-            code: fault.code().to_owned(),
+            code: fault.code(),
             subject: "datastore".to_owned(),
             reason: format!("{fault}; {}", fault.remedy()),
         }));
@@ -141,7 +142,7 @@ impl View {
     /// One problem for each Node that is kept.
     pub fn absent_problems(&self) -> impl Iterator<Item = Problem> {
         self.absent.iter().map(|node| Problem {
-            code: "datastore.node_gone".to_owned(),
+            code: ProblemCode::DatastoreNodeGone,
             subject: Key::node(node).to_path(),
             reason: "the Node was deleted or lost an address, and still has blocks or reflects routes; what was known \
                      of it stays in use for a while, so that a running node can write it again"

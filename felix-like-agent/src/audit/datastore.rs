@@ -66,6 +66,14 @@ fn code_of(problem: &Problem) -> Option<AuditCode> {
         ProblemCode::AgentUndone => AuditCode::Undone,
         ProblemCode::AgentKernelUnreadable => AuditCode::KernelUnreadable,
         ProblemCode::BgpListen => AuditCode::ListenFailed,
+        ProblemCode::BgpOwnerUnknown => AuditCode::OwnerUnknown,
+        ProblemCode::DatastoreNoWrites => AuditCode::NoWrites,
+        ProblemCode::DatastoreNodeGone => AuditCode::NodeGone,
+        ProblemCode::NodeRegistration
+        | ProblemCode::NodeLibDir
+        | ProblemCode::NodeRunDir
+        | ProblemCode::NodeLastSnapshot
+        | ProblemCode::NodeWrittenAgain => AuditCode::NodeRecord,
         code if code.as_str().starts_with("agent.") => AuditCode::CannotPlan,
         ProblemCode::IpamTunnelAddress | ProblemCode::CniTombstone => AuditCode::Ipam,
         _ => AuditCode::BgpConfiguration,

@@ -581,6 +581,36 @@ const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "a",
         "because",
     ),
+    (
+        |c| said(c, ProblemCode::BgpOwnerUnknown, "a"),
+        AuditCode::OwnerUnknown,
+        "a",
+        "because",
+    ),
+    (
+        |c| said(c, ProblemCode::DatastoreNoWrites, "a"),
+        AuditCode::NoWrites,
+        "a",
+        "because",
+    ),
+    (
+        |c| said(c, ProblemCode::DatastoreNodeGone, "a"),
+        AuditCode::NodeGone,
+        "a",
+        "because",
+    ),
+    (
+        |c| said(c, ProblemCode::NodeLibDir, "a"),
+        AuditCode::NodeRecord,
+        "a",
+        "because",
+    ),
+    (
+        |c| said(c, ProblemCode::NodeRegistration, "a"),
+        AuditCode::NodeRecord,
+        "a",
+        "because",
+    ),
 ];
 
 fn own(c: &mut Case) -> &mut OwnBlock {

@@ -8,9 +8,15 @@ super::codes! {
     InvalidValue "CRL-D002" Warning 0 "a value in the datastore cannot be used"
         "correct or delete the key",
     NodeMissing "CRL-D003" Error 10 "this node is not in the datastore"
-        "restart the node, which registers it",
+        "nothing: the node writes its Node again; if it does not, CRL-D007 says why",
     FieldWithoutEffect "CRL-D004" Warning 0 "a field in the datastore is unknown or has no effect here"
         "correct its name, or take it out; docs/resources.md has all fields",
+    NoWrites "CRL-D005" Error 0 "the datastore can be read and takes no writes"
+        "follow the reason: etcd's alarm NOSPACE wants compaction, `defrag`, `alarm disarm`",
+    NodeGone "CRL-D006" Warning 0 "another node's Node is gone while it is in use"
+        "find out who deleted it; its node writes it again, or it is taken for gone after 20 s",
+    NodeRecord "CRL-D007" Warning 0 "this node cannot keep what it writes on disk or in the datastore, or somebody else changed it"
+        "follow the reason",
     PeerDown "CRL-B001" Error 0 "a BGP session is refused, or missing for longer than its hold time"
         "follow the reason; look at the same session from the other end",
     BlockNotOriginated "CRL-B002" Error 10 "a confirmed block of this node is not in the RIB as its own route"
@@ -23,6 +29,8 @@ super::codes! {
         "stop the other program on that port, or set listenPort",
     Drained "CRL-B006" Notice 0 "this node is drained"
         "caracal drain --undo takes it back into service",
+    OwnerUnknown "CRL-B009" Error 0 "a route inside a pool waits for its owner to be known"
+        "see `caracal bgp explain PREFIX`, and the affinities with `caracal ipam show`",
     PeerDisabled "CRL-B008" Notice 0 "a BGP peer is disabled"
         "`caracal bgp enable PEER` lets its session begin",
     BgpConfiguration "CRL-B007" Warning 0 "something in the BGP resources cannot be followed"

@@ -112,6 +112,10 @@ super::codes! {
         "take it out; docs/resources.md has all fields",
     DatastoreInvalidValue "datastore.invalid_value" Warning 0 "a value cannot be read; the last good one stays"
         "correct or delete the key",
+    DatastoreNoWrites "datastore.no_writes" Error 0 "the datastore can be read and takes no writes"
+        "follow the reason; etcd's alarm `NOSPACE` wants compaction, `defrag`, `alarm disarm`",
+    DatastoreNodeGone "datastore.node_gone" Warning 0 "another node's Node was deleted or overwritten while it has blocks"
+        "find out who did that; after 20 s it is taken for gone",
     DatastoreOtherCluster "datastore.other_cluster" Error 0 "the datastore is another cluster's; nothing is followed"
         "correct `ETCD_ENDPOINTS`, or obey it with `caracal datastore accept`",
     DatastoreOwnNode "datastore.own_node" Error 0 "this node's Node was deleted or overwritten"
@@ -137,7 +141,7 @@ super::codes! {
     NodeLibDir "node.lib_dir" Warning 0 "the library directory cannot be written"
         "make room, or make it writable (`CARACAL_LIB_DIR`)",
     NodeMissing "node.missing" Error 0 "this node is not registered"
-        "restart the node, which registers it",
+        "nothing: it registers itself; if it does not, `node.registration` says why",
     NodeNoAddress "node.no_address" Error 0 "the Node has no BGP address"
         "set `IP` or `IP6`",
     NodeOtherVersion "node.other_version" Warning 0 "the node names a code that this program does not know: it is of another version"

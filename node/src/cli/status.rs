@@ -99,8 +99,12 @@ fn print(status: &Status, output: Output) {
         println!("Table: {work}");
     }
     println!(
-        "Datastore: {} at revision {}{}",
+        "Datastore: {}{} at revision {}{}",
         status.datastore.state,
+        match status.datastore.no_writes {
+            Some(_) => ", takes no writes",
+            None => "",
+        },
         status.datastore.revision,
         because(status.datastore.reason.as_ref())
     );

@@ -163,8 +163,14 @@ impl Answers {
             state: view.freshness.as_str().to_owned(),
             revision: snapshot.revision,
             reason: view.freshness.reason().map(ToString::to_string),
+            no_writes: None,
         };
         status.problems = owners.problems(Some(&bgp));
+        let refused = status
+            .problems
+            .iter()
+            .find(|p| p.code == ProblemCode::DatastoreNoWrites);
+        status.datastore.no_writes = refused.map(|problem| problem.reason.clone());
         status.origin = Some(routes::origin(&bgp));
         status.peers = routes::peers(bgp.peers);
         status.stations = routes::stations(bgp.stations);
@@ -197,12 +203,7 @@ impl Owners {
 
     /// Everything that is wrong, sorted; with what the speaker says of itself, if it answers.
     pub(super) fn problems(&self, bgp: Option<&SpeakerStatus>) -> Vec<Problem> {
-        let mut problems = self.view.borrow().snapshot.problems();
-        problems.extend(self.view.borrow().fault.as_ref().map(|fault| Problem {
-            code: fault.code(),
-            subject: "datastore".to_owned(),
-            reason: format!("{fault}; {}", fault.remedy()),
-        }));
+        let mut problems = self.view.borrow().problems();
         problems.extend(self.kernel.borrow().problems.iter().cloned());
         problems.extend(self.problems.borrow().all().cloned());
         problems.extend(bgp.into_iter().flat_map(peer_problems::problems));

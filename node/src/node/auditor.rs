@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::drain::DrainStatus;
-use super::learned;
 use super::problems::Problems;
+use super::{learned, origins};
 use crate::peer_problems;
 
 /// Time between comparisons without cause.
@@ -140,7 +140,7 @@ impl Heard {
     async fn audit(&mut self, ledger: &mut Ledger, nat: Option<String>) -> Report {
         // The plan before the kernel: what is planned later is not missed in an older picture.
         let view = self.view.borrow_and_update().clone();
-        let rib = self.rib(&view).await.ok().flatten();
+        let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
         let agent = self.kernel.borrow_and_update().clone();
         let actual = dataplane::observe(&agent.desired).await;
         let actual = actual
@@ -151,6 +151,8 @@ impl Heard {
             .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
         let mut problems = agent.problems.clone();
         problems.extend(self.problems.borrow().all().cloned());
+        problems.extend(view.absent_problems());
+        problems.extend(origin.flatten());
         let stale = view.freshness.reason().map(ToString::to_string);
         let observations = compare(&Inputs {
             me: &self.me,
@@ -171,12 +173,13 @@ impl Heard {
         }
     }
 
-    /// What the speaker says; `None` without one.
-    async fn rib(&mut self, view: &View) -> Result<Option<Rib>, SpeakerEnded> {
+    /// What the speaker says, and its problem with the owners of prefixes; `None` without one.
+    async fn rib(&mut self, view: &View) -> Result<Option<(Rib, Option<Problem>)>, SpeakerEnded> {
         let Some(speaker) = &self.speaker else {
             return Ok(None);
         };
         let status = speaker.status().await?;
+        let origin = origins::problem(&status);
         let peers = status.peers.into_iter().map(|peer| Peer {
             established: peer.state == SessionState::Established,
             wrong: peer_problems::wrong(&peer),
@@ -191,12 +194,13 @@ impl Heard {
                 own_blocks.insert(cidr, own_block(cidr, speaker.explain(cidr).await?));
             }
         }
-        Ok(Some(Rib {
+        let rib = Rib {
             peers: peers.collect(),
             own_blocks,
             learned: self.learned.borrow_and_update().clone(),
             drained: self.drain.borrow().reason(),
-        }))
+        };
+        Ok(Some((rib, origin)))
     }
 }
 

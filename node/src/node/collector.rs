@@ -17,13 +17,16 @@ use caracal_ipam::lease::{self, Holder};
 use caracal_ipam::{Client, ClientError};
 use caracal_ipam::{Collection, Collector};
 use caracal_ipam::{Mender, Repair};
+use caracal_model::code::ProblemCode;
 use caracal_model::ipam::Owner;
 use caracal_model::names::NodeName;
+use caracal_model::snapshot::Problem;
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{Compare, KeyValue, Range, Txn};
 use tokio::sync::{mpsc, watch};
 
 use super::machine::{self, Taken};
+use super::problems::Reporter;
 use crate::metrics::ipam::Collected;
 
 /// Pause after a renewal that failed: whose the name is has to be known soon.
@@ -49,7 +52,14 @@ pub(super) struct Life<S> {
 impl<S: Store> Life<S> {
     /// Renews this node's lease, until another machine has it. Nothing is written into a datastore that is not known to be the
     /// cluster's.
-    pub(super) async fn live(self, mut view: watch::Receiver<View>, lost: mpsc::Sender<Taken>) {
+    ///
+    /// The lease is the one thing that a healthy node writes regularly, so here it is noticed that the datastore can be read and takes no writes.
+    pub(super) async fn live(
+        self,
+        mut view: watch::Receiver<View>,
+        lost: mpsc::Sender<Taken>,
+        problems: Reporter,
+    ) {
         let mut failures = 0_u32;
         loop {
             if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
@@ -58,6 +68,7 @@ impl<S: Store> Life<S> {
             let pause = match self.renew().await {
                 Ok(None) => {
                     failures = 0;
+                    problems.replace(Vec::new());
                     lease::interval(self.grace)
                 }
                 Ok(Some(taken)) => {
@@ -70,10 +81,26 @@ impl<S: Store> Life<S> {
                         tracing::warn!(%error, "cannot renew the liveness lease; trying again");
                     }
                     failures += 1;
+                    // A datastore that does not answer at all is told by its view.
+                    match view.borrow().is_current() {
+                        true => problems.warn(vec![self.refused(&error)]),
+                        false => problems.replace(Vec::new()),
+                    }
                     RETRY.min(lease::interval(self.grace))
                 }
             };
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn refused(&self, error: &anyhow::Error) -> Problem {
+        Problem {
+            code: ProblemCode::DatastoreNoWrites,
+            subject: lease::path(&self.me),
+            reason: format!(
+                "the datastore can be read and takes no writes: {error:#}; routes and sessions stay, but no pod starts or gives \
+                 its address back, and no setting is changed"
+            ),
         }
     }
 

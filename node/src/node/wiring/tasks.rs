@@ -163,7 +163,7 @@ pub(super) const TASKS: &[Task] = &[
     Task {
         name: "liveness lease", file: "node/src/node/collector.rs", count: "1",
         owns: "–", hears: "time", tells: "this node's lease",
-        start: Start::From(|b| spawn(b.life().live(b.view.clone(), b.lost.clone()))),
+        start: Start::From(|b| spawn(b.life().live(b.view.clone(), b.lost.clone(), b.registry.reporter("liveness lease")))),
     },
     Task {
         name: "collector", file: "node/src/node/collector.rs", count: "1",
