@@ -2,7 +2,7 @@
 //!
 //! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
 //! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
-//! knows of the kernel until something is told of it (`memory.rs`).
+//! knows of the kernel until something is told of it (`kernel_cache.rs`).
 
 mod advertise;
 mod batch;
@@ -10,7 +10,7 @@ pub mod echo;
 mod framing;
 mod gate;
 mod hints;
-mod memory;
+mod kernel_cache;
 mod monitor;
 mod nat;
 mod netlink;

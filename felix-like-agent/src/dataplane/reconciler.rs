@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::advertise::{self, Advertiser};
 use super::gate::Gate;
 use super::hints::Listener;
-use super::memory::Memory;
+use super::kernel_cache::KernelCache;
 use super::nat::{CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
 use super::originals::Originals;
@@ -87,7 +87,7 @@ pub struct Reconciler {
     advertiser: Advertiser,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
-    memory: Memory,
+    cache: KernelCache,
     frozen: bool,
     passes: u64,
     applied: u64,
@@ -140,7 +140,7 @@ impl Reconciler {
             originals,
             advertiser: Advertiser::start(),
             unwanted: HashMap::new(),
-            memory: Memory::default(),
+            cache: KernelCache::default(),
             frozen: false,
             passes: 0,
             applied: 0,
@@ -181,7 +181,7 @@ impl Reconciler {
     }
 
     fn look_at_everything(&mut self) {
-        self.memory.forget();
+        self.cache.forget();
         self.probed = false;
         self.nat_seen = None;
     }
@@ -201,7 +201,7 @@ impl Reconciler {
                 changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
                 changed = self.gate.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
-                () = self.bell.notified() => { self.memory.forget(); None }
+                () = self.bell.notified() => { self.cache.forget(); None }
                 () = self.nat_bell.notified() => { self.nat_seen = None; None }
                 () = self.path_bell.notified() => None,
                 () = &mut awake => None,
@@ -314,7 +314,7 @@ impl Reconciler {
         let leaves = |op: &Op| matches!(op, Op::ReplaceRoute(_) | Op::DeleteRoute(_));
         let leaves_objects = !actual.objects.is_empty() && ops.iter().any(leaves);
         self.advertise(&snapshot, &actual.links);
-        let noted = Memory::note(&ops);
+        let noted = KernelCache::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
         if changed && has_leftovers(&desired, &actual) {
@@ -329,7 +329,7 @@ impl Reconciler {
         };
         self.publish(desired, &actual, &links, paths, report);
         let noted = noted.filter(|_| failures == 0);
-        self.memory.keep(actual, noted, now);
+        self.cache.keep(actual, noted, now);
         Ok(again.or_else(|| self.next_due()))
     }
 
@@ -337,13 +337,13 @@ impl Reconciler {
     async fn kernel_now(&mut self, now: Instant) -> Result<Actual, NetlinkError> {
         // Somebody may have rung while another reason for a pass was taken up.
         if self.bell.notified().now_or_never().is_some() {
-            self.memory.forget();
+            self.cache.forget();
         }
-        match self.memory.take(now) {
+        match self.cache.take(now) {
             Some(known) => Ok(known),
             None => {
                 let actual = read::actual(&mut self.netlink).await?;
-                self.memory.has_read(now.elapsed());
+                self.cache.has_read(now.elapsed());
                 Ok(actual)
             }
         }
@@ -439,7 +439,7 @@ impl Reconciler {
         let lingering = self.unwanted.values().map(|since| *since + linger);
         lingering
             .chain(self.retries.next_due())
-            .chain(self.memory.due())
+            .chain(self.cache.due())
             .min()
     }
 }

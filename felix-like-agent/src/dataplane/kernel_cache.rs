@@ -18,9 +18,9 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// After a pass with more ops the kernel is read: that was no small piece of news.
 const MOST: usize = 1000;
 
-/// The memory.
+/// The kernel's routes, devices and entries as they were last read, with our own writes applied.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct KernelCache {
     actual: Option<Actual>,
     /// How long it is relied on.
     trust: Duration,
@@ -28,7 +28,7 @@ pub(super) struct Memory {
     until: Option<Instant>,
 }
 
-impl Default for Memory {
+impl Default for KernelCache {
     fn default() -> Self {
         Self {
             actual: None,
@@ -38,7 +38,7 @@ impl Default for Memory {
     }
 }
 
-impl Memory {
+impl KernelCache {
     /// The kernel may have changed.
     pub(super) fn forget(&mut self) {
         (self.actual, self.until) = (None, None);
@@ -49,7 +49,7 @@ impl Memory {
         self.trust = (took * TIMES).clamp(TRUST, LONGEST);
     }
 
-    /// What is known, while it is to be relied on. Whoever takes it brings it back with [`Memory::keep`], or it is gone.
+    /// What is known, while it is to be relied on. Whoever takes it brings it back with [`KernelCache::keep`], or it is gone.
     pub(super) fn take(&mut self, now: Instant) -> Option<Actual> {
         if self.until.is_some_and(|until| now >= until) {
             self.forget();
@@ -133,9 +133,9 @@ mod tests {
             ..a.clone()
         };
         let mut kernel = Actual::default();
-        let mut memory = Memory::default();
+        let mut cache = KernelCache::default();
         let now = Instant::now();
-        memory.keep(kernel.clone(), Some(Vec::new()), now);
+        cache.keep(kernel.clone(), Some(Vec::new()), now);
         for op in [
             Op::AddRoute(a.clone()),
             Op::AddRoute(b.clone()),
@@ -144,54 +144,54 @@ mod tests {
             Op::DeleteRoute(unreachable.into()),
         ] {
             testing::apply(&mut kernel, &op).unwrap();
-            let known = memory.take(now).unwrap();
-            let noted = Memory::note(std::slice::from_ref(&op));
-            memory.keep(known, noted, now);
-            assert_eq!(memory.actual.as_ref(), Some(&kernel), "{op}");
+            let known = cache.take(now).unwrap();
+            let noted = KernelCache::note(std::slice::from_ref(&op));
+            cache.keep(known, noted, now);
+            assert_eq!(cache.actual.as_ref(), Some(&kernel), "{op}");
         }
     }
 
     #[test]
     fn it_is_read_again_a_while_after_it_was_relied_on() {
-        let mut memory = Memory::default();
+        let mut cache = KernelCache::default();
         let start = Instant::now();
-        assert!(memory.take(start).is_none());
-        memory.keep(Actual::default(), Some(Vec::new()), start);
-        assert_eq!(memory.due(), None, "it is as it was read");
+        assert!(cache.take(start).is_none());
+        cache.keep(Actual::default(), Some(Vec::new()), start);
+        assert_eq!(cache.due(), None, "it is as it was read");
         let later = start + 100 * TRUST;
-        let known = memory.take(later).unwrap();
-        memory.keep(known, Some(Vec::new()), later);
-        assert_eq!(memory.due(), Some(later + TRUST));
-        let known = memory.take(later + TRUST / 2).unwrap();
-        memory.keep(known, Some(Vec::new()), later + TRUST / 2);
-        assert_eq!(memory.due(), Some(later + TRUST), "not put off");
-        assert!(memory.take(later + TRUST).is_none());
-        assert_eq!(memory.due(), None);
+        let known = cache.take(later).unwrap();
+        cache.keep(known, Some(Vec::new()), later);
+        assert_eq!(cache.due(), Some(later + TRUST));
+        let known = cache.take(later + TRUST / 2).unwrap();
+        cache.keep(known, Some(Vec::new()), later + TRUST / 2);
+        assert_eq!(cache.due(), Some(later + TRUST), "not put off");
+        assert!(cache.take(later + TRUST).is_none());
+        assert_eq!(cache.due(), None);
         // Where reading is dear, more seldom.
         for (took, trust) in [
             (TRUST / 10, 2 * TRUST),
             (TRUST / 100, TRUST),
             (LONGEST, LONGEST),
         ] {
-            memory.has_read(took);
-            memory.keep(Actual::default(), Some(Vec::new()), start);
-            assert!(memory.take(start).is_some());
-            assert_eq!(memory.due(), Some(start + trust));
-            memory.forget();
+            cache.has_read(took);
+            cache.keep(Actual::default(), Some(Vec::new()), start);
+            assert!(cache.take(start).is_some());
+            assert_eq!(cache.due(), Some(start + trust));
+            cache.forget();
         }
     }
 
     #[test]
     fn nothing_but_routes_is_known_without_reading() {
-        let mut memory = Memory::default();
+        let mut cache = KernelCache::default();
         let now = Instant::now();
         let address = Op::AddAddress("lo".into(), "10.244.1.1/32".parse().unwrap());
-        let noted = Memory::note(&[Op::AddRoute(route("10.244.1.0/26")), address]);
-        memory.keep(Actual::default(), noted, now);
-        assert!(memory.take(now).is_none());
+        let noted = KernelCache::note(&[Op::AddRoute(route("10.244.1.0/26")), address]);
+        cache.keep(Actual::default(), noted, now);
+        assert!(cache.take(now).is_none());
         let object = Op::DeleteObject(1);
-        assert!(Memory::note(&[object]).is_none(), "routes may go with it");
+        assert!(KernelCache::note(&[object]).is_none(), "routes may go with it");
         let many = vec![Op::AddRoute(route("10.244.1.0/26")); MOST + 1];
-        assert!(Memory::note(&many).is_none());
+        assert!(KernelCache::note(&many).is_none());
     }
 }
