@@ -1,14 +1,14 @@
 //! The auditor: does the datastore say what BGP says, BGP what the kernel holds, and the kernel what the machine's
 //! interfaces are?
 //!
-//! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing. [`Ledger`] gives
+//! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing. [`FindingAges`] gives
 //! what it finds an age. A finding counts as wrong once it is older than the time in which the node repairs such a
 //! thing by itself ([`AuditCode::grace`]), so that a probe does not flap with every change.
 
 mod bgp;
 mod datastore;
 mod kernel;
-mod ledger;
+mod ages;
 #[cfg(test)]
 mod tests;
 mod workloads;
@@ -22,7 +22,7 @@ use caracal_model::status::KernelStatus;
 use caracal_model::{NodeName, Snapshot};
 
 pub use caracal_model::code::{AuditCode, Severity};
-pub use ledger::{Finding, Ledger};
+pub use ages::{Finding, FindingAges};
 
 use crate::actual::Actual;
 use crate::desired::Desired;

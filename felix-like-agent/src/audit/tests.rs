@@ -741,29 +741,29 @@ fn observed(code: AuditCode) -> Vec<Observation> {
 
 #[test]
 fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
-    let mut ledger = Ledger::default();
+    let mut ages = FindingAges::default();
     let start = Instant::now();
     let code = AuditCode::RouteMissing;
     let at = |seconds: u64| start + Duration::from_secs(seconds);
     let counts = |findings: Vec<Finding>| findings[0].counts;
-    assert!(!counts(ledger.update(at(0), observed(code))));
-    assert!(!counts(ledger.update(at(9), observed(code))));
-    assert!(ledger.update(at(9), vec![]).is_empty());
+    assert!(!counts(ages.update(at(0), observed(code))));
+    assert!(!counts(ages.update(at(9), observed(code))));
+    assert!(ages.update(at(9), vec![]).is_empty());
     assert!(
-        !counts(ledger.update(at(10), observed(code))),
+        !counts(ages.update(at(10), observed(code))),
         "the age starts again"
     );
-    let old = ledger.update(at(20), observed(code));
+    let old = ages.update(at(20), observed(code));
     assert_eq!((old[0].counts, old[0].age_seconds), (true, 10));
     assert_eq!(old[0].sentence, format!("y; {}", code.remedy()));
     // What counts comes first, whatever its code.
     let mut both = observed(AuditCode::BlockNotAnnounced);
     both.extend(observed(code));
-    let found = ledger.update(at(21), both);
+    let found = ages.update(at(21), both);
     let codes: Vec<&str> = found.iter().map(|f| f.code.as_str()).collect();
     assert_eq!(codes, ["CRL-R001", "CRL-B003"]);
     assert!(
-        !counts(ledger.update(at(99), observed(AuditCode::Drained))),
+        !counts(ages.update(at(99), observed(AuditCode::Drained))),
         "a notice"
     );
 }
@@ -783,7 +783,7 @@ fn a_lost_peer_counts_when_the_speaker_says_so_and_a_disabled_one_never() {
         case.rib.peers.push(peer.clone());
         let found = case.compare();
         let found = found.into_iter().filter(|o| o.subject == "tor").collect();
-        let findings = Ledger::default().update(Instant::now(), found);
+        let findings = FindingAges::default().update(Instant::now(), found);
         (findings[0].code.clone(), findings[0].counts)
     };
     assert_eq!(counts(&peer), ("CRL-B001".to_owned(), false));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::audit::{Finding, Inputs, Ledger, OwnBlock, Peer, Rib, compare};
+use caracal_agent::audit::{Finding, Inputs, FindingAges, OwnBlock, Peer, Rib, compare};
 use caracal_agent::dataplane::{self, AgentStatus};
 use caracal_bgp::rib::{Advertisement, Explanation};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
@@ -82,7 +82,7 @@ impl Auditor {
 }
 
 async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Report>>) {
-    let mut ledger = Ledger::default();
+    let mut ages = FindingAges::default();
     let mut nat = None;
     let mut known = BTreeSet::new();
     let mut last = Instant::now();
@@ -113,7 +113,7 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Rep
             nat = Some((Instant::now(), seen));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
-        let report = heard.audit(&mut ledger, seen).await;
+        let report = heard.audit(&mut ages, seen).await;
         log_changes(&mut known, &report.findings);
         if let Some(question) = question {
             // Who asked may have gone.
@@ -137,7 +137,7 @@ impl Heard {
         changed.is_ok()
     }
 
-    async fn audit(&mut self, ledger: &mut Ledger, nat: Option<String>) -> Report {
+    async fn audit(&mut self, ages: &mut FindingAges, nat: Option<String>) -> Report {
         // The plan before the kernel: what is planned later is not missed in an older picture.
         let view = self.view.borrow_and_update().clone();
         let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
@@ -164,7 +164,7 @@ impl Heard {
             actual: actual.as_ref().map_err(String::as_str),
             rib: rib.as_ref(),
         });
-        let findings = ledger.update(Instant::now().into_std(), observations);
+        let findings = ages.update(Instant::now().into_std(), observations);
         Report {
             node: self.me.to_string(),
             revision: view.snapshot.revision,

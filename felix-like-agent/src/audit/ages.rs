@@ -29,11 +29,11 @@ pub struct Finding {
 
 /// When each finding was first found. What is not found again is forgotten.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct FindingAges {
     since: BTreeMap<(AuditCode, String), Instant>,
 }
 
-impl Ledger {
+impl FindingAges {
     /// Takes in what one comparison has found; answers with the findings, those that count first, the worst first.
     pub fn update(&mut self, now: Instant, found: Vec<Observation>) -> Vec<Finding> {
         let mut since = BTreeMap::new();
