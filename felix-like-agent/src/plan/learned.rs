@@ -163,7 +163,7 @@ fn outside(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
 
 fn complain(planner: &mut Planner<'_>, subject: &str, sentence: &str, learned: &Learned) {
     for hop in &learned.next_hops {
-        planner.complaints.add(
+        planner.warnings.add(
             ProblemCode::AgentNextHopUnreachable,
             subject,
             sentence.to_owned(),

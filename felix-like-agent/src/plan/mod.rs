@@ -4,7 +4,7 @@
 //! route for each borrowed address), unencapsulated ones from BGP; `programClusterRoutes` moves classes
 //! between the two sources ([`encap`]). Whatever the source, the writer is the same.
 
-mod complaints;
+mod grouped_warnings;
 pub mod encap;
 mod guarded;
 mod learned;
@@ -34,7 +34,7 @@ use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::settings::Settings;
-use complaints::Complaints;
+use grouped_warnings::GroupedWarnings;
 use encap::Sources;
 use guarded::Guarded;
 use pools::Pools;
@@ -132,7 +132,7 @@ pub struct WantedTunnels {
 struct Planner<'a> {
     inputs: &'a Inputs<'a>,
     desired: Desired,
-    complaints: Complaints,
+    warnings: GroupedWarnings,
     pools: Pools,
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
@@ -169,7 +169,7 @@ impl<'a> Planner<'a> {
                 objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
                 ..Desired::default()
             },
-            complaints: Complaints::default(),
+            warnings: GroupedWarnings::default(),
             pools: Pools::of(inputs.snapshot, inputs.settings),
             sources,
             own: BTreeMap::new(),
@@ -304,7 +304,7 @@ impl<'a> Planner<'a> {
     fn finish(mut self) -> Desired {
         self.desired.workload_mtu = self.workload_mtu();
         self.desired.ways = self.ways();
-        for found in self.complaints.into_problems() {
+        for found in self.warnings.into_problems() {
             self.desired.problems.insert(found);
         }
         self.desired

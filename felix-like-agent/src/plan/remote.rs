@@ -134,7 +134,7 @@ fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a
             "no {family} address of {{}} in the datastore: routes of {} to it are not installed",
             pool.name
         );
-        planner.complaints.add(
+        planner.warnings.add(
             ProblemCode::AgentNoNodeAddress,
             &subject(pool),
             sentence,
@@ -175,7 +175,7 @@ fn direct(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, name: &str, ad
             "{{}} is neither on a link of this node nor behind a known route: unencapsulated routes of {} to it are not installed",
             pool.name
         );
-        planner.complaints.add(
+        planner.warnings.add(
             ProblemCode::AgentNextHopUnreachable,
             &subject(pool),
             sentence,
@@ -306,7 +306,7 @@ fn fall_back(
         "pool {} wants {wants}, but {why}: routes to {{}} {state}; {how}",
         pool.name
     );
-    planner.complaints.add(code, &subject(pool), sentence, name);
+    planner.warnings.add(code, &subject(pool), sentence, name);
     if let Some(hop) = way {
         add_direct(planner, prefix, vec![hop]);
     }

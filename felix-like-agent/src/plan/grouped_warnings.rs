@@ -1,4 +1,4 @@
-//! The same complaint about many nodes is one problem.
+//! The same warning about many nodes is one problem.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use crate::desired::problem;
 /// Most names spelled out in a problem.
 const NAMED: usize = 3;
 
-/// Complaints by code, subject and sentence; the sentence holds `{}` where the names go.
+/// Warnings by code, subject and sentence; the sentence holds `{}` where the names go.
 #[derive(Default)]
-pub(super) struct Complaints {
+pub(super) struct GroupedWarnings {
     by_sentence: BTreeMap<(ProblemCode, String, String), BTreeSet<String>>,
 }
 
-impl Complaints {
-    /// Adds a name to a complaint.
+impl GroupedWarnings {
+    /// Adds a name to a warning.
     pub(super) fn add(&mut self, code: ProblemCode, subject: &str, sentence: String, name: &str) {
         self.by_sentence
             .entry((code, subject.to_owned(), sentence))
@@ -50,16 +50,16 @@ mod tests {
 
     #[test]
     fn many_names_make_one_problem() {
-        let mut complaints = Complaints::default();
+        let mut warnings = GroupedWarnings::default();
         for n in 1..=5 {
-            complaints.add(
+            warnings.add(
                 ProblemCode::AgentNoVtep,
                 "pool p",
                 "routes to {} are not installed".into(),
                 &format!("n{n}"),
             );
         }
-        let problems: Vec<_> = complaints.into_problems().collect();
+        let problems: Vec<_> = warnings.into_problems().collect();
         assert_eq!(problems.len(), 1);
         assert_eq!(
             problems[0].reason,
