@@ -16,7 +16,7 @@ mod nat;
 mod netlink;
 mod objects;
 mod observe;
-mod originals;
+mod saved_sysctls;
 mod probe;
 mod prober;
 mod read;

@@ -23,7 +23,7 @@ use super::hints::Listener;
 use super::kernel_cache::KernelCache;
 use super::nat::{CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
-use super::originals::Originals;
+use super::saved_sysctls::SavedSysctls;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
 use super::status::{AgentStatus, Report};
@@ -83,7 +83,7 @@ pub struct Reconciler {
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
-    originals: Option<Originals>,
+    saved_sysctls: Option<SavedSysctls>,
     advertiser: Advertiser,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
@@ -116,7 +116,7 @@ impl Reconciler {
         let path_bell = Arc::new(Notify::new());
         let start = |known| Prober::start(options.me.as_str(), known, Arc::clone(&path_bell));
         let prober = options.measure_paths.clone().map(start);
-        let originals = options.lib_dir.as_deref().map(Originals::open);
+        let saved_sysctls = options.lib_dir.as_deref().map(SavedSysctls::open);
         let reconciler = Self {
             options,
             snapshot,
@@ -137,7 +137,7 @@ impl Reconciler {
             nat_planned: None,
             retries: Retries::default(),
             prober,
-            originals,
+            saved_sysctls,
             advertiser: Advertiser::start(),
             unwanted: HashMap::new(),
             cache: KernelCache::default(),

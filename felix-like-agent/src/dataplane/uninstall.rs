@@ -1,5 +1,5 @@
 //! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network namespace, and
-//! nothing else. Sysctls are put back where [`super::originals`] knows what they were.
+//! nothing else. Sysctls are put back where [`super::saved_sysctls`] knows what they were.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
 use super::nat::NatWriter;
 use super::netlink::{Message, Netlink, NetlinkError, Request};
-use super::originals::Originals;
+use super::saved_sysctls::SavedSysctls;
 use super::{chain, read, sysctl, write};
 use crate::actual::Actual;
 use crate::desired::IPIP_DEVICE;
@@ -43,7 +43,7 @@ pub struct Uninstall {
     nat: NatWriter,
     actual: Actual,
     removals: Vec<Removal>,
-    originals: Option<Originals>,
+    saved_sysctls: Option<SavedSysctls>,
 }
 
 impl Uninstall {
@@ -57,15 +57,15 @@ impl Uninstall {
         let mut actual = read::actual(&mut netlink).await?;
         actual.nat = nat.read(None).await;
         let mut removals = removals(&actual, ownership);
-        let originals = lib_dir.map(Originals::open);
-        let values = originals.iter().flat_map(Originals::to_restore);
+        let saved_sysctls = lib_dir.map(SavedSysctls::open);
+        let values = saved_sysctls.iter().flat_map(SavedSysctls::to_restore);
         removals.extend(values.map(|(path, value)| Removal::Sysctl(path, value)));
         Ok(Self {
             netlink,
             nat,
             actual,
             removals,
-            originals,
+            saved_sysctls,
         })
     }
 
@@ -86,8 +86,8 @@ impl Uninstall {
             done.push((removal, result));
         }
         let whole = done.iter().all(|(_, result)| result.is_ok());
-        if let Some(originals) = self.originals.take().filter(|_| whole)
-            && let Err(error) = originals.forget()
+        if let Some(saved_sysctls) = self.saved_sysctls.take().filter(|_| whole)
+            && let Err(error) = saved_sysctls.forget()
         {
             tracing::warn!(%error, "cannot remove the file of sysctls");
         }

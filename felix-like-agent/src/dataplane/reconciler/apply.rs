@@ -73,7 +73,7 @@ impl Reconciler {
     async fn outside_netlink(&mut self, op: &Op) -> Result<(), String> {
         match op {
             Op::WriteSysctl(path, value) => {
-                if let Some(Err(error)) = self.originals.as_mut().map(|o| o.note(path, value)) {
+                if let Some(Err(error)) = self.saved_sysctls.as_mut().map(|o| o.note(path, value)) {
                     tracing::warn!(path, %error, "cannot note what the value was; an uninstallation will not put it back");
                 }
                 sysctl::write(path, value).map_err(|error| error.to_string())

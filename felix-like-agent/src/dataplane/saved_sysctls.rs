@@ -22,12 +22,12 @@ const BOOT_ID: &str = "kernel/random/boot_id";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     boot: String,
-    values: BTreeMap<String, Original>,
+    values: BTreeMap<String, SavedSysctl>,
 }
 
 /// One sysctl that the agent has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Original {
+pub(super) struct SavedSysctl {
     /// Its value before.
     pub(super) was: String,
     /// What the agent wrote last.
@@ -39,12 +39,12 @@ pub(super) struct Original {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct Originals {
+pub(super) struct SavedSysctls {
     path: PathBuf,
     record: Record,
 }
 
-impl Originals {
+impl SavedSysctls {
     /// Reads the file; none, or one of an earlier boot, is an empty one.
     pub(super) fn open(lib_dir: &Path) -> Self {
         let path = lib_dir.join(FILE);
@@ -70,7 +70,7 @@ impl Originals {
         let Some(now) = sysctl::read_one(path) else {
             return Ok(());
         };
-        let mut original = known.cloned().unwrap_or_else(|| Original {
+        let mut original = known.cloned().unwrap_or_else(|| SavedSysctl {
             was: now,
             set: String::new(),
             beside: sysctl::read(&beside(path)),
@@ -186,12 +186,12 @@ mod tests {
         // Nothing is written but the file: the value of this path is the machine's.
         let path = "net/ipv4/ip_forward";
         let was = sysctl::read_one(path).unwrap();
-        let mut first = Originals::open(&folder);
+        let mut first = SavedSysctls::open(&folder);
         first.note(path, "7").unwrap();
-        let mut second = Originals::open(&folder);
+        let mut second = SavedSysctls::open(&folder);
         assert_eq!(second.record, first.record);
         second.note(path, "8").unwrap();
-        let third = Originals::open(&folder);
+        let third = SavedSysctls::open(&folder);
         let original = &third.record.values[path];
         assert_eq!((original.was.as_str(), original.set.as_str()), (&*was, "8"));
         assert!(
@@ -204,7 +204,7 @@ mod tests {
         let text = std::fs::read_to_string(folder.join(FILE)).unwrap();
         let other = text.replace(&third.record.boot, "another");
         std::fs::write(folder.join(FILE), other).unwrap();
-        assert_eq!(Originals::open(&folder).record.values.len(), 0);
+        assert_eq!(SavedSysctls::open(&folder).record.values.len(), 0);
         third.forget().unwrap();
         assert!(!folder.join(FILE).exists());
         std::fs::remove_dir(&folder).unwrap();
@@ -215,7 +215,7 @@ mod tests {
         let path = "net/ipv4/ip_forward";
         let now = sysctl::read_one(path).unwrap();
         let other = if now == "0" { "1" } else { "0" };
-        let original = Original {
+        let original = SavedSysctl {
             was: other.to_owned(),
             set: now,
             beside: [
@@ -228,7 +228,7 @@ mod tests {
             ]
             .into(),
         };
-        let originals = Originals {
+        let saved_sysctls = SavedSysctls {
             path: PathBuf::new(),
             record: Record {
                 boot: String::new(),
@@ -240,7 +240,7 @@ mod tests {
             (path.to_owned(), other.to_owned()),
             (differs, "7".to_owned()),
         ];
-        let told = originals.to_restore();
+        let told = saved_sysctls.to_restore();
         assert_eq!(
             told, expected,
             "one device is gone, and one follows by itself"
