@@ -4,7 +4,7 @@
 //! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
 //! knows of the kernel until something is told of it (`kernel_cache.rs`).
 
-mod advertise;
+mod gratuitous;
 mod batch;
 pub mod echo;
 mod framing;

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::advertise::{self, Advertiser};
+use super::gratuitous::{self, GratuitousSender};
 use super::gate::Gate;
 use super::hints::Listener;
 use super::kernel_cache::KernelCache;
@@ -84,7 +84,7 @@ pub struct Reconciler {
     /// `None` = paths are not measured.
     prober: Option<Prober>,
     saved_sysctls: Option<SavedSysctls>,
-    advertiser: Advertiser,
+    gratuitous: GratuitousSender,
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     cache: KernelCache,
@@ -138,7 +138,7 @@ impl Reconciler {
             retries: Retries::default(),
             prober,
             saved_sysctls,
-            advertiser: Advertiser::start(),
+            gratuitous: GratuitousSender::start(),
             unwanted: HashMap::new(),
             cache: KernelCache::default(),
             frozen: false,
@@ -313,7 +313,7 @@ impl Reconciler {
         // An object goes once no route leads through it any more.
         let leaves = |op: &Op| matches!(op, Op::ReplaceRoute(_) | Op::DeleteRoute(_));
         let leaves_objects = !actual.objects.is_empty() && ops.iter().any(leaves);
-        self.advertise(&snapshot, &actual.links);
+        self.announce_addresses(&snapshot, &actual.links);
         let noted = KernelCache::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
@@ -376,14 +376,14 @@ impl Reconciler {
     }
 
     /// Has the neighbours told where this node's addresses are.
-    fn advertise(&self, snapshot: &Snapshot, links: &Links) {
+    fn announce_addresses(&self, snapshot: &Snapshot, links: &Links) {
         let Some(node) = snapshot.nodes.get(&self.options.me) else {
             return;
         };
         let forwarding = sysctl::read_one("net/ipv6/conf/all/forwarding");
         let forwards = forwarding.is_some_and(|value| value != "0");
-        let places = advertise::places(node, links, forwards);
-        self.advertiser.follow(places);
+        let places = gratuitous::places(node, links, forwards);
+        self.gratuitous.follow(places);
     }
 
     /// Tunnel packets are refused only while it is known who is a node.

@@ -135,18 +135,18 @@ impl Schedule {
 
 /// The task. Ends when dropped.
 #[derive(Debug)]
-pub(super) struct Advertiser {
+pub(super) struct GratuitousSender {
     places: watch::Sender<Places>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Advertiser {
+impl Drop for GratuitousSender {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Advertiser {
+impl GratuitousSender {
     pub(super) fn start() -> Self {
         let (places, receiver) = watch::channel(Places::new());
         Self {
