@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
-use caracal_model::side_by_side;
+use caracal_model::merge_join;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
@@ -277,7 +277,7 @@ fn routes_by_key<'a>(
         .routes
         .iter()
         .map(|(key, all)| (*key, all.as_slice()));
-    side_by_side(planned, there)
+    merge_join(planned, there)
 }
 
 /// How a wanted route stands, given those with its key.
@@ -368,7 +368,7 @@ impl Ops<'_> {
     }
 
     fn neighbours(&mut self, actual: &Actual) {
-        for (key, wanted, there) in side_by_side(&self.desired.neighbours, &actual.neighbours) {
+        for (key, wanted, there) in merge_join(&self.desired.neighbours, &actual.neighbours) {
             let put =
                 wanted.filter(|mac| there.is_none_or(|n| !n.permanent || n.mac != Some(**mac)));
             let delete = || {
@@ -386,7 +386,7 @@ impl Ops<'_> {
     }
 
     fn fdb(&mut self, actual: &Actual) {
-        for (key, wanted, there) in side_by_side(&self.desired.fdb, &actual.fdb) {
+        for (key, wanted, there) in merge_join(&self.desired.fdb, &actual.fdb) {
             if wanted == there || self.blocked.contains(&key.link) {
                 continue;
             }

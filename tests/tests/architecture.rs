@@ -236,12 +236,12 @@ fn the_speaker_knows_prefixes_and_nothing_else_of_calico() {
             .filter(|line| line.contains("caracal_model::"))
         {
             // Prefixes, and a walk over sorted maps that is about nothing in particular.
-            let allowed = ["net", "Prefix", "side_by_side"];
+            let allowed = ["net", "Prefix", "merge_join"];
             assert!(
                 allowed
                     .iter()
                     .any(|word| line.contains(&format!("caracal_model::{word}"))),
-                "{name}: the speaker may use model::net and side_by_side only: {line}"
+                "{name}: the speaker may use model::net and merge_join only: {line}"
             );
         }
     }

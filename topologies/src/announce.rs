@@ -14,7 +14,7 @@ use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
 use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
-use caracal_model::side_by_side;
+use caracal_model::merge_join;
 
 use crate::Problems;
 use crate::services::ServiceRoutes;
@@ -62,7 +62,7 @@ fn borrowed<'a, T>(
     held: &'a [(Prefix, T)],
 ) -> impl Iterator<Item = Prefix> + 'a {
     let held = held.iter().map(|(cidr, _)| (cidr, ()));
-    side_by_side(held, &view.snapshot.blocks)
+    merge_join(held, &view.snapshot.blocks)
         .filter(|(_, held, _)| held.is_none())
         .filter_map(|(_, _, block)| block)
         .flat_map(|block| block.workloads_of(view.name))

@@ -16,7 +16,7 @@ use caracal_model::ipam::{self, AffinityState, BlockAffinity};
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
-use caracal_model::side_by_side;
+use caracal_model::merge_join;
 use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 
 use crate::common::FAMILIES;
@@ -30,7 +30,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
     let before = old.unwrap_or(&nothing);
     let mut held = Vec::new();
     let moved = |a: Option<i64>, b: Option<i64>| a != b;
-    for ((owner, cidr), was, is) in side_by_side(&before.affinities, &new.affinities) {
+    for ((owner, cidr), was, is) in merge_join(&before.affinities, &new.affinities) {
         if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
             let counts =
                 |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
@@ -39,7 +39,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
             }
         }
     }
-    for (_, was, is) in side_by_side(&before.blocks, &new.blocks) {
+    for (_, was, is) in merge_join(&before.blocks, &new.blocks) {
         if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
             let (was, is) = (borrowed(was), borrowed(is));
             let gone = was.difference(&is).map(|guest| (guest, false));
@@ -66,7 +66,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
 }
 
 fn moves<K: Ord, V>(old: &BTreeMap<K, Versioned<V>>, new: &BTreeMap<K, Versioned<V>>) -> bool {
-    side_by_side(old, new).any(|(_, a, b)| a.map(|v| v.revision) != b.map(|v| v.revision))
+    merge_join(old, new).any(|(_, a, b)| a.map(|v| v.revision) != b.map(|v| v.revision))
 }
 
 /// True when the owner of an affinity announces its block.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::net::Prefix;
-use caracal_model::side_by_side;
+use caracal_model::merge_join;
 
 use super::{PeerConfig, SpeakerConfig};
 use crate::types::PeerName;
@@ -134,7 +134,7 @@ fn differing<'a, K: Ord, V: Eq>(
     old: &'a BTreeMap<K, V>,
     new: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
-    side_by_side(old, new)
+    merge_join(old, new)
         .filter(|(_, before, after)| before != after)
         .map(|(key, ..)| key)
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use caracal_model::names::NodeName;
 use caracal_model::net::Family;
 use caracal_model::resource::Node;
-use caracal_model::side_by_side;
+use caracal_model::merge_join;
 use caracal_model::snapshot::Versioned;
 use caracal_model::{Snapshot, keys::Key};
 use tokio::time::Instant;
@@ -46,7 +46,7 @@ impl Absences {
         let last = std::mem::take(&mut self.last);
         let mut kept: Vec<(NodeName, Versioned<Node>)> = Vec::new();
         let mut missing = BTreeMap::new();
-        for (name, was, is) in side_by_side(&last.nodes, &next.nodes) {
+        for (name, was, is) in merge_join(&last.nodes, &next.nodes) {
             let Some(was) = was.filter(|was| lacks(was, is.map(|is| &**is))) else {
                 continue;
             };

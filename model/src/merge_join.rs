@@ -1,10 +1,10 @@
-//! Two sorted sequences, walked side by side: with tens of thousands of keys a look-up for each costs more than
-//! everything else that a comparison does.
+//! Merge join of two sorted sequences: with tens of thousands of keys a look-up for each costs more than everything else
+//! that a comparison does.
 
 use std::cmp::Ordering;
 
 /// Each key of either sequence, with what both have under it. Keys rise strictly in both.
-pub fn side_by_side<K: Ord, A, B>(
+pub fn merge_join<K: Ord, A, B>(
     left: impl IntoIterator<Item = (K, A)>,
     right: impl IntoIterator<Item = (K, B)>,
 ) -> impl Iterator<Item = (K, Option<A>, Option<B>)> {
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn every_key_comes_once_with_both_sides() {
         let walk = |left: &[(u8, char)], right: &[(u8, char)]| {
-            side_by_side(left.iter().copied(), right.iter().copied()).collect::<Vec<_>>()
+            merge_join(left.iter().copied(), right.iter().copied()).collect::<Vec<_>>()
         };
         assert_eq!(walk(&[], &[]), []);
         assert_eq!(walk(&[(1, 'a')], &[]), [(1, Some('a'), None)]);
