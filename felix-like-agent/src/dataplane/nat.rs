@@ -265,7 +265,7 @@ impl NatWriter {
     async fn write_nft(&mut self, nat: &Nat) -> Result<(), CommandError> {
         run("nft", &["-f", "-"], &nft::script(nat)).await?;
         let listing = run("nft", &["-f", "-"], &nft::listing()).await?;
-        run("nft", &["-f", "-"], &nft::seal(&listing)).await?;
+        run("nft", &["-f", "-"], &nft::checksum_chain(&listing)).await?;
         self.open_forwards(nat).await
     }
 

@@ -77,33 +77,33 @@ pub fn blockers(listing: &str) -> Vec<Blocker> {
         .collect()
 }
 
-/// Name, but for the digest, of the empty chain that says how nftables printed our table after it was written. Rules that
-/// somebody changed print differently; whoever reads the table sees that, without having written it.
-const PRINTED: &str = "printed_";
+/// Name, without the digest, of the empty chain that holds the checksum of our table as nftables listed it after it was
+/// written. Rules that somebody changed are listed differently.
+const CHECKSUM: &str = "printed_";
 
-/// The script that puts that chain beside the others, given what nftables printed.
+/// The script that adds the checksum chain, given nftables' listing.
 #[must_use]
-pub fn seal(listing: &str) -> String {
-    format!("add chain inet {TABLE} {PRINTED}{}\n", printed(listing))
+pub fn checksum_chain(listing: &str) -> String {
+    format!("add chain inet {TABLE} {CHECKSUM}{}\n", checksum(listing))
 }
 
 /// True when the table is as it was when it was written.
 #[must_use]
 pub fn is_untouched(listing: &str) -> bool {
-    let mut seals = seals(listing);
-    seals.next() == Some(printed(listing).as_str()) && seals.next().is_none()
+    let mut checksums = checksums(listing);
+    checksums.next() == Some(checksum(listing).as_str()) && checksums.next().is_none()
 }
 
-fn seals(listing: &str) -> impl Iterator<Item = &str> {
+fn checksums(listing: &str) -> impl Iterator<Item = &str> {
     listing.lines().filter_map(|line| {
-        let name = line.trim().strip_prefix("chain ")?.strip_prefix(PRINTED)?;
+        let name = line.trim().strip_prefix("chain ")?.strip_prefix(CHECKSUM)?;
         name.split_whitespace().next()
     })
 }
 
-/// Digest of a listing without such chains. Braces and empty lines say nothing.
-fn printed(listing: &str) -> String {
-    let start = format!("chain {PRINTED}");
+/// Checksum of a listing without checksum chains, braces and empty lines.
+fn checksum(listing: &str) -> String {
+    let start = format!("chain {CHECKSUM}");
     let lines = listing.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && *line != "}" && !line.starts_with(&start));
     digest(lines.flat_map(uncounted))
@@ -555,15 +555,15 @@ table inet caracal {
     }
 
     #[test]
-    fn a_seal_tells_what_somebody_changed() {
+    fn a_checksum_tells_what_somebody_changed() {
         let written = script(&example());
-        let sealed_as = |text: &str, seal: &str| {
-            let chain = format!("chain {PRINTED}{seal} {{\n\t}}\n\n\tchain antispoof");
+        let written_with = |text: &str, checksum: &str| {
+            let chain = format!("chain {CHECKSUM}{checksum} {{\n\t}}\n\n\tchain antispoof");
             text.replacen("chain antispoof", &chain, 1)
         };
-        let sealed = sealed_as(&written, &printed(&written));
-        assert!(seal(&written).ends_with(&format!("{}\n", printed(&written))));
-        assert!(is_untouched(&sealed));
+        let whole = written_with(&written, &checksum(&written));
+        assert!(checksum_chain(&written).ends_with(&format!("{}\n", checksum(&written))));
+        assert!(is_untouched(&whole));
         assert!(!is_untouched(&written), "nobody says how it was");
         for gone in [
             "\t\tmeta nfproto ipv4 iifname @ip_workloads jump ip_from_workloads\n",
@@ -571,19 +571,19 @@ table inet caracal {
             "192.0.2.0/24",
             "counter",
         ] {
-            assert!(sealed.contains(gone));
-            assert!(!is_untouched(&sealed.replacen(gone, "", 1)), "{gone}");
+            assert!(whole.contains(gone));
+            assert!(!is_untouched(&whole.replacen(gone, "", 1)), "{gone}");
         }
         let counted = |n: u32| {
             let counter = format!("counter packets {n} bytes {n}0");
             written.replace("counter", &counter)
         };
-        let seal = printed(&counted(0));
+        let checksum = checksum(&counted(0));
         for n in [0, 7] {
-            let seen = sealed_as(&counted(n), &seal);
+            let seen = written_with(&counted(n), &checksum);
             assert!(is_untouched(&seen), "what it counts is no change: {seen}");
         }
-        let twice = sealed.replace("\tchain input", "\tchain printed_0 {\n\t}\n\tchain input");
+        let twice = whole.replace("\tchain input", "\tchain printed_0 {\n\t}\n\tchain input");
         assert!(!is_untouched(&twice));
     }
 
