@@ -44,13 +44,12 @@ use handle::Command;
 pub use handle::{Freezing, ReconcilerHandle};
 pub use options::ReconcilerOptions;
 
-/// A pass is paid for with a rest of so many times as long as it took: bursts are taken together, and passes do not take more
-/// than a third of the time.
-const REST: u32 = 2;
-/// Longest such rest.
-const REST_LIMIT: Duration = Duration::from_millis(50);
-/// So much rest may be owed: a few pieces of news one after the other wait for nothing.
-const CREDIT: Duration = Duration::from_millis(20);
+/// After a pass, wait this many times its duration: at most a third of the time is spent in passes.
+const COST: u32 = 2;
+/// Longest such wait.
+const COST_LIMIT: Duration = Duration::from_millis(50);
+/// Burst: this much of the waiting may be put off, so that a few pieces of news in a row wait for nothing.
+const BURST: Duration = Duration::from_millis(20);
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
 
@@ -155,8 +154,8 @@ impl Reconciler {
 
     async fn run(mut self) {
         let mut last_resync = Instant::now();
-        // When all passes are paid for.
-        let mut paid = Instant::now();
+        // The rate limit's budget is whole again from here on.
+        let mut budget = Instant::now();
         loop {
             let started = Instant::now();
             let again = match self.pass(started).await {
@@ -169,8 +168,8 @@ impl Reconciler {
             let resync = (!self.refresh.is_zero()).then(|| last_resync + self.refresh);
             let wake = again.into_iter().chain(resync).min();
             let took = started.elapsed();
-            paid = paid.max(started) + took + (took * REST).min(REST_LIMIT);
-            if !self.wait(paid - CREDIT, wake).await {
+            budget = budget.max(started) + took + (took * COST).min(COST_LIMIT);
+            if !self.wait(budget - BURST, wake).await {
                 return;
             }
             if resync.is_some_and(|resync| Instant::now() >= resync) {
@@ -187,7 +186,7 @@ impl Reconciler {
     }
 
     /// Waits for a reason for the next pass. False when nobody is left to work for.
-    async fn wait(&mut self, rested: Instant, wake: Option<Instant>) -> bool {
+    async fn wait(&mut self, earliest: Instant, wake: Option<Instant>) -> bool {
         let awake = async {
             match wake {
                 Some(wake) => tokio::time::sleep_until(wake).await,
@@ -224,7 +223,7 @@ impl Reconciler {
             Some(Some(Command::Resync)) => self.look_at_everything(),
             Some(Some(Command::Answer(_))) | None => {}
         }
-        tokio::time::sleep_until(rested).await;
+        tokio::time::sleep_until(earliest).await;
         true
     }
 
