@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::names::IfName;
 use caracal_model::merge_join;
+use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};

@@ -13,8 +13,8 @@ use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
 use caracal_model::keys::Key;
-use caracal_model::net::Prefix;
 use caracal_model::merge_join;
+use caracal_model::net::Prefix;
 
 use crate::Problems;
 use crate::services::ServiceRoutes;

@@ -13,10 +13,10 @@ use std::net::IpAddr;
 use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
 use caracal_bgp::types::RouterId;
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
+use caracal_model::merge_join;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
-use caracal_model::merge_join;
 use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 
 use crate::common::FAMILIES;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerOptions, carry_out};
+use caracal_agent::dataplane::{Reconciler, ReconcilerOptions, SweepPrecondition, carry_out};
 use caracal_agent::desired::{NextHop, NextHopObject, Route, Target};
 use caracal_agent::ownership::FIRST_OBJECT;
 use caracal_agent::settings::Settings;
@@ -291,7 +291,7 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
         .map(|prefix| (prefix, Learned::internal(LINK.into())))
         .collect();
     let (_snapshot, snapshot) = watch::channel(Arc::new(data));
-    let (_gate, gate) = watch::channel(Gate::open());
+    let (_precondition, precondition) = watch::channel(SweepPrecondition::met());
     let (feed, receiver) = watch::channel(Arc::new(BTreeMap::new()));
     let runtime = runtime()?;
     let options = ReconcilerOptions {
@@ -302,7 +302,7 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
         ..ReconcilerOptions::new("a".into())
     };
     let handle =
-        runtime.block_on(async { Reconciler::spawn(options, snapshot, gate, receiver) })?;
+        runtime.block_on(async { Reconciler::spawn(options, snapshot, precondition, receiver) })?;
     let mut status = handle.status();
     let settled = runtime.block_on(async {
         let first = status.wait_for(|s| s.passes > 0 && s.kernel.phase == "synced");

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_model::net::Prefix;
 use caracal_model::merge_join;
+use caracal_model::net::Prefix;
 
 use super::{PeerConfig, SpeakerConfig};
 use crate::types::PeerName;

@@ -5,10 +5,10 @@
 //! what it finds an age. A finding counts as wrong once it is older than the time in which the node repairs such a
 //! thing by itself ([`AuditCode::grace`]), so that a probe does not flap with every change.
 
+mod ages;
 mod bgp;
 mod datastore;
 mod kernel;
-mod ages;
 #[cfg(test)]
 mod tests;
 mod workloads;
@@ -21,8 +21,8 @@ use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 use caracal_model::{NodeName, Snapshot};
 
-pub use caracal_model::code::{AuditCode, Severity};
 pub use ages::{Finding, FindingAges};
+pub use caracal_model::code::{AuditCode, Severity};
 
 use crate::actual::Actual;
 use crate::desired::Desired;

@@ -190,7 +190,10 @@ mod tests {
         cache.keep(Actual::default(), noted, now);
         assert!(cache.take(now).is_none());
         let object = Op::DeleteObject(1);
-        assert!(KernelCache::note(&[object]).is_none(), "routes may go with it");
+        assert!(
+            KernelCache::note(&[object]).is_none(),
+            "routes may go with it"
+        );
         let many = vec![Op::AddRoute(route("10.244.1.0/26")); MOST + 1];
         assert!(KernelCache::note(&many).is_none());
     }

@@ -4,11 +4,10 @@
 //! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
 //! knows of the kernel until something is told of it (`kernel_cache.rs`).
 
-mod gratuitous;
 mod batch;
 pub mod echo;
 mod framing;
-mod gate;
+mod gratuitous;
 mod hints;
 mod kernel_cache;
 mod monitor;
@@ -16,14 +15,15 @@ mod nat;
 mod netlink;
 mod objects;
 mod observe;
-mod saved_sysctls;
 mod probe;
 mod prober;
 mod read;
 mod reconciler;
 mod retry;
 mod routes;
+mod saved_sysctls;
 mod status;
+mod sweep_precondition;
 mod sysctl;
 pub mod table;
 mod uninstall;
@@ -32,12 +32,12 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use gate::Gate;
 pub use nat::{CommandError, NatError};
 pub use netlink::{NetlinkError, Refusal};
 pub use observe::{observe, observe_nat};
 pub use reconciler::{Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions};
 pub use status::AgentStatus;
+pub use sweep_precondition::SweepPrecondition;
 pub use uninstall::{Removal, Uninstall};
 pub use write::EncodeError;
 

@@ -18,15 +18,15 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::gratuitous::{self, GratuitousSender};
-use super::gate::Gate;
 use super::hints::Listener;
 use super::kernel_cache::KernelCache;
 use super::nat::{CHANGED, NatWriter};
 use super::netlink::{Netlink, NetlinkError};
-use super::saved_sysctls::SavedSysctls;
 use super::prober::{Prober, Targets};
 use super::retry::Retries;
+use super::saved_sysctls::SavedSysctls;
 use super::status::{AgentStatus, Report};
+use super::sweep_precondition::SweepPrecondition;
 use super::{chain, probe, read, sysctl};
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::{Desired, problem};
@@ -58,7 +58,7 @@ const READ_RETRY: Duration = Duration::from_secs(1);
 pub struct Reconciler {
     options: ReconcilerOptions,
     snapshot: watch::Receiver<Arc<Snapshot>>,
-    gate: watch::Receiver<Gate>,
+    precondition: watch::Receiver<SweepPrecondition>,
     learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<Arc<AgentStatus>>,
@@ -103,7 +103,7 @@ impl Reconciler {
     pub fn spawn(
         options: ReconcilerOptions,
         snapshot: watch::Receiver<Arc<Snapshot>>,
-        gate: watch::Receiver<Gate>,
+        precondition: watch::Receiver<SweepPrecondition>,
         learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
     ) -> Result<ReconcilerHandle, NetlinkError> {
         let netlink = Netlink::open()?;
@@ -119,7 +119,7 @@ impl Reconciler {
         let reconciler = Self {
             options,
             snapshot,
-            gate,
+            precondition,
             learned,
             commands: receiver,
             status,
@@ -198,7 +198,7 @@ impl Reconciler {
             let command = tokio::select! {
                 command = self.commands.recv() => Some(command),
                 changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
-                changed = self.gate.changed() => { if changed.is_err() { return false } None }
+                changed = self.precondition.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
                 () = self.bell.notified() => { self.cache.forget(); None }
                 () = self.nat_bell.notified() => { self.nat_seen = None; None }
@@ -245,8 +245,8 @@ impl Reconciler {
 
     /// One pass. Answers with the time for the next one, when there is one to come by itself.
     async fn pass(&mut self, now: Instant) -> Result<Option<Instant>, NetlinkError> {
-        // The gate first: who opens it has handed on before what it was opened for.
-        let gate = self.gate.borrow_and_update().clone();
+        // The precondition first: who sets it has sent the snapshot that it was judged by before.
+        let precondition = self.precondition.borrow_and_update().clone();
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         let learned = Arc::clone(&self.learned.borrow_and_update());
         if snapshot.revision == 0 {
@@ -278,7 +278,7 @@ impl Reconciler {
             kernel: &self.kernel,
         });
         desired.problems.extend(settings_problems);
-        self.judge_tunnels(&mut desired, &gate);
+        self.judge_tunnels(&mut desired, &precondition);
         let known = std::mem::take(&mut actual.sysctls);
         actual.sysctls = sysctl::read_unknown(desired.sysctls.keys(), known);
         if !self.frozen && self.nat.choose(settings.nat_backend).await {
@@ -289,7 +289,7 @@ impl Reconciler {
             let reason = "a restart is expected: nothing is written".to_owned();
             (Phase::Frozen, Some(reason))
         } else {
-            gate.phase(&snapshot)
+            precondition.phase(&snapshot)
         };
         let mut ops = diff(&desired, &actual, phase);
         if phase == Phase::Learning {
@@ -386,10 +386,10 @@ impl Reconciler {
     }
 
     /// Tunnel packets are refused only while it is known who is a node.
-    fn judge_tunnels(&mut self, desired: &mut Desired, gate: &Gate) {
+    fn judge_tunnels(&mut self, desired: &mut Desired, precondition: &SweepPrecondition) {
         match &mut desired.nat {
             Some(nat) => {
-                if gate.datastore.is_err() {
+                if precondition.datastore.is_err() {
                     nat.open_tunnels();
                 }
                 self.nat_planned = Some(nat.clone());

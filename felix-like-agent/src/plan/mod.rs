@@ -4,8 +4,8 @@
 //! route for each borrowed address), unencapsulated ones from BGP; `programClusterRoutes` moves classes
 //! between the two sources ([`encap`]). Whatever the source, the writer is the same.
 
-mod grouped_warnings;
 pub mod encap;
+mod grouped_warnings;
 mod guarded;
 mod learned;
 mod local;
@@ -34,8 +34,8 @@ use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::settings::Settings;
-use grouped_warnings::GroupedWarnings;
 use encap::Sources;
+use grouped_warnings::GroupedWarnings;
 use guarded::Guarded;
 use pools::Pools;
 use remote::Remote;

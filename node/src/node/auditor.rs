@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::audit::{Finding, Inputs, FindingAges, OwnBlock, Peer, Rib, compare};
+use caracal_agent::audit::{Finding, FindingAges, Inputs, OwnBlock, Peer, Rib, compare};
 use caracal_agent::dataplane::{self, AgentStatus};
 use caracal_bgp::rib::{Advertisement, Explanation};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};

@@ -9,7 +9,6 @@ mod block_hints;
 pub(crate) mod collector;
 pub(crate) mod drain;
 pub(crate) mod explain;
-mod gate;
 mod ground;
 mod health;
 mod held;
@@ -32,6 +31,11 @@ pub(crate) mod remember;
 mod report;
 mod secrets;
 mod startup;
+<<<<<<< HEAD
+=======
+mod sweep;
+mod tombstones;
+>>>>>>> 9e780ad (agent, node: words: the gate is the precondition of the sweep)
 mod tunnels;
 mod wiring;
 

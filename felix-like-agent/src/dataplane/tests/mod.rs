@@ -20,7 +20,7 @@ use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
-use super::{AgentStatus, Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use super::{AgentStatus, Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition};
 use crate::learned::Learned;
 use crate::settings::Settings;
 
@@ -95,7 +95,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Node {
     data: Snapshot,
     snapshot: watch::Sender<Arc<Snapshot>>,
-    gate: watch::Sender<Gate>,
+    precondition: watch::Sender<SweepPrecondition>,
     learned: watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
     agent: ReconcilerHandle,
     objects: bool,
@@ -124,13 +124,13 @@ fn options(objects: bool) -> ReconcilerOptions {
 fn start_agent(
     options: ReconcilerOptions,
     snapshot: &watch::Sender<Arc<Snapshot>>,
-    gate: &watch::Sender<Gate>,
+    precondition: &watch::Sender<SweepPrecondition>,
     learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
 ) -> ReconcilerHandle {
     Reconciler::spawn(
         options,
         snapshot.subscribe(),
-        gate.subscribe(),
+        precondition.subscribe(),
         learned.subscribe(),
     )
     .unwrap()
@@ -149,13 +149,13 @@ impl Node {
             put(&mut data, entry);
         }
         let snapshot = watch::Sender::new(Arc::new(data.clone()));
-        let gate = watch::Sender::new(Gate::open());
+        let precondition = watch::Sender::new(SweepPrecondition::met());
         let learned = watch::Sender::default();
-        let agent = start_agent(options, &snapshot, &gate, &learned);
+        let agent = start_agent(options, &snapshot, &precondition, &learned);
         Self {
             data,
             snapshot,
-            gate,
+            precondition,
             learned,
             agent,
             objects,
@@ -191,7 +191,7 @@ impl Node {
         self.agent = start_agent(
             options(self.objects),
             &self.snapshot,
-            &self.gate,
+            &self.precondition,
             &self.learned,
         );
     }
@@ -200,7 +200,7 @@ impl Node {
     /// nothing yet. Answers with its first state.
     async fn restart_unsure(&mut self) -> Arc<AgentStatus> {
         self.restart();
-        self.gate.send_replace(Gate::default());
+        self.precondition.send_replace(SweepPrecondition::default());
         self.learn(&[]);
         self.status_when("learning", |s| s.passes > 0 && s.kernel.phase == "learning")
             .await
@@ -211,7 +211,7 @@ impl Node {
         let Self {
             data,
             snapshot,
-            gate,
+            precondition,
             learned,
             agent,
             ..
@@ -219,11 +219,11 @@ impl Node {
         let mut status = agent.status();
         drop(agent);
         while status.changed().await.is_ok() {}
-        let agent = start_agent(options(objects), &snapshot, &gate, &learned);
+        let agent = start_agent(options(objects), &snapshot, &precondition, &learned);
         Self {
             data,
             snapshot,
-            gate,
+            precondition,
             learned,
             agent,
             objects,

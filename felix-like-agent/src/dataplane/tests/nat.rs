@@ -84,10 +84,10 @@ fn rules_are_written_once_and_restored() {
         let judged = ["jump ip_tunnel_senders", "-j caracal-senders"];
         let judges = |seen: &str| judged.iter().any(|rule| seen.contains(rule));
         assert!(judges(&rules()), "{}", rules());
-        node.gate
-            .send_modify(|gate| gate.datastore = Err("away".to_owned()));
+        node.precondition
+            .send_modify(|precondition| precondition.datastore = Err("away".to_owned()));
         wait_for("open tunnels", LIMIT, rules, |seen| !judges(seen)).await;
-        node.gate.send_replace(Gate::open());
+        node.precondition.send_replace(SweepPrecondition::met());
         wait_for("judged again", LIMIT, rules, |seen| seen == written).await;
         // A pool that is no longer masqueraded.
         let (kind, name, value) = pool("p", "10.244.0.0/16", r#","vxlanMode":"Always""#);

@@ -174,7 +174,7 @@ fn a_new_process_adopts_objects_and_routes() {
             let status = node.restart_unsure().await;
             assert_eq!(status.applied, 0, "nothing is rewritten");
             node.learn(&LEARNED);
-            node.gate.send_replace(Gate::open());
+            node.precondition.send_replace(SweepPrecondition::met());
             let status = node.settled().await;
             assert_eq!(status.applied, 0);
             assert_eq!((routes().as_str(), ids()), (WANTED, made));

@@ -72,7 +72,7 @@ fn a_new_process_adopts_what_is_there() {
         assert_eq!(status.applied, 0, "nothing is rewritten");
         assert_eq!(routes(), WANTED, "nothing is deleted");
         node.learn(&[("10.244.1.0/26", "10.0.0.2")]);
-        node.gate.send_replace(Gate::open());
+        node.precondition.send_replace(SweepPrecondition::met());
         let status = node.settled().await;
         assert_eq!(status.applied, 0);
         assert_eq!(routes(), WANTED);
@@ -86,9 +86,9 @@ fn agent_4_nothing_is_deleted_before_everybody_is_sure() {
         || async {
             let mut node = up().await;
             node.settled().await;
-            node.gate.send_replace(Gate {
+            node.precondition.send_replace(SweepPrecondition {
                 bgp: Err("waiting for End-of-RIB of Mesh_10_0_0_2".into()),
-                ..Gate::open()
+                ..SweepPrecondition::met()
             });
             node.learn(&[]);
             node.delete("block", "10.244.0.0/26");
@@ -102,7 +102,7 @@ fn agent_4_nothing_is_deleted_before_everybody_is_sure() {
                 Some("nothing is deleted: waiting for End-of-RIB of Mesh_10_0_0_2")
             );
             assert_eq!(routes(), WANTED);
-            node.gate.send_replace(Gate::open());
+            node.precondition.send_replace(SweepPrecondition::met());
             wait_for("the sweep", LIMIT, routes, |seen| {
                 seen == "10.244.0.5 dev cali123 proto 80 scope link metric 1024\n"
             })
@@ -209,7 +209,7 @@ fn freezing_stops_all_writing() {
             crate::dataplane::Freezing::Frozen
         );
         node.learn(&[]);
-        node.gate.send_replace(Gate::default());
+        node.precondition.send_replace(SweepPrecondition::default());
         let status = node
             .status_when("frozen", |s| s.kernel.phase == "frozen")
             .await;

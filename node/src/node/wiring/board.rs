@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_agent::dataplane::{AgentStatus, Gate};
+use caracal_agent::dataplane::{AgentStatus, SweepPrecondition};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerHandle};
@@ -71,8 +71,8 @@ pub(super) struct Feeds {
     /// Whether peers have told everything, behind their routes.
     pub(super) converged: Feed<Convergence>,
     /// Whether the kernel may be swept.
-    pub(super) gate: Feed<Gate>,
-    /// Snapshots, in step with the gate.
+    pub(super) precondition: Feed<SweepPrecondition>,
+    /// Snapshots, in step with the precondition.
     pub(super) snapshots: Feed<Arc<Snapshot>>,
     /// What the collector of IPAM has done.
     pub(super) collected: Feed<Collected>,

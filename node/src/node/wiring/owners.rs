@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use caracal_agent::Settings;
-use caracal_agent::dataplane::{Gate, Reconciler, ReconcilerHandle, ReconcilerOptions};
+use caracal_agent::dataplane::{
+    Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition,
+};
 use caracal_agent::ownership::Ownership;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
@@ -164,7 +166,7 @@ fn feeds(
         stage_in_force: Feed::new(drain.stage),
         learned: Feed::new(Arc::default()),
         converged: Feed::new(Convergence::default()),
-        gate: Feed::new(Gate::default()),
+        precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),
         collected: Feed::new(Collected::default()),
     }
@@ -186,7 +188,7 @@ fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<Reconciler
     Ok(Reconciler::spawn(
         options,
         feeds.snapshots.reader(),
-        feeds.gate.reader(),
+        feeds.precondition.reader(),
         feeds.learned.reader(),
     )?)
 }

@@ -8,8 +8,13 @@ use caracal_ipam::Client;
 use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
+<<<<<<< HEAD
     block_hints, collector, gate, held, learned, lifelines, lost_addresses, mode_check, mtu,
     node_address, origins, parting, pending_releases, reached, secrets, tunnels,
+=======
+    collector, held, learned, lifelines, likely, lost_addresses, mode_check, mtu,
+    node_address, origins, parting, reached, secrets, sweep, tombstones, tunnels,
+>>>>>>> 9e780ad (agent, node: words: the gate is the precondition of the sweep)
 };
 
 /// How a task comes to run.
@@ -116,13 +121,13 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::From(learned_routes),
     },
     Task {
-        name: "gate", file: "node/src/node/gate.rs", count: "1",
+        name: "sweep precondition", file: "node/src/node/sweep.rs", count: "1",
         owns: "peers that get their grace again", hears: "`View`, convergence, the speaker's status", tells: "reconciler",
-        start: Start::From(sweep_gate),
+        start: Start::From(sweep_precondition),
     },
     Task {
         name: "reconciler", file: "felix-like-agent/src/dataplane/", count: "1",
-        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, gate, netlink", tells: "kernel, `watch<KernelStatus>`",
+        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<KernelStatus>`",
         start: Start::Owner,
     },
     Task {
@@ -249,13 +254,13 @@ fn learned_routes(board: &Board) {
     ));
 }
 
-fn sweep_gate(board: &Board) {
-    spawn(gate::keep(
+fn sweep_precondition(board: &Board) {
+    spawn(sweep::keep(
         board.view.clone(),
         board.feeds.converged.reader(),
         board.speaker.clone(),
         board.feeds.snapshots.writer(),
-        board.feeds.gate.writer(),
+        board.feeds.precondition.writer(),
     ));
 }
 

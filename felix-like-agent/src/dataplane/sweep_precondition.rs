@@ -6,14 +6,14 @@ use crate::diff::Phase;
 
 /// Whether what is not wanted is known to be unwanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gate {
+pub struct SweepPrecondition {
     /// The snapshot is in step with the datastore; `Err` says why not.
     pub datastore: Result<(), String>,
     /// Every configured peer sent End-of-RIB, or its timer passed; `Err` says who is waited for.
     pub bgp: Result<(), String>,
 }
 
-impl Default for Gate {
+impl Default for SweepPrecondition {
     fn default() -> Self {
         Self {
             datastore: Err("the datastore was not read yet".to_owned()),
@@ -22,10 +22,10 @@ impl Default for Gate {
     }
 }
 
-impl Gate {
+impl SweepPrecondition {
     /// Both are sure.
     #[must_use]
-    pub const fn open() -> Self {
+    pub const fn met() -> Self {
         Self {
             datastore: Ok(()),
             bgp: Ok(()),

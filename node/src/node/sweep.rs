@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::dataplane::Gate;
+use caracal_agent::dataplane::SweepPrecondition;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::{Convergence, SpeakerStatus};
 use caracal_bgp::types::{PeerName, SessionState};
@@ -87,14 +87,14 @@ impl Starting {
     }
 }
 
-/// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a gate that opens is never about
+/// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a precondition that is met is never about
 /// a snapshot still to come.
 pub(super) async fn keep(
     mut view: watch::Receiver<View>,
     mut convergence: watch::Receiver<Convergence>,
     peers: impl Peers,
     snapshots: watch::Sender<Arc<Snapshot>>,
-    gate: watch::Sender<Gate>,
+    precondition: watch::Sender<SweepPrecondition>,
 ) {
     let mut away = (!view.borrow().is_current()).then(Instant::now);
     let mut starting: Option<Starting> = None;
@@ -118,7 +118,7 @@ pub(super) async fn keep(
                 starting = None;
             }
         }
-        let next = Gate {
+        let next = SweepPrecondition {
             datastore: match heard.freshness.reason() {
                 None => Ok(()),
                 Some(reason) => Err(format!("the datastore is not fresh: {reason}")),
@@ -128,9 +128,9 @@ pub(super) async fn keep(
                 None => awaited(&convergence.borrow_and_update()),
             },
         };
-        gate.send_if_modified(|gate| {
-            let changed = *gate != next;
-            *gate = next;
+        precondition.send_if_modified(|precondition| {
+            let changed = *precondition != next;
+            *precondition = next;
             changed
         });
         tokio::select! {
