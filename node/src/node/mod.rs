@@ -31,11 +31,7 @@ pub(crate) mod remember;
 mod report;
 mod secrets;
 mod startup;
-<<<<<<< HEAD
-=======
 mod sweep;
-mod tombstones;
->>>>>>> 9e780ad (agent, node: words: the gate is the precondition of the sweep)
 mod tunnels;
 mod wiring;
 

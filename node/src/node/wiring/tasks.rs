@@ -8,13 +8,8 @@ use caracal_ipam::Client;
 use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
-<<<<<<< HEAD
-    block_hints, collector, gate, held, learned, lifelines, lost_addresses, mode_check, mtu,
-    node_address, origins, parting, pending_releases, reached, secrets, tunnels,
-=======
-    collector, held, learned, lifelines, likely, lost_addresses, mode_check, mtu,
-    node_address, origins, parting, reached, secrets, sweep, tombstones, tunnels,
->>>>>>> 9e780ad (agent, node: words: the gate is the precondition of the sweep)
+    block_hints, collector, held, learned, lifelines, lost_addresses, mode_check, mtu,
+    node_address, origins, parting, pending_releases, reached, secrets, sweep, tunnels,
 };
 
 /// How a task comes to run.
