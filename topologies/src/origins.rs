@@ -342,7 +342,9 @@ mod tests {
                 &peer,
             );
             assert_eq!(relays(&snapshot), expected, "{mode} {sides}");
-            let told = change(Some(&old), &snapshot, Mode::Enforce).rules.is_some();
+            let told = origin_update(Some(&old), &snapshot, Mode::Enforce)
+                .rules
+                .is_some();
             assert_eq!(told, relays(&old) != relays(&snapshot), "{mode} {sides}");
         }
     }

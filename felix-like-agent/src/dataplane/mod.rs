@@ -2,29 +2,13 @@
 //!
 //! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
 //! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
-//! knows of the kernel until something is told of it (`kernel_cache.rs`).
+//! knows of the kernel until something is told of it (`reconciler/kernel_cache.rs`).
 
-mod batch;
-pub mod echo;
-mod framing;
-mod gratuitous;
-mod hints;
-mod kernel_cache;
-mod monitor;
-mod nat;
 mod netlink;
-mod objects;
 mod observe;
 mod probe;
-mod prober;
 mod read;
 mod reconciler;
-mod retry;
-mod routes;
-mod saved_sysctls;
-mod status;
-mod sweep_precondition;
-mod sysctl;
 pub mod table;
 mod uninstall;
 mod write;
@@ -32,14 +16,14 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use nat::{CommandError, NatError};
-pub use netlink::{NetlinkError, Refusal};
+pub use netlink::{EncodeError, NetlinkError, Refusal};
 pub use observe::{observe, observe_nat};
+pub use probe::echo;
+pub use reconciler::status::AgentStatus;
+pub use reconciler::sweep_precondition::SweepPrecondition;
 pub use reconciler::{Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions};
-pub use status::AgentStatus;
-pub use sweep_precondition::SweepPrecondition;
 pub use uninstall::{Removal, Uninstall};
-pub use write::EncodeError;
+pub use write::nat::{CommandError, NatError};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

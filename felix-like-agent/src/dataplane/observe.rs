@@ -1,9 +1,10 @@
 //! A look at the kernel for those who only ask: the auditor and `caracal explain`. Reading changes nothing.
 
-use super::nat::NatWriter;
-use super::netlink::{Netlink, NetlinkError};
-use super::{read, sysctl};
+use super::read;
+use super::write::sysctl;
 use crate::actual::Actual;
+use crate::dataplane::netlink::{Netlink, NetlinkError};
+use crate::dataplane::write::nat::NatWriter;
 use crate::desired::Desired;
 
 /// What the kernel holds of what a plan is about, but for NAT rules.

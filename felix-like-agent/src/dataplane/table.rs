@@ -15,10 +15,11 @@ use netlink_packet_route::AddressFamily;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::hints::Listener;
-use super::netlink::{Netlink, NetlinkError};
-use super::{chain, monitor, read, write};
+use super::read::monitor;
+use super::{chain, read, write};
 use crate::actual::Actual;
+use crate::dataplane::netlink::{Netlink, NetlinkError};
+use crate::dataplane::read::hints::Listener;
 use crate::desired::problem;
 use crate::diff::Phase;
 use crate::learned::Learned;

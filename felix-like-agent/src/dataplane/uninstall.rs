@@ -1,16 +1,17 @@
 //! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network namespace, and
-//! nothing else. Sysctls are put back where [`super::saved_sysctls`] knows what they were.
+//! nothing else. Sysctls are put back where [`crate::dataplane::write::saved_sysctls`] knows what they were.
 
 use std::path::Path;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkFlags, LinkMessage};
 
-use super::nat::NatWriter;
-use super::netlink::{Message, Netlink, NetlinkError, Request};
-use super::saved_sysctls::SavedSysctls;
-use super::{chain, read, sysctl, write};
+use super::write::sysctl;
+use super::{chain, read, write};
 use crate::actual::Actual;
+use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
+use crate::dataplane::write::nat::NatWriter;
+use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::desired::IPIP_DEVICE;
 use crate::diff::removal;
 use crate::op::Op;

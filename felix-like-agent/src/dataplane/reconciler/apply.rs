@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::Reconciler;
 use crate::actual::Actual;
 use crate::dataplane::netlink::NetlinkError;
-use crate::dataplane::{chain, read, sysctl, write};
+use crate::dataplane::write::{self, sysctl};
+use crate::dataplane::{chain, read};
 use crate::links::Links;
 use crate::op::Op;
 
@@ -15,7 +16,7 @@ const LOGGED: usize = 50;
 
 impl Reconciler {
     /// Does ops in order and remembers what failed; answers with the number of failures and the devices then.
-    pub(super) async fn apply(
+    pub(in crate::dataplane) async fn apply(
         &mut self,
         ops: Vec<Op>,
         actual: &Actual,

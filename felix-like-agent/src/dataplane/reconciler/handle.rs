@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::dataplane::status::AgentStatus;
+use crate::dataplane::reconciler::status::AgentStatus;
 
 #[derive(Debug)]
-pub(super) enum Command {
+pub(in crate::dataplane) enum Command {
     Freeze(oneshot::Sender<()>),
     Resync,
     Answer(oneshot::Sender<()>),
@@ -16,8 +16,8 @@ pub(super) enum Command {
 /// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
 #[derive(Clone, Debug)]
 pub struct ReconcilerHandle {
-    pub(super) commands: mpsc::Sender<Command>,
-    pub(super) status: watch::Receiver<Arc<AgentStatus>>,
+    pub(in crate::dataplane) commands: mpsc::Sender<Command>,
+    pub(in crate::dataplane) status: watch::Receiver<Arc<AgentStatus>>,
 }
 
 /// Resolves when the reconciler has stopped writing.

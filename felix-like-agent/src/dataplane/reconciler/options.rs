@@ -9,9 +9,9 @@ use std::time::Duration;
 use caracal_model::NodeName;
 use tokio::sync::{Notify, watch};
 
-use crate::dataplane::hints::{self, Listener};
-use crate::dataplane::monitor;
 use crate::dataplane::netlink::NetlinkError;
+use crate::dataplane::read::hints::{self, Listener};
+use crate::dataplane::read::monitor;
 use crate::paths::PathMtus;
 use crate::settings::{Overrides, Settings};
 
@@ -56,7 +56,7 @@ impl ReconcilerOptions {
     }
 
     /// Those who hear of changes that others make.
-    pub(super) fn ears(
+    pub(in crate::dataplane) fn ears(
         &self,
         bell: &Arc<Notify>,
         nat_bell: &Arc<Notify>,

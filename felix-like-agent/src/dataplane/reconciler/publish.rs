@@ -7,10 +7,10 @@ use caracal_model::status::KernelStatus;
 
 use super::Reconciler;
 use crate::actual::Actual;
-use crate::dataplane::nat::Backend;
-use crate::dataplane::status::{
+use crate::dataplane::reconciler::status::{
     AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up,
 };
+use crate::dataplane::write::nat::Backend;
 use crate::desired::Desired;
 use crate::diff::{Phase, conflicts};
 use crate::links::Links;
@@ -28,7 +28,7 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn publish(
+    pub(in crate::dataplane) fn publish(
         &self,
         desired: Desired,
         actual: &Actual,

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use caracal_model::net::Family;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
-use super::framing::{self, HEADER, attribute};
-use super::netlink::{Message, Netlink, NetlinkError, Request};
-use super::routes;
-use super::write::EncodeError;
 use crate::actual::ActualObject;
+use crate::dataplane::netlink::error::EncodeError;
+use crate::dataplane::netlink::framing::{self, HEADER, attribute};
+use crate::dataplane::netlink::routes;
+use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::desired::{NextHop, NextHopObject};
 use crate::links::Links;
 
@@ -32,7 +32,7 @@ const GATEWAY: u16 = 6;
 const PLAIN: [u16; 3] = [ID, DEVICE, GATEWAY];
 
 /// Makes an object, or changes ours.
-pub(super) fn put(
+pub(in crate::dataplane) fn put(
     object: &NextHopObject,
     replace: bool,
     links: &Links,
@@ -53,14 +53,14 @@ pub(super) fn put(
 }
 
 /// Deletes an object, and with it, as the kernel does, every route through it.
-pub(super) fn delete(id: u32) -> Request {
+pub(in crate::dataplane) fn delete(id: u32) -> Request {
     let mut body = header(0, 0, 0);
     attribute(&mut body, ID, &id.to_ne_bytes());
     raw(DELETE, 0, body)
 }
 
 /// Makes an object without a device, by which it is found out whether the kernel has such objects.
-pub(super) fn blackhole(id: u32, protocol: u8) -> Request {
+pub(in crate::dataplane) fn blackhole(id: u32, protocol: u8) -> Request {
     let mut body = header(routes::address_family(Family::Ipv4), protocol, 0);
     attribute(&mut body, ID, &id.to_ne_bytes());
     attribute(&mut body, BLACKHOLE, &[]);
@@ -81,7 +81,7 @@ const fn raw(kind: u16, flags: u16, body: Vec<u8>) -> Request {
 }
 
 /// Reads all objects; none where the kernel has none.
-pub(super) async fn read(
+pub(in crate::dataplane) async fn read(
     netlink: &mut Netlink,
     links: &Links,
 ) -> Result<BTreeMap<u32, ActualObject>, NetlinkError> {
@@ -97,7 +97,7 @@ pub(super) async fn read(
 }
 
 /// True for a message that tells of a change of an object that did not come from the netlink socket `own`.
-pub(super) fn is_hint(message: &[u8], own: u32) -> bool {
+pub(in crate::dataplane) fn is_hint(message: &[u8], own: u32) -> bool {
     let kind = framing::half(message, 4);
     matches!(kind, Some(NEW | DELETE)) && framing::word(message, 12) != Some(own)
 }

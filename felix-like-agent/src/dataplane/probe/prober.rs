@@ -1,4 +1,4 @@
-//! The task that measures paths, one at a time: [`crate::paths`] says which and with what, [`super::echo`] sends. It
+//! The task that measures paths, one at a time: [`crate::paths`] says which and with what, [`crate::dataplane::probe::echo`] sends. It
 //! writes nothing anywhere; who listens is rung when a result has changed.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use caracal_model::net::Family;
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::{Notify, watch};
 
-use super::echo::Echo;
+use crate::dataplane::probe::echo::Echo;
 use crate::links::Links;
 use crate::paths::{Next, PathMtu, PathMtus, Schedule, Search, Step, Verdict};
 use crate::plan::Underlay;
@@ -20,18 +20,18 @@ const PATIENCE: Duration = Duration::from_millis(1200);
 
 /// The paths to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Targets {
+pub(in crate::dataplane) struct Targets {
     /// Other nodes' addresses with the MTU of the interface towards them.
-    pub(super) paths: BTreeMap<IpAddr, u32>,
+    pub(in crate::dataplane) paths: BTreeMap<IpAddr, u32>,
     /// This node's own addresses.
-    pub(super) from: BTreeMap<Family, IpAddr>,
+    pub(in crate::dataplane) from: BTreeMap<Family, IpAddr>,
     /// A change of it is a reason to measure anew.
-    pub(super) underlay: Underlay,
+    pub(in crate::dataplane) underlay: Underlay,
 }
 
 impl Targets {
     /// The other nodes, as far as this node has an address of the family and an interface that carries it.
-    pub(super) fn of(
+    pub(in crate::dataplane) fn of(
         snapshot: &Snapshot,
         me: &NodeName,
         links: &Links,
@@ -59,7 +59,7 @@ impl Targets {
 
 /// The running task. Ends when dropped.
 #[derive(Debug)]
-pub(super) struct Prober {
+pub(in crate::dataplane) struct Prober {
     targets: watch::Sender<Targets>,
     results: watch::Receiver<Arc<PathMtus>>,
     task: tokio::task::JoinHandle<()>,
@@ -73,7 +73,7 @@ impl Drop for Prober {
 
 impl Prober {
     /// Starts it; `seed` makes its times differ from those of other nodes. What is `known` holds until it is measured.
-    pub(super) fn start(seed: &str, known: PathMtus, bell: Arc<Notify>) -> Self {
+    pub(in crate::dataplane) fn start(seed: &str, known: PathMtus, bell: Arc<Notify>) -> Self {
         let (targets, targets_rx) = watch::channel(Targets::default());
         let (results_tx, results) = watch::channel(Arc::new(known));
         let schedule = Schedule::new(seed);
@@ -86,7 +86,7 @@ impl Prober {
     }
 
     /// Says what the paths are now.
-    pub(super) fn follow(&self, targets: Targets) {
+    pub(in crate::dataplane) fn follow(&self, targets: Targets) {
         self.targets.send_if_modified(|known| {
             let changed = *known != targets;
             *known = targets;
@@ -95,7 +95,7 @@ impl Prober {
     }
 
     /// What is known.
-    pub(super) fn results(&self) -> Arc<PathMtus> {
+    pub(in crate::dataplane) fn results(&self) -> Arc<PathMtus> {
         Arc::clone(&self.results.borrow())
     }
 }

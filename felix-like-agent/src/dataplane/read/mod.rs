@@ -1,5 +1,8 @@
 //! The kernel's answers → [`Actual`]. Reading never changes anything.
 
+pub(in crate::dataplane) mod hints;
+pub(in crate::dataplane) mod monitor;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -19,17 +22,17 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::netlink::{Netlink, NetlinkError};
 use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
+use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::desired::{FdbKey, NeighbourKey, NextHop, Target};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
 
 /// The main table.
-pub(super) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
+pub(in crate::dataplane) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 
 /// Reads interfaces with their addresses.
-pub(super) async fn links(netlink: &Netlink) -> Result<Links, NetlinkError> {
+pub(in crate::dataplane) async fn links(netlink: &Netlink) -> Result<Links, NetlinkError> {
     let dump = netlink
         .dump(
             "interfaces",
@@ -58,13 +61,13 @@ pub(super) async fn links(netlink: &Netlink) -> Result<Links, NetlinkError> {
 }
 
 /// Reads everything but sysctls and NAT.
-pub(super) async fn actual(netlink: &mut Netlink) -> Result<Actual, NetlinkError> {
+pub(in crate::dataplane) async fn actual(netlink: &mut Netlink) -> Result<Actual, NetlinkError> {
     let mut actual = Actual {
         links: links(netlink).await?,
         ..Actual::default()
     };
     // Before the routes: an object of ours is always older than the routes through it.
-    actual.objects = super::objects::read(netlink, &actual.links).await?;
+    actual.objects = crate::dataplane::netlink::objects::read(netlink, &actual.links).await?;
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let found = routes(netlink, family, MAIN_TABLE, &actual.links, &actual.objects).await?;
         for route in found {
@@ -106,7 +109,7 @@ pub(super) async fn actual(netlink: &mut Netlink) -> Result<Actual, NetlinkError
 }
 
 /// Reads the routes of a table in the kernel's order.
-pub(super) async fn routes(
+pub(in crate::dataplane) async fn routes(
     netlink: &Netlink,
     family: AddressFamily,
     table: u32,

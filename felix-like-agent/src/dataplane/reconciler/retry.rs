@@ -39,14 +39,14 @@ struct Done {
 
 /// The memory, by op.
 #[derive(Debug, Default)]
-pub(super) struct Retries {
+pub(in crate::dataplane) struct Retries {
     failed: HashMap<Op, Failed>,
     done: HashMap<Op, Done>,
 }
 
 impl Retries {
     /// Of the ops of a pass, those to do now. Forgets failures that are no longer wanted.
-    pub(super) fn due(&mut self, ops: Vec<Op>, now: Instant) -> Vec<Op> {
+    pub(in crate::dataplane) fn due(&mut self, ops: Vec<Op>, now: Instant) -> Vec<Op> {
         self.done.retain(|_, done| now < done.last + MEMORY);
         if self.failed.is_empty() && self.done.is_empty() {
             return ops;
@@ -66,7 +66,7 @@ impl Retries {
         ops.into_iter().filter(|op| !waits(op)).collect()
     }
 
-    pub(super) fn failed(&mut self, op: &Op, reason: String, now: Instant) {
+    pub(in crate::dataplane) fn failed(&mut self, op: &Op, reason: String, now: Instant) {
         let failed = self.failed.entry(op.clone()).or_insert(Failed {
             count: 0,
             retry_at: now,
@@ -77,7 +77,7 @@ impl Retries {
         failed.reason = reason;
     }
 
-    pub(super) fn succeeded(&mut self, op: &Op, of: usize, now: Instant) {
+    pub(in crate::dataplane) fn succeeded(&mut self, op: &Op, of: usize, now: Instant) {
         if self.failed.is_empty() && of > COUNTED {
             return;
         }
@@ -91,7 +91,7 @@ impl Retries {
     }
 
     /// When the next op is due again.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    pub(in crate::dataplane) fn next_due(&self) -> Option<Instant> {
         let failed = self.failed.values().map(|f| f.retry_at);
         let undone = self
             .done
@@ -102,7 +102,7 @@ impl Retries {
     }
 
     /// What to tell. Failures with the same reason are told together.
-    pub(super) fn problems(&self) -> Vec<Problem> {
+    pub(in crate::dataplane) fn problems(&self) -> Vec<Problem> {
         let mut by_reason: HashMap<&str, Vec<String>> = HashMap::new();
         for (op, failed) in &self.failed {
             let ops = by_reason.entry(&failed.reason).or_default();

@@ -32,7 +32,7 @@ impl SweepPrecondition {
         }
     }
 
-    pub(super) fn phase(&self, snapshot: &Snapshot) -> (Phase, Option<String>) {
+    pub(in crate::dataplane) fn phase(&self, snapshot: &Snapshot) -> (Phase, Option<String>) {
         let wait = |why: &str| (Phase::Learning, Some(format!("nothing is deleted: {why}")));
         match (&self.datastore, &self.bgp) {
             (Err(why), _) | (Ok(()), Err(why)) => wait(why),

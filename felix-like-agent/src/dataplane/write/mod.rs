@@ -1,4 +1,8 @@
-//! [`Op`]s → netlink messages (those of routes: [`super::routes`]), and what the kernel's answers to them mean.
+//! [`Op`]s → netlink messages (those of routes: [`crate::dataplane::netlink::routes`]), and what the kernel's answers to them mean.
+
+pub(in crate::dataplane) mod nat;
+pub(in crate::dataplane) mod saved_sysctls;
+pub(in crate::dataplane) mod sysctl;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,24 +19,16 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::batch::Writer;
-use super::netlink::{Message, Netlink, NetlinkError, Refusal, Request};
-use super::read::MAIN_TABLE;
-use super::routes::{self, Devices};
+use crate::dataplane::netlink::batch::Writer;
+use crate::dataplane::netlink::routes::{self, Devices};
+use crate::dataplane::netlink::{EncodeError, Message, Netlink, NetlinkError, Refusal, Request};
+use crate::dataplane::read::MAIN_TABLE;
 use crate::desired::{FdbKey, NeighbourKey, Tunnel, TunnelKind};
 use crate::links::Links;
 use crate::op::Op;
 
-/// Why an op has no message.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
-    /// A device is not there.
-    #[error("there is no device {0}")]
-    NoDevice(IfName),
-}
-
 /// Sends ops in order; one result each. Those that are not netlink's are passed over.
-pub(super) async fn send(
+pub(in crate::dataplane) async fn send(
     netlink: &mut Netlink,
     ops: &[Op],
     links: &Links,
@@ -41,7 +37,7 @@ pub(super) async fn send(
 }
 
 /// The same with routes in the table of their family.
-pub(super) async fn send_into(
+pub(in crate::dataplane) async fn send_into(
     netlink: &mut Netlink,
     ops: &[Op],
     links: &Links,
@@ -135,9 +131,9 @@ fn request(op: &Op, links: &Links) -> Option<Result<Request, EncodeError>> {
         Op::DeleteFdb(key, remote) => {
             fdb(key, *remote, links).map(|m| plain(RouteNetlinkMessage::DelNeighbour(m)))
         }
-        Op::AddObject(object) => super::objects::put(object, false, links),
-        Op::ReplaceObject(object) => super::objects::put(object, true, links),
-        Op::DeleteObject(id) => Ok(super::objects::delete(*id)),
+        Op::AddObject(object) => crate::dataplane::netlink::objects::put(object, false, links),
+        Op::ReplaceObject(object) => crate::dataplane::netlink::objects::put(object, true, links),
+        Op::DeleteObject(id) => Ok(crate::dataplane::netlink::objects::delete(*id)),
         Op::AddRoute(_)
         | Op::ReplaceRoute(_)
         | Op::DeleteRoute(_)

@@ -1,5 +1,11 @@
 //! The loop: wake, read, plan, diff, apply.
 
+mod gratuitous;
+mod kernel_cache;
+mod retry;
+pub(in crate::dataplane) mod status;
+pub(in crate::dataplane) mod sweep_precondition;
+
 mod apply;
 mod handle;
 mod options;
@@ -17,18 +23,19 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::gratuitous::{self, GratuitousSender};
-use super::hints::Listener;
-use super::kernel_cache::KernelCache;
-use super::nat::{CHANGED, NatWriter};
-use super::netlink::{Netlink, NetlinkError};
-use super::prober::{Prober, Targets};
-use super::retry::Retries;
-use super::saved_sysctls::SavedSysctls;
-use super::status::{AgentStatus, Report};
-use super::sweep_precondition::SweepPrecondition;
-use super::{chain, probe, read, sysctl};
+use self::gratuitous::GratuitousSender;
+use self::kernel_cache::KernelCache;
+use self::retry::Retries;
+use self::status::{AgentStatus, Report};
+use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
+use crate::dataplane::netlink::{Netlink, NetlinkError};
+use crate::dataplane::probe::prober::{Prober, Targets};
+use crate::dataplane::read::hints::Listener;
+use crate::dataplane::write::nat::{CHANGED, NatWriter};
+use crate::dataplane::write::saved_sysctls::SavedSysctls;
+use crate::dataplane::write::sysctl;
+use crate::dataplane::{chain, probe, read};
 use crate::desired::{Desired, problem};
 use crate::diff::{Phase, diff, is_on_device};
 use crate::learned::Learned;

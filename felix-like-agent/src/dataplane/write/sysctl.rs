@@ -10,12 +10,14 @@ const ROOT: &str = "/proc/sys";
 const HOST_ROOT: &str = "/host/proc/sys";
 
 /// The present values of paths; those that cannot be read are left out.
-pub(super) fn read<'a>(paths: impl IntoIterator<Item = &'a String>) -> BTreeMap<String, String> {
+pub(in crate::dataplane) fn read<'a>(
+    paths: impl IntoIterator<Item = &'a String>,
+) -> BTreeMap<String, String> {
     read_unknown(paths, BTreeMap::new())
 }
 
 /// The values of paths: those that are known as they are known, the others as they are now.
-pub(super) fn read_unknown<'a>(
+pub(in crate::dataplane) fn read_unknown<'a>(
     paths: impl IntoIterator<Item = &'a String>,
     mut known: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
@@ -27,13 +29,13 @@ pub(super) fn read_unknown<'a>(
 }
 
 /// The present value of a path.
-pub(super) fn read_one(path: &str) -> Option<String> {
+pub(in crate::dataplane) fn read_one(path: &str) -> Option<String> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(path)).ok()?;
     Some(text.trim_end().to_owned())
 }
 
 /// The names in a folder.
-pub(super) fn names(folder: &str) -> Vec<String> {
+pub(in crate::dataplane) fn names(folder: &str) -> Vec<String> {
     let entries = std::fs::read_dir(Path::new(ROOT).join(folder));
     let names = entries.into_iter().flatten().flatten();
     names
@@ -42,7 +44,7 @@ pub(super) fn names(folder: &str) -> Vec<String> {
 }
 
 /// Writes a value.
-pub(super) fn write(path: &str, value: &str) -> io::Result<()> {
+pub(in crate::dataplane) fn write(path: &str, value: &str) -> io::Result<()> {
     match std::fs::write(Path::new(ROOT).join(path), value) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             std::fs::write(Path::new(HOST_ROOT).join(path), value)
@@ -52,6 +54,6 @@ pub(super) fn write(path: &str, value: &str) -> io::Result<()> {
 }
 
 /// True when the kernel has IPv6.
-pub(super) fn has_ipv6() -> bool {
+pub(in crate::dataplane) fn has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").is_dir()
 }

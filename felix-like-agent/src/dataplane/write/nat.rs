@@ -12,7 +12,7 @@ use crate::nat::{FamilyRules, Nat, iptables, nft};
 use crate::settings::NatBackend;
 
 /// Stands in the place of a fingerprint when the rules are not as they were written.
-pub(super) const CHANGED: &str = "changed by others";
+pub(in crate::dataplane) const CHANGED: &str = "changed by others";
 
 /// A program that runs longer than this is killed.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -70,13 +70,13 @@ pub enum NatError {
 
 /// What writes the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Backend {
+pub(in crate::dataplane) enum Backend {
     Nft,
     IptablesLegacy,
 }
 
 impl Backend {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(in crate::dataplane) const fn as_str(self) -> &'static str {
         match self {
             Self::Nft => "nft",
             Self::IptablesLegacy => "iptables-legacy",
@@ -111,15 +111,15 @@ const IP6TABLES_NFT: Iptables = Iptables {
 
 /// Writes and reads back rules.
 #[derive(Debug, Default)]
-pub(super) struct NatWriter {
-    pub(super) backend: Option<Backend>,
+pub(in crate::dataplane) struct NatWriter {
+    pub(in crate::dataplane) backend: Option<Backend>,
     /// Chains of others that drop forwarded packets by policy and that take no rules from us.
-    pub(super) blockers: Vec<nft::Blocker>,
+    pub(in crate::dataplane) blockers: Vec<nft::Blocker>,
 }
 
 impl NatWriter {
     /// The fingerprint of the rules in the kernel: that of `wanted` when they are just these.
-    pub(super) async fn read(&mut self, wanted: Option<&Nat>) -> Option<String> {
+    pub(in crate::dataplane) async fn read(&mut self, wanted: Option<&Nat>) -> Option<String> {
         let found = self.read_rules(wanted).await?;
         match wanted {
             Some(nat)
@@ -133,7 +133,7 @@ impl NatWriter {
 
     /// Takes the backend that is asked for, even if the other one works; what that one wrote goes. True when it is another
     /// than before.
-    pub(super) async fn choose(&mut self, asked: NatBackend) -> bool {
+    pub(in crate::dataplane) async fn choose(&mut self, asked: NatBackend) -> bool {
         let asked = match asked {
             NatBackend::Auto => return false,
             NatBackend::Nft => Backend::Nft,
@@ -145,7 +145,10 @@ impl NatWriter {
         if self.backend.is_some() || asked == Backend::IptablesLegacy {
             // Where there is nothing to remove it may well refuse.
             if let Err(error) = self.remove().await {
-                tracing::debug!(reason = super::chain(&error), "rules of the other backend");
+                tracing::debug!(
+                    reason = crate::dataplane::chain(&error),
+                    "rules of the other backend"
+                );
             }
         }
         self.backend = Some(asked);
@@ -239,7 +242,7 @@ impl NatWriter {
     }
 
     /// Puts rules in the place of those before.
-    pub(super) async fn write(&mut self, nat: &Nat) -> Result<(), NatError> {
+    pub(in crate::dataplane) async fn write(&mut self, nat: &Nat) -> Result<(), NatError> {
         match self.backend {
             Some(Backend::Nft) => self.write_nft(nat).await.map_err(NatError::Refused),
             Some(Backend::IptablesLegacy) => write_iptables(nat).await.map_err(NatError::Refused),
@@ -257,8 +260,8 @@ impl NatWriter {
             return Ok(());
         };
         Err(NatError::NoBackend {
-            nft: super::chain(&nft),
-            iptables: super::chain(&iptables),
+            nft: crate::dataplane::chain(&nft),
+            iptables: crate::dataplane::chain(&iptables),
         })
     }
 
@@ -270,7 +273,7 @@ impl NatWriter {
     }
 
     /// Removes the rules of both backends.
-    pub(super) async fn remove(&mut self) -> Result<(), NatError> {
+    pub(in crate::dataplane) async fn remove(&mut self) -> Result<(), NatError> {
         let nft = run("nft", &["-f", "-"], &nft::removal()).await;
         let mut iptables = Ok(());
         for tool in [IPTABLES, IP6TABLES, IPTABLES_NFT, IP6TABLES_NFT] {

@@ -7,9 +7,9 @@ use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
-use super::framing::{attribute, close, open};
-use super::write::EncodeError;
 use crate::actual::{ActualRoute, ActualTarget};
+use crate::dataplane::netlink::error::EncodeError;
+use crate::dataplane::netlink::framing::{attribute, close, open};
 use crate::desired::{NextHop, Route, Target};
 use crate::links::{Link, Links};
 use crate::op::Op;
@@ -41,7 +41,7 @@ const NOWHERE: u8 = 255;
 const ONLINK: u8 = 4;
 
 /// `AF_INET`, `AF_INET6`.
-pub(super) const fn address_family(family: Family) -> u8 {
+pub(in crate::dataplane) const fn address_family(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 2,
         Family::Ipv6 => 10,
@@ -49,18 +49,18 @@ pub(super) const fn address_family(family: Family) -> u8 {
 }
 
 /// Indices of devices by their names. Routes in a row mostly have the same one.
-pub(super) struct Devices<'a> {
+pub(in crate::dataplane) struct Devices<'a> {
     links: &'a Links,
     last: Option<&'a Link>,
 }
 
 impl<'a> Devices<'a> {
-    pub(super) const fn of(links: &'a Links) -> Self {
+    pub(in crate::dataplane) const fn of(links: &'a Links) -> Self {
         Self { links, last: None }
     }
 
     /// Those of which the indices are.
-    pub(super) const fn links(&self) -> &'a Links {
+    pub(in crate::dataplane) const fn links(&self) -> &'a Links {
         self.links
     }
 
@@ -74,7 +74,7 @@ impl<'a> Devices<'a> {
 }
 
 /// Type and flags of the message of a change of a route; `None` for other changes.
-pub(super) const fn kind(op: &Op) -> Option<(u16, u16)> {
+pub(in crate::dataplane) const fn kind(op: &Op) -> Option<(u16, u16)> {
     match op {
         Op::AddRoute(_) => Some((NEW, NLM_F_CREATE | NLM_F_EXCL)),
         Op::ReplaceRoute(_) => Some((NEW, NLM_F_CREATE | NLM_F_REPLACE)),
@@ -84,7 +84,7 @@ pub(super) const fn kind(op: &Op) -> Option<(u16, u16)> {
 }
 
 /// Appends the body of the message of a change of a route in this table; nothing for other changes.
-pub(super) fn body(
+pub(in crate::dataplane) fn body(
     message: &mut Vec<u8>,
     op: &Op,
     table: u32,
@@ -260,7 +260,7 @@ fn gateway(message: &mut Vec<u8>, hop: &NextHop, family: Family) {
 }
 
 /// Appends an attribute that is an address.
-pub(super) fn address(message: &mut Vec<u8>, kind: u16, address: IpAddr) {
+pub(in crate::dataplane) fn address(message: &mut Vec<u8>, kind: u16, address: IpAddr) {
     match address {
         IpAddr::V4(address) => attribute(message, kind, &address.octets()),
         IpAddr::V6(address) => attribute(message, kind, &address.octets()),
@@ -278,8 +278,8 @@ mod tests {
         RouteNextHopFlags, RouteScope, RouteType, RouteVia,
     };
 
-    use super::super::framing::{begin, finish};
     use super::*;
+    use crate::dataplane::netlink::framing::{begin, finish};
 
     fn links() -> Links {
         [Link::new(2, "eth0"), Link::new(7, "vxlan.calico")]

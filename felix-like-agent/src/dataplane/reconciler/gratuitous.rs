@@ -32,7 +32,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// Where an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(in crate::dataplane) struct Place {
     index: u32,
     mac: Mac,
     /// The node forwards, for IPv6 neighbours that want to know.
@@ -40,10 +40,10 @@ pub(super) struct Place {
 }
 
 /// The node's addresses on links where somebody may listen.
-pub(super) type Places = BTreeMap<IpAddr, Place>;
+pub(in crate::dataplane) type Places = BTreeMap<IpAddr, Place>;
 
 /// Finds the node's own addresses, and the link-local ones of the interface that has its IPv6 address.
-pub(super) fn places(node: &Node, links: &Links, forwards: bool) -> Places {
+pub(in crate::dataplane) fn places(node: &Node, links: &Links, forwards: bool) -> Places {
     let mut places = Places::new();
     for family in [Family::Ipv4, Family::Ipv6] {
         let Some(own) = node.spec.address(family) else {
@@ -135,7 +135,7 @@ impl Schedule {
 
 /// The task. Ends when dropped.
 #[derive(Debug)]
-pub(super) struct GratuitousSender {
+pub(in crate::dataplane) struct GratuitousSender {
     places: watch::Sender<Places>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -147,7 +147,7 @@ impl Drop for GratuitousSender {
 }
 
 impl GratuitousSender {
-    pub(super) fn start() -> Self {
+    pub(in crate::dataplane) fn start() -> Self {
         let (places, receiver) = watch::channel(Places::new());
         Self {
             places,
@@ -156,7 +156,7 @@ impl GratuitousSender {
     }
 
     /// Where the node's addresses are now.
-    pub(super) fn follow(&self, places: Places) {
+    pub(in crate::dataplane) fn follow(&self, places: Places) {
         self.places.send_if_modified(|known| {
             let changed = *known != places;
             *known = places;

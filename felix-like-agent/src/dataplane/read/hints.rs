@@ -10,8 +10,8 @@ use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 use socket2::{SockFilter, SockRef};
 use tokio::sync::Notify;
 
-use super::framing::{attributes, messages};
-use super::netlink::NetlinkError;
+use crate::dataplane::netlink::NetlinkError;
+use crate::dataplane::netlink::framing::{attributes, messages};
 use crate::nat::nft::TABLE;
 
 /// `RTNLGRP_IPV4_NETCONF` (24) and `RTNLGRP_IPV6_NETCONF` (25) as bits of the bind address.
@@ -33,7 +33,7 @@ const CHAIN_HOOK: u16 = 4;
 
 /// A task that listens. Ends when dropped.
 #[derive(Debug)]
-pub(super) struct Listener(tokio::task::JoinHandle<()>);
+pub(in crate::dataplane) struct Listener(tokio::task::JoinHandle<()>);
 
 impl Drop for Listener {
     fn drop(&mut self) {
@@ -43,28 +43,32 @@ impl Drop for Listener {
 
 /// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`. The kernel does not
 /// tell of the routes that go with an object.
-pub(super) fn objects(bell: Arc<Notify>, own_port: u32) -> Result<Listener, NetlinkError> {
-    let is_hint = move |message: &[u8]| super::objects::is_hint(message, own_port);
+pub(in crate::dataplane) fn objects(
+    bell: Arc<Notify>,
+    own_port: u32,
+) -> Result<Listener, NetlinkError> {
+    let is_hint =
+        move |message: &[u8]| crate::dataplane::netlink::objects::is_hint(message, own_port);
     let route = netlink_sys::protocols::NETLINK_ROUTE;
     listen(route, NEXTHOP, bell, Some(own_port), is_hint)
 }
 
 /// Rings for each change of such a sysctl.
-pub(super) fn sysctls(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+pub(in crate::dataplane) fn sysctls(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
     let route = netlink_sys::protocols::NETLINK_ROUTE;
     listen(route, NETCONF, bell, None, |_| true)
 }
 
 /// Rings for each change of our own nftables table, and of foreign chains that the kernel calls. `Err` where the kernel
 /// has no nftables.
-pub(super) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
+pub(in crate::dataplane) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
     let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
     listen(netfilter, NFTABLES, bell, None, concerns_us)
 }
 
 /// Listens in the calling thread's namespace and rings for each message of these groups that is a hint. What came from the
 /// socket with the port `own` is not even handed over by the kernel.
-pub(super) fn listen(
+pub(in crate::dataplane) fn listen(
     protocol: isize,
     groups: u32,
     bell: Arc<Notify>,

@@ -1,5 +1,8 @@
 //! What this kernel can do, found out by trying: a device of the kind is made and removed at once.
 
+pub mod echo;
+pub(in crate::dataplane) mod prober;
+
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -8,8 +11,8 @@ use netlink_packet_route::link::{
 
 use caracal_model::names::IfName;
 
-use super::netlink::{Message, Netlink, NetlinkError, Request};
-use super::sysctl;
+use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
+use crate::dataplane::write::sysctl;
 use crate::desired::IPIP_DEVICE;
 use crate::links::Links;
 use crate::ownership::{LAST_OBJECT, is_vxlan_device};
@@ -24,7 +27,7 @@ const VNI: u32 = 0x00ff_ffff;
 const REMOTE: std::net::Ipv4Addr = std::net::Ipv4Addr::new(192, 0, 2, 255);
 
 /// Brings what is known up to date. Only what is wanted is tried: trying loads a module.
-pub(super) async fn support(
+pub(in crate::dataplane) async fn support(
     netlink: &mut Netlink,
     links: &Links,
     wanted: WantedTunnels,
@@ -68,14 +71,20 @@ pub(super) async fn support(
 /// An object without a way, made and deleted.
 async fn objects(netlink: &mut Netlink) -> Result<Result<(), String>, NetlinkError> {
     let made = netlink
-        .send(super::objects::blackhole(LAST_OBJECT, ROUTE_PROTOCOL))
+        .send(crate::dataplane::netlink::objects::blackhole(
+            LAST_OBJECT,
+            ROUTE_PROTOCOL,
+        ))
         .await?;
     match made {
         Err(refusal) if refusal.code == libc::EEXIST => return Ok(Ok(())),
         Err(refusal) => return Ok(Err(refusal.to_string())),
         Ok(()) => {}
     }
-    if let Err(refusal) = netlink.send(super::objects::delete(LAST_OBJECT)).await? {
+    if let Err(refusal) = netlink
+        .send(crate::dataplane::netlink::objects::delete(LAST_OBJECT))
+        .await?
+    {
         tracing::warn!(id = LAST_OBJECT, %refusal, "cannot remove the next-hop object made for probing");
     }
     Ok(Ok(()))

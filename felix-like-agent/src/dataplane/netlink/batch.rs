@@ -10,8 +10,8 @@ use std::time::Duration;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST};
 use netlink_sys::{AsyncSocket, SocketAddr, TokioSocket};
 
-use super::framing::{self, HEADER};
-use super::netlink::{NetlinkError, RECEIVE_BUFFER, Refusal, Request};
+use crate::dataplane::netlink::framing::{self, HEADER};
+use crate::dataplane::netlink::{NetlinkError, RECEIVE_BUFFER, Refusal, Request};
 use crate::settings::KERNEL_TIMEOUT;
 
 /// Most messages in one send: more do not make it faster.
@@ -33,12 +33,12 @@ const EXTENDED: u16 = 0x200;
 const SENTENCE: u16 = 1;
 
 /// A socket that writes.
-pub(super) struct Writer {
+pub(in crate::dataplane) struct Writer {
     socket: TokioSocket,
     /// Our address on the netlink bus.
-    pub(super) port: u32,
+    pub(in crate::dataplane) port: u32,
     /// How long the kernel may take for the answers to one send.
-    pub(super) patience: Duration,
+    pub(in crate::dataplane) patience: Duration,
     /// Most messages in one send.
     most: usize,
     /// Sequence number of the last message.
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Writer {
 
 impl Writer {
     /// Opens a socket in the calling thread's namespace.
-    pub(super) fn open() -> Result<Self, NetlinkError> {
+    pub(in crate::dataplane) fn open() -> Result<Self, NetlinkError> {
         let mut socket =
             TokioSocket::new(netlink_sys::protocols::NETLINK_ROUTE).map_err(NetlinkError::Open)?;
         let inner = socket.socket_mut();
@@ -87,7 +87,7 @@ impl Writer {
     }
 
     /// Puts a message behind those that wait; true = now they have to be sent.
-    pub(super) fn push(&mut self, request: Request) -> bool {
+    pub(in crate::dataplane) fn push(&mut self, request: Request) -> bool {
         self.sequence = self.sequence.wrapping_add(1);
         self.last = self.buffer.len();
         request.emit(&mut self.buffer, self.sequence);
@@ -95,7 +95,7 @@ impl Writer {
     }
 
     /// The same with a message whose body is written in its place. One that cannot be written does not wait.
-    pub(super) fn compose<E>(
+    pub(in crate::dataplane) fn compose<E>(
         &mut self,
         (kind, flags): (u16, u16),
         body: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
@@ -118,7 +118,9 @@ impl Writer {
 
     /// Sends what waits, in order; answers with one result each, in the same order. A refused message does not stop those
     /// behind it.
-    pub(super) async fn flush(&mut self) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
+    pub(in crate::dataplane) async fn flush(
+        &mut self,
+    ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
         let mut results = vec![Ok(()); self.waiting];
         if self.waiting > 0 {
             // Sent or given up, nothing of it waits any more.
@@ -138,7 +140,7 @@ impl Writer {
     }
 
     /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be sent.
-    pub(super) async fn dump(
+    pub(in crate::dataplane) async fn dump(
         &mut self,
         request: Request,
     ) -> Result<Result<Option<Vec<Vec<u8>>>, Refusal>, NetlinkError> {

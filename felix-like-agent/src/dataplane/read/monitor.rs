@@ -1,13 +1,13 @@
-//! Changes of links, addresses, neighbours and routes by others, as hints: "look again" ([`super::hints`]).
+//! Changes of links, addresses, neighbours and routes by others, as hints: "look again" ([`crate::dataplane::read::hints`]).
 
 use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::framing::{HEADER, attributes, half, word};
-use super::hints::{Listener, listen};
-use super::netlink::NetlinkError;
-use super::read::MAIN_TABLE;
+use crate::dataplane::netlink::NetlinkError;
+use crate::dataplane::netlink::framing::{HEADER, attributes, half, word};
+use crate::dataplane::read::MAIN_TABLE;
+use crate::dataplane::read::hints::{Listener, listen};
 
 /// `RTNLGRP_*` of links, neighbours, IPv4 and IPv6 addresses and routes, as bits of the bind address.
 const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10;
@@ -31,12 +31,15 @@ const RTMSG: usize = 12;
 
 /// Listens in the calling thread's namespace and rings `bell` for each change that did not come from the netlink socket
 /// `own_port`. One ring may stand for many changes.
-pub(super) fn start(bell: Arc<Notify>, own_port: u32) -> Result<Listener, NetlinkError> {
+pub(in crate::dataplane) fn start(
+    bell: Arc<Notify>,
+    own_port: u32,
+) -> Result<Listener, NetlinkError> {
     start_for(bell, own_port, vec![MAIN_TABLE])
 }
 
 /// The same with routes of these tables.
-pub(super) fn start_for(
+pub(in crate::dataplane) fn start_for(
     bell: Arc<Notify>,
     own_port: u32,
     tables: Vec<u32>,

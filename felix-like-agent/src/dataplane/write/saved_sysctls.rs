@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::sysctl;
+use crate::dataplane::write::sysctl;
 use crate::desired::IPIP_DEVICE;
 
 /// Name of the file in the library directory.
-pub(super) const FILE: &str = "sysctls";
+pub(in crate::dataplane) const FILE: &str = "sysctls";
 
 /// Identifies the time since the machine was started.
 const BOOT_ID: &str = "kernel/random/boot_id";
@@ -27,9 +27,9 @@ struct Record {
 
 /// One sysctl that the agent has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedSysctl {
+pub(in crate::dataplane) struct SavedSysctl {
     /// Its value before.
-    pub(super) was: String,
+    pub(in crate::dataplane) was: String,
     /// What the agent wrote last.
     set: String,
     /// Others that the kernel changes with it, and their values before.
@@ -39,14 +39,14 @@ pub(super) struct SavedSysctl {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct SavedSysctls {
+pub(in crate::dataplane) struct SavedSysctls {
     path: PathBuf,
     record: Record,
 }
 
 impl SavedSysctls {
     /// Reads the file; none, or one of an earlier boot, is an empty one.
-    pub(super) fn open(lib_dir: &Path) -> Self {
+    pub(in crate::dataplane) fn open(lib_dir: &Path) -> Self {
         let path = lib_dir.join(FILE);
         let boot = sysctl::read_one(BOOT_ID).unwrap_or_default();
         let text = std::fs::read(&path).unwrap_or_default();
@@ -59,7 +59,7 @@ impl SavedSysctls {
     }
 
     /// Notes the present value of a sysctl that is about to be written.
-    pub(super) fn note(&mut self, path: &str, value: &str) -> io::Result<()> {
+    pub(in crate::dataplane) fn note(&mut self, path: &str, value: &str) -> io::Result<()> {
         if !outlives_us(path) {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl SavedSysctls {
 
     /// What has to be written, in order, so that everything is as it was. A sysctl that somebody else has changed since
     /// stays.
-    pub(super) fn to_restore(&self) -> Vec<(String, String)> {
+    pub(in crate::dataplane) fn to_restore(&self) -> Vec<(String, String)> {
         let mut values = Vec::new();
         for (path, original) in &self.record.values {
             if sysctl::read_one(path).as_ref() != Some(&original.set) {
@@ -101,7 +101,7 @@ impl SavedSysctls {
     }
 
     /// Removes the file.
-    pub(super) fn forget(self) -> io::Result<()> {
+    pub(in crate::dataplane) fn forget(self) -> io::Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

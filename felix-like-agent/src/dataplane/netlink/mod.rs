@@ -1,6 +1,14 @@
 //! Two rtnetlink sockets, one for dumps and one for changes. They belong to the network namespace of the thread that
 //! opened them, for good, and do nothing on their own.
 
+pub(in crate::dataplane) mod batch;
+mod error;
+pub(in crate::dataplane) mod framing;
+pub(in crate::dataplane) mod objects;
+pub(in crate::dataplane) mod routes;
+
+pub use error::EncodeError;
+
 use std::io;
 use std::time::Duration;
 
@@ -12,12 +20,11 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_proto::ConnectionHandle;
 use netlink_sys::{AsyncSocket, SocketAddr};
 
-use super::batch::Writer;
-use super::framing;
+use crate::dataplane::netlink::batch::Writer;
 use crate::settings::KERNEL_TIMEOUT;
 
 /// Octets asked for the receive buffer.
-pub(super) const RECEIVE_BUFFER: u32 = 1 << 20;
+pub(in crate::dataplane) const RECEIVE_BUFFER: u32 = 1 << 20;
 /// A dump that the kernel marks as interrupted by a change is read again this often.
 const DUMP_ATTEMPTS: usize = 5;
 /// `struct sockaddr_nl` of the kernel.
@@ -86,7 +93,7 @@ impl Refusal {
 
 /// What is said to the kernel.
 #[derive(Clone, Debug)]
-pub(super) enum Message {
+pub(in crate::dataplane) enum Message {
     /// A message of a kind that the crates know.
     Rtnetlink(RouteNetlinkMessage),
     /// Another one: its type, and what follows the header.
@@ -95,14 +102,14 @@ pub(super) enum Message {
 
 /// One message to the kernel with its flags besides REQUEST and ACK.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) message: Message,
-    pub(super) flags: u16,
+pub(in crate::dataplane) struct Request {
+    pub(in crate::dataplane) message: Message,
+    pub(in crate::dataplane) flags: u16,
 }
 
 impl Request {
     /// Appends the message to a datagram.
-    pub(super) fn emit(self, datagram: &mut Vec<u8>, sequence: u32) {
+    pub(in crate::dataplane) fn emit(self, datagram: &mut Vec<u8>, sequence: u32) {
         let flags = NLM_F_REQUEST | self.flags;
         match self.message {
             Message::Rtnetlink(message) => {
@@ -126,7 +133,7 @@ impl Request {
 
 /// The open sockets.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(in crate::dataplane) struct Netlink {
     handle: ConnectionHandle<RouteNetlinkMessage>,
     writer: Writer,
     driver: tokio::task::JoinHandle<()>,
@@ -142,7 +149,7 @@ impl Drop for Netlink {
 
 impl Netlink {
     /// Opens a socket in the calling thread's namespace.
-    pub(super) fn open() -> Result<Self, NetlinkError> {
+    pub(in crate::dataplane) fn open() -> Result<Self, NetlinkError> {
         let (mut connection, handle, _unsolicited) =
             netlink_proto::new_connection::<RouteNetlinkMessage>(
                 netlink_sys::protocols::NETLINK_ROUTE,
@@ -166,13 +173,13 @@ impl Netlink {
     }
 
     /// Waits for answers so long and no longer.
-    pub(super) const fn set_patience(&mut self, patience: Duration) {
+    pub(in crate::dataplane) const fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
         self.writer.patience = patience;
     }
 
     /// Everything of a kind.
-    pub(super) async fn dump(
+    pub(in crate::dataplane) async fn dump(
         &self,
         what: &'static str,
         message: RouteNetlinkMessage,
@@ -216,17 +223,17 @@ impl Netlink {
     }
 
     /// Our address on the netlink bus: notifications about our own changes carry it.
-    pub(super) const fn port(&self) -> u32 {
+    pub(in crate::dataplane) const fn port(&self) -> u32 {
         self.writer.port
     }
 
     /// The socket for changes.
-    pub(super) const fn writer(&mut self) -> &mut Writer {
+    pub(in crate::dataplane) const fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
 
     /// Everything of a kind that the crates do not know, as messages with their headers.
-    pub(super) async fn dump_raw(
+    pub(in crate::dataplane) async fn dump_raw(
         &mut self,
         what: &'static str,
         request: Request,
@@ -241,7 +248,7 @@ impl Netlink {
     }
 
     /// Sends one message.
-    pub(super) async fn send(
+    pub(in crate::dataplane) async fn send(
         &mut self,
         request: Request,
     ) -> Result<Result<(), Refusal>, NetlinkError> {

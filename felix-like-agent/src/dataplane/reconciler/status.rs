@@ -36,14 +36,14 @@ pub struct AgentStatus {
 }
 
 /// How a pass went.
-pub(super) struct Report {
-    pub(super) phase: Phase,
-    pub(super) reason: Option<String>,
-    pub(super) failures: usize,
+pub(in crate::dataplane) struct Report {
+    pub(in crate::dataplane) phase: Phase,
+    pub(in crate::dataplane) reason: Option<String>,
+    pub(in crate::dataplane) failures: usize,
 }
 
 /// A chain of somebody else's drops what pods send.
-pub(super) fn forward_dropped(blocker: &Blocker) -> Problem {
+pub(in crate::dataplane) fn forward_dropped(blocker: &Blocker) -> Problem {
     let place = format!("{} {} {}", blocker.family, blocker.table, blocker.chain);
     let reason = format!(
         "chain {} of nftables table {} {} drops by policy what is forwarded, and rules of other tables cannot undo that; let pods through there: nft insert rule {place} iifname \"cali*\" accept, and the same with oifname",
@@ -53,7 +53,7 @@ pub(super) fn forward_dropped(blocker: &Blocker) -> Problem {
 }
 
 /// Senders of tunnel packets that iptables does not judge.
-pub(super) fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
+pub(in crate::dataplane) fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Problem> {
     let families = desired.nat.iter().flat_map(|nat| [&nat.ipv4, &nat.ipv6]);
     let counts = families.filter_map(|rules| Some(rules.senders.as_ref()?.from.len()));
     let many = counts.filter(|count| *count > iptables::MOST_SENDERS).max();
@@ -67,7 +67,7 @@ pub(super) fn too_many_senders(desired: &Desired) -> impl Iterator<Item = Proble
 }
 
 /// The devices of ours that are up.
-pub(super) fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
+pub(in crate::dataplane) fn tunnels_up(desired: &Desired, links: &Links) -> Vec<String> {
     // The fallback device is there, and may be up, without being ours.
     let wanted = |name: &str| name != IPIP_DEVICE || desired.tunnels.contains_key(IPIP_DEVICE);
     let mut names: Vec<String> = links

@@ -20,7 +20,7 @@ const MOST: usize = 1000;
 
 /// The kernel's routes, devices and entries as they were last read, with our own writes applied.
 #[derive(Debug)]
-pub(super) struct KernelCache {
+pub(in crate::dataplane) struct KernelCache {
     actual: Option<Actual>,
     /// How long it is relied on.
     trust: Duration,
@@ -40,17 +40,17 @@ impl Default for KernelCache {
 
 impl KernelCache {
     /// The kernel may have changed.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::dataplane) fn forget(&mut self) {
         (self.actual, self.until) = (None, None);
     }
 
     /// The kernel was read, and that took so long.
-    pub(super) fn has_read(&mut self, took: Duration) {
+    pub(in crate::dataplane) fn has_read(&mut self, took: Duration) {
         self.trust = (took * TIMES).clamp(TRUST, LONGEST);
     }
 
     /// What is known, while it is to be relied on. Whoever takes it brings it back with [`KernelCache::keep`], or it is gone.
-    pub(super) fn take(&mut self, now: Instant) -> Option<Actual> {
+    pub(in crate::dataplane) fn take(&mut self, now: Instant) -> Option<Actual> {
         if self.until.is_some_and(|until| now >= until) {
             self.forget();
         }
@@ -64,7 +64,7 @@ impl KernelCache {
     }
 
     /// What has to be known of the ops of a pass, before they are carried out.
-    pub(super) fn note(ops: &[Op]) -> Option<Vec<Op>> {
+    pub(in crate::dataplane) fn note(ops: &[Op]) -> Option<Vec<Op>> {
         let is_route = |op: &Op| {
             matches!(
                 op,
@@ -75,7 +75,12 @@ impl KernelCache {
     }
 
     /// Keeps what a pass knew, and these routes that it wrote. `None` = what it did has to be seen.
-    pub(super) fn keep(&mut self, mut actual: Actual, written: Option<Vec<Op>>, now: Instant) {
+    pub(in crate::dataplane) fn keep(
+        &mut self,
+        mut actual: Actual,
+        written: Option<Vec<Op>>,
+        now: Instant,
+    ) {
         let Some(written) = written else {
             return self.forget();
         };
@@ -89,7 +94,7 @@ impl KernelCache {
     }
 
     /// The time of the next reading.
-    pub(super) const fn due(&self) -> Option<Instant> {
+    pub(in crate::dataplane) const fn due(&self) -> Option<Instant> {
         self.until
     }
 }

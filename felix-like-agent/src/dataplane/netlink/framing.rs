@@ -2,10 +2,10 @@
 //! panics and never reads past a length.
 
 /// Octets of `struct nlmsghdr`.
-pub(super) const HEADER: usize = 16;
+pub(in crate::dataplane) const HEADER: usize = 16;
 
 /// The netlink messages of a datagram, header included.
-pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(in crate::dataplane) fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
         let length = usize::try_from(word(rest, 0)?).ok()?;
@@ -16,7 +16,7 @@ pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Attributes, as type without flags and value.
-pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(in crate::dataplane) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(half(rest, 0)?), half(rest, 2)?);
         let value = rest.get(4..length)?;
@@ -27,7 +27,12 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
 }
 
 /// Begins a message; [`finish`] ends it.
-pub(super) fn begin(datagram: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32) -> usize {
+pub(in crate::dataplane) fn begin(
+    datagram: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+) -> usize {
     let start = datagram.len();
     let mut header = [0; HEADER];
     header[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -38,21 +43,21 @@ pub(super) fn begin(datagram: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32
 }
 
 /// Ends the message that begins at `start`: says how long it is.
-pub(super) fn finish(datagram: &mut [u8], start: usize) {
+pub(in crate::dataplane) fn finish(datagram: &mut [u8], start: usize) {
     // Messages are made here, of a few attributes each; attributes end at a multiple of four.
     let length = u32::try_from(datagram.len() - start).unwrap_or(u32::MAX);
     datagram[start..start + 4].copy_from_slice(&length.to_ne_bytes());
 }
 
 /// Appends an attribute, with the octets that fill it up to a multiple of four.
-pub(super) fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(in crate::dataplane) fn attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let start = open(message, kind);
     message.extend_from_slice(value);
     close(message, start);
 }
 
 /// Begins an attribute with attributes in it; [`close`] ends it.
-pub(super) fn open(message: &mut Vec<u8>, kind: u16) -> usize {
+pub(in crate::dataplane) fn open(message: &mut Vec<u8>, kind: u16) -> usize {
     let start = message.len();
     message.extend_from_slice(&[0; 2]);
     message.extend_from_slice(&kind.to_ne_bytes());
@@ -60,7 +65,7 @@ pub(super) fn open(message: &mut Vec<u8>, kind: u16) -> usize {
 }
 
 /// Ends what begins at `start` with its length.
-pub(super) fn close(message: &mut Vec<u8>, start: usize) {
+pub(in crate::dataplane) fn close(message: &mut Vec<u8>, start: usize) {
     // A list of next hops at most.
     let length = u16::try_from(message.len() - start).unwrap_or(u16::MAX);
     message[start..start + 2].copy_from_slice(&length.to_ne_bytes());
@@ -70,13 +75,13 @@ pub(super) fn close(message: &mut Vec<u8>, start: usize) {
 }
 
 /// The 32-bit number at an offset.
-pub(super) fn word(octets: &[u8], at: usize) -> Option<u32> {
+pub(in crate::dataplane) fn word(octets: &[u8], at: usize) -> Option<u32> {
     let octets = octets.get(at..at + 4)?;
     Some(u32::from_ne_bytes(octets.try_into().ok()?))
 }
 
 /// The 16-bit number at an offset.
-pub(super) fn half(octets: &[u8], at: usize) -> Option<u16> {
+pub(in crate::dataplane) fn half(octets: &[u8], at: usize) -> Option<u16> {
     let octets = octets.get(at..at + 2)?;
     Some(u16::from_ne_bytes(octets.try_into().ok()?))
 }

@@ -1,0 +1,11 @@
+//! Why something has no netlink message.
+
+use caracal_model::names::IfName;
+
+/// Why an op has no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// A device is not there.
+    #[error("there is no device {0}")]
+    NoDevice(IfName),
+}
