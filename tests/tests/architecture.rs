@@ -253,7 +253,7 @@ fn product_code_starts_no_programs() {
     // other plugins by starting them. `caracal render` runs the user's check and reload commands: what a
     // foreign daemon accepts is known to that daemon alone.
     let exceptions = [
-        "felix-like-agent/src/dataplane/nat",
+        "felix-like-agent/src/dataplane/write/nat",
         "cni/src/delegate",
         "node/src/cli/render/programs",
     ];
