@@ -12,6 +12,7 @@ use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_bgp::types::SessionState;
 use caracal_datastore::watch::View;
 use caracal_model::ipam::AffinityState;
+use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Prefix};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};

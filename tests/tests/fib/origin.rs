@@ -155,7 +155,7 @@ fn what_reflectors_pass_on_is_its_owners() {
             });
             assert_eq!(status.origin.unwrap_or_default().mode, "enforce");
         }
-        let mut command = program::command("ip").unwrap();
+        let mut command = program_command("ip").unwrap();
         command.args([
             "-4",
             "-o",
@@ -167,7 +167,7 @@ fn what_reflectors_pass_on_is_its_owners() {
             "80",
         ]);
         let netns = lab.netns("node1").unwrap();
-        let shown = program::call(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
+        let shown = call_program(Some(&netns), &mut command, b"", 30 * SECOND).unwrap();
         let via = shown
             .lines()
             .filter_map(|line| line.split("via ").nth(1)?.split(' ').next());
