@@ -164,6 +164,7 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     let sender = origin::Identity {
         addresses: [IpAddr::V4(SENDER)].into(),
         router_ids: BTreeSet::new(),
+        relays: false,
     };
     let rules = origin::Rules {
         mode: origin::Mode::Enforce,
