@@ -75,7 +75,7 @@ pub use process::{Identity as ProcessIdentity, Running as RunningProcess, SpawnE
 pub use program::{
     Missing, Output as ProgramOutput, ProgramError, call as call_program,
     command as program_command, find as find_program, output as program_output,
-    require as require_programs, search_path,
+    require as require_programs,
 };
 pub use state::{Folder as LabFolder, PodState, StateError};
 pub use table::render as render_table;

@@ -109,7 +109,7 @@ pub struct Output {
 
 /// `PATH` with Debian's system folders, for us and for what we start.
 #[must_use]
-pub fn search_path() -> OsString {
+pub(crate) fn search_path() -> OsString {
     let own = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&own).collect();
     for folder in SYSTEM_FOLDERS.map(PathBuf::from) {
@@ -180,7 +180,7 @@ pub(crate) fn needed(topology: &Topology) -> Vec<&'static str> {
     programs
 }
 
-/// A command for a program by name or path, with [`search_path`].
+/// A command for a program by name or path, found as the lab finds programs.
 ///
 /// # Errors
 /// [`Missing`].

@@ -91,7 +91,7 @@ pub use resources::{Resources, ResourcesError, WRITTEN_KINDS, assign_block, reso
 pub use router::{Router, RouterError, router};
 pub use router_id::RouterIdChoice;
 pub use services::Services;
-pub use session::{MAX_PREFIXES, MaxPrefixes, secret_names};
+pub use session::{MaxPrefixes, secret_names};
 pub use transition::{
     REPORT_PREFIX, TransitionError, TransitionReport, TransitionSessions, begin_transition,
     changed_resources, end_transition, transition_report_path, transition_under_way,

@@ -18,7 +18,7 @@ use crate::{Problems, SecretName};
 const MAX_PASSWORD: usize = 80;
 
 /// Annotation of a BGPPeer: how many prefixes its peers may announce in each family, or `off`. Calico has no field for it.
-pub const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
+pub(crate) const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
 
 /// How many prefixes a peer of a node may announce in each family. A cluster of 5,000 nodes with four blocks each has
 /// 20,000; twelve times that costs a node some 30 MiB and the kernel about as much.

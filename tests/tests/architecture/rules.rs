@@ -1,0 +1,414 @@
+//! What holds for the shape of the code: imports of cores, circles, façades, sizes. Each rule has a list of exceptions that
+//! can only shrink: an exception that is larger than what is there fails as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::syntax::{Offer, Source, load};
+use super::{root, sources};
+
+/// Crates of the product; the last is the program.
+const PRODUCT: [&str; 11] = [
+    "model",
+    "datastore",
+    "bgp",
+    "ipam",
+    "topologies",
+    "templates",
+    "felix-like-agent",
+    "cni",
+    "lab",
+    "bench",
+    "node",
+];
+
+fn product() -> Vec<(&'static str, Vec<Source>)> {
+    PRODUCT.map(|folder| (folder, load(&root(), folder))).into()
+}
+
+/// Compares what was found with the exceptions: neither more nor fewer.
+fn compare(rule: &str, found: &BTreeMap<String, usize>, exceptions: &[(&str, usize)]) {
+    let allowed: BTreeMap<_, _> = exceptions
+        .iter()
+        .map(|(n, v)| ((*n).to_owned(), *v))
+        .collect();
+    let mut wrong = Vec::new();
+    for (name, value) in found {
+        match allowed.get(name) {
+            None => wrong.push(format!("{name}: {value}")),
+            Some(limit) if value > limit => {
+                wrong.push(format!(
+                    "{name}: {value}, more than the {limit} of its exception"
+                ));
+            }
+            Some(limit) if value < limit => {
+                wrong.push(format!("{name}: {value}; lower its exception of {limit}"));
+            }
+            Some(_) => {}
+        }
+    }
+    for name in allowed.keys().filter(|n| !found.contains_key(*n)) {
+        wrong.push(format!(
+            "{name}: the exception is no longer needed, remove it"
+        ));
+    }
+    assert!(wrong.is_empty(), "{rule}:\n  {}", wrong.join("\n  "));
+}
+
+/// A core is what a crate consists of without its features.
+#[test]
+fn cores_have_no_clock_no_socket_no_file_and_no_task() {
+    const CORES: [&str; 6] = [
+        "model",
+        "bgp",
+        "ipam",
+        "topologies",
+        "templates",
+        "felix-like-agent",
+    ];
+    const BANNED: [&str; 22] = [
+        "tokio",
+        "tokio_util",
+        "etcd_client",
+        "rtnetlink",
+        "netlink_packet_core",
+        "netlink_packet_route",
+        "netlink_proto",
+        "netlink_sys",
+        "nix",
+        "rustix",
+        "libc",
+        "socket2",
+        "std::fs",
+        "std::thread",
+        "std::process",
+        "std::env",
+        "std::net::TcpStream",
+        "std::net::TcpListener",
+        "std::net::UdpSocket",
+        "std::time::Instant::now",
+        "std::time::SystemTime::now",
+        "std::sync::Mutex",
+    ];
+    const LOCKS: [&str; 3] = ["std::sync::RwLock", "std::sync::mpsc", "std::sync::Condvar"];
+    let mut read = 0;
+    for folder in CORES {
+        let sources = load(&root(), folder);
+        assert!(
+            sources.iter().any(|s| !s.behind_feature),
+            "{folder} has no core"
+        );
+        for source in sources.iter().filter(|s| !s.behind_feature && !s.is_test) {
+            read += 1;
+            for path in source.named.iter().map(|p| p.join("::")) {
+                let banned = BANNED.iter().chain(&LOCKS);
+                for word in banned {
+                    let rest = path.strip_prefix(word);
+                    assert!(
+                        !rest.is_some_and(|r| r.is_empty() || r.starts_with("::")),
+                        "{}: a core must not use {path}",
+                        source.name
+                    );
+                }
+            }
+        }
+    }
+    assert!(read > 150, "only {read} files of cores: are they found?");
+}
+
+/// Follows a path within a crate to the module that holds what it names, through re-exports.
+fn home(path: &[String], modules: &BTreeMap<Vec<String>, &Source>) -> Option<Vec<String>> {
+    let mut path = path.to_vec();
+    for _ in 0..8 {
+        if path.first().map(String::as_str) != Some("crate") {
+            return None;
+        }
+        let inside = &path[1..];
+        let deepest = (0..=inside.len())
+            .rev()
+            .map(|n| &inside[..n])
+            .find(|m| modules.contains_key(*m))?;
+        let source = modules[deepest];
+        let Some(next) = inside.get(deepest.len()) else {
+            return Some(deepest.to_vec());
+        };
+        match source.aliases.get(next) {
+            Some(alias) if alias.first().is_some_and(|s| s == "crate") && *alias != path => {
+                let rest = inside[deepest.len() + 1..].to_vec();
+                path = alias.clone();
+                path.extend(rest);
+            }
+            _ => return Some(deepest.to_vec()),
+        }
+    }
+    None
+}
+
+/// Groups of rooms of one folder that need each other in a circle, largest first.
+fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> {
+    let reach = |start: &String| {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![start.clone()];
+        while let Some(name) = open.pop() {
+            for next in edges.get(&name).into_iter().flatten() {
+                if seen.insert(next.clone()) {
+                    open.push(next.clone());
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<_, _> = edges.keys().map(|n| (n.clone(), reach(n))).collect();
+    let mut groups = BTreeSet::new();
+    for (name, seen) in &reached {
+        let both = seen
+            .iter()
+            .filter(|other| reached.get(*other).is_some_and(|r| r.contains(name)));
+        let group: BTreeSet<String> = both.cloned().collect();
+        if group.len() > 1 {
+            groups.insert(group);
+        }
+    }
+    groups.into_iter().collect()
+}
+
+/// Rooms side by side in one folder form no circle. A folder and what lies in it may know each other.
+#[test]
+fn no_folder_has_a_circle_of_files() {
+    const EXCEPTIONS: [(&str, usize); 11] = [
+        (
+            "bgp/rib: add_path adj_out advertised export jobs peers reconfigure restart select",
+            9,
+        ),
+        ("bgp/rib: index table", 2),
+        (
+            "bgp/wire: as_path attr capability error header mp notification",
+            7,
+        ),
+        ("bgp: bmp fsm", 2),
+        ("cni: addresses in_use", 2),
+        ("cni: call check error status", 4),
+        ("cni: gates spec", 2),
+        ("datastore/memory: fault state", 2),
+        ("felix-like-agent/plan: mtu paths", 2),
+        (
+            "felix-like-agent: actual desired ownership settings ways",
+            5,
+        ),
+        ("node/node: announced answers explain", 3),
+    ];
+    let mut found = BTreeMap::new();
+    for (folder, sources) in product() {
+        let sources: Vec<_> = sources.into_iter().filter(|s| !s.is_test).collect();
+        let modules: BTreeMap<_, _> = sources.iter().map(|s| (s.module.clone(), s)).collect();
+        let mut rooms: BTreeMap<Vec<String>, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+        for source in &sources {
+            for path in &source.named {
+                let Some(target) = home(path, &modules) else {
+                    continue;
+                };
+                let common = source
+                    .module
+                    .iter()
+                    .zip(&target)
+                    .take_while(|(a, b)| a == b);
+                let common = common.count();
+                if let (Some(from), Some(to)) = (source.module.get(common), target.get(common)) {
+                    let room = rooms.entry(target[..common].to_vec()).or_default();
+                    room.entry(from.clone()).or_default().insert(to.clone());
+                }
+            }
+        }
+        for (room, edges) in rooms {
+            for circle in circles(&edges) {
+                let names: Vec<_> = circle.iter().map(String::as_str).collect();
+                let place = std::iter::once(folder).chain(room.iter().map(String::as_str));
+                let place = place.collect::<Vec<_>>().join("/");
+                found.insert(format!("{place}: {}", names.join(" ")), circle.len());
+            }
+        }
+    }
+    compare(
+        "files that need each other in a circle",
+        &found,
+        &EXCEPTIONS,
+    );
+}
+
+#[test]
+fn functions_have_at_most_100_lines() {
+    const EXCEPTIONS: [(&str, usize); 2] = [
+        ("felix-like-agent/src/audit/kernel.rs observation", 122),
+        ("model/src/snapshot.rs Snapshot::store", 101),
+    ];
+    let mut found = BTreeMap::new();
+    let mut functions = 0;
+    for (_, sources) in product() {
+        for source in sources.iter().filter(|s| !s.is_test) {
+            // The wiring of a node is read as a table.
+            let most = if source.name.starts_with("node/src/node/") {
+                60
+            } else {
+                100
+            };
+            functions += source.functions.len();
+            for (name, lines) in source.functions.iter().filter(|(_, lines)| *lines > most) {
+                found.insert(format!("{} {name}", source.name), *lines);
+            }
+        }
+    }
+    assert!(functions > 3_000, "only {functions} functions were found");
+    compare("functions that are too long", &found, &EXCEPTIONS);
+}
+
+#[test]
+fn files_have_at_most_600_lines() {
+    const EXCEPTIONS: [(&str, usize); 1] = [("model/src/snapshot.rs", 625)];
+    let mut found = BTreeMap::new();
+    for (_, sources) in product() {
+        for source in sources.iter().filter(|s| !s.is_test) {
+            let lines = source.text.lines().count();
+            if lines > 600 {
+                found.insert(source.name.clone(), lines);
+            }
+        }
+    }
+    compare("files that are too long", &found, &EXCEPTIONS);
+}
+
+/// rustfmt holds code to 100 columns and leaves comments alone. Tables and addresses cannot be broken.
+#[test]
+fn comments_have_at_most_100_columns() {
+    /// How many have more: this can only shrink.
+    const EXCEPTIONS: usize = 2_078;
+    let mut wide = Vec::new();
+    for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
+        for (name, text) in sources(folder) {
+            if name.contains("/target/") {
+                continue;
+            }
+            for (number, line) in text.lines().enumerate() {
+                let words = line.trim_start();
+                let is_comment = words.starts_with("//");
+                let breaks = !words.contains("://") && !words.contains("| ");
+                if is_comment && breaks && line.chars().count() > 100 {
+                    wide.push(format!("{name}:{}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(
+        wide.len() <= EXCEPTIONS,
+        "{} comments have more than 100 columns, {EXCEPTIONS} may: {:?}",
+        wide.len(),
+        &wide[..wide.len().min(20)]
+    );
+    assert_eq!(wide.len(), EXCEPTIONS, "lower the number of exceptions");
+}
+
+/// Private modules, one façade of `pub use` at the root of each library.
+#[test]
+fn libraries_have_a_facade() {
+    const EXCEPTIONS: [(&str, usize); 50] = [
+        ("bgp: attrs", 1),
+        ("bgp: bfd", 1),
+        ("bgp: bmp", 1),
+        ("bgp: config", 1),
+        ("bgp: fsm", 1),
+        ("bgp: martian", 1),
+        ("bgp: origin", 1),
+        ("bgp: policy", 1),
+        ("bgp: rib", 1),
+        ("bgp: speaker", 1),
+        ("bgp: types", 1),
+        ("bgp: wire", 1),
+        ("datastore: etcd", 1),
+        ("datastore: memory", 1),
+        ("datastore: store", 1),
+        ("datastore: testing", 1),
+        ("datastore: watch", 1),
+        ("felix-like-agent: actual", 1),
+        ("felix-like-agent: adoption", 1),
+        ("felix-like-agent: audit", 1),
+        ("felix-like-agent: dataplane", 1),
+        ("felix-like-agent: desired", 1),
+        ("felix-like-agent: diff", 1),
+        ("felix-like-agent: forecast", 1),
+        ("felix-like-agent: learned", 1),
+        ("felix-like-agent: lifelines", 1),
+        ("felix-like-agent: links", 1),
+        ("felix-like-agent: nat", 1),
+        ("felix-like-agent: op", 1),
+        ("felix-like-agent: ownership", 1),
+        ("felix-like-agent: paths", 1),
+        ("felix-like-agent: plan", 1),
+        ("felix-like-agent: settings", 1),
+        ("felix-like-agent: table", 1),
+        ("felix-like-agent: testing", 1),
+        ("felix-like-agent: ways", 1),
+        ("ipam: lease", 1),
+        ("ipam: testing", 1),
+        ("model: announcement", 1),
+        ("model: code", 1),
+        ("model: ipam", 1),
+        ("model: keys", 1),
+        ("model: names", 1),
+        ("model: net", 1),
+        ("model: resource", 1),
+        ("model: selector", 1),
+        ("model: snapshot", 1),
+        ("model: status", 1),
+        ("model: time", 1),
+        ("model: txn", 1),
+    ];
+    let mut found = BTreeMap::new();
+    for (folder, sources) in product() {
+        let lib = &sources[0];
+        if !lib.name.ends_with("lib.rs") {
+            continue;
+        }
+        for offer in &lib.offered {
+            if let Offer::Module(name) = offer {
+                found.insert(format!("{folder}: {name}"), 1);
+            }
+        }
+    }
+    compare("public modules at the root of a crate", &found, &EXCEPTIONS);
+}
+
+/// The functions and constants of a façade, somebody outside of the crate names. Types stand in signatures too.
+#[test]
+fn what_is_offered_is_used() {
+    const EXCEPTIONS: [(&str, usize); 0] = [];
+    let everywhere: Vec<(String, BTreeSet<String>)> = PRODUCT
+        .iter()
+        .chain(&["tests", "fuzz"])
+        .flat_map(|folder| sources(folder))
+        .filter(|(name, _)| !name.contains("/target/"))
+        .map(|(name, text)| {
+            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            (name, words.map(str::to_owned).collect())
+        })
+        .collect();
+    let mut found = BTreeMap::new();
+    for (folder, all) in product() {
+        let lib = &all[0];
+        if !lib.name.ends_with("lib.rs") {
+            continue;
+        }
+        let inside = format!("{folder}/src/");
+        for offer in &lib.offered {
+            let Offer::Name(name) = offer else { continue };
+            let second = name.chars().nth(1);
+            if name.starts_with(char::is_uppercase) && second.is_some_and(char::is_lowercase) {
+                continue;
+            }
+            let mut others = everywhere
+                .iter()
+                .filter(|(file, _)| !file.starts_with(&inside));
+            if !others.any(|(_, words)| words.contains(name)) {
+                found.insert(format!("{folder}: {name}"), 1);
+            }
+        }
+    }
+    compare("offered and used by nobody", &found, &EXCEPTIONS);
+}
