@@ -66,9 +66,9 @@ pub enum AssignError {
 pub enum RequestFault {
     /// No address is asked for.
     Nothing,
-    /// More than [`MAX_ADDRESSES`].
+    /// More than `MAX_ADDRESSES`.
     TooMany(usize),
-    /// The addresses would come from more than [`MAX_BLOCKS`] blocks.
+    /// The addresses would come from more than `MAX_BLOCKS` blocks.
     TooScattered(usize, usize),
     /// The handle is empty or holds a `/`.
     Handle(HandleId),

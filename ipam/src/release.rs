@@ -225,12 +225,12 @@ impl Machine for ReleaseHandle {
 
 type Next = Step<Released, ReleaseError>;
 
-/// Addresses of one transaction: each may bring a handle, beside [`MAX_BLOCKS`] blocks with their affinities and
+/// Addresses of one transaction: each may bring a handle, beside `MAX_BLOCKS` blocks with their affinities and
 /// preconditions.
 const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 
 /// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
-/// released; more than 40 addresses, or addresses of more than [`MAX_BLOCKS`] blocks, take several
+/// released; more than 40 addresses, or addresses of more than `MAX_BLOCKS` blocks, take several
 /// transactions.
 #[derive(Clone, Debug)]
 pub struct ReleaseIps {

@@ -30,7 +30,7 @@ pub struct AssignRequest {
     /// IPv6 pools by name or CIDR.
     pub pools_v6: Vec<String>,
     /// Labels of the pod's namespace. `None`: when the attributes name a namespace, those in its profile
-    /// ([`crate::namespace`]); else there is none.
+    /// (`namespace.rs`); else there is none.
     pub namespace_labels: Option<BTreeMap<String, String>>,
     /// Most blocks of the node and family; the smaller of this and the configured one counts.
     pub max_blocks: Option<u32>,

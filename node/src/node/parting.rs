@@ -1,5 +1,5 @@
 //! While the topology changes: reports what this node would miss without the sessions that are to go, for whoever
-//! conducts the change (`caracal topology apply`). What a report means is said in [`caracal_topologies::transition`].
+//! conducts the change (`caracal topology apply`). What a report means is said in [`caracal_topologies::TransitionReport`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

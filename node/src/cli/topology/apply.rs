@@ -1,5 +1,5 @@
 //! `caracal topology apply`: make before break. The change is written together with what was there before
-//! ([`transition`]), so every node has the sessions of both; when every node reports that it would miss nothing without
+//! ([`caracal_topologies::begin_transition`]), so every node has the sessions of both; when every node reports that it would miss nothing without
 //! the old ones, the second write lets them go. Whoever is interrupted in between leaves both in place.
 
 use std::collections::{BTreeMap, BTreeSet};
