@@ -332,21 +332,23 @@ impl Rib {
         }
     }
 
-    pub(super) fn queue(&mut self, kind: Kind) {
+    pub(super) fn queue(&mut self, mut kind: Kind) {
         self.jobs.last += 1;
         self.jobs.new = true;
         // One that has not begun does the same.
         let joined = self.jobs.list.iter_mut().filter(|job| job.at == 0);
         for job in joined {
-            match (&mut job.kind, &kind) {
+            match (&mut job.kind, &mut kind) {
                 (Kind::Forget(known), Kind::Forget(peers))
                 | (Kind::Import(known), Kind::Import(peers)) => {
-                    known.extend(peers);
+                    known.append(peers);
                     return;
                 }
                 (Kind::TouchAll, Kind::TouchAll) | (Kind::Sets, Kind::Sets) => return,
-                // It compares with what was before, whenever it comes by.
-                (Kind::NextHops(_), Kind::NextHops(_)) => return,
+                (Kind::NextHops(known), Kind::NextHops(change)) => {
+                    known.join(change);
+                    return;
+                }
                 _ => {}
             }
         }

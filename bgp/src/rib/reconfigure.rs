@@ -35,11 +35,22 @@ impl Moved {
 /// A change of the ways to next hops on its way through the table: what was before, and what is known of the difference.
 #[derive(Debug, Default)]
 pub(super) struct NextHopChange {
-    old: Tracked,
+    old: Vec<Tracked>,
     known: HashMap<IpAddr, Moved>,
 }
 
+/// Changes that join one that has not begun. Beyond it every next hop counts as moved.
+const JOINED: usize = 8;
+
 impl NextHopChange {
+    /// Another change has come before this one began: destinations may have been decided by what was in between.
+    pub(super) fn join(&mut self, other: &mut Self) {
+        if self.old.len() <= JOINED {
+            self.old.append(&mut other.old);
+        }
+        self.known.clear();
+    }
+
     /// The present is another one again.
     pub(super) fn forget(&mut self) {
         self.known.clear();
@@ -139,7 +150,7 @@ impl Rib {
     pub(super) fn next_hops_moved(&mut self, old: Tracked) {
         self.forget_next_hop_changes();
         self.queue(Kind::NextHops(Box::new(NextHopChange {
-            old,
+            old: vec![old],
             known: HashMap::default(),
         })));
         let asks = |id: &PeerId| {
@@ -161,10 +172,15 @@ impl Rib {
         });
         let NextHopChange { old, known } = change;
         let new = &self.next_hops;
+        let many = old.len() > JOINED;
         let moved = |next_hop: IpAddr| {
-            *known.entry(next_hop).or_insert_with(|| Moved {
-                cost: old.cost(&next_hop) != new.cost(&next_hop),
-                interface: exports_ask && old.interface(&next_hop) != new.interface(&next_hop),
+            *known.entry(next_hop).or_insert_with(|| {
+                let (cost, interface) = (new.cost(&next_hop), new.interface(&next_hop));
+                Moved {
+                    cost: many || old.iter().any(|old| old.cost(&next_hop) != cost),
+                    interface: exports_ask
+                        && (many || old.iter().any(|old| old.interface(&next_hop) != interface)),
+                }
             })
         };
         let moved = next_hops.map(moved).fold(Moved::default(), Moved::or);
