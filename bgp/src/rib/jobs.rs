@@ -376,10 +376,23 @@ impl Rib {
         });
     }
 
-    /// The session ends in which everything was to come again.
+    /// The session ends in which everything was to come again. A refresh that has ended already is
+    /// carried through: what was not sent again goes.
     pub(super) fn cancel_refresh(&mut self, id: PeerId) {
-        let marks = |kind: &Kind| matches!(kind, Kind::MarkRefresh(peer, _) if *peer == id);
-        self.jobs.list.retain(|job| !marks(&job.kind));
+        let ends = |kind: &Kind| match kind {
+            Kind::EndRefresh(peer, family) if *peer == id => Some(*family),
+            _ => None,
+        };
+        let ended: Vec<Family> = self
+            .jobs
+            .list
+            .iter()
+            .filter_map(|job| ends(&job.kind))
+            .collect();
+        self.jobs.list.retain(|job| match &job.kind {
+            Kind::MarkRefresh(peer, family) if *peer == id => ended.contains(family),
+            _ => true,
+        });
     }
 
     /// Forgets what a peer was to be told.

@@ -43,7 +43,8 @@ pub(super) struct NextHopChange {
 const JOINED: usize = 8;
 
 impl NextHopChange {
-    /// Another change has come before this one began: destinations may have been decided by what was in between.
+    /// Another change has come before this one began: destinations may have been decided by what
+    /// was in between.
     pub(super) fn join(&mut self, other: &mut Self) {
         if self.old.len() <= JOINED {
             self.old.append(&mut other.old);
