@@ -122,13 +122,15 @@ scenarios: built static
 # What ships, and the benchmark of the same build: static, so that one file runs on every distribution and in an image from
 # scratch (docs/decisions/0042). A panic aborts and there are no symbols, so that tables for unwinding are of no use; equal
 # functions are folded and relocations packed where the linker is Rust's own (x86_64). Flags would also be for build
-# scripts if the target were not named.
+# scripts if the target were not named. Who asks for a backtrace (RUST_BACKTRACE) gets an empty one: libgcc aborts where there
+# are no tables, so that the function that walks the stack is one that does nothing.
 HOST := $(shell uname -m)-unknown-linux-gnu
 STATIC := target/$(HOST)/release
 STATIC_FLAGS := -C target-feature=+crt-static -C force-unwind-tables=no
 ifeq ($(HOST),x86_64-unknown-linux-gnu)
 STATIC_FLAGS += -C link-arg=-Wl,--icf=all,--pack-dyn-relocs=relr,--no-eh-frame-hdr \
-  -C link-arg=$(CURDIR)/node/no-unwind-tables.ld
+  -C link-arg=$(CURDIR)/node/no-unwind-tables.ld \
+  -C link-arg=-Wl,--wrap=_Unwind_Backtrace,--defsym=__wrap__Unwind_Backtrace=getpid
 endif
 # Keep the symbols: make static STRIP=true
 STRIP ?= strip --strip-all

@@ -283,6 +283,24 @@ fn the_static_program_is_small() {
     );
 }
 
+/// The program has no tables for unwinding (decision 0042). An error looks for a backtrace where
+/// one is asked for, and is told all the same.
+#[test]
+fn an_error_is_told_when_backtraces_are_asked_for() {
+    if !is_static_built("an_error_is_told_when_backtraces_are_asked_for") {
+        return;
+    }
+    let output = Command::new(static_binary())
+        .arg("status")
+        .env("CARACAL_RUN_DIR", "/nonexistent")
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("/nonexistent"), "{text}");
+}
+
 #[test]
 fn a_node_runs_with_the_rights_of_the_manifest() {
     if !possible(
