@@ -7,6 +7,7 @@
 mod known_block;
 mod notes;
 pub mod policy;
+mod problem;
 pub mod stored;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,6 @@ use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::code::ProblemCode;
@@ -29,6 +29,7 @@ use crate::resource::{
 };
 
 pub use known_block::KnownBlock;
+pub use problem::Problem;
 
 /// A value with the revision of its last change. Cheap to clone.
 #[derive(Debug, PartialEq)]
@@ -62,43 +63,6 @@ impl<T> Versioned<T> {
         Self {
             revision,
             value: Arc::new(value),
-        }
-    }
-}
-
-/// A fault that the owner of some state has found, as logs, status and probes show it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(from = "ProblemText")]
-pub struct Problem {
-    /// Its code.
-    pub code: ProblemCode,
-    /// What it is about: an etcd key, a peer's name, a device.
-    pub subject: String,
-    /// One sentence: what was seen and what follows.
-    pub reason: String,
-}
-
-/// A problem as it was received, perhaps from a node of another version.
-#[derive(Deserialize)]
-struct ProblemText {
-    code: String,
-    subject: String,
-    reason: String,
-}
-
-impl From<ProblemText> for Problem {
-    fn from(text: ProblemText) -> Self {
-        let (code, reason) = match ProblemCode::from_text(&text.code) {
-            Some(code) => (code, text.reason),
-            None => (
-                ProblemCode::NodeOtherVersion,
-                format!("{}: {}", text.code, text.reason),
-            ),
-        };
-        Self {
-            code,
-            subject: text.subject,
-            reason,
         }
     }
 }
@@ -201,6 +165,21 @@ fn set<K: Ord, T>(
     }
 }
 
+/// Puts, removes or keeps a single value; `Some(Ok(None))` is a value that says nothing.
+fn set_one<T>(
+    place: &mut Option<Versioned<T>>,
+    revision: i64,
+    value: Option<Result<Option<T>, Invalid>>,
+) -> Result<(), (String, bool)> {
+    match value.transpose() {
+        Ok(value) => {
+            *place = value.flatten().map(|value| Versioned::new(revision, value));
+            Ok(())
+        }
+        Err(Invalid(reason)) => Err((reason, place.is_some())),
+    }
+}
+
 impl Snapshot {
     /// Applies one key: `Some` = put at `revision`, `None` = deleted. Never fails: what does not parse is
     /// recorded in [`Snapshot::invalid`] (MODEL-4).
@@ -271,17 +250,10 @@ impl Snapshot {
                 rev,
                 v.map(BlockAffinity::from_json),
             ),
-            Key::IpamConfig => match v.map(IpamConfig::from_json) {
-                None => {
-                    self.ipam_config = None;
-                    Ok(())
-                }
-                Some(Ok(config)) => {
-                    self.ipam_config = Some(Versioned::new(rev, config));
-                    Ok(())
-                }
-                Some(Err(Invalid(reason))) => Err((reason, self.ipam_config.is_some())),
-            },
+            Key::IpamConfig => {
+                let parsed = v.map(|value| IpamConfig::from_json(value).map(Some));
+                set_one(&mut self.ipam_config, rev, parsed)
+            }
             Key::Document {
                 kind,
                 namespace,
@@ -332,17 +304,9 @@ impl Snapshot {
                     rev,
                     v.map(WorkloadEndpoint::from_json),
                 ),
-                Kind::ClusterInformation if name == "default" => match v.map(cluster_guid) {
-                    None => {
-                        self.cluster_guid = None;
-                        Ok(())
-                    }
-                    Some(Ok(guid)) => {
-                        self.cluster_guid = guid.map(|guid| Versioned::new(rev, guid));
-                        Ok(())
-                    }
-                    Some(Err(Invalid(reason))) => Err((reason, self.cluster_guid.is_some())),
-                },
+                Kind::ClusterInformation if name == "default" => {
+                    set_one(&mut self.cluster_guid, rev, v.map(cluster_guid))
+                }
                 // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
                 Kind::IpamConfiguration => match v.map(document) {
                     None | Some(Ok(_)) => Ok(()),
@@ -480,146 +444,4 @@ fn known_block(key: Prefix, value: &[u8], node: Option<&NodeName>) -> Result<Kno
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/p";
-
-    fn pool(cidr: &str, rest: &str) -> Vec<u8> {
-        format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"{cidr}"{rest}}}}}"#).into_bytes()
-    }
-
-    #[test]
-    fn model_4_a_bad_value_keeps_the_last_good_one() {
-        let mut s = Snapshot::default();
-        assert_eq!(
-            s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 5),
-            Applied::Changed
-        );
-        let bad = s.apply(POOL, Some(&pool("10.0.0.0/99", "")), 6);
-        assert!(matches!(bad, Applied::Invalid(_)));
-        assert_eq!(s.pools[&PoolName::from("p")].spec.cidr, "10.0.0.0/16");
-        assert_eq!(
-            s.problems()[0].reason,
-            "spec.cidr: prefix length 99 is too long for IPv4; at most 32; the last good value stays in use"
-        );
-        assert!(!s.is_doubtful());
-        assert_eq!(
-            s.apply(POOL, Some(&pool("10.1.0.0/16", "")), 7),
-            Applied::Changed
-        );
-        assert!(s.problems().is_empty());
-        assert_eq!(s.revision, 7);
-        assert_eq!(s.apply(POOL, None, 8), Applied::Changed);
-        assert!(s.pools.is_empty());
-    }
-
-    #[test]
-    fn a_value_that_never_parsed_makes_the_snapshot_doubtful() {
-        let mut s = Snapshot::default();
-        s.apply(POOL, Some(b"{nonsense"), 5);
-        assert!(s.is_doubtful());
-        assert!(
-            s.problems()[0]
-                .reason
-                .ends_with("the value is ignored until it is corrected")
-        );
-        s.apply(POOL, None, 6);
-        assert!(!s.is_doubtful());
-        assert!(s.problems().is_empty());
-    }
-
-    #[test]
-    fn each_fault_is_named() {
-        let fault = |value: &[u8]| match Snapshot::default().apply(POOL, Some(value), 1) {
-            Applied::Invalid(reason) => reason,
-            other => panic!("{other:?}"),
-        };
-        assert!(fault(&pool("banana", "")).starts_with("spec.cidr: \"banana\" is not a CIDR"));
-        assert!(
-            fault(&pool("10.0.0.0/16", r#","ipipMode":"Sometimes""#)).starts_with(
-                "encapsulation mode \"Sometimes\" is not known; use Never, Always or CrossSubnet"
-            )
-        );
-        assert!(
-            fault(&pool(
-                "10.0.0.0/16",
-                r#","ipipMode":"Always","vxlanMode":"Always""#
-            ))
-            .contains("both set")
-        );
-        assert!(
-            fault(&pool("10.0.0.0/16", r#","blockSize":12"#))
-                .contains("an IPv4 block is /20 to /32")
-        );
-        let peer =
-            br#"{"metadata":{"name":"x"},"spec":{"peerIP":"10.0.0.9","asNumber":99999999999}}"#;
-        let path = "/calico/resources/v3/projectcalico.org/bgppeers/x";
-        let Applied::Invalid(reason) = Snapshot::default().apply(path, Some(peer), 1) else {
-            panic!()
-        };
-        assert!(
-            reason.starts_with("AS number 99999999999 is out of range"),
-            "{reason}"
-        );
-    }
-
-    #[test]
-    fn blocks_and_pools_are_found_by_range() {
-        let mut s = Snapshot::default();
-        s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 1);
-        for (cidr, n) in [("10.0.0.0/30", 4), ("10.0.0.8/30", 4)] {
-            let key = Key::Block(cidr.parse().unwrap()).to_path();
-            let block = Block::new(cidr.parse().unwrap(), None, 1);
-            assert_eq!(block.allocations.len(), n);
-            s.apply(&key, Some(&block.to_json()), 2);
-        }
-        let find = |text: &str| {
-            s.block_of(&text.parse().unwrap())
-                .map(|b| b.cidr.to_string())
-        };
-        assert_eq!(find("10.0.0.3"), Some("10.0.0.0/30".into()));
-        assert_eq!(find("10.0.0.4"), None);
-        assert_eq!(find("10.0.0.8/30"), Some("10.0.0.8/30".into()));
-        assert_eq!(find("10.0.0.8"), Some("10.0.0.8/30".into()));
-        assert!(s.pool_of(&"10.0.3.0/26".parse().unwrap()).is_some());
-        assert!(s.pool_of(&"10.1.3.0/26".parse().unwrap()).is_none());
-    }
-
-    #[test]
-    fn affinities_are_found_by_their_node_alone() {
-        let mut s = Snapshot::default();
-        let owners = [
-            Owner::Host("a".into()),
-            Owner::Host("b".into()),
-            Owner::Host("bb".into()),
-            Owner::Virtual("b".into()),
-        ];
-        for (owner, third) in owners.iter().zip(0..) {
-            for text in [format!("10.0.{third}.0/26"), format!("fd00:{third}::/122")] {
-                let key = Key::Affinity(owner.clone(), text.parse().unwrap()).to_path();
-                s.apply(&key, Some(br#"{"state":"confirmed"}"#), 1);
-            }
-        }
-        let of = |node: &str| {
-            let node = NodeName::from(node);
-            let found = s.affinities_of(&node).map(|(cidr, _)| cidr.to_string());
-            found.collect::<Vec<_>>()
-        };
-        assert_eq!(of("b"), ["10.0.1.0/26", "fd00:1::/122"]);
-        assert_eq!(of("bb"), ["10.0.2.0/26", "fd00:2::/122"]);
-        assert!(of("c").is_empty());
-    }
-
-    #[test]
-    fn a_block_under_another_key_is_refused() {
-        let mut s = Snapshot::default();
-        let block = Block::new("10.0.0.8/30".parse().unwrap(), None, 1);
-        let key = Key::Block("10.0.0.0/30".parse().unwrap()).to_path();
-        assert_eq!(
-            s.apply(&key, Some(&block.to_json()), 2),
-            Applied::Invalid("the block says 10.0.0.8/30 under the key of 10.0.0.0/30".into())
-        );
-    }
-}
+mod tests;

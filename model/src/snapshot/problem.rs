@@ -1,0 +1,42 @@
+//! A fault that the owner of some state has found.
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::ProblemCode;
+
+/// A fault that the owner of some state has found, as logs, status and probes show it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "ProblemText")]
+pub struct Problem {
+    /// Its code.
+    pub code: ProblemCode,
+    /// What it is about: an etcd key, a peer's name, a device.
+    pub subject: String,
+    /// One sentence: what was seen and what follows.
+    pub reason: String,
+}
+
+/// A problem as it was received, perhaps from a node of another version.
+#[derive(Deserialize)]
+struct ProblemText {
+    code: String,
+    subject: String,
+    reason: String,
+}
+
+impl From<ProblemText> for Problem {
+    fn from(text: ProblemText) -> Self {
+        let (code, reason) = match ProblemCode::from_text(&text.code) {
+            Some(code) => (code, text.reason),
+            None => (
+                ProblemCode::NodeOtherVersion,
+                format!("{}: {}", text.code, text.reason),
+            ),
+        };
+        Self {
+            code,
+            subject: text.subject,
+            reason,
+        }
+    }
+}

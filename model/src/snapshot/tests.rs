@@ -1,0 +1,141 @@
+//! What a snapshot keeps, and how it answers.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/p";
+
+fn pool(cidr: &str, rest: &str) -> Vec<u8> {
+    format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"cidr":"{cidr}"{rest}}}}}"#).into_bytes()
+}
+
+#[test]
+fn model_4_a_bad_value_keeps_the_last_good_one() {
+    let mut s = Snapshot::default();
+    assert_eq!(
+        s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 5),
+        Applied::Changed
+    );
+    let bad = s.apply(POOL, Some(&pool("10.0.0.0/99", "")), 6);
+    assert!(matches!(bad, Applied::Invalid(_)));
+    assert_eq!(s.pools[&PoolName::from("p")].spec.cidr, "10.0.0.0/16");
+    assert_eq!(
+        s.problems()[0].reason,
+        "spec.cidr: prefix length 99 is too long for IPv4; at most 32; the last good value stays in use"
+    );
+    assert!(!s.is_doubtful());
+    assert_eq!(
+        s.apply(POOL, Some(&pool("10.1.0.0/16", "")), 7),
+        Applied::Changed
+    );
+    assert!(s.problems().is_empty());
+    assert_eq!(s.revision, 7);
+    assert_eq!(s.apply(POOL, None, 8), Applied::Changed);
+    assert!(s.pools.is_empty());
+}
+
+#[test]
+fn a_value_that_never_parsed_makes_the_snapshot_doubtful() {
+    let mut s = Snapshot::default();
+    s.apply(POOL, Some(b"{nonsense"), 5);
+    assert!(s.is_doubtful());
+    assert!(
+        s.problems()[0]
+            .reason
+            .ends_with("the value is ignored until it is corrected")
+    );
+    s.apply(POOL, None, 6);
+    assert!(!s.is_doubtful());
+    assert!(s.problems().is_empty());
+}
+
+#[test]
+fn each_fault_is_named() {
+    let fault = |value: &[u8]| match Snapshot::default().apply(POOL, Some(value), 1) {
+        Applied::Invalid(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(fault(&pool("banana", "")).starts_with("spec.cidr: \"banana\" is not a CIDR"));
+    assert!(
+        fault(&pool("10.0.0.0/16", r#","ipipMode":"Sometimes""#)).starts_with(
+            "encapsulation mode \"Sometimes\" is not known; use Never, Always or CrossSubnet"
+        )
+    );
+    assert!(
+        fault(&pool(
+            "10.0.0.0/16",
+            r#","ipipMode":"Always","vxlanMode":"Always""#
+        ))
+        .contains("both set")
+    );
+    assert!(
+        fault(&pool("10.0.0.0/16", r#","blockSize":12"#)).contains("an IPv4 block is /20 to /32")
+    );
+    let peer = br#"{"metadata":{"name":"x"},"spec":{"peerIP":"10.0.0.9","asNumber":99999999999}}"#;
+    let path = "/calico/resources/v3/projectcalico.org/bgppeers/x";
+    let Applied::Invalid(reason) = Snapshot::default().apply(path, Some(peer), 1) else {
+        panic!()
+    };
+    assert!(
+        reason.starts_with("AS number 99999999999 is out of range"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn blocks_and_pools_are_found_by_range() {
+    let mut s = Snapshot::default();
+    s.apply(POOL, Some(&pool("10.0.0.0/16", "")), 1);
+    for (cidr, n) in [("10.0.0.0/30", 4), ("10.0.0.8/30", 4)] {
+        let key = Key::Block(cidr.parse().unwrap()).to_path();
+        let block = Block::new(cidr.parse().unwrap(), None, 1);
+        assert_eq!(block.allocations.len(), n);
+        s.apply(&key, Some(&block.to_json()), 2);
+    }
+    let find = |text: &str| {
+        s.block_of(&text.parse().unwrap())
+            .map(|b| b.cidr.to_string())
+    };
+    assert_eq!(find("10.0.0.3"), Some("10.0.0.0/30".into()));
+    assert_eq!(find("10.0.0.4"), None);
+    assert_eq!(find("10.0.0.8/30"), Some("10.0.0.8/30".into()));
+    assert_eq!(find("10.0.0.8"), Some("10.0.0.8/30".into()));
+    assert!(s.pool_of(&"10.0.3.0/26".parse().unwrap()).is_some());
+    assert!(s.pool_of(&"10.1.3.0/26".parse().unwrap()).is_none());
+}
+
+#[test]
+fn affinities_are_found_by_their_node_alone() {
+    let mut s = Snapshot::default();
+    let owners = [
+        Owner::Host("a".into()),
+        Owner::Host("b".into()),
+        Owner::Host("bb".into()),
+        Owner::Virtual("b".into()),
+    ];
+    for (owner, third) in owners.iter().zip(0..) {
+        for text in [format!("10.0.{third}.0/26"), format!("fd00:{third}::/122")] {
+            let key = Key::Affinity(owner.clone(), text.parse().unwrap()).to_path();
+            s.apply(&key, Some(br#"{"state":"confirmed"}"#), 1);
+        }
+    }
+    let of = |node: &str| {
+        let node = NodeName::from(node);
+        let found = s.affinities_of(&node).map(|(cidr, _)| cidr.to_string());
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(of("b"), ["10.0.1.0/26", "fd00:1::/122"]);
+    assert_eq!(of("bb"), ["10.0.2.0/26", "fd00:2::/122"]);
+    assert!(of("c").is_empty());
+}
+
+#[test]
+fn a_block_under_another_key_is_refused() {
+    let mut s = Snapshot::default();
+    let block = Block::new("10.0.0.8/30".parse().unwrap(), None, 1);
+    let key = Key::Block("10.0.0.0/30".parse().unwrap()).to_path();
+    assert_eq!(
+        s.apply(&key, Some(&block.to_json()), 2),
+        Applied::Invalid("the block says 10.0.0.8/30 under the key of 10.0.0.0/30".into())
+    );
+}
