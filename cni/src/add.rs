@@ -13,13 +13,13 @@ use caracal_model::resource::node::{Mac, format_mac};
 use caracal_model::txn::Compare;
 
 use crate::addresses::{self, Holding};
+use crate::assignment_stop;
 use crate::attachment::{Workload, handle_of_alias};
 use crate::call::{Call, Milestone, Progress};
 use crate::del;
 use crate::endpoint::{self, Fresh, Known};
 use crate::error::{CniError, chain};
 use crate::gates;
-use crate::held;
 use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
@@ -39,7 +39,7 @@ struct Obtained {
     addresses: Vec<Prefix>,
     destinations: Vec<Prefix>,
     /// What must still be so when the endpoint is written.
-    proof: Option<Compare>,
+    precondition: Option<Compare>,
 }
 
 /// Attaches the container.
@@ -52,7 +52,7 @@ pub(crate) async fn add<S: Store>(
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
     let netns = Netns::open(call.netns()?)?;
-    held::check(&call.dirs.run)?;
+    assignment_stop::check(&call.dirs.run)?;
     gates::wait(&call.conf.gates()?).await?;
     pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let known = endpoint::read(store, &call.attachment).await?;
@@ -123,7 +123,7 @@ async fn attach<S: Store>(
     let fresh = Fresh {
         addresses: &plan.addresses,
         mac: &mac,
-        proof: obtained.proof.as_ref(),
+        precondition: obtained.precondition.as_ref(),
     };
     let revision = endpoint::write(store, &call.attachment, &fresh, known).await?;
     progress(Milestone::EndpointWritten);
@@ -223,12 +223,12 @@ async fn with_own_addresses<S: Store>(
         held
     };
     let (held, pair) = tokio::join!(addresses, make_pair(site));
-    let (Holding { held, proof }, pair) = (held?, pair?);
+    let (Holding { held, precondition }, pair) = (held?, pair?);
     let addresses: Vec<_> = held.iter().map(|h| Prefix::host(h.address)).collect();
     let obtained = Obtained {
         destinations: default_routes(call, &addresses),
         addresses,
-        proof,
+        precondition,
     };
     Ok((obtained, pair))
 }
@@ -283,7 +283,7 @@ impl Obtained {
         Self {
             addresses,
             destinations,
-            proof: None,
+            precondition: None,
         }
     }
 }

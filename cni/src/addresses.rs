@@ -14,7 +14,7 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::ip_pool::AllowedUse;
 use caracal_model::txn::{Compare, KeyValue};
 
-use crate::attachment::{Attachment, calicos_handle};
+use crate::attachment::{AssignedAddress, Attachment, calicos_handle};
 use crate::host_lock::HostLock;
 use crate::in_use;
 use crate::kernel::link::KernelError;
@@ -24,23 +24,14 @@ use crate::spec::Wishes;
 /// How often other addresses are taken when those taken are in use; each round passes over all of their blocks that are.
 const ROUNDS: usize = 8;
 
-/// An address of the attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Held {
-    /// The address.
-    pub address: IpAddr,
-    /// The block it is from.
-    pub block: Prefix,
-}
-
 /// What an attachment holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
-    /// The addresses, IPv4 first.
-    pub held: Vec<Held>,
+    /// IPv4 first.
+    pub held: Vec<AssignedAddress>,
     /// When an earlier call took them: that the handle is still as it was read. An attachment without endpoint may look
     /// dead for long enough by then to be collected, and what is released is somebody else's the moment after.
-    pub proof: Option<Compare>,
+    pub precondition: Option<Compare>,
 }
 
 /// Why there are no addresses, or why they could not be released.
@@ -123,8 +114,8 @@ pub(crate) async fn hold<S: Store>(
     if let Some(handle) = handle {
         let held = held(store, &attachment.handle()).await?;
         if fits(&held, wishes) {
-            let proof = Some(Compare::Unchanged(handle.key.clone(), handle.mod_revision));
-            return Ok(Holding { held, proof });
+            let precondition = Some(Compare::Unchanged(handle.key.clone(), handle.mod_revision));
+            return Ok(Holding { held, precondition });
         }
         release(store, &attachment.handle(), &[]).await?;
     }
@@ -135,7 +126,10 @@ pub(crate) async fn hold<S: Store>(
             .into_iter()
             .find(|(a, _)| wishes.addresses.contains(a))
         {
-            None => Ok(Holding { held, proof: None }),
+            None => Ok(Holding {
+                held,
+                precondition: None,
+            }),
             Some((address, by)) => Err(AddressError::InUse { address, by }),
         };
     }
@@ -151,7 +145,10 @@ pub(crate) async fn hold<S: Store>(
             .find_map(|one| found.get_key_value(&one.address));
         let Some((address, by)) = hit.map(|(address, by)| (*address, by.clone())) else {
             lock.remember(held.iter().map(|h| h.block));
-            return Ok(Holding { held, proof: None });
+            return Ok(Holding {
+                held,
+                precondition: None,
+            });
         };
         rounds += 1;
         if rounds > ROUNDS {
@@ -170,7 +167,7 @@ async fn in_use<S: Store>(
     store: &S,
     dirs: &Dirs,
     attachment: &Attachment,
-    held: &[Held],
+    held: &[AssignedAddress],
 ) -> Result<BTreeMap<IpAddr, String>, AddressError> {
     let own = attachment.endpoint_key();
     let found = in_use::found(store, &dirs.admin_socket(), &own, held).await;
@@ -178,7 +175,7 @@ async fn in_use<S: Store>(
 }
 
 /// True when what is held is what would be taken now.
-fn fits(held: &[Held], wishes: &Wishes) -> bool {
+fn fits(held: &[AssignedAddress], wishes: &Wishes) -> bool {
     if wishes.addresses.is_empty() {
         let mut families: Vec<_> = held.iter().map(|h| Family::of(h.address)).collect();
         families.sort_unstable();
@@ -230,11 +227,11 @@ pub(crate) async fn is_of_node<S: Store>(
 pub(crate) async fn held<S: Store>(
     store: &S,
     handle: &HandleId,
-) -> Result<Vec<Held>, AddressError> {
+) -> Result<Vec<AssignedAddress>, AddressError> {
     let mut held: Vec<_> = look_up(store, handle)
         .await?
         .iter()
-        .map(|h| Held {
+        .map(|h| AssignedAddress {
             address: h.address,
             block: h.block,
         })
@@ -249,7 +246,7 @@ async fn take<S: Store>(
     wishes: &Wishes,
     hints: &[Prefix],
     in_use: BTreeSet<IpAddr>,
-) -> Result<Vec<Held>, AddressError> {
+) -> Result<Vec<AssignedAddress>, AddressError> {
     let families = wishes.wanted_families();
     let count = |family| usize::from(families.contains(&family));
     let mut request = AssignRequest::workload(attachment.node.clone(), attachment.handle());
@@ -265,7 +262,7 @@ async fn take<S: Store>(
         .auto_assign(request)
         .await
         .map_err(AddressError::Assign)?;
-    let held = assigned.all().map(|a| Held {
+    let held = assigned.all().map(|a| AssignedAddress {
         address: a.address,
         block: a.block,
     });
@@ -276,7 +273,7 @@ async fn take_named<S: Store>(
     store: &S,
     attachment: &Attachment,
     addresses: &[IpAddr],
-) -> Result<Vec<Held>, AddressError> {
+) -> Result<Vec<AssignedAddress>, AddressError> {
     let client = Client::new(store.clone());
     let mut held = Vec::new();
     for &address in addresses {
@@ -291,7 +288,7 @@ async fn take_named<S: Store>(
             .assign_ip(request)
             .await
             .map_err(|source| AddressError::AssignIp { address, source })?;
-        held.push(Held {
+        held.push(AssignedAddress {
             address: taken.address,
             block: taken.block,
         });

@@ -3,6 +3,7 @@
 //! or a late DEL find what an earlier call left (CNI-1).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use caracal_model::ipam::{DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::keys::Key;
@@ -27,6 +28,14 @@ const DEFAULT_NAMESPACE: &str = "default";
 const FIRST_INTERFACE: &str = "eth0";
 /// How the alias of our interfaces begins.
 const ALIAS_PREFIX: &str = "caracal:";
+
+/// An address that IPAM has assigned to an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AssignedAddress {
+    pub(crate) address: IpAddr,
+    /// The block it is from.
+    pub(crate) block: Prefix,
+}
 
 /// Who runs the container.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,23 +10,13 @@ use caracal_model::resource::node::format_mac;
 use crate::addresses;
 use crate::call::Call;
 use crate::endpoint::{self, Known};
-use crate::error::CniError;
+use crate::error::{CheckError, CniError};
 use crate::kernel::HOST_MAC;
 use crate::kernel::link::{KernelError, Link, Links};
 use crate::kernel::netns::Netns;
 use crate::kernel::pod;
 use crate::kernel::route_wait::is_routed;
 use crate::spec::{Command, Outcome, Wishes};
-
-/// What differs.
-#[derive(Debug, thiserror::Error)]
-#[error("the attachment of {ifname} differs from what was made: {}", .differences.join("; "))]
-pub(crate) struct CheckError {
-    /// The interface in the container.
-    pub ifname: String,
-    /// One sentence for each difference.
-    pub differences: Vec<String>,
-}
 
 /// Compares the attachment with what the endpoint and `prevResult` say.
 ///

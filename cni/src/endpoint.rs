@@ -154,12 +154,12 @@ pub(crate) struct Fresh<'a> {
     /// The MAC of the pod's interface.
     pub mac: &'a Mac,
     /// What must be so in the moment of writing: that the addresses of an earlier try are held still.
-    pub proof: Option<&'a Compare>,
+    pub precondition: Option<&'a Compare>,
 }
 
 impl Fresh<'_> {
     fn check(&self, known: &Known) -> Result<(), EndpointError> {
-        let Some(Compare::Unchanged(key, revision)) = self.proof else {
+        let Some(Compare::Unchanged(key, revision)) = self.precondition else {
             return Ok(());
         };
         let now = known.handle.as_ref().map(|stored| stored.mod_revision);
@@ -215,7 +215,7 @@ fn draft(attachment: &Attachment, fresh: &Fresh<'_>, known: &Known) -> Result<Tx
     {
         txn = txn.create(key.to_path(), value.to_string().into_bytes());
     }
-    txn.compare.extend(fresh.proof.cloned());
+    txn.compare.extend(fresh.precondition.cloned());
     Ok(txn)
 }
 

@@ -3,18 +3,17 @@
 use caracal_datastore::etcd;
 
 use crate::addresses::AddressError;
-use crate::check::CheckError;
+use crate::assignment_stop::AssignmentsStopped;
 use crate::delegate::DelegateError;
 use crate::endpoint::EndpointError;
 use crate::gates::GateError;
-use crate::held::Held;
 use crate::kernel::link::KernelError;
 use crate::kernel::netns::NetnsError;
 use crate::kernel::route_wait::RouteWaitError;
+use crate::node_process::NodeProcessError;
 use crate::pending_releases::PendingReleaseError;
 use crate::settings::SettingsError;
 use crate::spec::{Code, ConfigError, EnvError, Failure};
-use crate::status::StatusError;
 
 /// An error with its causes in one line, for logs.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
@@ -25,6 +24,38 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// What CHECK found: the attachment differs from what ADD made.
+#[derive(Debug, thiserror::Error)]
+#[error("the attachment of {ifname} differs from what was made: {}", .differences.join("; "))]
+pub(crate) struct CheckError {
+    /// The interface in the container.
+    pub(crate) ifname: String,
+    /// One sentence for each difference.
+    pub(crate) differences: Vec<String>,
+}
+
+/// What STATUS found: why an ADD could not be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StatusError {
+    /// The node's process does not answer.
+    #[error(transparent)]
+    Process(#[from] NodeProcessError),
+    /// The node's process is not ready.
+    #[error("node {node} is not ready: {reason}")]
+    NotReady {
+        /// The node.
+        node: String,
+        /// What it waits for.
+        reason: String,
+    },
+    /// The datastore does not serve.
+    #[error("no pod can be attached now")]
+    Datastore(#[source] EndpointError),
+    /// A program that the configuration wants to be ready is not.
+    #[error(transparent)]
+    Gate(#[from] GateError),
 }
 
 /// Why a call failed.
@@ -68,7 +99,7 @@ pub(crate) enum CniError {
     Gate(#[from] GateError),
     /// The node gives out no address now.
     #[error(transparent)]
-    Held(#[from] Held),
+    AssignmentsStopped(#[from] AssignmentsStopped),
     /// The agent's route.
     #[error(transparent)]
     RouteWait(#[from] RouteWaitError),
@@ -114,7 +145,7 @@ impl CniError {
             }
             Self::Delegate(_) => Code::Delegate,
             Self::Kernel(error) => kernel_code(error),
-            Self::Gate(_) | Self::Held(_) => Code::TryAgainLater,
+            Self::Gate(_) | Self::AssignmentsStopped(_) => Code::TryAgainLater,
             Self::RouteWait(RouteWaitError::Missing { .. }) => Code::RouteMissing,
             Self::RouteWait(RouteWaitError::Kernel(error)) => kernel_code(error),
             Self::PendingRelease(error) => pending_release_code(error),

@@ -7,8 +7,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::spec::ConfigError;
-
 /// How long an ADD waits for all gates together; a runtime tries again later.
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long one answer may take.
@@ -50,12 +48,9 @@ impl Gate {
     /// Reads a URL.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`].
-    pub(crate) fn parse(url: &str) -> Result<Self, ConfigError> {
-        let invalid = || ConfigError::Invalid {
-            key: "readiness_gates",
-            reason: format!("{url:?} is refused; expected http://HOST:PORT/PATH"),
-        };
+    /// A sentence: what was seen and what was expected.
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let invalid = || format!("{url:?} is refused; expected http://HOST:PORT/PATH");
         let clean = |c: char| !c.is_whitespace() && !c.is_control();
         let rest = url
             .strip_prefix("http://")

@@ -13,7 +13,7 @@ use caracal_model::net::Prefix;
 use caracal_model::resource::WorkloadEndpoint;
 use caracal_model::txn::Range;
 
-use crate::addresses::Held;
+use crate::attachment::AssignedAddress;
 use crate::kernel::link::{KernelError, Links};
 use crate::kernel::route_wait::host_route;
 use crate::node_process;
@@ -27,7 +27,7 @@ pub(crate) async fn found<S: Store>(
     store: &S,
     socket: &Path,
     own: &Key,
-    held: &[Held],
+    held: &[AssignedAddress],
 ) -> Result<BTreeMap<IpAddr, String>, KernelError> {
     let mut found = endpoints(store, socket, own, held).await;
     let links = Links::here()?;
@@ -72,7 +72,7 @@ async fn endpoints<S: Store>(
     store: &S,
     socket: &Path,
     own: &Key,
-    held: &[Held],
+    held: &[AssignedAddress],
 ) -> BTreeMap<IpAddr, String> {
     let blocks = held.iter().map(|one| one.block).collect();
     let uses = match node_process::in_use(socket, blocks).await {

@@ -6,12 +6,12 @@ use caracal_model::net::Cidr;
 use serde_json::Map;
 
 use crate::addresses;
+use crate::assignment_stop;
+use crate::attachment::AssignedAddress;
 use crate::call::{Call, Milestone, Progress};
-use crate::check::CheckError;
 use crate::del;
 use crate::endpoint;
-use crate::error::CniError;
-use crate::held;
+use crate::error::{CheckError, CniError};
 use crate::pending_releases::{self, Patience};
 use crate::spec::{ConfigError, IpConfig, Outcome, Wishes};
 
@@ -24,7 +24,7 @@ pub(crate) async fn add<S: Store>(
     store: &S,
     progress: Progress<'_>,
 ) -> Result<Outcome, CniError> {
-    held::check(&call.dirs.run)?;
+    assignment_stop::check(&call.dirs.run)?;
     pending_releases::settle(store, &call.dirs.lib, &call.attachment, Patience::Endless).await?;
     let wishes = Wishes::of(&call.env, &call.conf)?;
     if !wishes.without_ipam.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) async fn add<S: Store>(
         }
     };
     progress(Milestone::AddressesHeld);
-    let ip = |held: &addresses::Held| {
+    let ip = |held: &AssignedAddress| {
         let cidr = Cidr {
             address: held.address,
             len: held.block.len(),

@@ -40,6 +40,7 @@
 
 mod add;
 mod addresses;
+mod assignment_stop;
 mod attachment;
 mod call;
 mod check;
@@ -49,7 +50,6 @@ mod endpoint;
 mod error;
 mod gates;
 mod gc;
-mod held;
 mod host_lock;
 mod in_use;
 mod ipam_plugin;
@@ -61,8 +61,8 @@ mod shell;
 mod spec;
 mod status;
 
+pub use assignment_stop::forbid_addresses;
 pub use call::{Milestone, Role};
-pub use held::forbid_addresses;
 pub use host_lock::suggest_blocks;
 pub use pending_releases::{
     PendingRelease, PendingReleaseError, Replayed, list_pending_releases, replay_pending_releases,

@@ -5,33 +5,10 @@ use caracal_datastore::store::Store;
 use caracal_model::status::Status;
 
 use crate::call::{Call, Role};
-use crate::endpoint::{self, EndpointError};
-use crate::error::CniError;
-use crate::gates::GateError;
-use crate::node_process::{self, NodeProcessError};
+use crate::endpoint;
+use crate::error::{CniError, StatusError};
+use crate::node_process;
 use crate::spec::Command;
-
-/// Why an ADD could not be served.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StatusError {
-    /// The node's process does not answer.
-    #[error(transparent)]
-    Process(#[from] NodeProcessError),
-    /// The node's process is not ready.
-    #[error("node {node} is not ready: {reason}")]
-    NotReady {
-        /// The node.
-        node: String,
-        /// What it waits for.
-        reason: String,
-    },
-    /// The datastore does not serve.
-    #[error("no pod can be attached now")]
-    Datastore(#[source] EndpointError),
-    /// A program that the configuration wants to be ready is not.
-    #[error(transparent)]
-    Gate(#[from] GateError),
-}
 
 /// Checks the node's process (an IPAM plugin does without), the gates, the datastore, and a delegated IPAM plugin.
 ///

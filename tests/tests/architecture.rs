@@ -10,6 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Folders of the product's crates; the last is the program.
+const PRODUCT: [&str; 11] = [
+    "model",
+    "datastore",
+    "bgp",
+    "ipam",
+    "topologies",
+    "templates",
+    "felix-like-agent",
+    "cni",
+    "lab",
+    "bench",
+    "node",
+];
+
+/// The crates of [`PRODUCT`] that run on a node: all but the tools `lab` and `bench`.
+fn on_nodes() -> impl Iterator<Item = &'static str> {
+    PRODUCT
+        .into_iter()
+        .filter(|f| !["lab", "bench"].contains(f))
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -222,17 +244,7 @@ fn product_code_starts_no_programs() {
         "cni/src/delegate",
         "node/src/cli/render/programs",
     ];
-    for folder in [
-        "model",
-        "datastore",
-        "bgp",
-        "ipam",
-        "topologies",
-        "templates",
-        "felix-like-agent",
-        "cni",
-        "node",
-    ] {
+    for folder in on_nodes() {
         for (name, text) in sources(&format!("{folder}/src")) {
             if is_test(&name) || exceptions.iter().any(|e| name.starts_with(e)) {
                 continue;
@@ -277,16 +289,7 @@ const CODES: &str = "model/src/code/";
 fn codes_are_named_by_their_types_and_all_are_used() {
     let mut used = BTreeSet::new();
     let spelled: BTreeSet<String> = code::entries().map(|e| format!("\"{}\"", e.code)).collect();
-    for folder in [
-        "model",
-        "datastore",
-        "bgp",
-        "ipam",
-        "topologies",
-        "felix-like-agent",
-        "cni",
-        "node",
-    ] {
+    for folder in on_nodes() {
         for (name, text) in sources(&format!("{folder}/src")) {
             if is_test(&name) || name.starts_with(CODES) {
                 continue;
@@ -343,18 +346,7 @@ fn codes_are_named_by_their_types_and_all_are_used() {
 
 #[test]
 fn nothing_is_unbounded_and_nothing_unfinished() {
-    for folder in [
-        "model",
-        "datastore",
-        "bgp",
-        "ipam",
-        "topologies",
-        "templates",
-        "felix-like-agent",
-        "cni",
-        "lab",
-        "node",
-    ] {
+    for folder in PRODUCT {
         for (name, text) in sources(&format!("{folder}/src")) {
             for word in [
                 "unbounded_channel",
@@ -370,18 +362,7 @@ fn nothing_is_unbounded_and_nothing_unfinished() {
 
 #[test]
 fn unsafe_code_stands_where_it_is_explained() {
-    for folder in [
-        "model",
-        "datastore",
-        "bgp",
-        "ipam",
-        "topologies",
-        "templates",
-        "felix-like-agent",
-        "cni",
-        "lab",
-        "node",
-    ] {
+    for folder in PRODUCT {
         for (name, text) in sources(&format!("{folder}/src")) {
             let lines: Vec<&str> = text.lines().collect();
             for (number, line) in lines

@@ -143,10 +143,10 @@ fn leak(lab: Lab) {
         .cloned()
         .collect();
     assert_eq!(leaked, lost);
-    // Too young for --fix; then a rehearsal; neither writes.
+    // Too young for --fix; then a dry run; neither writes.
     assert_eq!(code(&lab, &["ipam", "check", "--fix"]), DEGRADED);
-    let rehearse = ["ipam", "check", "--fix", "--min-age=0", "--dry-run"];
-    assert_eq!(code(&lab, &rehearse), DEGRADED);
+    let dry_run = ["ipam", "check", "--fix", "--min-age=0", "--dry-run"];
+    assert_eq!(code(&lab, &dry_run), DEGRADED);
     assert!(all_held(&lab, &lost));
     let fixed = lab
         .caracal("node1", &["ipam", "check", "--fix", "--min-age=0"])

@@ -269,7 +269,7 @@ fn every_order_in_json() {
 fn orders(bench: &Bench) {
     let family = bench.family;
     let leaked = bench.take("node-a", "net.a", 4, AllowedUse::Workload);
-    // What is wrong; a report; a rehearsal; the repair of what is asked for by hand and of the rest.
+    // What is wrong; a report; a dry run; the repair of what is asked for by hand and of the rest.
     let found = bench.json_with(DEGRADED, &["ipam", "check"]);
     assert_eq!(found["leaked"].as_array().unwrap().len(), 4, "{found}");
     assert_eq!(
@@ -287,8 +287,8 @@ fn orders(bench: &Bench) {
     assert_eq!(bench.json(&release)["released"], json!([leaked[0]]));
     let again = bench.json_with(NOT_FOUND, &release);
     assert_eq!(again["notAssigned"], json!([leaked[0]]));
-    let rehearsed = bench.json_with(DEGRADED, &["ipam", "check", "--fix", "--dry-run"]);
-    assert_eq!(rehearsed["repaired"].as_array().unwrap().len(), 3);
+    let dry_run = bench.json_with(DEGRADED, &["ipam", "check", "--fix", "--dry-run"]);
+    assert_eq!(dry_run["repaired"].as_array().unwrap().len(), 3);
     let output = bench.run(&["ipam", "check", "--fix", "-o", "json"]);
     let fixed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

@@ -60,12 +60,16 @@ async fn called_again(store: &MemoryStore, test: &str) -> (Known, addresses::Hol
     };
     let known = read(store, &attachment).await.unwrap();
     let first = hold(&known).await;
-    assert_eq!((first.held.len(), &first.proof), (1, &None), "{first:?}");
+    assert_eq!(
+        (first.held.len(), &first.precondition),
+        (1, &None),
+        "{first:?}"
+    );
     // The first call was killed here.
     let known = read(store, &attachment).await.unwrap();
     let again = hold(&known).await;
     assert_eq!(first.held, again.held);
-    assert!(again.proof.is_some(), "{again:?}");
+    assert!(again.precondition.is_some(), "{again:?}");
     std::fs::remove_dir_all(&folder).unwrap();
     (known, again)
 }
@@ -80,7 +84,7 @@ async fn finish(
     let fresh = Fresh {
         addresses: &addresses,
         mac: &MAC,
-        proof: holding.proof.as_ref(),
+        precondition: holding.precondition.as_ref(),
     };
     write(store, &attachment(), &fresh, known).await
 }

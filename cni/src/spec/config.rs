@@ -397,7 +397,12 @@ impl NetConf {
     pub(crate) fn gates(&self) -> Result<Vec<Gate>, ConfigError> {
         self.readiness_gates
             .iter()
-            .map(|url| Gate::parse(url))
+            .map(|url| {
+                Gate::parse(url).map_err(|reason| ConfigError::Invalid {
+                    key: "readiness_gates",
+                    reason,
+                })
+            })
             .collect()
     }
 

@@ -8,7 +8,6 @@ use std::fmt;
 use std::time::Duration;
 
 use super::MemoryStore;
-use super::state::Backup;
 use crate::store::StoreError;
 
 /// What happens to a commit.
@@ -84,7 +83,7 @@ impl Faults {
         }
     }
 
-    fn cut(&mut self, reason: &str) {
+    pub(super) fn cut(&mut self, reason: &str) {
         self.cuts += 1;
         reason.clone_into(&mut self.cut_reason);
     }
@@ -148,25 +147,6 @@ impl MemoryStore {
     pub fn stall_watches(&self, stalled: bool) {
         let mut state = self.lock();
         state.faults.stalled = stalled;
-        state.wake_all();
-    }
-
-    /// Forgets the history up to and including `revision`; at most up to the current revision.
-    pub fn compact(&self, revision: i64) {
-        self.lock().compact(revision);
-    }
-
-    /// A copy of the data.
-    #[must_use]
-    pub fn backup(&self) -> Backup {
-        self.lock().backup()
-    }
-
-    /// Puts the data and the revision of a backup in place, and cuts all watches, as a restart would.
-    pub fn restore(&self, backup: &Backup) {
-        let mut state = self.lock();
-        state.restore(backup);
-        state.faults.cut("restored from a backup (scripted)");
         state.wake_all();
     }
 }

@@ -92,6 +92,25 @@ impl MemoryStore {
         self.lock().range(&Range::Prefix(prefix.to_owned()))
     }
 
+    /// Forgets the history up to and including `revision`; at most up to the current revision.
+    pub fn compact(&self, revision: i64) {
+        self.lock().compact(revision);
+    }
+
+    /// A copy of the data.
+    #[must_use]
+    pub fn backup(&self) -> Backup {
+        self.lock().backup()
+    }
+
+    /// Puts the data and the revision of a backup in place, and cuts all watches, as a restart would.
+    pub fn restore(&self, backup: &Backup) {
+        let mut state = self.lock();
+        state.restore(backup);
+        state.faults.cut("restored from a backup (scripted)");
+        state.wake_all();
+    }
+
     /// The current revision.
     #[must_use]
     pub fn revision(&self) -> i64 {

@@ -81,7 +81,21 @@ fn foreign(desired: &Desired, actual: &Actual, found: &mut Vec<Observation>) {
 
 /// What an operation that would be needed says about the present.
 fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Observation> {
-    let (code, subject, seen) = match op {
+    let (code, subject, seen) = missing(op, actual, made_anew).or_else(|| left_over(op))?;
+    Some(Observation {
+        code,
+        subject,
+        seen,
+        settling: false,
+    })
+}
+
+/// Code, subject and sentence of an observation.
+type Finding = (AuditCode, String, String);
+
+/// What is missing or wrong, by an operation that adds or replaces.
+fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Finding> {
+    Some(match op {
         Op::AddTunnel(tunnel) if made_anew.contains(&tunnel.name) => (
             AuditCode::DeviceWrong,
             tunnel.name.to_string(),
@@ -130,11 +144,6 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
             object.id.to_string(),
             format!("the kernel has no next-hop object {object}"),
         ),
-        Op::DeleteObject(id) => (
-            AuditCode::NextHopLeftover,
-            id.to_string(),
-            format!("the kernel has next-hop object {id}, which no route leads through"),
-        ),
         Op::AddRoute(route) => (
             AuditCode::RouteMissing,
             route.prefix.to_string(),
@@ -156,14 +165,24 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
             let seen = format!("/proc/sys/{path} is {there}, and is to be {value}");
             (AuditCode::SysctlWrong, path.clone(), seen)
         }
-        Op::PutNat(_) | Op::DeleteNat => {
-            let there = match &actual.nat {
-                None => "there are none",
-                Some(_) => "others are there",
-            };
-            let seen = format!("NAT and forwarding rules of ours are planned, and {there}");
-            (AuditCode::NatWrong, "nat".to_owned(), seen)
-        }
+        Op::PutNat(_) | Op::DeleteNat => nat(actual),
+        Op::DeleteObject(_)
+        | Op::DeleteRoute(_)
+        | Op::DeleteFdb(..)
+        | Op::DeleteNeighbour(_)
+        | Op::DeleteAddress(..)
+        | Op::DeleteTunnel(_) => return None,
+    })
+}
+
+/// What is there and planned no more, by an operation that deletes.
+fn left_over(op: &Op) -> Option<Finding> {
+    Some(match op {
+        Op::DeleteObject(id) => (
+            AuditCode::NextHopLeftover,
+            id.to_string(),
+            format!("the kernel has next-hop object {id}, which no route leads through"),
+        ),
         Op::DeleteRoute(route) => (
             AuditCode::RouteLeftover,
             route.prefix.to_string(),
@@ -194,13 +213,17 @@ fn observation(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option
             link.to_string(),
             format!("device {link} is there, and no pool uses it"),
         ),
-    };
-    Some(Observation {
-        code,
-        subject,
-        seen,
-        settling: false,
+        _ => return None,
     })
+}
+
+fn nat(actual: &Actual) -> Finding {
+    let there = match &actual.nat {
+        None => "there are none",
+        Some(_) => "others are there",
+    };
+    let seen = format!("NAT and forwarding rules of ours are planned, and {there}");
+    (AuditCode::NatWrong, "nat".to_owned(), seen)
 }
 
 /// The route that stands where one is planned.

@@ -9,9 +9,9 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::SessionState;
 use caracal_model::Prefix;
 use caracal_model::announcement::{Announcement, AwaitAnnouncement};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::answers::Owners;
 use crate::admin::routes::text;
 
 /// Longest wait that is granted.
@@ -33,11 +33,11 @@ pub(super) struct Told {
 /// # Errors
 /// When the speaker has ended.
 pub(super) async fn wait(
-    owners: &Owners,
+    mut told: watch::Receiver<Told>,
+    speaker: &SpeakerHandle,
     question: &AwaitAnnouncement,
 ) -> Result<Announcement, String> {
     let end = Instant::now() + Duration::from_millis(question.milliseconds).min(LIMIT);
-    let mut told = owners.told.clone();
     loop {
         let plan = told.borrow_and_update().clone();
         let answer = if plan.revision < question.revision {
@@ -49,7 +49,7 @@ pub(super) async fn wait(
                 ..Announcement::default()
             }
         } else {
-            look(&owners.speaker, &plan.originated, &question.addresses).await?
+            look(speaker, &plan.originated, &question.addresses).await?
         };
         if answer.missing.is_none() || Instant::now() >= end {
             return Ok(answer);

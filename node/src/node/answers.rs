@@ -11,7 +11,7 @@ use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::EtcdStore;
 use caracal_datastore::watch::{Accepter, View};
 use caracal_model::Family;
-use caracal_model::announcement::{AskInUse, InUse};
+use caracal_model::announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;
 use caracal_model::net::Prefix;
@@ -92,11 +92,11 @@ impl Answer for Answers {
             Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
             Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
             Request::Mrt { file } => routes::mrt(speaker, &file).await,
-            Request::Announced(question) => to_value(&announced::wait(&owners, &question).await?),
+            Request::Announced(question) => to_value(&owners.announced(&question).await?),
             Request::InUse(question) => to_value(&owners.in_use(&question)),
             Request::Audit => to_value(&owners.auditor.report().await?),
             Request::ExplainPath { prefix } => {
-                to_value(&explain::explain(&owners, &self.config.node, prefix).await?)
+                to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
             }
             Request::Drain { text, wait, force } => {
                 let order = Order::Drain {
@@ -184,6 +184,20 @@ impl Answers {
 }
 
 impl Owners {
+    /// Where an explanation comes from.
+    const fn sources(&self) -> explain::Sources<'_> {
+        explain::Sources {
+            store: &self.store,
+            view: &self.view,
+            speaker: &self.speaker,
+            kernel: &self.kernel,
+        }
+    }
+
+    async fn announced(&self, question: &AwaitAnnouncement) -> Result<Announcement, String> {
+        announced::wait(self.told.clone(), &self.speaker, question).await
+    }
+
     /// Who has addresses of these blocks, by their endpoints.
     fn in_use(&self, question: &AskInUse) -> Vec<InUse> {
         let snapshot = Arc::clone(&self.view.borrow().snapshot);

@@ -3,15 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
-use caracal_agent::dataplane;
+use caracal_agent::dataplane::{self, AgentStatus};
 use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, RouteKind};
 use caracal_agent::ownership::{Owner, is_tunnel_device};
 use caracal_agent::paths::PathMtus;
 use caracal_bgp::rib::Explanation;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::EtcdStore;
 use caracal_datastore::store::Store;
+use caracal_datastore::watch::View;
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam;
 use caracal_model::resource::Node;
@@ -20,8 +24,8 @@ use caracal_model::snapshot::Problem;
 use caracal_model::txn::Range;
 use caracal_model::{Key, NodeName, Prefix, Snapshot};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
-use super::answers::Owners;
 use crate::admin::routes::text;
 
 /// Everything that this node knows of a destination.
@@ -149,22 +153,30 @@ pub(crate) struct Device {
     pub(crate) mtu: u32,
 }
 
+/// Where the answer comes from.
+pub(super) struct Sources<'a> {
+    pub(super) store: &'a EtcdStore,
+    pub(super) view: &'a watch::Receiver<View>,
+    pub(super) speaker: &'a SpeakerHandle,
+    pub(super) kernel: &'a watch::Receiver<Arc<AgentStatus>>,
+}
+
 /// Asks everybody.
 pub(super) async fn explain(
-    owners: &Owners,
+    sources: Sources<'_>,
     me: &NodeName,
     destination: Prefix,
 ) -> Result<Explained, String> {
-    let view = owners.view.borrow().clone();
-    let agent = owners.kernel.borrow().clone();
-    let bgp = owners.speaker.explain(destination).await.map_err(text)?;
+    let view = sources.view.borrow().clone();
+    let agent = sources.kernel.borrow().clone();
+    let bgp = sources.speaker.explain(destination).await.map_err(text)?;
     let desired = &agent.desired;
     let actual = dataplane::observe(desired)
         .await
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let mut problems = view.problems();
     problems.extend(agent.problems.iter().cloned());
-    let read = match whole_block(owners, &view.snapshot, destination).await {
+    let read = match whole_block(sources.store, &view.snapshot, destination).await {
         Ok(read) => read,
         Err(reason) => {
             problems.push(Problem {
@@ -190,7 +202,7 @@ pub(super) async fn explain(
 
 /// The block of another node's address, which the snapshot holds without its addresses' holders.
 async fn whole_block(
-    owners: &Owners,
+    store: &EtcdStore,
     snapshot: &Snapshot,
     destination: Prefix,
 ) -> Result<Option<ipam::Block>, String> {
@@ -200,7 +212,7 @@ async fn whole_block(
         return Ok(None);
     };
     let ranges = [Range::Key(Key::Block(cidr).to_path())];
-    let answer = tokio::time::timeout(LIMIT, owners.store.read(&ranges)).await;
+    let answer = tokio::time::timeout(LIMIT, store.read(&ranges)).await;
     let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
     let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let stored = answer.ranges.into_iter().flatten().next();

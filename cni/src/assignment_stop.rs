@@ -1,5 +1,5 @@
-//! The node's word that no address is to be given out: the datastore that answers is not known to be the cluster's, and what it
-//! calls free may be in use. A file in the run directory, so that an ADD costs no question more.
+//! The node stops assignments while the datastore that answers is not known to be the cluster's: what it calls free may be
+//! in use. The order is a file in the run directory, so that an ADD need not ask the node.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ const FILE: &str = "no-addresses";
 /// No address is given out.
 #[derive(Debug, thiserror::Error)]
 #[error("no address is given out on this node: {0}")]
-pub(crate) struct Held(pub String);
+pub(crate) struct AssignmentsStopped(pub String);
 
 fn path(run_dir: &Path) -> PathBuf {
     run_dir.join(FILE)
@@ -32,13 +32,13 @@ pub fn forbid_addresses(run_dir: &Path, reason: Option<&str>) -> io::Result<()> 
     std::fs::rename(&draft, path(run_dir))
 }
 
-/// Whether addresses may be given out. A file that cannot be read is no word.
+/// Checks that addresses may be given out. A file that cannot be read stops nothing.
 ///
 /// # Errors
-/// [`Held`].
-pub(crate) fn check(run_dir: &Path) -> Result<(), Held> {
+/// [`AssignmentsStopped`].
+pub(crate) fn check(run_dir: &Path) -> Result<(), AssignmentsStopped> {
     match std::fs::read_to_string(path(run_dir)) {
-        Ok(reason) => Err(Held(reason.trim().to_owned())),
+        Ok(reason) => Err(AssignmentsStopped(reason.trim().to_owned())),
         Err(_) => Ok(()),
     }
 }
@@ -50,13 +50,17 @@ mod tests {
 
     #[test]
     fn the_word_is_given_and_taken_back() {
-        let dir = std::env::temp_dir().join(format!("caracal-held-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("caracal-assignment-stop-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
         forbid_addresses(&dir, Some("another cluster's")).unwrap();
-        let held = check(&dir).unwrap_err().to_string();
-        assert!(held.ends_with("on this node: another cluster's"), "{held}");
+        let stopped = check(&dir).unwrap_err().to_string();
+        assert!(
+            stopped.ends_with("on this node: another cluster's"),
+            "{stopped}"
+        );
         forbid_addresses(&dir, None).unwrap();
         check(&dir).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
