@@ -1,5 +1,5 @@
-//! Tells the program which commit it is built from: `CARACAL_COMMIT` of the environment (an image build without
-//! a repository), else what git says, else `unknown`.
+//! Tells the program which commit it is built from: `CARACAL_COMMIT` of the environment (an image
+//! build without a repository), else what git says, else `unknown`.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The aims of the project, and what a comparison says about each: ratios of medians, never numbers by hand.
+//! The aims of the project, and what a comparison says about each: ratios of medians, never numbers
+//! by hand.
 
 use std::fmt::Write as _;
 use std::time::Duration;

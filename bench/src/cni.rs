@@ -1,6 +1,6 @@
-//! `caracal-bench cni`: ADD and DEL of `caracal-cni` beside Debian's `bridge` with `host-local`, which need no
-//! datastore; interleaved, one after the other and many at once. On a node of a lab: real etcd, a real
-//! `caracal node` whose route each ADD awaits.
+//! `caracal-bench cni`: ADD and DEL of `caracal-cni` beside Debian's `bridge` with `host-local`,
+//! which need no datastore; interleaved, one after the other and many at once. On a node of a lab:
+//! real etcd, a real `caracal node` whose route each ADD awaits.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -61,7 +61,8 @@ impl Speaker {
         text.lines().next().map(str::to_owned)
     }
 
-    /// How long the speaker takes after its sessions are up until it announces without further delay.
+    /// How long the speaker takes after its sessions are up until it announces without further
+    /// delay.
     pub const fn warm_up(self) -> Duration {
         match self {
             // FRR coalesces for seconds after a session came up; that delay is not its speed.
@@ -70,7 +71,8 @@ impl Speaker {
         }
     }
 
-    /// Starts the speaker in a namespace, configured for a scenario; Caracal's program may be named.
+    /// Starts the speaker in a namespace, configured for a scenario; Caracal's program may be
+    /// named.
     pub fn start(
         self,
         scenario: &Scenario,
@@ -142,7 +144,8 @@ pub fn start_caracal(
 ) -> Result<Process> {
     let file = caracal_file(dir);
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    // Each run is a first start: after a restart the speaker would wait for its peers (RFC 4724 §4.1).
+    // Each run is a first start: after a restart the speaker would wait for its peers (RFC 4724
+    // §4.1).
     let mark = dir.join("speaker.mark");
     if mark.exists() {
         std::fs::remove_file(&mark).context("removing the mark of the last run")?;

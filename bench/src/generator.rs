@@ -1,4 +1,5 @@
-//! The load generator: many sessions in one thread, non-blocking, with a record of what each receiver holds.
+//! The load generator: many sessions in one thread, non-blocking, with a record of what each
+//! receiver holds.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -37,7 +38,8 @@ pub struct Role {
 pub trait Expectation {
     /// A mark for the origin of a route, not 0, as far as the attribute list tells.
     fn tag(&self, list: &[u8]) -> u8;
-    /// The receiver announced the prefix itself: whether a reflector sends it back is up to the reflector.
+    /// The receiver announced the prefix itself: whether a reflector sends it back is up to the
+    /// reflector.
     fn own(&self, receiver: usize, index: u32) -> bool;
     /// The mark that a receiver must see for a prefix; 0 = it must not have it.
     fn wanted(&self, receiver: usize, index: u32) -> u8;
@@ -163,8 +165,8 @@ impl Generator {
         }
     }
 
-    /// Serves the sessions until all have been up for `time`. FRR ends some of a thousand that come at once; they are dialled
-    /// again, as a real client would.
+    /// Serves the sessions until all have been up for `time`. FRR ends some of a thousand that come
+    /// at once; they are dialled again, as a real client would.
     pub fn warm_up(
         &mut self,
         dut: Ipv4Addr,

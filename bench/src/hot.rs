@@ -59,7 +59,8 @@ pub const PATHS: [Path; 5] = [
     },
 ];
 
-/// The same with the origin check, every prefix having an owner: what it costs is the difference to the path beside it.
+/// The same with the origin check, every prefix having an owner: what it costs is the difference to
+/// the path beside it.
 pub const CHECKED: [(Path, &str); 2] = [
     (
         Path {
@@ -175,7 +176,8 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
         .into(),
         owners: [(owner.clone(), sender)].into(),
     };
-    // As many whatever is announced, so that what it costs to learn of them falls out of a comparison of two sizes.
+    // As many whatever is announced, so that what it costs to learn of them falls out of a
+    // comparison of two sizes.
     let blocks = Universe::internet(BLOCKS).nets.into_iter();
     let blocks = blocks.map(|net| Prefix::v4(net.bits.into(), net.len));
     let held = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));

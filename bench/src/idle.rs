@@ -1,5 +1,5 @@
-//! `caracal-bench idle`: what the nodes of a cluster at rest cost. All of them are real: processes of their own in
-//! namespaces of their own, one pod each, on one etcd.
+//! `caracal-bench idle`: what the nodes of a cluster at rest cost. All of them are real: processes
+//! of their own in namespaces of their own, one pod each, on one etcd.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Instructions per unit of work of the hot paths, counted by valgrind, against the record in the repository: a
-//! number that a busy machine does not change.
+//! Instructions per unit of work of the hot paths, counted by valgrind, against the record in the
+//! repository: a number that a busy machine does not change.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ use crate::hot;
 
 /// The two sizes whose difference is counted: what starting up costs falls out.
 const SIZES: (usize, usize) = (5_000, 15_000);
-/// How much more than recorded is a regression. Hash seeds differ from run to run, and compilers do.
+/// How much more than recorded is a regression. Hash seeds differ from run to run, and compilers
+/// do.
 const TOLERANCE: f64 = 1.10;
 /// Less than this part of the record is worth a new record.
 const GAIN: f64 = 0.90;

@@ -1,4 +1,5 @@
-//! Two network namespaces joined by a veth pair: the generator lives in one, the speaker under test in the other.
+//! Two network namespaces joined by a veth pair: the generator lives in one, the speaker under test
+//! in the other.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -73,7 +74,8 @@ impl Lab {
                 "-n {namespace} addr add {address}/20 dev {device}"
             ))?;
         }
-        // Whole ranges are local to the generator: an address for each peer without configuring each.
+        // Whole ranges are local to the generator: an address for each peer without configuring
+        // each.
         ip(&format!(
             "-n {generator} route add local 10.64.1.0/24 dev lo"
         ))?;

@@ -1,10 +1,11 @@
-//! `caracal-bench latency`: from a block's confirmation in etcd by one node to the route in the kernel of another, over
-//! two Caracal nodes, and over two BIRD 2 whose kernel protocols learn and export as in Calico's templates (`learn`,
-//! `scan time 2`).
+//! `caracal-bench latency`: from a block's confirmation in etcd by one node to the route in the
+//! kernel of another, over two Caracal nodes, and over two BIRD 2 whose kernel protocols learn and
+//! export as in Calico's templates (`learn`, `scan time 2`).
 //!
-//! The clock starts when etcd has answered the confirmation, and ends when the kernel of the other node tells of the
-//! route. BIRD reads no datastore: an agent that does nothing but follow etcd and write the blackhole route of the block,
-//! which BIRD then learns, stands in for Felix. Changes come at fixed times, whether or not the last one has arrived.
+//! The clock starts when etcd has answered the confirmation, and ends when the kernel of the other
+//! node tells of the route. BIRD reads no datastore: an agent that does nothing but follow etcd and
+//! write the blackhole route of the block, which BIRD then learns, stands in for Felix. Changes
+//! come at fixed times, whether or not the last one has arrived.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -136,7 +136,8 @@ pub fn block(file: &Path, name: &str) -> Result<String> {
     Ok(found.map_or("", |(block, _)| block).to_owned())
 }
 
-/// Replaces the table of a scenario in a file, between its two marks; appends it when there are none.
+/// Replaces the table of a scenario in a file, between its two marks; appends it when there are
+/// none.
 pub fn write(file: &Path, scenario: &str, table: &str) -> Result<()> {
     let text = read(file)?;
     let text = replaced(&text, scenario, table);

@@ -103,7 +103,8 @@ impl Universe {
     }
 }
 
-/// The attribute set number `set` of an external sender: a path of its own, communities on half of them.
+/// The attribute set number `set` of an external sender: a path of its own, communities on half of
+/// them.
 pub fn external(sender: u32, set: u32, next_hop: Ipv4Addr) -> Attrs {
     let mut random = Random::new(u64::from(sender) << 32 | u64::from(set));
     let hops = 1 + random.below(5);

@@ -7,7 +7,8 @@ pub enum Speaker {
     Caracal,
     /// BIRD 2.
     Bird2,
-    /// BIRD 1.6, on which Calico's is based. Debian's packages of the two exclude each other: `make bench` unpacks this one.
+    /// BIRD 1.6, on which Calico's is based. Debian's packages of the two exclude each other: `make
+    /// bench` unpacks this one.
     Bird1,
     /// FRR's bgpd.
     Frr,

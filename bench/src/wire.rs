@@ -184,7 +184,8 @@ fn as_path(mut value: &[u8]) -> Result<Vec<u32>> {
     Ok(path)
 }
 
-/// The second AS of the path, which is the sender's when the speaker under test has put its own in front.
+/// The second AS of the path, which is the sender's when the speaker under test has put its own in
+/// front.
 pub fn second_as(list: &[u8]) -> Option<u32> {
     let (_, value) = AttrIter(list).flatten().find(|(code, _)| *code == 2)?;
     let octets = value.get(6..10)?;

@@ -1,5 +1,6 @@
 //! The plugins as a program of their own, for this crate's tests: `caracal-ipam` by that name, else
-//! `caracal-cni`. Ends abruptly at the milestone that `CARACAL_CNI_DIE_AT` names, as after `kill -9`.
+//! `caracal-cni`. Ends abruptly at the milestone that `CARACAL_CNI_DIE_AT` names, as after `kill
+//! -9`.
 
 use std::process::ExitCode;
 

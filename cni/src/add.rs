@@ -1,7 +1,7 @@
-//! ADD: addresses, veth pair, the pod's side, the endpoint, and then the agent's route. The addresses and
-//! the pair are made at the same time. What an earlier call of the same attachment left is used (CNI-1).
-//! When the call fails, everything of the attachment is removed (CNI-2), unless an earlier call had
-//! completed it: a pod that works keeps working.
+//! ADD: addresses, veth pair, the pod's side, the endpoint, and then the agent's route. The
+//! addresses and the pair are made at the same time. What an earlier call of the same attachment
+//! left is used (CNI-1). When the call fails, everything of the attachment is removed (CNI-2),
+//! unless an earlier call had completed it: a pod that works keeps working.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -146,8 +146,8 @@ async fn attach<S: Store>(
     outcome(call, &plan, &pair, &mac)
 }
 
-/// Waits until other nodes have been told of the addresses, a while at most: a pod that is not announced yet is better
-/// than none.
+/// Waits until other nodes have been told of the addresses, a while at most: a pod that is not
+/// announced yet is better than none.
 async fn announced(call: &Call, addresses: &[Prefix], revision: i64) {
     let seconds = call.conf.announce_wait();
     if seconds == 0 {
@@ -233,8 +233,8 @@ async fn with_own_addresses<S: Store>(
     Ok((obtained, pair))
 }
 
-/// The pair first: when an earlier call of this attachment went through, the pair says so, and the other
-/// plugin is not asked again.
+/// The pair first: when an earlier call of this attachment went through, the pair says so, and the
+/// other plugin is not asked again.
 async fn with_delegated_addresses(
     site: &Site<'_>,
     known: &Known,
@@ -327,8 +327,8 @@ async fn make_pair(site: &Site<'_>) -> Result<Pair, CniError> {
     })
 }
 
-/// True when the pair must be made: there is none, or only remains, which are deleted. False when an
-/// earlier call of the same attachment made it.
+/// True when the pair must be made: there is none, or only remains, which are deleted. False when
+/// an earlier call of the same attachment made it.
 async fn remove_stale_veth(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool, KernelError> {
     let host_link = site.host.by_name(plan.host).await?;
     let pod_link = site.inside.by_name(plan.pod).await?;
@@ -353,8 +353,8 @@ async fn remove_stale_veth(site: &Site<'_>, plan: &VethPair<'_>) -> Result<bool,
     }
 }
 
-/// An interface of the same name may be an older sandbox's of the same pod, and is in the way then. Of
-/// plain containers it is another, living one's.
+/// An interface of the same name may be an older sandbox's of the same pod, and is in the way then.
+/// Of plain containers it is another, living one's.
 fn refuse_others(call: &Call, plan: &VethPair<'_>, host_link: &Link) -> Result<(), KernelError> {
     let owner = host_link.alias.as_deref().and_then(handle_of_alias);
     match (owner, &call.attachment.workload) {

@@ -1,5 +1,5 @@
-//! The addresses of an attachment, through Caracal's IPAM: an earlier call's are kept, else the wished
-//! ones are taken, and all go by the handle.
+//! The addresses of an attachment, through Caracal's IPAM: an earlier call's are kept, else the
+//! wished ones are taken, and all go by the handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +21,8 @@ use crate::kernel::link::KernelError;
 use crate::settings::Dirs;
 use crate::spec::Wishes;
 
-/// How often other addresses are taken when those taken are in use; each round passes over all of their blocks that are.
+/// How often other addresses are taken when those taken are in use; each round passes over all of
+/// their blocks that are.
 const ROUNDS: usize = 8;
 
 /// What an attachment holds.
@@ -29,8 +30,9 @@ const ROUNDS: usize = 8;
 pub(crate) struct Holding {
     /// IPv4 first.
     pub held: Vec<AssignedAddress>,
-    /// When an earlier call took them: that the handle is still as it was read. An attachment without endpoint may look
-    /// dead for long enough by then to be collected, and what is released is somebody else's the moment after.
+    /// When an earlier call took them: that the handle is still as it was read. An attachment
+    /// without endpoint may look dead for long enough by then to be collected, and what is released
+    /// is somebody else's the moment after.
     pub precondition: Option<Compare>,
 }
 
@@ -99,8 +101,8 @@ impl AddressError {
     }
 }
 
-/// Makes sure that the attachment holds what it wishes, under the host's IPAM lock. `handle` is the stored
-/// handle, when an earlier call left one.
+/// Makes sure that the attachment holds what it wishes, under the host's IPAM lock. `handle` is the
+/// stored handle, when an earlier call left one.
 ///
 /// # Errors
 /// [`AddressError`]; the attachment may hold addresses then, which are released by its handle.
@@ -330,8 +332,9 @@ pub(crate) async fn release<S: Store>(
     Ok(released.addresses)
 }
 
-/// Releases what Calico's plugin has assigned to a further interface of a container. It has one handle for all of a
-/// container's interfaces, so that only the endpoint tells which addresses are this interface's.
+/// Releases what Calico's plugin has assigned to a further interface of a container. It has one
+/// handle for all of a container's interfaces, so that only the endpoint tells which addresses are
+/// this interface's.
 ///
 /// # Errors
 /// [`AddressError`].

@@ -1,5 +1,6 @@
-//! The node stops assignments while the datastore that answers is not known to be the cluster's: what it calls free may be
-//! in use. The order is a file in the run directory, so that an ADD need not ask the node.
+//! The node stops assignments while the datastore that answers is not known to be the cluster's:
+//! what it calls free may be in use. The order is a file in the run directory, so that an ADD need
+//! not ask the node.
 
 use std::io;
 use std::path::{Path, PathBuf};

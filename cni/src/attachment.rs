@@ -1,6 +1,6 @@
-//! One attachment of a container to a network, and every name that follows from it: IPAM handle, host side
-//! interface, MAC, WorkloadEndpoint. Pure; equal calls give equal names, which is what makes a repeated ADD
-//! or a late DEL find what an earlier call left (CNI-1).
+//! One attachment of a container to a network, and every name that follows from it: IPAM handle,
+//! host side interface, MAC, WorkloadEndpoint. Pure; equal calls give equal names, which is what
+//! makes a repeated ADD or a late DEL find what an earlier call left (CNI-1).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -64,8 +64,8 @@ pub(crate) struct Attachment {
     pub workload: Workload,
     /// The node.
     pub node: NodeName,
-    /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another main
-    /// plugin: of their interface nothing is known.
+    /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another
+    /// main plugin: of their interface nothing is known.
     pub wired: bool,
 }
 
@@ -90,16 +90,16 @@ impl Attachment {
         }
     }
 
-    /// The IPAM handle, `NETWORK.CONTAINER` as Calico's; further interfaces of the same container add
-    /// their name, so that one DEL does not release the addresses of another attachment.
+    /// The IPAM handle, `NETWORK.CONTAINER` as Calico's; further interfaces of the same container
+    /// add their name, so that one DEL does not release the addresses of another attachment.
     #[must_use]
     pub(crate) fn handle(&self) -> HandleId {
         handle(&self.network, &self.container_id, &self.ifname)
     }
 
-    /// The attributes of our addresses, as Calico writes them; IPAM adds `node` and `timestamp`. Where the
-    /// interface is ours, its name and the endpoint's key go with them: when both are gone, the node's
-    /// collector may release the address.
+    /// The attributes of our addresses, as Calico writes them; IPAM adds `node` and `timestamp`.
+    /// Where the interface is ours, its name and the endpoint's key go with them: when both are
+    /// gone, the node's collector may release the address.
     #[must_use]
     pub(crate) fn attributes(&self) -> BTreeMap<String, String> {
         let mut attributes = BTreeMap::new();
@@ -118,9 +118,9 @@ impl Attachment {
         attributes
     }
 
-    /// The host side interface. Calico's names: SHA-1 of the pod, else the head of the container's id.
-    /// Where the head of the id does not tell containers apart (ids that were chosen, not drawn) or the
-    /// container has several interfaces, the digits are of SHA-1 over all of it.
+    /// The host side interface. Calico's names: SHA-1 of the pod, else the head of the container's
+    /// id. Where the head of the id does not tell containers apart (ids that were chosen, not
+    /// drawn) or the container has several interfaces, the digits are of SHA-1 over all of it.
     #[must_use]
     pub(crate) fn host_interface(&self) -> IfName {
         let first = self.ifname == FIRST_INTERFACE;
@@ -202,8 +202,8 @@ impl Attachment {
         Key::workload(self.namespace(), &self.endpoint_name())
     }
 
-    /// The WorkloadEndpoint as it shall be stored. What `previous` holds besides (uid, creation time,
-    /// labels, unknown fields) stays (MODEL-1).
+    /// The WorkloadEndpoint as it shall be stored. What `previous` holds besides (uid, creation
+    /// time, labels, unknown fields) stays (MODEL-1).
     #[must_use]
     pub(crate) fn endpoint(
         &self,
@@ -253,8 +253,8 @@ impl Attachment {
         }
     }
 
-    /// Key and value of the profile that a plain container's endpoint needs, as Calico's plugin makes it:
-    /// members of the network reach one another.
+    /// Key and value of the profile that a plain container's endpoint needs, as Calico's plugin
+    /// makes it: members of the network reach one another.
     #[must_use]
     pub(crate) fn network_profile(&self, uid: String, now: Timestamp) -> Option<(Key, Value)> {
         if self.workload != Workload::Container {
@@ -300,16 +300,16 @@ pub(crate) fn handle(network: &str, container_id: &str, ifname: &str) -> HandleI
     })
 }
 
-/// The handle under which Calico's plugin has the addresses of a further interface: that of the container's first
-/// one. None when this is the first one's handle.
+/// The handle under which Calico's plugin has the addresses of a further interface: that of the
+/// container's first one. None when this is the first one's handle.
 #[must_use]
 pub(crate) fn calicos_handle(handle: &HandleId) -> Option<HandleId> {
     let (first, _ifname) = handle.as_str().split_once(':')?;
     Some(HandleId::from(first))
 }
 
-/// The container of a handle of this network. None for another network's handle and for those where the
-/// border between network and container is not certain (`a.b` may be a network too).
+/// The container of a handle of this network. None for another network's handle and for those where
+/// the border between network and container is not certain (`a.b` may be a network too).
 #[must_use]
 pub(crate) fn container_of<'a>(handle: &'a HandleId, network: &str) -> Option<&'a str> {
     let rest = handle.as_str().strip_prefix(network)?.strip_prefix('.')?;

@@ -1,4 +1,5 @@
-//! One call of a runtime: its environment and configuration, and what follows from them on this node.
+//! One call of a runtime: its environment and configuration, and what follows from them on this
+//! node.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! DEL: the interface first, so that no packet carries an address that is free again; then the endpoint,
-//! then the addresses. What is gone already is no error. Without the datastore a pending release takes the
-//! place of the second half (CNI-4).
+//! DEL: the interface first, so that no packet carries an address that is free again; then the
+//! endpoint, then the addresses. What is gone already is no error. Without the datastore a pending
+//! release takes the place of the second half (CNI-4).
 
 use std::time::{Duration, SystemTime};
 
@@ -17,15 +17,15 @@ use crate::kernel::netns::{Netns, NetnsError};
 use crate::pending_releases::{self, Patience, PendingRelease, PendingReleaseError};
 use crate::spec::Command;
 
-/// How long a DEL waits for the datastore before it leaves a pending release. A runtime that stops a pod waits
-/// for us; the node has all the time of the world.
+/// How long a DEL waits for the datastore before it leaves a pending release. A runtime that stops
+/// a pod waits for us; the node has all the time of the world.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Detaches the container.
 ///
 /// # Errors
-/// [`CniError`] when the interface cannot be deleted, or neither the datastore nor the disk takes the
-/// rest.
+/// [`CniError`] when the interface cannot be deleted, or neither the datastore nor the disk takes
+/// the rest.
 pub(crate) async fn del<S: Store>(
     call: &Call,
     store: &S,
@@ -136,8 +136,8 @@ async fn seen_from_pod(call: &Call, host: &Links) -> Result<Option<Link>, Kernel
     let Some(index) = pod_link.peer else {
         return Ok(None);
     };
-    // Calico's plugin sets no alias. One of ours that names another attachment: the namespace was used
-    // again, and this DEL is late.
+    // Calico's plugin sets no alias. One of ours that names another attachment: the namespace was
+    // used again, and this DEL is late.
     let alias = call.attachment.alias();
     let is_ours = |link: &Link| {
         link.is_pair_with(&pod_link)

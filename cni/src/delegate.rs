@@ -1,6 +1,6 @@
-//! Running another IPAM plugin (`host-local`, `static`, `dhcp`) for our attachment: the specification's
-//! own delegation. The plugin gets our environment and the configuration exactly as it came in. This is
-//! the only place of the crate that starts a program.
+//! Running another IPAM plugin (`host-local`, `static`, `dhcp`) for our attachment: the
+//! specification's own delegation. The plugin gets our environment and the configuration exactly as
+//! it came in. This is the only place of the crate that starts a program.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

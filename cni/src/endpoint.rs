@@ -1,5 +1,5 @@
-//! The WorkloadEndpoint in the datastore: read together with what an ADD must know, written and removed by
-//! compare-and-swap (CNI-3: only the endpoint of the caller's own container is removed).
+//! The WorkloadEndpoint in the datastore: read together with what an ADD must know, written and
+//! removed by compare-and-swap (CNI-3: only the endpoint of the caller's own container is removed).
 
 use std::io;
 use std::time::SystemTime;
@@ -153,7 +153,8 @@ pub(crate) struct Fresh<'a> {
     pub addresses: &'a [Prefix],
     /// The MAC of the pod's interface.
     pub mac: &'a Mac,
-    /// What must be so in the moment of writing: that the addresses of an earlier try are held still.
+    /// What must be so in the moment of writing: that the addresses of an earlier try are held
+    /// still.
     pub precondition: Option<&'a Compare>,
 }
 
@@ -170,7 +171,8 @@ impl Fresh<'_> {
     }
 }
 
-/// Writes the endpoint, and the profile that it needs when there is none. Answers with the revision of that.
+/// Writes the endpoint, and the profile that it needs when there is none. Answers with the revision
+/// of that.
 ///
 /// # Errors
 /// [`EndpointError`].

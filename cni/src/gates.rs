@@ -1,5 +1,5 @@
-//! `readiness_gates` of the configuration: other programs of the node that must answer before a pod is attached, as
-//! with Calico's plugin. Each is the URL of a health check; 2xx and 3xx mean ready.
+//! `readiness_gates` of the configuration: other programs of the node that must answer before a pod
+//! is attached, as with Calico's plugin. Each is the URL of a health check; 2xx and 3xx mean ready.
 
 use std::io;
 use std::time::Duration;

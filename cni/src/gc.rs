@@ -1,9 +1,10 @@
-//! GC: the runtime lists the attachments that are alive; what this node holds of the network besides is
-//! released. Touches nothing of other nodes, of other networks, or of uncertain origin (CNI-6).
+//! GC: the runtime lists the attachments that are alive; what this node holds of the network
+//! besides is released. Touches nothing of other nodes, of other networks, or of uncertain origin
+//! (CNI-6).
 //!
-//! An interface is ours by its alias. The kernel takes none while it makes a pair, so an ADD that was
-//! killed within that instant leaves an interface that is not seen here; ADD and DEL of the attachment see
-//! it from the pod's side, and it ends with the pod's namespace.
+//! An interface is ours by its alias. The kernel takes none while it makes a pair, so an ADD that
+//! was killed within that instant leaves an interface that is not seen here; ADD and DEL of the
+//! attachment see it from the pod's side, and it ends with the pod's namespace.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +34,8 @@ pub(crate) async fn gc<S: Store>(call: &Call, store: &S) -> Result<(), CniError>
         let links = dead_links(call, &host, &alive).await?;
         let by_link = links.iter().map(|(_, handle)| handle.clone());
         let all: BTreeSet<_> = dead.iter().cloned().chain(by_link).collect();
-        // The interfaces are what tells of attachments whose addresses another plugin has, so they go last.
+        // The interfaces are what tells of attachments whose addresses another plugin has, so they
+        // go last.
         remove_endpoints(call, store, &alive, &all).await?;
         for (link, handle) in &links {
             host.delete(link).await?;
@@ -64,7 +66,8 @@ fn alive(call: &Call) -> Result<BTreeSet<HandleId>, ConfigError> {
         .collect())
 }
 
-/// The interfaces of this network's attachments that are not alive, with the handle that their alias tells.
+/// The interfaces of this network's attachments that are not alive, with the handle that their
+/// alias tells.
 async fn dead_links(
     call: &Call,
     host: &Links,
@@ -104,8 +107,8 @@ async fn dead_handles<S: Store>(
     Ok(dead)
 }
 
-/// Removes this node's endpoints of attachments that are `dead`; and of containers without orchestrator, whose
-/// endpoint tells the network, all those that are not alive.
+/// Removes this node's endpoints of attachments that are `dead`; and of containers without
+/// orchestrator, whose endpoint tells the network, all those that are not alive.
 async fn remove_endpoints<S: Store>(
     call: &Call,
     store: &S,

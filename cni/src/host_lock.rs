@@ -1,7 +1,8 @@
-//! The per-host IPAM lock: a lock on a file that all CNI plugins of the host share. The file also remembers the blocks of the last
-//! assignments. Twenty pods that start at once change one block; without the lock all but one of them lose the
-//! race each time. The lock is a courtesy: who does not get it in time goes on without it, for it is the
-//! datastore's transactions that keep the data right. What is remembered saves a read and may be wrong.
+//! The per-host IPAM lock: a lock on a file that all CNI plugins of the host share. The file also
+//! remembers the blocks of the last assignments. Twenty pods that start at once change one block;
+//! without the lock all but one of them lose the race each time. The lock is a courtesy: who does
+//! not get it in time goes on without it, for it is the datastore's transactions that keep the data
+//! right. What is remembered saves a read and may be wrong.
 //!
 //! A process that dies gives its lock back; its memory is overwritten by the next.
 
@@ -13,10 +14,11 @@ use std::time::Duration;
 use caracal_model::net::Prefix;
 
 const FILE: &str = "ipam.lock";
-/// Patience for the others: much more than the assignments of a hundred plugins, and less than a DEL may take.
+/// Patience for the others: much more than the assignments of a hundred plugins, and less than a
+/// DEL may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Pause between two looks at the lock; an assignment takes a few times as long. Waiting in the kernel instead would
-/// hold up everything else that the plugin does meanwhile.
+/// Pause between two looks at the lock; an assignment takes a few times as long. Waiting in the
+/// kernel instead would hold up everything else that the plugin does meanwhile.
 const LOOK: Duration = Duration::from_millis(1);
 /// Blocks to remember: one or two of each family are in use at a time.
 const REMEMBERED: usize = 4;
@@ -85,8 +87,9 @@ impl HostLock {
     }
 }
 
-/// Gives the host's plugins blocks to begin with when they remember none: then the first assignment after a
-/// boot needs one read, as all others. False when they remember some, or are at it just now.
+/// Gives the host's plugins blocks to begin with when they remember none: then the first assignment
+/// after a boot needs one read, as all others. False when they remember some, or are at it just
+/// now.
 ///
 /// # Errors
 /// The file cannot be made, read or written.

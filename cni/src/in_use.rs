@@ -1,6 +1,6 @@
-//! Is an address that IPAM calls free in use all the same? A datastore that was restored from an older backup has lost
-//! the allocations since; the pods still run, with routes in the kernel and endpoints in the datastore. Nobody gets such an
-//! address a second time.
+//! Is an address that IPAM calls free in use all the same? A datastore that was restored from an
+//! older backup has lost the allocations since; the pods still run, with routes in the kernel and
+//! endpoints in the datastore. Nobody gets such an address a second time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,8 +21,8 @@ use crate::node_process;
 /// Most addresses of a block that are looked up in the kernel once one is found in use.
 const LOOKED_UP: u128 = 256;
 
-/// Addresses of the same blocks that are in use, with who uses them; empty when none of those held is. The endpoint `own`
-/// is that of the attachment that asks: its use is none.
+/// Addresses of the same blocks that are in use, with who uses them; empty when none of those held
+/// is. The endpoint `own` is that of the attachment that asks: its use is none.
 pub(crate) async fn found<S: Store>(
     store: &S,
     socket: &Path,
@@ -67,7 +67,8 @@ async fn by_kernel(
     Ok(true)
 }
 
-/// Uses that endpoints show. The node's process has all of them at hand; that one of those held is gone by now is looked up.
+/// Uses that endpoints show. The node's process has all of them at hand; that one of those held is
+/// gone by now is looked up.
 async fn endpoints<S: Store>(
     store: &S,
     socket: &Path,
@@ -77,7 +78,8 @@ async fn endpoints<S: Store>(
     let blocks = held.iter().map(|one| one.block).collect();
     let uses = match node_process::in_use(socket, blocks).await {
         Ok(uses) => uses,
-        // An older one does not know the question, and none that runs is told of by the wait for the route.
+        // An older one does not know the question, and none that runs is told of by the wait for
+        // the route.
         Err(error) => {
             tracing::debug!(%error, "not known which addresses endpoints have");
             return BTreeMap::new();

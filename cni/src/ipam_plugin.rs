@@ -1,5 +1,5 @@
-//! `caracal-ipam`: our addresses for another main plugin (`bridge`, `macvlan`, `ptp`). Makes no interface
-//! and writes no endpoint. Addresses carry their block's prefix length.
+//! `caracal-ipam`: our addresses for another main plugin (`bridge`, `macvlan`, `ptp`). Makes no
+//! interface and writes no endpoint. Addresses carry their block's prefix length.
 
 use caracal_datastore::store::Store;
 use caracal_model::net::Cidr;

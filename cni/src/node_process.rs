@@ -1,5 +1,5 @@
-//! Questions to the node's process on its admin socket: is it ready, are a pod's addresses announced? One JSON
-//! object a line each way.
+//! Questions to the node's process on its admin socket: is it ready, are a pod's addresses
+//! announced? One JSON object a line each way.
 
 use std::io;
 use std::net::IpAddr;
@@ -82,7 +82,8 @@ pub(crate) async fn status(socket: &Path) -> Result<Status, NodeProcessError> {
     ask(socket, &Question::Status, LIMIT).await
 }
 
-/// Waits until the addresses of an endpoint that was written at `revision` are announced, `wait` at most.
+/// Waits until the addresses of an endpoint that was written at `revision` are announced, `wait` at
+/// most.
 ///
 /// # Errors
 /// [`NodeProcessError`].

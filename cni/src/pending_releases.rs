@@ -1,9 +1,9 @@
 //! What a DEL leaves on the node when the datastore does not answer: a note of what is still to be
 //! released. The node replays it later; so does the next ADD or DEL of the same attachment.
 //!
-//! A file per attachment in `LIB_DIR/cni-tombstones/`, written atomically. The directory's lock is held
-//! from reading a note until it is deleted, so that no replay releases what a later ADD of the same
-//! container holds (CNI-5).
+//! A file per attachment in `LIB_DIR/cni-tombstones/`, written atomically. The directory's lock is
+//! held from reading a note until it is deleted, so that no replay releases what a later ADD of the
+//! same container holds (CNI-5).
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -177,8 +177,8 @@ fn try_lock(lock: &File, path: &Path) -> Result<bool, PendingReleaseError> {
 /// Replays all pending releases. For the node's process, whenever the datastore is fresh.
 ///
 /// # Errors
-/// [`PendingReleaseError`] when the directory itself cannot be read; what fails of one pending release is in the
-/// answer, and its file stays.
+/// [`PendingReleaseError`] when the directory itself cannot be read; what fails of one pending
+/// release is in the answer, and its file stays.
 pub async fn replay_pending_releases<S: Store>(
     store: &S,
     lib_dir: &Path,

@@ -1,4 +1,5 @@
-//! What a call finds on the node: directories, the node's name, the MTU. Calico's places are read too.
+//! What a call finds on the node: directories, the node's name, the MTU. Calico's places are read
+//! too.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,8 +61,8 @@ pub(crate) enum SettingsError {
 }
 
 impl Dirs {
-    /// The configuration's, else the environment's `CARACAL_LIB_DIR` and `CARACAL_RUN_DIR`, else the
-    /// default.
+    /// The configuration's, else the environment's `CARACAL_LIB_DIR` and `CARACAL_RUN_DIR`, else
+    /// the default.
     #[must_use]
     pub(crate) fn of(conf: &NetConf, get: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name| get(name).filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -102,8 +103,8 @@ fn first_text(places: &[PathBuf]) -> Option<(PathBuf, String)> {
     })
 }
 
-/// The node's name: `nodename`, `nodename_file`, the file that the node's process writes, `hostname`, the
-/// kernel's host name.
+/// The node's name: `nodename`, `nodename_file`, the file that the node's process writes,
+/// `hostname`, the kernel's host name.
 ///
 /// # Errors
 /// [`SettingsError`].
@@ -164,9 +165,10 @@ pub(crate) fn mtu(conf: &NetConf, dirs: &Dirs) -> Result<u32, SettingsError> {
     }
 }
 
-/// [`mtu`], after a wait for a node that has just started and has not written the file yet: a pod that is attached
-/// before would keep the kernel's MTU for its life, and its large packets would not fit into the tunnel. Who does
-/// not wait for the agent's route (`route_wait_seconds` 0) does not wait for its file either.
+/// [`mtu`], after a wait for a node that has just started and has not written the file yet: a pod
+/// that is attached before would keep the kernel's MTU for its life, and its large packets would
+/// not fit into the tunnel. Who does not wait for the agent's route (`route_wait_seconds` 0) does
+/// not wait for its file either.
 ///
 /// # Errors
 /// [`SettingsError`].

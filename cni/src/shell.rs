@@ -115,8 +115,8 @@ async fn dispatch(
     Ok(None)
 }
 
-/// The configuration's datastore, when it names one; else the environment's. The two are not mixed: a
-/// certificate of one does not belong to the endpoints of the other.
+/// The configuration's datastore, when it names one; else the environment's. The two are not mixed:
+/// a certificate of one does not belong to the endpoints of the other.
 fn etcd_config(
     conf: &NetConf,
     get: impl Fn(&str) -> Option<String>,
@@ -133,7 +133,8 @@ fn etcd_config(
         list => Some(list.to_owned()),
     };
     let lookup = |name: &str| match (name, &endpoints) {
-        // The configuration's kind was checked with it; the environment's is about the environment's endpoints.
+        // The configuration's kind was checked with it; the environment's is about the
+        // environment's endpoints.
         ("DATASTORE_TYPE", endpoints) if endpoints.is_some() || !conf.datastore_type.is_empty() => {
             None
         }

@@ -1,5 +1,6 @@
-//! STATUS: could an ADD be served now? The node's process must be up and ready, since only it programs routes, the
-//! datastore must answer and know the node, and the readiness gates must be open.
+//! STATUS: could an ADD be served now? The node's process must be up and ready, since only it
+//! programs routes, the datastore must answer and know the node, and the readiness gates must be
+//! open.
 
 use caracal_datastore::store::Store;
 use caracal_model::status::Status;
@@ -10,7 +11,8 @@ use crate::error::{CniError, StatusError};
 use crate::node_process;
 use crate::spec::Command;
 
-/// Checks the node's process (an IPAM plugin does without), the gates, the datastore, and a delegated IPAM plugin.
+/// Checks the node's process (an IPAM plugin does without), the gates, the datastore, and a
+/// delegated IPAM plugin.
 ///
 /// # Errors
 /// [`StatusError`] with the reason, or the delegated plugin's.

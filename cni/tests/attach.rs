@@ -118,7 +118,8 @@ fn both_families_are_reached_without_delay() {
             address(&result)
         ));
         sh(&format!("ip -6 route add {v6}/128 dev {host}"));
-        // The first packet of each family, with no second to lose to ARP or duplicate address detection.
+        // The first packet of each family, with no second to lose to ARP or duplicate address
+        // detection.
         pod.sh("ping -c 1 -W 1 192.0.2.1");
         pod.sh("ping -c 1 -W 1 2001:db8::1");
         world.del(&pod);

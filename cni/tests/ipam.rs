@@ -1,5 +1,5 @@
-//! Addresses from elsewhere and for others: a delegated IPAM plugin, and `caracal-ipam` under another main
-//! plugin.
+//! Addresses from elsewhere and for others: a delegated IPAM plugin, and `caracal-ipam` under
+//! another main plugin.
 
 #![allow(clippy::unwrap_used)]
 
@@ -204,7 +204,8 @@ fn caracal_ipam_serves_alone() {
     });
 }
 
-/// A datastore that was restored from a backup of before: blocks and handles are lost, and pods run.
+/// A datastore that was restored from a backup of before: blocks and handles are lost, and pods
+/// run.
 #[test]
 fn an_address_that_is_in_use_is_not_given_although_its_block_was_lost() {
     in_node(|mut world| {
@@ -221,7 +222,8 @@ fn an_address_that_is_in_use_is_not_given_although_its_block_was_lost() {
             let keys = world.list(&format!("/calico/ipam/v2/{prefix}"));
             lose(&world, keys.into_iter().map(|kv| kv.key));
         }
-        // An endpoint of another node has the third address of the block; its route goes by the block.
+        // An endpoint of another node has the third address of the block; its route goes by the
+        // block.
         let block: Ipv4Addr = given[0].parse().unwrap();
         let third = Ipv4Addr::from_bits((block.to_bits() & !63) + 2).to_string();
         let agent = FakeAgent::start(&world);

@@ -1,5 +1,5 @@
-//! With the plugins of the CNI project as Debian packs them (`containernetworking-plugins`): ours beside,
-//! before and below them.
+//! With the plugins of the CNI project as Debian packs them (`containernetworking-plugins`): ours
+//! beside, before and below them.
 
 #![allow(clippy::unwrap_used)]
 

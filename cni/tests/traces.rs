@@ -1,5 +1,5 @@
-//! What the plugins touch, and what they find of others: the host's state stays as it is, Calico's attachments are
-//! taken down as Calico made them.
+//! What the plugins touch, and what they find of others: the host's state stays as it is, Calico's
+//! attachments are taken down as Calico made them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,8 @@ use caracal_model::resource::ip_pool::AllowedUse;
 use serde_json::json;
 use world::{Answer, Pod, World, address, host_interface, in_node, sh, wait_for};
 
-/// Everything in the namespace that a plugin could change, a line each, but what belongs to the interface `own`.
+/// Everything in the namespace that a plugin could change, a line each, but what belongs to the
+/// interface `own`.
 fn host_state(own: &str) -> BTreeSet<String> {
     let state = sh(
         "ip -o link; ip -o addr; ip route show table all; ip -6 route show table all; \

@@ -1,5 +1,5 @@
-//! What the kernel holds, as read back. Devices are named as in [`crate::desired`]; an index without a
-//! name does not occur, since links are read in the same pass.
+//! What the kernel holds, as read back. Devices are named as in [`crate::desired`]; an index
+//! without a name does not occur, since links are read in the same pass.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,8 +17,8 @@ use crate::links::Links;
 pub enum ActualTarget {
     /// A target that we write ourselves.
     Known(Target),
-    /// Another route type (`unreachable`, `prohibit`, `throw`, …) by its number, or a route with features that we never
-    /// write (light-weight tunnels): never ours.
+    /// Another route type (`unreachable`, `prohibit`, `throw`, …) by its number, or a route with
+    /// features that we never write (light-weight tunnels): never ours.
     Other(u8),
 }
 
@@ -165,7 +165,8 @@ impl Actual {
         self.routes.entry(route.key()).or_default().push(route);
     }
 
-    /// Puts a route in the place of the first of its key, as a replacement does, or there where there is none.
+    /// Puts a route in the place of the first of its key, as a replacement does, or there where
+    /// there is none.
     pub fn replace_route(&mut self, route: ActualRoute) {
         let there = self.routes.entry(route.key()).or_default();
         match there.iter_mut().find(|r| r.tos == 0) {
@@ -204,8 +205,8 @@ impl Actual {
         range.flat_map(|(_, routes)| routes)
     }
 
-    /// The route of the main table that packets to a destination take: the longest prefix, of those the lowest
-    /// metric, of those the first.
+    /// The route of the main table that packets to a destination take: the longest prefix, of those
+    /// the lowest metric, of those the first.
     #[must_use]
     pub fn route_to(&self, destination: &Prefix) -> Option<&ActualRoute> {
         (0..=destination.len()).rev().find_map(|len| {
@@ -223,7 +224,8 @@ impl Actual {
         });
     }
 
-    /// What is left when a device goes: its next-hop objects, routes, neighbours, FDB entries and addresses go with it.
+    /// What is left when a device goes: its next-hop objects, routes, neighbours, FDB entries and
+    /// addresses go with it.
     pub fn remove_link(&mut self, name: &IfName) {
         self.links.remove(name.as_str());
         self.routes.retain(|_, routes| {

@@ -1,5 +1,6 @@
-//! What becomes of the objects that are in the kernel already: the answer of `caracal migrate plan`. Pure: it reads
-//! the same two values as [`crate::diff()`], and says in words what the diff would do once everything is known.
+//! What becomes of the objects that are in the kernel already: the answer of `caracal migrate
+//! plan`. Pure: it reads the same two values as [`crate::diff()`], and says in words what the diff
+//! would do once everything is known.
 
 use std::collections::BTreeMap;
 
@@ -288,11 +289,12 @@ fn protocol(number: u8) -> String {
     }
 }
 
-/// How our routes are handed back to Calico, so that its BIRD and its Felix find what they take for their own.
+/// How our routes are handed back to Calico, so that its BIRD and its Felix find what they take for
+/// their own.
 ///
-/// Unencapsulated routes and blackholes become BIRD's, each in place. VXLAN routes stay: Felix knows them by their
-/// device. Those over IPIP stay for a Calico from 3.33 on, whose Felix writes them with the same protocol as we do, and
-/// become BIRD's for an older one.
+/// Unencapsulated routes and blackholes become BIRD's, each in place. VXLAN routes stay: Felix
+/// knows them by their device. Those over IPIP stay for a Calico from 3.33 on, whose Felix writes
+/// them with the same protocol as we do, and become BIRD's for an older one.
 #[must_use]
 pub fn hand_back(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
     let mut puts = Vec::new();
@@ -320,7 +322,8 @@ pub fn hand_back(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
         }
         new.protocol = PROTOCOL_BIRD;
         if route.next_hops().is_empty() {
-            // BIRD's blackholes have the usual metric; another key is another route, so ours goes after it.
+            // BIRD's blackholes have the usual metric; another key is another route, so ours goes
+            // after it.
             new.metric = crate::desired::cluster_metric(new.prefix.family());
             if new.metric != route.metric {
                 puts.push(Op::AddRoute(new));

@@ -1,5 +1,5 @@
-//! `diff(desired, actual, phase) -> [Op]`: what has to happen, in dependency order: links, addresses,
-//! neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
+//! `diff(desired, actual, phase) -> [Op]`: what has to happen, in dependency order: links,
+//! addresses, neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
 mod held;
 mod objects;
@@ -101,7 +101,8 @@ pub fn removal(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<
     ops
 }
 
-/// Next-hop objects of ours that no route leads through: what is left of them once routes are handed back.
+/// Next-hop objects of ours that no route leads through: what is left of them once routes are
+/// handed back.
 #[must_use]
 pub fn unused_objects(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<Op> {
     let nothing = Desired {
@@ -312,14 +313,16 @@ struct Ops<'a> {
 }
 
 impl Ops<'_> {
-    /// Answers with what the rest of the diff has to reckon with: a device that is made anew loses what it had.
+    /// Answers with what the rest of the diff has to reckon with: a device that is made anew loses
+    /// what it had.
     fn tunnels<'a>(&mut self, actual: &'a Actual, phase: Phase) -> Cow<'a, Actual> {
         let mut rest = Cow::Borrowed(actual);
         for tunnel in self.desired.tunnels.values() {
             match tunnel_state(tunnel, &actual.links) {
                 TunnelState::Missing => self.puts.push(Op::AddTunnel(tunnel.clone())),
                 TunnelState::Unset => self.puts.push(Op::SetTunnel(tunnel.clone())),
-                // Not to be had without a deletion; before we are sure, a wrong device is better than none.
+                // Not to be had without a deletion; before we are sure, a wrong device is better
+                // than none.
                 TunnelState::Wrong if phase == Phase::Synced => {
                     self.puts.push(Op::DeleteTunnel(tunnel.name.clone()));
                     self.puts.push(Op::AddTunnel(tunnel.clone()));

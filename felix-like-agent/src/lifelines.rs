@@ -1,6 +1,7 @@
-//! Blackholes that stand between this node and its datastore. A plan never has one ([`mod@crate::plan`]); one that is in
-//! the kernel, from before the data was mended or from an older version, is never right, and while it is there nothing
-//! better is ever heard. So it goes even while nothing else is deleted.
+//! Blackholes that stand between this node and its datastore. A plan never has one
+//! ([`mod@crate::plan`]); one that is in the kernel, from before the data was mended or from an
+//! older version, is never right, and while it is there nothing better is ever heard. So it goes
+//! even while nothing else is deleted.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! The machine's network interfaces, as data. Read by the shell, used by the plan and by whoever looks
-//! for the node's address.
+//! The machine's network interfaces, as data. Read by the shell, used by the plan and by whoever
+//! looks for the node's address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -38,7 +38,8 @@ pub struct Link {
     pub addresses: Vec<Cidr>,
     /// Administratively up.
     pub up: bool,
-    /// Something is at the other end (`LOWER_UP`): the cable is in, the other half of a veth pair is up.
+    /// Something is at the other end (`LOWER_UP`): the cable is in, the other half of a veth pair
+    /// is up.
     pub carrier: bool,
     /// MTU in octets.
     pub mtu: u32,
@@ -79,7 +80,8 @@ impl Link {
     }
 }
 
-/// Holds the addresses of services that kube-proxy serves by IPVS: they are addresses of every node, and so of none.
+/// Holds the addresses of services that kube-proxy serves by IPVS: they are addresses of every
+/// node, and so of none.
 const IPVS_DEVICE: &str = "kube-ipvs0";
 
 /// The subnets and addresses of this machine: nobody else's route to them is to be used.
@@ -151,8 +153,8 @@ impl Links {
             .find(|l| l.addresses.iter().any(|a| a.address == address))
     }
 
-    /// The interface that is up and has `address` in one of its subnets; the longest subnet wins. An address of
-    /// the machine itself is on no link.
+    /// The interface that is up and has `address` in one of its subnets; the longest subnet wins.
+    /// An address of the machine itself is on no link.
     #[must_use]
     pub fn on_link(&self, address: IpAddr) -> Option<&Link> {
         if self.holding(address).is_some() {
@@ -166,8 +168,8 @@ impl Links {
             .map(|(_, l)| l)
     }
 
-    /// The machine's own networks, without those of the interfaces that `skip` names. IPv6 link-local ones are left out:
-    /// they are on every link.
+    /// The machine's own networks, without those of the interfaces that `skip` names. IPv6
+    /// link-local ones are left out: they are on every link.
     #[must_use]
     pub fn local_networks(&self, skip: impl Fn(&Link) -> bool) -> LocalNetworks {
         let mut local = LocalNetworks::default();

@@ -29,7 +29,8 @@ pub enum Op {
     AddObject(NextHopObject),
     /// Change a next-hop object of ours: every route through it leads there at once.
     ReplaceObject(NextHopObject),
-    /// Add a route where none with its key was seen. Fails when one has come meanwhile, whoever wrote it.
+    /// Add a route where none with its key was seen. Fails when one has come meanwhile, whoever
+    /// wrote it.
     AddRoute(Route),
     /// Replace the route of ours with the same key.
     ReplaceRoute(Route),
@@ -106,7 +107,8 @@ impl Op {
 }
 
 impl Hash for Op {
-    /// By what is changed: there may be a great many changes of routes, and what they change them to tells few apart.
+    /// By what is changed: there may be a great many changes of routes, and what they change them
+    /// to tells few apart.
     fn hash<H: Hasher>(&self, state: &mut H) {
         std::mem::discriminant(self).hash(state);
         match self.prefix() {
@@ -140,7 +142,8 @@ impl fmt::Display for Op {
             Self::AddRoute(route) => write!(f, "add route {route}"),
             Self::ReplaceRoute(route) => write!(f, "replace route {route}"),
             Self::WriteSysctl(path, value) => write!(f, "write sysctl {path} = {value}"),
-            // With what, so that one change after the other is not taken for a quarrel about the same.
+            // With what, so that one change after the other is not taken for a quarrel about the
+            // same.
             Self::PutNat(nat) => write!(f, "replace the NAT rules by {}", nat.fingerprint()),
             Self::DeleteRoute(route) => match (&route.target, route.known()) {
                 (_, Some(known)) => write!(f, "delete route {known}"),

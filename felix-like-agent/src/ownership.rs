@@ -1,11 +1,13 @@
-//! Whose is a kernel object? Ours are told by route protocol, device and table; everything else is foreign, and
-//! never changed and never deleted (AGENT-5).
+//! Whose is a kernel object? Ours are told by route protocol, device and table; everything else is
+//! foreign, and never changed and never deleted (AGENT-5).
 //!
-//! Routes that Calico's BIRD left for this cluster are told by protocol *and* by what the datastore knows: a prefix
-//! inside a pool, and a shape that Calico writes ([`Cluster`]). Another BIRD of the host's keeps its routes.
+//! Routes that Calico's BIRD left for this cluster are told by protocol *and* by what the datastore
+//! knows: a prefix inside a pool, and a shape that Calico writes ([`Cluster`]). Another BIRD of the
+//! host's keeps its routes.
 //!
 //! The rule for a foreign route with the prefix and metric of a wanted one: it stays, ours is not
-//! written, and a problem says so. (Felix overwrites it.) With another metric both exist and the lower one is used.
+//! written, and a problem says so. (Felix overwrites it.) With another metric both exist and the
+//! lower one is used.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,8 +25,8 @@ pub const PROTOCOL_BOOT: u8 = 3;
 /// The BIRD daemon.
 pub const PROTOCOL_BIRD: u8 = 12;
 
-/// Numbers of our next-hop objects: far above those that the kernel gives by itself (from 1 on), and above those that
-/// routing daemons count up from.
+/// Numbers of our next-hop objects: far above those that the kernel gives by itself (from 1 on),
+/// and above those that routing daemons count up from.
 pub const FIRST_OBJECT: u32 = 0x4300_0000;
 /// The last of them.
 pub const LAST_OBJECT: u32 = 0x43ff_ffff;
@@ -34,11 +36,12 @@ pub const LAST_OBJECT: u32 = 0x43ff_ffff;
 pub enum Owner {
     /// Ours: replaced and deleted at will.
     Ours,
-    /// Made by a CNI plugin on a workload's interface: replaced when its key is the wanted one, deleted once our
-    /// own route to the same prefix over the same interface is wanted.
+    /// Made by a CNI plugin on a workload's interface: replaced when its key is the wanted one,
+    /// deleted once our own route to the same prefix over the same interface is wanted.
     Adoptable,
-    /// Left by Calico's BIRD: replaced when its key is the wanted one, deleted once our own route to the prefix is
-    /// there, and without one when nobody but Calico can have written it ([`Ownership::is_certain`]).
+    /// Left by Calico's BIRD: replaced when its key is the wanted one, deleted once our own route
+    /// to the prefix is there, and without one when nobody but Calico can have written it
+    /// ([`Ownership::is_certain`]).
     Leftover,
     /// Somebody else's.
     Foreign,
@@ -82,11 +85,13 @@ impl Cluster {
 pub struct Ownership {
     /// Protocol of our routes.
     pub route_protocol: u8,
-    /// Routes are told by that protocol alone, as in a table that a speaker without a cluster fills.
+    /// Routes are told by that protocol alone, as in a table that a speaker without a cluster
+    /// fills.
     pub protocol_only: bool,
     /// Prefixes of workload interfaces' names.
     pub interface_prefixes: Vec<String>,
-    /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP device.
+    /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP
+    /// device.
     pub cluster: Cluster,
 }
 
@@ -143,7 +148,8 @@ impl Ownership {
                 Owner::Foreign
             };
         }
-        // Felix's number stays ours even when another one is set, so that a change of the setting leaves no route.
+        // Felix's number stays ours even when another one is set, so that a change of the setting
+        // leaves no route.
         if route.protocol == self.route_protocol || route.protocol == ROUTE_PROTOCOL {
             return Owner::Ours;
         }
@@ -157,14 +163,16 @@ impl Ownership {
         match route.protocol {
             // Calico before 3.33 left IPIP routes to BIRD.
             PROTOCOL_BIRD if link == IPIP_DEVICE => Owner::Ours,
-            // Felix leaves the protocol of VXLAN routes unset. The kernel's own routes there have protocol 2.
+            // Felix leaves the protocol of VXLAN routes unset. The kernel's own routes there have
+            // protocol 2.
             PROTOCOL_BOOT if is_vxlan_device(link) => Owner::Ours,
             PROTOCOL_BOOT if self.is_workload(link) && route.prefix.is_host() => Owner::Adoptable,
             _ => self.leftover(route),
         }
     }
 
-    /// A route of Calico's BIRD: inside a pool, and to other machines, or a blackhole of more than one address.
+    /// A route of Calico's BIRD: inside a pool, and to other machines, or a blackhole of more than
+    /// one address.
     fn leftover(&self, route: &ActualRoute) -> Owner {
         if route.protocol != PROTOCOL_BIRD || route.tos != 0 {
             return Owner::Foreign;
@@ -186,8 +194,8 @@ impl Ownership {
         }
     }
 
-    /// True when only Calico can have written a [`Owner::Leftover`]: a blackhole of exactly a block's size, or a way to
-    /// nodes of the cluster.
+    /// True when only Calico can have written a [`Owner::Leftover`]: a blackhole of exactly a
+    /// block's size, or a way to nodes of the cluster.
     #[must_use]
     pub fn is_certain(&self, route: &ActualRoute) -> bool {
         match &route.target {
@@ -233,7 +241,8 @@ impl Ownership {
                 || (key.address.is_ipv4() && self.is_workload(key.link.as_str())))
     }
 
-    /// True for an FDB entry that we may have set. The all-zero MAC is the default destination of a device.
+    /// True for an FDB entry that we may have set. The all-zero MAC is the default destination of a
+    /// device.
     #[must_use]
     pub fn fdb(&self, key: &FdbKey) -> bool {
         is_vxlan_device(key.link.as_str()) && key.mac != [0; 6]

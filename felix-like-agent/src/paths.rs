@@ -1,9 +1,9 @@
-//! MTUs of the paths to other nodes, found by probing: which path is due when, and the search for the largest packet that
-//! arrives (RFC 4821, RFC 8899 §5: packetization layer path MTU discovery). Pure: packets are sent by the shell, and time
-//! is an argument.
+//! MTUs of the paths to other nodes, found by probing: which path is due when, and the search for
+//! the largest packet that arrives (RFC 4821, RFC 8899 §5: packetization layer path MTU discovery).
+//! Pure: packets are sent by the shell, and time is an argument.
 //!
-//! A path is called narrow only when small packets are answered and large ones are not, again and again: where nothing
-//! is answered nothing is known, and what is not known changes nothing.
+//! A path is called narrow only when small packets are answered and large ones are not, again and
+//! again: where nothing is answered nothing is known, and what is not known changes nothing.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -145,7 +145,8 @@ impl Search {
     }
 }
 
-/// Between two measurements of a path without cause (RFC 8899 §5.1.1, `PMTU_RAISE_TIMER`), less up to a quarter.
+/// Between two measurements of a path without cause (RFC 8899 §5.1.1, `PMTU_RAISE_TIMER`), less up
+/// to a quarter.
 const AGAIN: Duration = Duration::from_secs(600);
 /// The same where nothing was answered; twice as long each time, up to the second value.
 const UNKNOWN_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));

@@ -1,5 +1,5 @@
-//! What Linux does with an [`Op`], on maps instead of a kernel, refusals included. For tests: of this crate, and of those
-//! that put whole clusters of such kernels together.
+//! What Linux does with an [`Op`], on maps instead of a kernel, refusals included. For tests: of
+//! this crate, and of those that put whole clusters of such kernels together.
 
 use std::net::IpAddr;
 
@@ -215,8 +215,8 @@ fn usable(actual: &Actual, hop: &NextHop) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The route because of which IPv6 refuses a gateway, "onlink" or not: the best one to it, when that leads over another
-/// device.
+/// The route because of which IPv6 refuses a gateway, "onlink" or not: the best one to it, when
+/// that leads over another device.
 #[must_use]
 pub fn leads_elsewhere<'a>(actual: &'a Actual, hop: &NextHop) -> Option<&'a ActualRoute> {
     let gateway = hop.gateway.filter(IpAddr::is_ipv6)?;

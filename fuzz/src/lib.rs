@@ -1,5 +1,5 @@
-//! Entry points for hostile input. Each takes any octets, must never panic, and holds what has to be true of the
-//! answer. `tests/tests/fuzz.rs` runs the same functions on stable.
+//! Entry points for hostile input. Each takes any octets, must never panic, and holds what has to
+//! be true of the answer. `tests/tests/fuzz.rs` runs the same functions on stable.
 
 use std::collections::BTreeMap;
 
@@ -147,8 +147,8 @@ pub fn refresh(data: &[u8]) {
     check(&wrap(5, data), &Format::default());
 }
 
-/// Any octets as what a connection carries: cut into messages, each of them decoded. The first octet chooses the form, the
-/// second where the pieces end in which it arrives.
+/// Any octets as what a connection carries: cut into messages, each of them decoded. The first
+/// octet chooses the form, the second where the pieces end in which it arrives.
 pub fn stream(data: &[u8]) {
     let [form, step, stream @ ..] = data else {
         return;
@@ -236,7 +236,8 @@ pub fn grammar(data: &[u8]) {
         show_passwords: true,
         ..caracal_templates::Options::default()
     };
-    // Some values have no text, such as a next hop of the wrong family; what has one means the same (TEXT-1).
+    // Some values have no text, such as a next hop of the wrong family; what has one means the same
+    // (TEXT-1).
     if let Ok(rendered) = caracal_templates::render(&config, &options) {
         assert_eq!(caracal_templates::parse(&rendered).as_ref(), Ok(&config));
     }

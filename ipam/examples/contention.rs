@@ -1,8 +1,9 @@
-//! How many assignments and releases a second an etcd serves when many clients want them at once, and how
-//! many races they lose. Each client has a connection of its own, as CNI plugins have.
+//! How many assignments and releases a second an etcd serves when many clients want them at once,
+//! and how many races they lose. Each client has a connection of its own, as CNI plugins have.
 //!
-//! `cargo run --release -p caracal-ipam --example contention [-- CLIENTS ROUNDS]`, 50 and 20 when not given.
-//! Starts an etcd of its own, or uses `ETCD_ENDPOINTS`, whose keys below `/calico/` it deletes.
+//! `cargo run --release -p caracal-ipam --example contention [-- CLIENTS ROUNDS]`, 50 and 20 when
+//! not given. Starts an etcd of its own, or uses `ETCD_ENDPOINTS`, whose keys below `/calico/` it
+//! deletes.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! What it brings that the plugins of one host take turns: many `caracal-ipam` at once on one node, ADD and then DEL, on a
-//! real etcd; interleaved with turns (a run directory with the lock) and without (there is none to be had).
+//! What it brings that the plugins of one host take turns: many `caracal-ipam` at once on one node,
+//! ADD and then DEL, on a real etcd; interleaved with turns (a run directory with the lock) and
+//! without (there is none to be had).
 //!
-//! `cargo run -p caracal-ipam --example turns -- target/debug/caracal [PLUGINS ROUNDS]`, 20 and 10 when not given.
+//! `cargo run -p caracal-ipam --example turns -- target/debug/caracal [PLUGINS ROUNDS]`, 20 and 10
+//! when not given.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
 
 use std::io::Write;

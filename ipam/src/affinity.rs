@@ -1,6 +1,7 @@
-//! Giving a block back: [`ReleaseAffinity`]. The affinity is marked `pendingDeletion`, which says what is
-//! coming while the block is still announced; then one transaction deletes the affinity together with the
-//! empty block, or takes the owner out of a block that still holds addresses (IPAM-4, IPAM-7).
+//! Giving a block back: [`ReleaseAffinity`]. The affinity is marked `pendingDeletion`, which says
+//! what is coming while the block is still announced; then one transaction deletes the affinity
+//! together with the empty block, or takes the owner out of a block that still holds addresses
+//! (IPAM-4, IPAM-7).
 
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Owner};

@@ -1,5 +1,6 @@
-//! Allocations as a flat list: who holds which address, for what, and what would prove that nobody uses it
-//! any more. Values only; whether an address is in use is [`crate::users`]'s and [`crate::audit`]'s.
+//! Allocations as a flat list: who holds which address, for what, and what would prove that nobody
+//! uses it any more. Values only; whether an address is in use is [`crate::users`]'s and
+//! [`crate::audit`]'s.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
 //! Automatic assignment: [`Assign`] takes as many addresses as asked for, all or none (IPAM-11).
 //!
-//! Level-triggered: after each answer it looks at all it has read, and asks for what is still missing.
-//! From an own block that is one read of the rules, one of the own blocks, and one transaction; with a
-//! right guess in [`AssignRequest::block_hints`], one read and one transaction. All blocks of the cluster
-//! are read only when a new block is needed.
+//! Level-triggered: after each answer it looks at all it has read, and asks for what is still
+//! missing. From an own block that is one read of the rules, one of the own blocks, and one
+//! transaction; with a right guess in [`AssignRequest::block_hints`], one read and one transaction.
+//! All blocks of the cluster are read only when a new block is needed.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ pub struct Assign {
     now: Timestamp,
     view: IpamData,
     state: State,
-    /// Blocks to read together with everything else: the caller's guess, then those of a lost race, so
-    /// that the next try is a round trip shorter.
+    /// Blocks to read together with everything else: the caller's guess, then those of a lost race,
+    /// so that the next try is a round trip shorter.
     hints: Vec<Prefix>,
 }
 
@@ -290,8 +290,8 @@ impl Assign {
         })))
     }
 
-    /// Own blocks that matter and were not read yet: in usable pools, or in pools that turned away from
-    /// this node.
+    /// Own blocks that matter and were not read yet: in usable pools, or in pools that turned away
+    /// from this node.
     fn unknown_own_blocks(&self, needs: &[Need]) -> Vec<Range> {
         let mut ranges = Vec::new();
         for need in needs {
@@ -315,7 +315,8 @@ impl Assign {
         }
     }
 
-    /// Drops own affinities to blocks of others, and own empty blocks of pools that do not select this node.
+    /// Drops own affinities to blocks of others, and own empty blocks of pools that do not select
+    /// this node.
     fn tidy(&self, needs: &[Need]) -> Option<Txn> {
         let mut txn = TxnBuilder::default();
         let own = needs

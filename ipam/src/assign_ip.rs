@@ -1,7 +1,8 @@
-//! Assignment of one explicit address: [`AssignIp`]. Selectors and reservations do not matter: somebody
-//! chose this address. A block that nobody has is claimed for the node, within the limit that somebody
-//! configured; Calico's default of 20 blocks, which only ends a search there, does not stand in the way of a choice.
-//! The block is guessed to be of the default size and read together with everything else.
+//! Assignment of one explicit address: [`AssignIp`]. Selectors and reservations do not matter:
+//! somebody chose this address. A block that nobody has is claimed for the node, within the limit
+//! that somebody configured; Calico's default of 20 blocks, which only ends a search there, does
+//! not stand in the way of a choice. The block is guessed to be of the default size and read
+//! together with everything else.
 
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, Owner};

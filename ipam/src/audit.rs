@@ -1,5 +1,6 @@
 //! Is what is held in use, and what is in use held? Compares blocks with their [`Users`]; with
-//! [`mod@crate::check`]'s findings this is the whole of `caracal ipam check`. Reports and changes nothing.
+//! [`mod@crate::check`]'s findings this is the whole of `caracal ipam check`. Reports and changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -44,8 +45,9 @@ pub(crate) fn judge(allocation: &Allocation, users: &Users) -> AddressUse {
     match allocation.purpose() {
         Purpose::Elsewhere(why) => AddressUse::Unjudged(why.to_owned()),
         Purpose::Tunnel => match allocation.node() {
-            // A node's process holds an address before its Node names it (the device comes up first), and
-            // releases the old one after it names another: between the two only that process can judge.
+            // A node's process holds an address before its Node names it (the device comes up
+            // first), and releases the old one after it names another: between the two only that
+            // process can judge.
             Some(node) if users.revision(&Key::node(&node.into())).is_some() => {
                 AddressUse::Unjudged(format!("the process of {node} takes and releases it"))
             }
@@ -68,8 +70,9 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// What must still be so when it is released: the endpoint that would have it, or the node whose tunnel
-    /// would have it, is as it was when `users` was read. Empty when it is not known which one that is.
+    /// What must still be so when it is released: the endpoint that would have it, or the node
+    /// whose tunnel would have it, is as it was when `users` was read. Empty when it is not known
+    /// which one that is.
     #[must_use]
     pub fn preconditions(&self, users: &Users) -> Vec<Compare> {
         let key = match (self.allocation.purpose(), self.allocation.node()) {
@@ -132,8 +135,8 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// How many problems there are; what a crash may leave and the next request repairs is none, nor is an
-    /// address in use outside of all pools.
+    /// How many problems there are; what a crash may leave and the next request repairs is none,
+    /// nor is an address in use outside of all pools.
     #[must_use]
     pub fn problems(&self) -> usize {
         let faults = self.findings.iter().filter(|f| f.is_fault()).count();

@@ -1,5 +1,5 @@
-//! What may be done to one block: take, release, collect. Changes a [`Block`] in memory and nothing else;
-//! whoever stores it compares the revision it was read at (IPAM-5).
+//! What may be done to one block: take, release, collect. Changes a [`Block`] in memory and nothing
+//! else; whoever stores it compares the revision it was read at (IPAM-5).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub fn create(cidr: Prefix, owner: &Owner, now: Timestamp) -> Block {
     block
 }
 
-/// Free ordinals in the order in which they are handed out, without reserved ones (IPAM-9). An ordinal that
-/// is queued as free and allocated at the same time counts as allocated (IPAM-1).
+/// Free ordinals in the order in which they are handed out, without reserved ones (IPAM-9). An
+/// ordinal that is queued as free and allocated at the same time counts as allocated (IPAM-1).
 fn free_ordinals<'a>(
     block: &'a Block,
     reserved: &'a Reservations,
@@ -39,8 +39,8 @@ pub(crate) fn free(block: &Block, reserved: &Reservations, enough: usize) -> usi
     free_ordinals(block, reserved).take(enough).count()
 }
 
-/// True when no address is held. Cooling ones are held; those that a Windows node keeps from everybody in each
-/// of its blocks are not, as in Calico: they go with the block.
+/// True when no address is held. Cooling ones are held; those that a Windows node keeps from
+/// everybody in each of its blocks are not, as in Calico: they go with the block.
 #[must_use]
 pub(crate) fn is_empty(block: &Block) -> bool {
     in_use(block) == 0
@@ -194,8 +194,8 @@ fn prune(block: &mut Block) {
     }
 }
 
-/// Repairs what IPAM-1 forbids: every ordinal is either held or queued once, and every attribute is referred
-/// to. What is held stays held.
+/// Repairs what IPAM-1 forbids: every ordinal is either held or queued once, and every attribute is
+/// referred to. What is held stays held.
 pub(crate) fn mend(block: &mut Block) {
     let mut queued = vec![false; block.allocations.len()];
     let allocations = &block.allocations;

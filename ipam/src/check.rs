@@ -1,5 +1,6 @@
-//! What is inconsistent in IPAM's data: a pure function from a [`IpamData`] of everything to findings. Reports
-//! and changes nothing. What only an outside witness knows (is the pod still there?) is not decided here.
+//! What is inconsistent in IPAM's data: a pure function from a [`IpamData`] of everything to
+//! findings. Reports and changes nothing. What only an outside witness knows (is the pod still
+//! there?) is not decided here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +27,8 @@ pub enum Inconsistency {
     },
     /// IPAM-1: two blocks share addresses.
     Overlap(Prefix, Prefix),
-    /// IPAM-1: an ordinal is free and allocated at once, queued twice, or neither free nor allocated.
+    /// IPAM-1: an ordinal is free and allocated at once, queued twice, or neither free nor
+    /// allocated.
     Queue {
         /// The block.
         block: Prefix,
@@ -61,8 +63,8 @@ pub enum Inconsistency {
     },
     /// IPAM-4: a block names an owner without affinity.
     NoAffinity(Prefix, Owner),
-    /// An affinity that is neither confirmed nor gone: somebody died while claiming or releasing, or is at
-    /// it right now.
+    /// An affinity that is neither confirmed nor gone: somebody died while claiming or releasing,
+    /// or is at it right now.
     Unconfirmed(Owner, Prefix, AffinityWord),
     /// IPAM-6: an address of a host's pool without a node: it gets no route.
     NoNode(Prefix, IpAddr),

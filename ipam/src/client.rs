@@ -1,6 +1,7 @@
-//! [`Client`]: drives machines against a [`Store`]. The only place with a real clock and with retries: a lost
-//! race is tried again at most [`ATTEMPTS`] times, after a pause that is drawn at random and grows with the
-//! races lost and with the time a try takes, so that those who collided do not collide again.
+//! [`Client`]: drives machines against a [`Store`]. The only place with a real clock and with
+//! retries: a lost race is tried again at most [`ATTEMPTS`] times, after a pause that is drawn at
+//! random and grows with the races lost and with the time a try takes, so that those who collided
+//! do not collide again.
 
 mod logged_store;
 
@@ -38,8 +39,8 @@ pub(crate) const ATTEMPTS: u32 = 100;
 /// A try is taken to last at least this long: about one round trip to an idle etcd.
 const SHORTEST_TRY: Duration = Duration::from_millis(2);
 
-/// The first pause is up to one try long, the next up to two, and so on up to two to this power: then fifty
-/// clients on one key leave each other room.
+/// The first pause is up to one try long, the next up to two, and so on up to two to this power:
+/// then fifty clients on one key leave each other room.
 const MOST_DOUBLINGS: u32 = 5;
 
 /// No pause is longer, however slow etcd is.
@@ -60,8 +61,8 @@ pub enum ClientError<E: std::error::Error + 'static> {
         /// How many.
         attempts: u32,
     },
-    /// The datastore failed. A transaction that was under way may have been carried out: release by handle
-    /// before trying again.
+    /// The datastore failed. A transaction that was under way may have been carried out: release by
+    /// handle before trying again.
     #[error("the datastore failed")]
     Store(#[source] StoreError),
 }
@@ -116,8 +117,8 @@ impl<S: Store> Client<S> {
         self.drive(AssignIp::new(request, now())).await
     }
 
-    /// Releases all addresses of a handle. A handle that does not exist releases nothing. Blocks of `hints`
-    /// may save a round trip and may be empty.
+    /// Releases all addresses of a handle. A handle that does not exist releases nothing. Blocks of
+    /// `hints` may save a round trip and may be empty.
     ///
     /// # Errors
     /// [`ClientError`], with [`Unreadable`] when stored data does not parse.
@@ -152,9 +153,9 @@ impl<S: Store> Client<S> {
         self.drive(usage::OfHandle::new(handle.clone())).await
     }
 
-    /// The address that a node's tunnel device must have; `None` when no pool needs that device. Keeps an
-    /// address that is still good, takes a new one, or releases. The caller writes it to the Node and then
-    /// calls again, which releases what the Node had before.
+    /// The address that a node's tunnel device must have; `None` when no pool needs that device.
+    /// Keeps an address that is still good, takes a new one, or releases. The caller writes it to
+    /// the Node and then calls again, which releases what the Node had before.
     ///
     /// # Errors
     /// [`ClientError`], with [`AssignError`] when there is no address.
@@ -181,8 +182,8 @@ impl<S: Store> Client<S> {
         self.drive(machine).await
     }
 
-    /// Releases all that a node holds: addresses used by it, wherever they are, and its blocks. For a node
-    /// that is gone for good.
+    /// Releases all that a node holds: addresses used by it, wherever they are, and its blocks. For
+    /// a node that is gone for good.
     ///
     /// # Errors
     /// [`ClientError`], with [`ReleaseNodeError`] when stored data is unreadable.
@@ -272,8 +273,8 @@ fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Anything up to a ceiling ("full jitter"): of those who wait, some come early and the rest stay out of
-/// their way.
+/// Anything up to a ceiling ("full jitter"): of those who wait, some come early and the rest stay
+/// out of their way.
 fn pause(lost: u32, one_try: Duration) -> Duration {
     let ceiling = one_try
         .max(SHORTEST_TRY)

@@ -1,5 +1,6 @@
-//! Why a request fails for good. Every sentence says what was wanted, what stands in the way and what would
-//! help. A lost race is not in here: it is [`crate::Input::Conflict`], and machines go on after it.
+//! Why a request fails for good. Every sentence says what was wanted, what stands in the way and
+//! what would help. A lost race is not in here: it is [`crate::Input::Conflict`], and machines go
+//! on after it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,8 +10,8 @@ use caracal_model::net::{Family, Prefix};
 
 use crate::pools::{Explicit, Refusal};
 
-/// Most addresses of one request, of both families. A pod needs a few; etcd takes 128 operations in a
-/// transaction, and a request is one transaction.
+/// Most addresses of one request, of both families. A pod needs a few; etcd takes 128 operations in
+/// a transaction, and a request is one transaction.
 pub(crate) const MAX_ADDRESSES: usize = 1024;
 
 /// etcd's limit: comparisons of one transaction, and writes of one.
@@ -323,7 +324,8 @@ pub enum AssignIpError {
     Taken {
         /// The address.
         address: IpAddr,
-        /// The handle of the holder; `None` for an old allocation without one, or one that cools down.
+        /// The handle of the holder; `None` for an old allocation without one, or one that cools
+        /// down.
         holder: Option<HandleId>,
         /// The node of the holder.
         node: Option<NodeName>,

@@ -1,21 +1,24 @@
-//! The collector's judgement: what may be released although nobody asked. Pure: snapshots, interfaces and
-//! the time come in, [`Collection`]s go out; whoever carries them out does it under their guard.
+//! The collector's judgement: what may be released although nobody asked. Pure: snapshots,
+//! interfaces and the time come in, [`Collection`]s go out; whoever carries them out does it under
+//! their guard.
 //!
-//! * `GC-1`: an address of a workload goes only with two independent proofs of death: no WorkloadEndpoint has
-//!   it, and the interface that was made for it is gone from its node. Only its own node can see the second.
+//! * `GC-1`: an address of a workload goes only with two independent proofs of death: no
+//!   WorkloadEndpoint has it, and the interface that was made for it is gone from its node. Only
+//!   its own node can see the second.
 //! * `GC-2`: a node's data go only when its Node is gone and its [`lease`] stood still for its
 //!   whole term. A node that never had a lease is left to people (`caracal node delete`).
 //! * `GC-3`: both must have been so at every look for the whole grace period.
-//! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the node: its own, those of
-//!   nobody, and those in which it uses an address ([`KnownBlock::whole`]). A handle is one container's, which is
-//!   on one node.
-//! * `GC-5`: the transaction that releases compares its preconditions: the endpoint's key, or Node and lease.
-//! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never a node's
-//!   last one of a family. Who nobody owns goes just so, whoever looks. Addresses that only cool down do not count,
-//!   and the release waits for them.
+//! * `GC-4`: all addresses of a handle go, or none, as far as they lie in blocks that concern the
+//!   node: its own, those of nobody, and those in which it uses an address ([`KnownBlock::whole`]).
+//!   A handle is one container's, which is on one node.
+//! * `GC-5`: the transaction that releases compares its preconditions: the endpoint's key, or Node
+//!   and lease.
+//! * `GC-6`: an empty block goes after it stood empty and unchanged for the grace period, and never
+//!   a node's last one of a family. Who nobody owns goes just so, whoever looks. Addresses that
+//!   only cool down do not count, and the release waits for them.
 //! * `GC-7`: nothing is collected while an endpoint or node does not parse.
-//! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins, Calico's
-//!   plugin) are never collected from a living node.
+//! * `GC-8`: addresses that our CNI plugin made no interface for (tunnels, other main plugins,
+//!   Calico's plugin) are never collected from a living node.
 //! * `GC-9`: once the collectors have run, nothing that a crash left is held for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,7 +265,8 @@ impl Collector {
     }
 }
 
-/// True when nothing is held, or only cools down: whether that is over is seen when the block is released.
+/// True when nothing is held, or only cools down: whether that is over is seen when the block is
+/// released.
 fn is_idle(block: &KnownBlock) -> bool {
     block.whole().is_some_and(|block| {
         let mut held = block.allocated();

@@ -1,9 +1,12 @@
-//! A node's liveness lease: a key of its own that a living node rewrites again and again. Others never compare
-//! clocks: they watch, on their own clock, for how long the key's revision stays the same.
+//! A node's liveness lease: a key of its own that a living node rewrites again and again. Others
+//! never compare clocks: they watch, on their own clock, for how long the key's revision stays the
+//! same.
 //!
-//! It is an ordinary key that its owner rewrites, not one that etcd lets expire: a key that is not there says
-//! nothing (a Calico node never had one), while one that is there and stands still proves that somebody lived
-//! and stopped. It names the machine, so that a second machine under the same name is refused. It lies outside of `/calico/`, so that renewals wake no watcher of Calico's data.
+//! It is an ordinary key that its owner rewrites, not one that etcd lets expire: a key that is not
+//! there says nothing (a Calico node never had one), while one that is there and stands still
+//! proves that somebody lived and stopped. It names the machine, so that a second machine under the
+//! same name is refused. It lies outside of `/calico/`, so that renewals wake no watcher of
+//! Calico's data.
 
 use std::time::Duration;
 

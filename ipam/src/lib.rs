@@ -1,14 +1,16 @@
-//! Block IPAM on Calico's own data: a Calico node and a Caracal node allocate from the same pools at the
-//! same time.
+//! Block IPAM on Calico's own data: a Calico node and a Caracal node allocate from the same pools
+//! at the same time.
 //!
 //! # Order of calls
 //!
-//! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`], [`ReleaseAffinity`],
-//! [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`]. Call [`Machine::step`] with [`Input::Start`], do
-//! what the answer says ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is [`Step::Done`]
-//! or [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the machine reads again and decides anew.
-//! [`Conditional`] wraps a machine whose writes have preconditions. `Client` (feature `client`) drives machines against a
-//! store, and is the only place with a clock and with retries.
+//! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`],
+//! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`].
+//! Call [`Machine::step`] with [`Input::Start`], do what the answer says ([`Step::Read`],
+//! [`Step::Commit`]) and call it again with the outcome, until it is [`Step::Done`] or
+//! [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the machine reads again
+//! and decides anew. [`Conditional`] wraps a machine whose writes have preconditions. `Client`
+//! (feature `client`) drives machines against a store, and is the only place with a clock and with
+//! retries.
 //!
 //! ```
 //! use caracal_ipam::{Assign, AssignRequest, Input, Machine, Step, Timestamp};
@@ -23,37 +25,42 @@
 //! }
 //! ```
 //!
-//! Questions are pure functions of [`IpamData`], which holds what was read of [`all_ranges`]: [`check`](fn@check)
-//! (inconsistencies), [`audit`](fn@audit) (leaks; needs [`Users`]), [`plan_repairs`], [`pool_fill`], [`why`](fn@why).
-//! [`Collector`] finds what may be released although nobody asked; [`lease`] holds the liveness leases of nodes.
+//! Questions are pure functions of [`IpamData`], which holds what was read of [`all_ranges`]:
+//! [`check`](fn@check) (inconsistencies), [`audit`](fn@audit) (leaks; needs [`Users`]),
+//! [`plan_repairs`], [`pool_fill`], [`why`](fn@why). [`Collector`] finds what may be released
+//! although nobody asked; [`lease`] holds the liveness leases of nodes.
 //!
 //! # The protocol
 //!
-//! An assignment changes its blocks and its handle in **one** transaction that compares both, so there is
-//! no moment at which a handle and a block disagree. A new block takes two: the affinity is written
-//! `pending`, then one transaction confirms it, creates the block with the first addresses in it, and
-//! writes the handle. A host that dies in between leaves a pending affinity, which its next assignment
-//! takes over or drops. Calico's nodes write the same keys one after the other, each with
-//! compare-and-swap; whoever comes second notices, because every one of our transactions compares the
-//! block itself.
+//! An assignment changes its blocks and its handle in **one** transaction that compares both, so
+//! there is no moment at which a handle and a block disagree. A new block takes two: the affinity
+//! is written `pending`, then one transaction confirms it, creates the block with the first
+//! addresses in it, and writes the handle. A host that dies in between leaves a pending affinity,
+//! which its next assignment takes over or drops. Calico's nodes write the same keys one after the
+//! other, each with compare-and-swap; whoever comes second notices, because every one of our
+//! transactions compares the block itself.
 //!
 //! # Invariants, cited by tests
 //!
-//! * `IPAM-1`: an address is held at most once: blocks never overlap, and no ordinal of a block is both
-//!   allocated and free.
-//! * `IPAM-2`: at rest, a handle's count for a block equals the number of addresses held through it there.
+//! * `IPAM-1`: an address is held at most once: blocks never overlap, and no ordinal of a block is
+//!   both allocated and free.
+//! * `IPAM-2`: at rest, a handle's count for a block equals the number of addresses held through it
+//!   there.
 //! * `IPAM-3`: at most one host has a confirmed affinity to a block, and the block names that host.
 //! * `IPAM-4`: a block that names an owner has an affinity key of that owner.
-//! * `IPAM-5`: no key is written without a comparison of its revision (or absence) in the same transaction.
-//! * `IPAM-6`: every address taken for a host names the node in its attributes; without it, it gets no route.
+//! * `IPAM-5`: no key is written without a comparison of its revision (or absence) in the same
+//!   transaction.
+//! * `IPAM-6`: every address taken for a host names the node in its attributes; without it, it gets
+//!   no route.
 //! * `IPAM-7`: a block without owner holds at least one address; else it is deleted.
 //! * `IPAM-8`: a release that names a handle or a sequence number never frees a newer allocation.
 //! * `IPAM-9`: reserved and cooling addresses are never handed out unasked.
-//! * `IPAM-10`: a crash at any step, or a lost race, leaves at most an unconfirmed affinity behind, never an
-//!   address. The host's next claim takes it over, or drops it when somebody else has the block.
+//! * `IPAM-10`: a crash at any step, or a lost race, leaves at most an unconfirmed affinity behind,
+//!   never an address. The host's next claim takes it over, or drops it when somebody else has the
+//!   block.
 //! * `IPAM-11`: an assignment is all or nothing: a failed one holds no address.
-//! * `IPAM-12`: fields that this crate does not know survive (MODEL-1); a value that does not parse is
-//!   never overwritten and never counts as absent.
+//! * `IPAM-12`: fields that this crate does not know survive (MODEL-1); a value that does not parse
+//!   is never overwritten and never counts as absent.
 
 mod affinity;
 mod allocation;

@@ -1,5 +1,6 @@
-//! The labels of a pod's namespace, for pools with a `namespaceSelector`. Calico's controllers copy them from
-//! Kubernetes into the profile `kns.NAMESPACE`, each behind `pcns.`; etcd has no other trace of them.
+//! The labels of a pod's namespace, for pools with a `namespaceSelector`. Calico's controllers copy
+//! them from Kubernetes into the profile `kns.NAMESPACE`, each behind `pcns.`; etcd has no other
+//! trace of them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use caracal_model::resource::{Invalid, Kind};
 const PROFILE: &str = "kns.";
 /// In front of a namespace's label in its profile.
 const LABEL: &str = "pcns.";
-/// What every namespace's labels say, profile or not: its name, as Kubernetes and as Calico have it.
+/// What every namespace's labels say, profile or not: its name, as Kubernetes and as Calico have
+/// it.
 const NAMES: [&str; 2] = ["kubernetes.io/metadata.name", "projectcalico.org/name"];
 
 /// The key of the profile that holds a namespace's labels.

@@ -1,6 +1,7 @@
-//! In which order a host walks the blocks of a pool. Different hosts start at different places, so that
-//! they seldom want the same new block; the same host always walks the same way. Calico picks its start
-//! with Go's random generator, which need not be reproduced: only compare-and-swap decides.
+//! In which order a host walks the blocks of a pool. Different hosts start at different places, so
+//! that they seldom want the same new block; the same host always walks the same way. Calico picks
+//! its start with Go's random generator, which need not be reproduced: only compare-and-swap
+//! decides.
 
 use caracal_model::net::Prefix;
 use caracal_model::time::Timestamp;
@@ -28,8 +29,8 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// The walk of `host` through a pool. Blocks of one address start at a place that changes with time: a
-    /// host walks past all it has taken before, and there would be many.
+    /// The walk of `host` through a pool. Blocks of one address start at a place that changes with
+    /// time: a host walks past all it has taken before, and there would be many.
     #[must_use]
     pub(crate) fn new(pool: &Candidate, host: &str, now: Timestamp) -> Self {
         let count = block_count(pool.cidr, pool.block_len);
@@ -49,7 +50,8 @@ impl Walk {
         }
     }
 
-    /// Goes on behind a range that holds the block visited last, without visiting every block in it.
+    /// Goes on behind a range that holds the block visited last, without visiting every block in
+    /// it.
     pub(crate) fn pass(&mut self, range: &Prefix) {
         let Some(start) = self.pool.offset(range.address()) else {
             // The range covers the whole pool, or lies outside.

@@ -1,5 +1,5 @@
-//! What a dry run would have written: an overlay over the data of a real store. Machines that read through it run to
-//! their end as they would with the real store.
+//! What a dry run would have written: an overlay over the data of a real store. Machines that read
+//! through it run to their end as they would with the real store.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ impl Overlay {
         }
     }
 
-    /// Keeps the writes of a transaction whose comparisons hold. `stored` is what the real store has, at `revision`, of
-    /// the keys that are compared.
+    /// Keeps the writes of a transaction whose comparisons hold. `stored` is what the real store
+    /// has, at `revision`, of the keys that are compared.
     pub(crate) fn commit(&mut self, txn: &Txn, stored: &[KeyValue], revision: i64) -> TxnOutcome {
         let revision_of = |key: &str| match self.writes.get(key) {
             Some((revision, value)) => value.as_ref().map(|_| *revision),

@@ -145,7 +145,8 @@ impl<'a> Planner<'a> {
             && !self.view.affinities.contains_key(&key)
     }
 
-    /// Claims new blocks, then other hosts' empty ones. All blocks of the family must have been read.
+    /// Claims new blocks, then other hosts' empty ones. All blocks of the family must have been
+    /// read.
     pub(crate) fn take_new(&mut self) {
         let mut reclaimable = Vec::new();
         for pool in &self.need.pools {
@@ -241,8 +242,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The host that may lose this empty block. A block without claim time was created when its sequence
-/// numbers began.
+/// The host that may lose this empty block. A block without claim time was created when its
+/// sequence numbers began.
 fn reclaimable_from(block: &Block, now: Timestamp) -> Option<Owner> {
     let owner = block.owner()?;
     owner.node()?;

@@ -27,7 +27,8 @@ impl Reservations {
         self.0.iter().find(|cidr| cidr.covers(block))
     }
 
-    /// How many addresses of a block or pool are reserved. Reservations may overlap, blocks are small.
+    /// How many addresses of a block or pool are reserved. Reservations may overlap, blocks are
+    /// small.
     #[must_use]
     pub fn count_in(&self, block: &Prefix) -> u128 {
         let inside = || self.0.iter().filter(|cidr| block.covers(cidr));
@@ -155,7 +156,8 @@ pub(crate) fn chooses_nodes(pool: &IpPool) -> bool {
     !matches!(Selector::parse(&pool.spec.node_selector), Ok(Selector::All))
 }
 
-/// True when the pool surely does not select the node: a selector that does not parse takes nothing away.
+/// True when the pool surely does not select the node: a selector that does not parse takes nothing
+/// away.
 pub(crate) fn turns_away(pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
     Selector::parse(&pool.spec.node_selector).is_ok_and(|s| !s.matches(labels))
 }
@@ -201,7 +203,8 @@ pub enum Explicit {
     Refused(PoolName, Refusal),
 }
 
-/// The pools asked for, by name or CIDR, sorted by name. Selectors and `assignmentMode` do not matter then.
+/// The pools asked for, by name or CIDR, sorted by name. Selectors and `assignmentMode` do not
+/// matter then.
 ///
 /// # Errors
 /// [`Explicit`] with the first one that cannot be used.

@@ -1,5 +1,6 @@
-//! [`Conditional`]: a machine whose every transaction also demands that its preconditions still hold. What
-//! was true when somebody decided to release is thereby true in the very moment of the release.
+//! [`Conditional`]: a machine whose every transaction also demands that its preconditions still
+//! hold. What was true when somebody decided to release is thereby true in the very moment of the
+//! release.
 
 use caracal_model::txn::{Compare, KeyValue, Range};
 

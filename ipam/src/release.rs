@@ -1,6 +1,7 @@
-//! Release by address ([`ReleaseIps`]) and by handle ([`ReleaseHandle`]). Blocks and handles change in one
-//! transaction (IPAM-2); a block that is left empty and without owner, or whose pool does not select its owner
-//! any more, is deleted with it (IPAM-7). What is not held is reported, not refused: a release may be repeated.
+//! Release by address ([`ReleaseIps`]) and by handle ([`ReleaseHandle`]). Blocks and handles change
+//! in one transaction (IPAM-2); a block that is left empty and without owner, or whose pool does
+//! not select its owner any more, is deleted with it (IPAM-7). What is not held is reported, not
+//! refused: a release may be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -61,8 +62,8 @@ impl Changes {
         block::release(block, ordinal, view.cool_down(), now);
     }
 
-    /// What must be known of the owners of blocks that become empty: does the block's pool still select the
-    /// node? Only asked for pools that do not select all.
+    /// What must be known of the owners of blocks that become empty: does the block's pool still
+    /// select the node? Only asked for pools that do not select all.
     fn unknown_owners(&self, view: &IpamData) -> Vec<Range> {
         let owners = self.blocks.values().filter_map(|value| {
             let (owner, _) = emptied(view, value)?;
@@ -105,7 +106,8 @@ impl Changes {
     }
 }
 
-/// The node that owns this block, and the block's pool, when the block is empty and the pool chooses its nodes.
+/// The node that owns this block, and the block's pool, when the block is empty and the pool
+/// chooses its nodes.
 fn emptied<'a>(view: &'a IpamData, value: &Block) -> Option<(Owner, &'a IpPool)> {
     let owner = value.owner().filter(|owner| owner.node().is_some())?;
     let (_, pool) = view.pool_of(&value.cidr)?;
@@ -225,13 +227,13 @@ impl Machine for ReleaseHandle {
 
 type Next = Step<Released, ReleaseError>;
 
-/// Addresses of one transaction: each may bring a handle, beside `MAX_BLOCKS` blocks with their affinities and
-/// preconditions.
+/// Addresses of one transaction: each may bring a handle, beside `MAX_BLOCKS` blocks with their
+/// affinities and preconditions.
 const MAX_TARGETS: usize = MAX_OPERATIONS - 2 * MAX_BLOCKS - MAX_PRECONDITIONS;
 
-/// Releases single addresses. Conditions are checked for all of a transaction's addresses before any is
-/// released; more than 40 addresses, or addresses of more than `MAX_BLOCKS` blocks, take several
-/// transactions.
+/// Releases single addresses. Conditions are checked for all of a transaction's addresses before
+/// any is released; more than 40 addresses, or addresses of more than `MAX_BLOCKS` blocks, take
+/// several transactions.
 #[derive(Clone, Debug)]
 pub struct ReleaseIps {
     targets: Vec<Target>,

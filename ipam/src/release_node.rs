@@ -1,6 +1,6 @@
-//! What becomes of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose attributes
-//! name the node is released wherever it lies, then its blocks are given back. Whoever calls this has made
-//! sure that the node is gone; nothing here looks for signs of life.
+//! What becomes of the data of a node that is gone for good: [`ReleaseNode`]. Every address whose
+//! attributes name the node is released wherever it lies, then its blocks are given back. Whoever
+//! calls this has made sure that the node is gone; nothing here looks for signs of life.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
-//! What can be put right without asking anybody, and how: [`plan_repairs`] turns an [`Audit`] into [`Repair`]s, each
-//! of which is a machine. A repair looks afresh before it writes, and compares all that it rests on; what
-//! was repaired meanwhile is left alone.
+//! What can be put right without asking anybody, and how: [`plan_repairs`] turns an [`Audit`] into
+//! [`Repair`]s, each of which is a machine. A repair looks afresh before it writes, and compares
+//! all that it rests on; what was repaired meanwhile is left alone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub enum Repair {
     Release(Box<Leak>, Vec<Compare>),
     /// Makes a handle count what its blocks hold.
     Recount(HandleId),
-    /// Makes a block's queue and attributes agree with its allocations; deletes it when empty and nobody's.
+    /// Makes a block's queue and attributes agree with its allocations; deletes it when empty and
+    /// nobody's.
     Mend(Prefix),
     /// Drops an affinity that its block does not know, or frees a block from an owner that is gone.
     ReleaseAffinity(Owner, Prefix),
@@ -63,8 +64,8 @@ pub struct RepairPlan {
     pub left: Vec<String>,
 }
 
-/// Sorts findings into those that can be repaired and those that cannot. A leaked address that is younger
-/// than `min_age` may belong to a pod that is just being made.
+/// Sorts findings into those that can be repaired and those that cannot. A leaked address that is
+/// younger than `min_age` may belong to a pod that is just being made.
 #[must_use]
 pub fn plan_repairs(
     audit: &Audit,

@@ -1,6 +1,6 @@
-//! The file that `caracal ipam check -o FILE` writes and `caracal ipam release --from-report` reads: what was
-//! leaked, in which cluster, seen by which version. Each allocation carries its handle and sequence number,
-//! so an old report never frees a newer allocation (IPAM-8).
+//! The file that `caracal ipam check -o FILE` writes and `caracal ipam release --from-report`
+//! reads: what was leaked, in which cluster, seen by which version. Each allocation carries its
+//! handle and sequence number, so an old report never frees a newer allocation (IPAM-8).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

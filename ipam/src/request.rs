@@ -29,15 +29,17 @@ pub struct AssignRequest {
     pub pools_v4: Vec<String>,
     /// IPv6 pools by name or CIDR.
     pub pools_v6: Vec<String>,
-    /// Labels of the pod's namespace. `None`: when the attributes name a namespace, those in its profile
-    /// (`namespace.rs`); else there is none.
+    /// Labels of the pod's namespace. `None`: when the attributes name a namespace, those in its
+    /// profile (`namespace.rs`); else there is none.
     pub namespace_labels: Option<BTreeMap<String, String>>,
     /// Most blocks of the node and family; the smaller of this and the configured one counts.
     pub max_blocks: Option<u32>,
-    /// Blocks that probably have room, as the caller remembers from last time. They are read together with
-    /// everything else and, when they are this node's and not full, save a round trip. May be wrong.
+    /// Blocks that probably have room, as the caller remembers from last time. They are read
+    /// together with everything else and, when they are this node's and not full, save a round
+    /// trip. May be wrong.
     pub block_hints: Vec<Prefix>,
-    /// Addresses that are in use although their blocks do not say so: they are passed over as reserved ones are.
+    /// Addresses that are in use although their blocks do not say so: they are passed over as
+    /// reserved ones are.
     pub in_use: BTreeSet<IpAddr>,
 }
 

@@ -1,5 +1,6 @@
-//! Cutting a pool into equal parts: [`Split`]. One transaction creates the parts and deletes the whole, so
-//! there is no moment at which an address has two pools or none. Blocks and addresses stay as they are.
+//! Cutting a pool into equal parts: [`Split`]. One transaction creates the parts and deletes the
+//! whole, so there is no moment at which an address has two pools or none. Blocks and addresses
+//! stay as they are.
 
 use caracal_model::Key;
 use caracal_model::names::PoolName;

@@ -49,8 +49,8 @@ impl<T, E> Step<T, E> {
     }
 }
 
-/// One request. Call [`Machine::step`] with [`Input::Start`], carry out what it returns, and call again with
-/// the outcome. Anything unexpected makes a machine start over, which is always safe.
+/// One request. Call [`Machine::step`] with [`Input::Start`], carry out what it returns, and call
+/// again with the outcome. Anything unexpected makes a machine start over, which is always safe.
 pub trait Machine {
     /// What a finished machine returns.
     type Output;

@@ -29,8 +29,8 @@ pub struct Fill {
     pub free: u128,
 }
 
-/// JSON's readers have whole numbers of 64 bits, and a pool of IPv6 has more addresses: its counts are as exact as a
-/// floating-point number is.
+/// JSON's readers have whole numbers of 64 bits, and a pool of IPv6 has more addresses: its counts
+/// are as exact as a floating-point number is.
 fn number<S: Serializer>(count: &u128, serializer: S) -> Result<S::Ok, S::Error> {
     match u64::try_from(*count) {
         Ok(count) => serializer.serialize_u64(count),

@@ -1,5 +1,5 @@
-//! Addresses of a node's tunnel devices, under Calico's handles: [`EnsureTunnel`]. Decides which address the
-//! Node should name, and takes or releases; writing it into the Node is the caller's.
+//! Addresses of a node's tunnel devices, under Calico's handles: [`EnsureTunnel`]. Decides which
+//! address the Node should name, and takes or releases; writing it into the Node is the caller's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -101,7 +101,8 @@ impl TunnelKind {
         }
     }
 
-    /// True when the node has what the device needs: WireGuard a public key, which its agent publishes.
+    /// True when the node has what the device needs: WireGuard a public key, which its agent
+    /// publishes.
     #[must_use]
     pub fn is_wanted_by(self, node: &Node) -> bool {
         let field = match self {
@@ -114,8 +115,8 @@ impl TunnelKind {
             .is_some_and(|key| !key.is_empty())
     }
 
-    /// True when the pool's traffic uses this kind (WireGuard: any), it may lend addresses to tunnels, and it
-    /// selects the node.
+    /// True when the pool's traffic uses this kind (WireGuard: any), it may lend addresses to
+    /// tunnels, and it selects the node.
     #[must_use]
     pub fn qualifies(self, pool: &IpPool, labels: &BTreeMap<String, String>) -> bool {
         let is_used = match self {
@@ -240,7 +241,8 @@ impl EnsureTunnel {
         }
     }
 
-    /// Blocks that may hold an address of ours: those of the handle, and the one of the Node's address.
+    /// Blocks that may hold an address of ours: those of the handle, and the one of the Node's
+    /// address.
     fn blocks(&self, current: Option<IpAddr>, handle: Option<&Handle>) -> Vec<Prefix> {
         let mut cidrs: Vec<Prefix> = handle
             .into_iter()
@@ -317,8 +319,8 @@ impl EnsureTunnel {
         Some(txn)
     }
 
-    /// Releases what is held beside `address`. The address that the Node still names stays until the Node
-    /// names this one, so that nobody else gets it while it is in use.
+    /// Releases what is held beside `address`. The address that the Node still names stays until
+    /// the Node names this one, so that nobody else gets it while it is in use.
     fn clean(&mut self, address: IpAddr, mut stale: Vec<IpAddr>, id: &HandleId) -> Next {
         let node = self.view.nodes.get(&self.node);
         let named = node.and_then(|n| self.kind.current(n.node.as_ref()?));

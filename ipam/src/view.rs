@@ -1,5 +1,5 @@
-//! What a machine has read so far, by typed key. Never holds less than was answered: a value that does not
-//! parse is remembered as unreadable, so that it never counts as absent (IPAM-12).
+//! What a machine has read so far, by typed key. Never holds less than was answered: a value that
+//! does not parse is remembered as unreadable, so that it never counts as absent (IPAM-12).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Why a node's next address comes from where it comes: every pool with yes or no and the reason, the node's
-//! own blocks, the limits. What would really happen is found by a dry run of the assignment itself
-//! ([`crate::LoggedStore`]); this is the explanation beside it.
+//! Why a node's next address comes from where it comes: every pool with yes or no and the reason,
+//! the node's own blocks, the limits. What would really happen is found by a dry run of the
+//! assignment itself ([`crate::LoggedStore`]); this is the explanation beside it.
 
 use std::collections::BTreeMap;
 

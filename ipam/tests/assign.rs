@@ -1,4 +1,5 @@
-//! Assignments, one machine at a time: from which pool and block, what is written, and what a refusal says.
+//! Assignments, one machine at a time: from which pool and block, what is written, and what a
+//! refusal says.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod world;

@@ -1,5 +1,5 @@
-//! A Calico node and a Caracal node on the same data: Calico's client, which writes one key at a time, against
-//! our machines, in every interleaving of the two.
+//! A Calico node and a Caracal node on the same data: Calico's client, which writes one key at a
+//! time, against our machines, in every interleaving of the two.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod world;
@@ -24,8 +24,8 @@ use world::{NOW, World, after, config, node, pool};
 
 const CIDR: &str = "10.0.0.0/30";
 
-/// Calico's client on a pool of one block: assigns one address, or releases a handle, or gives the block
-/// back. Each step is one etcd request, in Calico's order.
+/// Calico's client on a pool of one block: assigns one address, or releases a handle, or gives the
+/// block back. Each step is one etcd request, in Calico's order.
 #[derive(Clone, Debug)]
 struct Calico {
     host: &'static str,
@@ -312,9 +312,9 @@ impl Search {
         }
     }
 
-    /// While Calico is between two of its writes, a handle may count too much. Where its own host gives the
-    /// block back between its pending affinity and its block, the block lacks the affinity until Calico
-    /// finds out, a step later. Nothing else may ever be wrong.
+    /// While Calico is between two of its writes, a handle may count too much. Where its own host
+    /// gives the block back between its pending affinity and its block, the block lacks the
+    /// affinity until Calico finds out, a step later. Nothing else may ever be wrong.
     fn inspect(&self, branch: &Branch) {
         let mut findings = faults(&branch.world, after(10_000));
         findings.retain(|finding| match finding {
@@ -332,9 +332,9 @@ impl Search {
 /// More lost races than this on one path are for ever.
 const TRIES: usize = 5;
 
-/// With `fair`, Calico's claim is fresh, so that our host does not take the empty block away again, and then
-/// nobody may lose for ever. Else two can rob each other as long as the scheduler is mean enough (random
-/// pauses end that in practice); such paths are cut off.
+/// With `fair`, Calico's claim is fresh, so that our host does not take the empty block away again,
+/// and then nobody may lose for ever. Else two can rob each other as long as the scheduler is mean
+/// enough (random pauses end that in practice); such paths are cut off.
 fn search(host: &'static str, todo: &[&'static str], strict: bool, fair: bool) {
     let world = World::default()
         .with(pool("p", CIDR, 30))

@@ -199,8 +199,9 @@ async fn ipam_1_many_tasks_on_three_nodes_on_a_real_etcd() {
     race::run(store, 16, 6).await;
 }
 
-/// Fair to etcd: who loses a race waits longer each time, so that fifty who change one block do not run away. In
-/// virtual time the counts do not depend on the machine, but for what is drawn at random.
+/// Fair to etcd: who loses a race waits longer each time, so that fifty who change one block do not
+/// run away. In virtual time the counts do not depend on the machine, but for what is drawn at
+/// random.
 #[tokio::test(start_paused = true)]
 async fn fifty_clients_on_one_block_lose_few_races() {
     const CLIENTS: u64 = 50;

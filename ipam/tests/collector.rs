@@ -1,10 +1,13 @@
-//! The collector in the exhaustive search: plugins that make and unmake pods on a node, killed at any step, beside the
-//! node's collector, in every interleaving. A living pod never loses its address (GC-1, GC-3, GC-5), and once the
-//! collector has run, nothing that a crash left is held by anybody (GC-9).
+//! The collector in the exhaustive search: plugins that make and unmake pods on a node, killed at
+//! any step, beside the node's collector, in every interleaving. A living pod never loses its
+//! address (GC-1, GC-3, GC-5), and once the collector has run, nothing that a crash left is held by
+//! anybody (GC-9).
 //!
-//! The model's rules are those of the world: a runtime has the CNI plugin end an attachment, again and again until that
-//! succeeds, before it makes it anew (but one that calls a killed ADD again instead is searched as well); a plugin's call has a deadline much shorter than the grace period; and an interface goes with its pod's
-//! network namespace, which the runtime deletes at some time after a plugin died.
+//! The model's rules are those of the world: a runtime has the CNI plugin end an attachment, again
+//! and again until that succeeds, before it makes it anew (but one that calls a killed ADD again
+//! instead is searched as well); a plugin's call has a deadline much shorter than the grace period;
+//! and an interface goes with its pod's network namespace, which the runtime deletes at some time
+//! after a plugin died.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod world;
@@ -37,8 +40,8 @@ const GRACE: Duration = Duration::from_secs(900);
 const INTERFACE: &str = "caliweb";
 const ENDPOINT: &str = "web";
 
-/// What the runtime wants: a container attached, or an attachment ended. All containers are of one pod, one after
-/// the other, as those of a stateful set: they share interface name and endpoint.
+/// What the runtime wants: a container attached, or an attachment ended. All containers are of one
+/// pod, one after the other, as those of a stateful set: they share interface name and endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Call {
     Add(u8),
@@ -71,8 +74,8 @@ enum AfterAKill {
     GivesUp,
     /// It calls ADD again for the same container, whenever that may be.
     CallsAgain {
-        /// Whether the endpoint is written only while the handle is as it was read. Without that the search has to find
-        /// a living pod that lost its address.
+        /// Whether the endpoint is written only while the handle is as it was read. Without that
+        /// the search has to find a living pod that lost its address.
         proves: bool,
     },
 }
@@ -124,7 +127,8 @@ fn endpoint_key() -> String {
     Key::workload("default", ENDPOINT).to_path()
 }
 
-/// Compare-and-swap as the plugin does it, read and write in one step: the plugin repeats a lost race.
+/// Compare-and-swap as the plugin does it, read and write in one step: the plugin repeats a lost
+/// race.
 fn swap(world: &mut World, key: &str, value: Option<Vec<u8>>) {
     let known = world.keys.get(key).map(|(revision, _)| *revision);
     let compare = match known {
@@ -361,7 +365,8 @@ impl Branch {
         }
     }
 
-    /// The runtime has cleaned up, and the collector runs once more, alone: only the living hold anything.
+    /// The runtime has cleaned up, and the collector runs once more, alone: only the living hold
+    /// anything.
     fn settle(mut self, start: Instant) {
         while self.is_collecting() {
             self.collect();
@@ -519,7 +524,8 @@ fn without_the_proof_an_add_that_is_called_again_loses_its_address() {
     search_from(Branch::new(&[Call::Add(1)], again, 2, 0, 3));
 }
 
-/// A node that was taken for dead comes back at any step of its collection: from then on nothing of it goes.
+/// A node that was taken for dead comes back at any step of its collection: from then on nothing of
+/// it goes.
 #[test]
 fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
     let mut at = 0;

@@ -1,6 +1,6 @@
-//! Every write of every operation on a real etcd, hit: the process dies just before it or just after it, with
-//! or without a rival that acts at that very moment. Then recovery, by release or by a second try; the
-//! invariants hold at each point, and nothing is lost for ever (IPAM-10).
+//! Every write of every operation on a real etcd, hit: the process dies just before it or just
+//! after it, with or without a rival that acts at that very moment. Then recovery, by release or by
+//! a second try; the invariants hold at each point, and nothing is lost for ever (IPAM-10).
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 

@@ -1,5 +1,6 @@
-//! Races in virtual time: any interleaving of machines, with a crash at any step, keeps the invariants after
-//! every single commit; and every interleaving of two or three clients on one or two blocks, exhaustively.
+//! Races in virtual time: any interleaving of machines, with a crash at any step, keeps the
+//! invariants after every single commit; and every interleaving of two or three clients on one or
+//! two blocks, exhaustively.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod histories;
@@ -117,8 +118,8 @@ proptest! {
                 prop_assert!(faults.is_empty(), "{faults:?}");
             }
         }
-        // Nothing is lost: whatever is free by the data can be had. Each of three hosts releases all it
-        // holds; then one host gets every address of the pool.
+        // Nothing is lost: whatever is free by the data can be had. Each of three hosts releases
+        // all it holds; then one host gets every address of the pool.
         for host in 0..3 {
             let left = run(&mut world, machine(host, &Deed::Leave, block_len, 200));
             prop_assert_eq!(left, End::Finished);
@@ -137,7 +138,8 @@ proptest! {
     }
 }
 
-/// IPAM-1 to IPAM-7 after every commit, IPAM-8 to IPAM-11 at the ends, of every interleaving of every scenario.
+/// IPAM-1 to IPAM-7 after every commit, IPAM-8 to IPAM-11 at the ends, of every interleaving of
+/// every scenario.
 fn search(names: &[&str]) {
     for name in names {
         let scenario = SCENARIOS.iter().find(|s| s.name == *name).unwrap();

@@ -166,8 +166,8 @@ fn hundreds_of_addresses_and_handles_are_released_in_etcd_sized_transactions() {
 
 #[test]
 fn the_largest_transaction_fits_with_the_largest_proof() {
-    // Each address under a handle of its own, two in a block, and the pool turned away from the node: block,
-    // affinity and handle, and preconditions beside them.
+    // Each address under a handle of its own, two in a block, and the pool turned away from the
+    // node: block, affinity and handle, and preconditions beside them.
     let selecting = |rack: &str| {
         pool_with("p", "10.0.0.0/20", 30, |p| {
             p.spec.node_selector = rack.to_owned();

@@ -1,7 +1,8 @@
-//! The histories of the exhaustive search, replayed on a real etcd: the same machines in the same order, one I/O at a
-//! time, beside the model. Whatever the model says, etcd must say: each transaction takes effect in both or in
-//! neither, and at the end both hold the same data. Then the same histories again with a death injected before and
-//! after each write, after which nothing may be lost (IPAM-10).
+//! The histories of the exhaustive search, replayed on a real etcd: the same machines in the same
+//! order, one I/O at a time, beside the model. Whatever the model says, etcd must say: each
+//! transaction takes effect in both or in neither, and at the end both hold the same data. Then the
+//! same histories again with a death injected before and after each write, after which nothing may
+//! be lost (IPAM-10).
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -158,8 +159,8 @@ async fn assert_nothing_lost(store: &EtcdStore, scenario: &Scenario, what: &str)
     sound().await;
 }
 
-/// The schedule, up to its nth write; that client dies before or after it, and the others go on. False when there are
-/// fewer writes.
+/// The schedule, up to its nth write; that client dies before or after it, and the others go on.
+/// False when there are fewer writes.
 async fn inject(
     store: &EtcdStore,
     scenario: &Scenario,

@@ -1,5 +1,6 @@
-//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their preconditions hold, data
-//! is put in order, configuration and pools follow the rules, a dry run writes nothing.
+//! What `caracal ipam` does, on a datastore in memory: leaks are found and freed while their
+//! preconditions hold, data is put in order, configuration and pools follow the rules, a dry run
+//! writes nothing.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -173,8 +174,8 @@ async fn broken_data_is_put_in_order() {
     put_endpoint(&store, &used);
     let (view, ..) = look(&store).await;
     let (cidr, known) = view.blocks.iter().next().unwrap();
-    // A queue with a gap, a double and a held one; an attribute of nobody; wrong counts; a handle of nothing;
-    // a missing affinity.
+    // A queue with a gap, a double and a held one; an attribute of nobody; wrong counts; a handle
+    // of nothing; a missing affinity.
     let mut broken: Block = known.value.clone();
     let held = broken.allocations.iter().position(Option::is_some).unwrap();
     broken.unallocated = vec![3, 3, held, 5];
@@ -285,7 +286,8 @@ async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
         .await
         .unwrap();
     let address = assigned.v4[0].address;
-    // The node's process holds an address before it names it, and releases it after it named another.
+    // The node's process holds an address before it names it, and releases it after it named
+    // another.
     let found = look(&store).await.2;
     assert_eq!((found.counts.unjudged, found.leaked.len()), (1, 0));
     store_node(&store, |node| {

@@ -1,5 +1,5 @@
-//! What is held by others than plain pods: load balancers, Windows nodes, virtual machines, WireGuard devices; and
-//! what selects pools besides nodes: namespaces.
+//! What is held by others than plain pods: load balancers, Windows nodes, virtual machines,
+//! WireGuard devices; and what selects pools besides nodes: namespaces.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod world;
@@ -204,7 +204,8 @@ fn what_windows_nodes_keep_back_is_no_fault_and_goes_with_the_block() {
     let leave = ReleaseNode::new("win".into(), NOW);
     assert_eq!(run(&mut world, Any::ReleaseNode(leave)), End::Finished);
     assert!(view(&world).blocks.is_empty(), "{world:?}");
-    // One that holds nothing else counts as empty: it can be given back, and be taken after a minute.
+    // One that holds nothing else counts as empty: it can be given back, and be taken after a
+    // minute.
     let mut world = stage();
     let back = ReleaseAffinity::new(
         Owner::Host("win".into()),

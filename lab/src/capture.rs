@@ -1,4 +1,5 @@
-//! What the product did, seen from outside: packets that `tcpdump` captures on the underlay, the kernel's routes.
+//! What the product did, seen from outside: packets that `tcpdump` captures on the underlay, the
+//! kernel's routes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
@@ -233,8 +234,8 @@ impl Lab {
         Ok(routes)
     }
 
-    /// Starts to count losses from one pod (`NODE/POD`) to the first address of another, at `rate` datagrams
-    /// per second.
+    /// Starts to count losses from one pod (`NODE/POD`) to the first address of another, at `rate`
+    /// datagrams per second.
     ///
     /// # Errors
     /// [`CaptureError`].

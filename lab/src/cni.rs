@@ -1,5 +1,5 @@
-//! Pods: the lab plays the container runtime, calling the CNI plugin as one would, with a namespace, an
-//! environment and a configuration on standard input.
+//! Pods: the lab plays the container runtime, calling the CNI plugin as one would, with a
+//! namespace, an environment and a configuration on standard input.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroUsize;
@@ -19,9 +19,11 @@ use crate::state::PodState;
 use crate::topology::NodeKind;
 
 const CALL: Duration = Duration::from_secs(30);
-/// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for minutes.
+/// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for
+/// minutes.
 const ATTACH: Duration = Duration::from_secs(120);
-/// "Try again later" in the CNI specification, and the plugin's own word for a route that did not come in time.
+/// "Try again later" in the CNI specification, and the plugin's own word for a route that did not
+/// come in time.
 const LATER: u64 = 11;
 const UNROUTED: u64 = 104;
 /// How long after either it is asked again.
@@ -119,7 +121,8 @@ pub fn network_config(node: &NodeLayout) -> Value {
         config["ipam"]["assign_ipv6"] = json!("true");
     }
     if node.kind != NodeKind::Caracal {
-        // The plugin waits for the agent's route, and here there is no agent: the lab makes it after ADD.
+        // The plugin waits for the agent's route, and here there is no agent: the lab makes it
+        // after ADD.
         config["route_wait_seconds"] = json!(0);
         config["announce_wait_seconds"] = json!(0);
     }
@@ -219,7 +222,8 @@ impl Lab {
         command
     }
 
-    /// CNI ADD, again while the plugin says that later will do or that the node was too slow, as runtimes do.
+    /// CNI ADD, again while the plugin says that later will do or that the node was too slow, as
+    /// runtimes do.
     fn add(&self, pod: &PodState) -> Result<String, CniError> {
         let end = Instant::now() + ATTACH;
         loop {

@@ -1,5 +1,5 @@
-//! The `caracal lab` commands: everything but the parsing of arguments. Each prints for people (or JSON)
-//! and gives an exit status.
+//! The `caracal lab` commands: everything but the parsing of arguments. Each prints for people (or
+//! JSON) and gives an exit status.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -146,8 +146,8 @@ pub struct DownCommand {
     pub all: bool,
 }
 
-/// Brings a lab up, waits until it works, and shows it. Status 0: every session is up and every ping was
-/// answered; 1: not so, and the lab stays for a look.
+/// Brings a lab up, waits until it works, and shows it. Status 0: every session is up and every
+/// ping was answered; 1: not so, and the lab stays for a look.
 ///
 /// # Errors
 /// [`CommandError`]; then nothing is left, unless it was to be kept.
@@ -211,8 +211,8 @@ fn bring_up(
     Ok(i32::from(!report.is_healthy()))
 }
 
-/// A whole life in one command: removes what is left of an earlier one, brings the lab up, shows it and
-/// removes it. The status is that of [`up`].
+/// A whole life in one command: removes what is left of an earlier one, brings the lab up, shows it
+/// and removes it. The status is that of [`up`].
 ///
 /// # Errors
 /// [`CommandError`]; nothing is left then either.
@@ -268,7 +268,8 @@ pub fn exec(arguments: &ExecCommand) -> Result<i32, CommandError> {
     Ok(lab.exec(&arguments.target, &arguments.command)?)
 }
 
-/// Follows packets between two pods, both ways. Status 4 when a hop is broken or a ping is not answered.
+/// Follows packets between two pods, both ways. Status 4 when a hop is broken or a ping is not
+/// answered.
 ///
 /// # Errors
 /// [`CommandError`].
@@ -382,8 +383,8 @@ fn choose(name: Option<&str>) -> Result<LabName, CommandError> {
 }
 
 impl Lab {
-    /// Waits until every Caracal and BIRD node answers and all its sessions are Established; gives their
-    /// number. In a cluster with BGP a node without any session is not ready yet.
+    /// Waits until every Caracal and BIRD node answers and all its sessions are Established; gives
+    /// their number. In a cluster with BGP a node without any session is not ready yet.
     ///
     /// # Errors
     /// [`Timeout`], with what was missing last.

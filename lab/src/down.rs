@@ -1,5 +1,5 @@
-//! Removing a lab, also one whose process was killed half-way: by its state, by its prefix, and by what
-//! runs inside its namespaces. Removing what is not there is fine.
+//! Removing a lab, also one whose process was killed half-way: by its state, by its prefix, and by
+//! what runs inside its namespaces. Removing what is not there is fine.
 
 use std::time::Duration;
 

@@ -49,8 +49,8 @@ pub enum EtcdError {
 }
 
 impl Lab {
-    /// Starts etcd and waits until it serves. After [`Lab::stop_etcd`] or [`Lab::kill9_etcd`] it goes on
-    /// with the data it had.
+    /// Starts etcd and waits until it serves. After [`Lab::stop_etcd`] or [`Lab::kill9_etcd`] it
+    /// goes on with the data it had.
     ///
     /// # Errors
     /// [`EtcdError`].
@@ -152,8 +152,8 @@ impl Lab {
         program::call(Some(&self.layout.etcd_netns()), &mut command, stdin, CALL)
     }
 
-    /// Puts resources into etcd, with `uid` and `creationTimestamp` as a create through Calico's client
-    /// would give them.
+    /// Puts resources into etcd, with `uid` and `creationTimestamp` as a create through Calico's
+    /// client would give them.
     ///
     /// # Errors
     /// [`EtcdError`].

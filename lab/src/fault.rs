@@ -55,7 +55,8 @@ impl Lab {
         self.ports(target, |i| format!("link set dev {} up", i.port))
     }
 
-    /// Cuts a node, a router or `etcd` off without its noticing: carrier stays, every packet is lost.
+    /// Cuts a node, a router or `etcd` off without its noticing: carrier stays, every packet is
+    /// lost.
     ///
     /// # Errors
     /// [`FaultError`].

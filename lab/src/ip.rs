@@ -201,7 +201,8 @@ pub fn routes(netns: &str, family: Family) -> Result<Vec<Route>, ProgramError> {
     Ok(parse(&text))
 }
 
-/// A namespace without routes prints nothing, or `[ ]`. A route this type does not cover is left out.
+/// A namespace without routes prints nothing, or `[ ]`. A route this type does not cover is left
+/// out.
 fn parse(text: &str) -> Vec<Route> {
     let values: Vec<serde_json::Value> = serde_json::from_str(text.trim()).unwrap_or_default();
     values

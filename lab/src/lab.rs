@@ -66,7 +66,8 @@ pub struct Lab {
     pub(crate) down_on_drop: bool,
 }
 
-/// Variables of our own environment that processes of a lab keep; all others could change what is tested.
+/// Variables of our own environment that processes of a lab keep; all others could change what is
+/// tested.
 const KEPT_ENVIRONMENT: [&str; 8] = [
     "CARACAL_LAB_TIME_SCALE",
     "CARACAL_LOG",
@@ -193,8 +194,9 @@ impl Lab {
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
     }
 
-    /// Runs a command in the namespace of a node, pod (`NODE/POD`) or router, or of `etcd` or `switch`,
-    /// with our own streams, to its end. Gives its exit status, 128+n for a death by signal n.
+    /// Runs a command in the namespace of a node, pod (`NODE/POD`) or router, or of `etcd` or
+    /// `switch`, with our own streams, to its end. Gives its exit status, 128+n for a death by
+    /// signal n.
     ///
     /// # Errors
     /// [`ExecError`] when it does not start.

@@ -1,8 +1,9 @@
 //! Network-namespace clusters from topology files: nodes, segments, routers, pods, faults.
 //!
-//! Read a [`Topology`], bring it up with [`Lab::up`], ask and hurt the [`Lab`], and let it fall: dropping it removes
-//! what it made; [`down`] removes a lab that another process made. Programs run inside by [`spawn_in_netns`] and
-//! [`call_program`]; [`wait_until`] waits for what is to come true.
+//! Read a [`Topology`], bring it up with [`Lab::up`], ask and hurt the [`Lab`], and let it fall:
+//! dropping it removes what it made; [`down`] removes a lab that another process made. Programs run
+//! inside by [`spawn_in_netns`] and [`call_program`]; [`wait_until`] waits for what is to come
+//! true.
 //!
 //! ```
 //! use caracal_lab::Topology;
@@ -19,13 +20,14 @@
 //!
 //! A [`Topology`] (a YAML file) becomes a layout (every name and address) and a list of
 //! steps, both pure; [`Lab::up`] carries the steps out. A [`Lab`] is then asked, hurt and
-//! measured by end-to-end tests, or by the `caracal lab` commands in the functions `lab_*`. It plays the machines,
-//! the cables and the container runtime; it never does what a node should do.
+//! measured by end-to-end tests, or by the `caracal lab` commands in the functions `lab_*`. It
+//! plays the machines, the cables and the container runtime; it never does what a node should do.
 //!
 //! Invariants, cited by tests:
 //!
 //! * `LAB-1`: nothing outside namespaces with the lab's prefix and the lab's folder is touched.
-//! * `LAB-2`: what a lab will make is on disk before it is made; a lab killed at any moment can be removed.
+//! * `LAB-2`: what a lab will make is on disk before it is made; a lab killed at any moment can be
+//!   removed.
 //! * `LAB-3`: a process is signalled only while its pid *and* start time are those recorded.
 
 mod capture;

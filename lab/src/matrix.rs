@@ -1,5 +1,5 @@
-//! The ping matrix: every pod pings every other, at the same time, until all answer or the deadline is
-//! over.
+//! The ping matrix: every pod pings every other, at the same time, until all answer or the deadline
+//! is over.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -135,8 +135,8 @@ impl Lab {
         self.ping_matrix_of(first.unwrap_or(Family::Ipv4), deadline)
     }
 
-    /// Pings between all pods that have an address of a family; a pair without answer is tried again until `deadline`
-    /// (scaled). A pod without address is lost in both directions.
+    /// Pings between all pods that have an address of a family; a pair without answer is tried
+    /// again until `deadline` (scaled). A pod without address is lost in both directions.
     ///
     /// # Errors
     /// [`Missing`] when there is no `ping`.

@@ -1,8 +1,8 @@
 //! Network namespaces by name (`/run/netns/NAME`, as `ip netns` makes them).
 //!
-//! Work inside a namespace is done on a thread of its own that enters it and ends with the work; the
-//! calling thread never changes its namespace. A process started on such a thread begins there, so
-//! nothing goes through `ip netns exec`, which would also hide `/sys`.
+//! Work inside a namespace is done on a thread of its own that enters it and ends with the work;
+//! the calling thread never changes its namespace. A process started on such a thread begins there,
+//! so nothing goes through `ip netns exec`, which would also hide `/sys`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -108,8 +108,8 @@ impl Lab {
         command
     }
 
-    /// The command `caracal ARGUMENTS…` for a node, for callers that need its pipes; it has to be started with
-    /// [`crate::netns::spawn`] in the node's namespace.
+    /// The command `caracal ARGUMENTS…` for a node, for callers that need its pipes; it has to be
+    /// started with [`crate::netns::spawn`] in the node's namespace.
     ///
     /// # Errors
     /// When there is no such node.
@@ -235,7 +235,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits until the process of a node serves: a Caracal node is registered and answers on its admin socket.
+    /// Waits until the process of a node serves: a Caracal node is registered and answers on its
+    /// admin socket.
     ///
     /// # Errors
     /// [`NodeError`], at once when the process has ended.

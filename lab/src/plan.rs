@@ -1,8 +1,8 @@
-//! From a topology to the steps that build it. Pure: nothing here starts a program or opens a file, so
-//! a test can read the whole bring-up.
+//! From a topology to the steps that build it. Pure: nothing here starts a program or opens a file,
+//! so a test can read the whole bring-up.
 //!
-//! A [`Layout`] holds every name and address; [`steps`] orders the work. Namespaces are listed before
-//! anything exists, so that a lab that was killed half-way can be found and removed.
+//! A [`Layout`] holds every name and address; [`steps`] orders the work. Namespaces are listed
+//! before anything exists, so that a lab that was killed half-way can be found and removed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

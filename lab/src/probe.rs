@@ -1,9 +1,9 @@
-//! The loss counter: numbered UDP datagrams between two namespaces, a thousand and more per second, and an
-//! account of every number that did not arrive.
+//! The loss counter: numbered UDP datagrams between two namespaces, a thousand and more per second,
+//! and an account of every number that did not arrive.
 //!
-//! The sender is paced by the clock: after a pause it sends everything that is due, so the number of
-//! datagrams depends on the time only. What the receiver's own queue dropped is reported apart, so that a
-//! busy machine is never taken for a lossy network.
+//! The sender is paced by the clock: after a pause it sends everything that is due, so the number
+//! of datagrams depends on the time only. What the receiver's own queue dropped is reported apart,
+//! so that a busy machine is never taken for a lossy network.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,8 +19,9 @@ use crate::wait::scaled;
 
 /// Room for about ten seconds of datagrams at 1000 per second.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// A sender that was not scheduled makes up for so many datagrams at once and no more: a burst of a thousand would
-/// overflow queues of the kernel's (`net.core.netdev_max_backlog`), and no network is to blame for that.
+/// A sender that was not scheduled makes up for so many datagrams at once and no more: a burst of a
+/// thousand would overflow queues of the kernel's (`net.core.netdev_max_backlog`), and no network
+/// is to blame for that.
 const MADE_UP: u32 = 50;
 /// How long the last datagrams may take.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -87,7 +88,8 @@ pub struct Loss {
     pub duplicated: u64,
     /// Arrivals after a higher number.
     pub reordered: u64,
-    /// Sends that the sender's own kernel refused (no route, for example); they count as sent and lost.
+    /// Sends that the sender's own kernel refused (no route, for example); they count as sent and
+    /// lost.
     pub refused: u64,
     /// Why the last one was refused.
     pub refusal: Option<String>,

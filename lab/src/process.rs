@@ -1,5 +1,5 @@
-//! Processes of a lab: started in a group of their own, known by pid *and* start time, so that a recycled
-//! pid is never mistaken for ours.
+//! Processes of a lab: started in a group of their own, known by pid *and* start time, so that a
+//! recycled pid is never mistaken for ours.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -92,7 +92,8 @@ impl Identity {
     }
 }
 
-/// A process of the lab. The handle is there when this very process started it, and is needed to reap it.
+/// A process of the lab. The handle is there when this very process started it, and is needed to
+/// reap it.
 #[derive(Debug)]
 pub struct Running {
     /// Who it is.
@@ -110,7 +111,8 @@ impl Running {
         }
     }
 
-    /// Starts a program inside a namespace, in a group of its own, with both streams to the end of `log`.
+    /// Starts a program inside a namespace, in a group of its own, with both streams to the end of
+    /// `log`.
     ///
     /// # Errors
     /// [`SpawnError`].

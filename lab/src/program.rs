@@ -1,4 +1,5 @@
-//! Programs the lab calls: where they are, which Debian package has them, and calls with a deadline.
+//! Programs the lab calls: where they are, which Debian package has them, and calls with a
+//! deadline.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -203,8 +204,8 @@ fn describe(command: &Command) -> String {
     text
 }
 
-/// Calls a program to its end, whatever its status, inside a namespace if one is given. Kills it when it
-/// takes longer than `deadline` (scaled).
+/// Calls a program to its end, whatever its status, inside a namespace if one is given. Kills it
+/// when it takes longer than `deadline` (scaled).
 ///
 /// # Errors
 /// [`ProgramError`], but never [`ProgramError::Failed`].

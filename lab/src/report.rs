@@ -1,4 +1,5 @@
-//! What a lab looks like: every node's own words, the kernel's routes beside them, and the ping matrix.
+//! What a lab looks like: every node's own words, the kernel's routes beside them, and the ping
+//! matrix.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! A lab without root: a user namespace with its own mounts, network and processes, held open by one
-//! small process per lab, which `caracal lab` commands enter by starting themselves again inside.
+//! A lab without root: a user namespace with its own mounts, network and processes, held open by
+//! one small process per lab, which `caracal lab` commands enter by starting themselves again
+//! inside.
 //!
-//! Inside, `/run` is a fresh tmpfs, so names of namespaces and the lab's folder are the lab's own. Ending the
-//! holder ends everything: it is process 1 of the namespace.
+//! Inside, `/run` is a fresh tmpfs, so names of namespaces and the lab's folder are the lab's own.
+//! Ending the holder ends everything: it is process 1 of the namespace.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -97,8 +98,8 @@ pub(crate) enum Entry {
     Absent,
 }
 
-/// Goes back to the directory the command was given in: entering a mount namespace forgets it. Comes
-/// before anything that reads a relative path.
+/// Goes back to the directory the command was given in: entering a mount namespace forgets it.
+/// Comes before anything that reads a relative path.
 ///
 /// # Errors
 /// [`RootlessError::File`] when the directory cannot be seen inside.
@@ -110,8 +111,8 @@ pub(crate) fn restore_directory() -> Result<(), RootlessError> {
     std::env::set_current_dir(&path).map_err(file(&path))
 }
 
-/// Lets the command run where it may make namespaces. With root that is here; without, the whole command
-/// line runs again inside the lab's user namespace.
+/// Lets the command run where it may make namespaces. With root that is here; without, the whole
+/// command line runs again inside the lab's user namespace.
 ///
 /// # Errors
 /// [`RootlessError`] when the kernel does not allow that.

@@ -1,8 +1,8 @@
 //! What a lab leaves on disk, so that another process can look at it, use it and remove it.
 //!
-//! One folder per lab under `$CARACAL_LAB_DIR` (`/run/caracal-lab`): `state.json`, `topology.yaml`, logs,
-//! etcd's data, and a run and lib folder per node. The state is written before the first namespace
-//! exists and replaced atomically, so whatever a killed lab leaves can be found.
+//! One folder per lab under `$CARACAL_LAB_DIR` (`/run/caracal-lab`): `state.json`, `topology.yaml`,
+//! logs, etcd's data, and a run and lib folder per node. The state is written before the first
+//! namespace exists and replaced atomically, so whatever a killed lab leaves can be found.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -232,8 +232,8 @@ impl Folder {
             fs::create_dir_all(&root).map_err(file("make", &root))?;
             match fs::create_dir(&self.path) {
                 Ok(()) => break,
-                // The last other lab went away in between, and the folder of all labs with it; by now a third one may
-                // have made it again.
+                // The last other lab went away in between, and the folder of all labs with it; by
+                // now a third one may have made it again.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     let folder = self.path.display().to_string();

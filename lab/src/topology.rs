@@ -1,7 +1,7 @@
 //! The lab's topology file: which segments, routers, nodes and pods a cluster is made of.
 //!
-//! The file is YAML, every unknown key is refused, and every complaint names line and column. This module
-//! knows nothing of namespaces or processes; [`crate::plan`] turns a topology into steps.
+//! The file is YAML, every unknown key is refused, and every complaint names line and column. This
+//! module knows nothing of namespaces or processes; [`crate::plan`] turns a topology into steps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,7 +99,8 @@ impl EncapMode {
     }
 }
 
-/// The default pool of a family, created by the first node from `CALICO_IPV4POOL_*` or `CALICO_IPV6POOL_*`.
+/// The default pool of a family, created by the first node from `CALICO_IPV4POOL_*` or
+/// `CALICO_IPV6POOL_*`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Pool {

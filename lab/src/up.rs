@@ -27,8 +27,8 @@ pub enum Extent {
     Network,
 }
 
-/// Gives the configuration of a foreign speaker, or `None` for the default: `config` of the file, or what
-/// `caracal render` prints.
+/// Gives the configuration of a foreign speaker, or `None` for the default: `config` of the file,
+/// or what `caracal render` prints.
 pub(crate) type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<String>>;
 
 /// How a lab is brought up.

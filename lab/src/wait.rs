@@ -1,11 +1,12 @@
-//! Waiting for a condition, with a deadline and the last value seen. No other module of the lab, and no
-//! test, sleeps.
+//! Waiting for a condition, with a deadline and the last value seen. No other module of the lab,
+//! and no test, sleeps.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The first pause between two looks; it doubles up to [`LONGEST_PAUSE`], so that what takes a millisecond
-/// is seen after a millisecond, and what takes long is not looked at a thousand times a second.
+/// The first pause between two looks; it doubles up to [`LONGEST_PAUSE`], so that what takes a
+/// millisecond is seen after a millisecond, and what takes long is not looked at a thousand times a
+/// second.
 const FIRST_PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -71,8 +72,8 @@ pub fn wait_for<T: std::fmt::Debug>(
     })
 }
 
-/// By how much deadlines are stretched: `CARACAL_LAB_TIME_SCALE`, or 6 in a User Mode Linux guest, where
-/// starting a process takes 15 ms instead of one and there is one CPU.
+/// By how much deadlines are stretched: `CARACAL_LAB_TIME_SCALE`, or 6 in a User Mode Linux guest,
+/// where starting a process takes 15 ms instead of one and there is one CPU.
 #[must_use]
 pub fn scale() -> f64 {
     let asked = std::env::var("CARACAL_LAB_TIME_SCALE")

@@ -78,7 +78,8 @@ fn every_loss_is_counted() {
     received(&probe, received_before + 500);
     let loss = probe.stop();
     println!("{loss}");
-    // Carrier stayed, so the sender's kernel refused nothing; only those between the two commands are gone.
+    // Carrier stayed, so the sender's kernel refused nothing; only those between the two commands
+    // are gone.
     assert!(loss.lost >= 600 - during, "{loss}");
     assert_eq!(loss.received + loss.lost, loss.sent);
     assert_eq!(loss.overflowed, 0, "{loss}");

@@ -1,5 +1,5 @@
-//! The `caracal lab` commands as separate processes, with root and without: up, list, status, exec, down.
-//! The nodes are plain namespaces, so no `caracal` is needed.
+//! The `caracal lab` commands as separate processes, with root and without: up, list, status, exec,
+//! down. The nodes are plain namespaces, so no `caracal` is needed.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsString;
@@ -93,7 +93,8 @@ impl User {
         std::fs::create_dir(&folder).unwrap();
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
         let program = folder.join("lab");
-        // Not by us: another test's child could inherit the open file, which then cannot be executed.
+        // Not by us: another test's child could inherit the open file, which then cannot be
+        // executed.
         let mut copy = Command::new("cp");
         copy.arg(std::env::current_exe().unwrap()).arg(&program);
         assert!(copy.status().unwrap().success());

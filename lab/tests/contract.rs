@@ -1,7 +1,7 @@
-//! The contract between the lab and the program it runs, held with a stand-in: this very test program,
-//! under the names `caracal` and `caracal-cni`. It knows nothing of BGP; its routes are fixed. What is tested is
-//! what the lab tells a node and a plugin, in which order, and what it does when they fail or die.
-//! Needs root; says so and passes without.
+//! The contract between the lab and the program it runs, held with a stand-in: this very test
+//! program, under the names `caracal` and `caracal-cni`. It knows nothing of BGP; its routes are
+//! fixed. What is tested is what the lab tells a node and a plugin, in which order, and what it
+//! does when they fail or die. Needs root; says so and passes without.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Labs without `caracal`: namespaces, cables, routers and etcd on the real kernel, and their removal.
-//! Needs root; says so and passes without.
+//! Labs without `caracal`: namespaces, cables, routers and etcd on the real kernel, and their
+//! removal. Needs root; says so and passes without.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,5 @@
-//! Foreign speakers in the lab: a real BIRD 2 and a real GoBGP, with configurations of the topology file,
-//! come up, peer with each other, die and come back. Needs root; says so and passes without.
+//! Foreign speakers in the lab: a real BIRD 2 and a real GoBGP, with configurations of the topology
+//! file, come up, peer with each other, die and come back. Needs root; says so and passes without.
 #![allow(clippy::unwrap_used)]
 
 use caracal_lab::{Lab, Options, Topology, wait_until};

@@ -1,5 +1,5 @@
-//! What the CNI plugin asks the node's process: are the pod's addresses announced, are addresses in use? One question and
-//! one answer on the admin socket.
+//! What the CNI plugin asks the node's process: are the pod's addresses announced, are addresses in
+//! use? One question and one answer on the admin socket.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::net::Prefix;
 pub struct AwaitAnnouncement {
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Revision of the datastore at which the pod's endpoint was written. An answer about an older one is none.
+    /// Revision of the datastore at which the pod's endpoint was written. An answer about an older
+    /// one is none.
     pub revision: i64,
     /// How long to wait at most.
     pub milliseconds: u64,
@@ -22,8 +23,8 @@ pub struct AwaitAnnouncement {
 /// The answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// What is announced for the addresses: their block, or a borrowed address by itself. An address of a pool that is
-    /// not exported has nothing here, and nothing is waited for.
+    /// What is announced for the addresses: their block, or a borrowed address by itself. An
+    /// address of a pool that is not exported has nothing here, and nothing is waited for.
     pub prefixes: Vec<Prefix>,
     /// Established sessions on which it went out.
     pub sessions: usize,

@@ -1,5 +1,5 @@
-//! IPAM values as Calico stores them: block, affinity, handle, configuration. Data only; what may be done
-//! with them is the `ipam` crate's.
+//! IPAM values as Calico stores them: block, affinity, handle, configuration. Data only; what may
+//! be done with them is the `ipam` crate's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,15 +89,15 @@ pub struct Block {
     pub extra: Map<String, Value>,
 }
 
-/// Attribute of an address that our CNI plugin made an interface for: the interface's name on the host. Only
-/// addresses that name it are collected without being asked.
+/// Attribute of an address that our CNI plugin made an interface for: the interface's name on the
+/// host. Only addresses that name it are collected without being asked.
 pub const INTERFACE_ATTRIBUTE: &str = "caracal-interface";
 
 /// Attribute beside [`INTERFACE_ATTRIBUTE`]: `NAMESPACE/NAME` of the WorkloadEndpoint.
 pub const ENDPOINT_ATTRIBUTE: &str = "caracal-endpoint";
 
-/// Attribute of an address that `caracal-ipam` gave to another main plugin: of its interface nothing is known
-/// here, and it has no WorkloadEndpoint.
+/// Attribute of an address that `caracal-ipam` gave to another main plugin: of its interface
+/// nothing is known here, and it has no WorkloadEndpoint.
 pub const DELEGATED_ATTRIBUTE: &str = "caracal-delegated";
 
 /// Who holds an address.
@@ -340,8 +340,8 @@ impl Handle {
     }
 }
 
-/// `/calico/ipam/v2/config`. In an existing object an absent `auto_allocate_blocks` is false; a missing
-/// object is [`IpamConfig::default`].
+/// `/calico/ipam/v2/config`. In an existing object an absent `auto_allocate_blocks` is false; a
+/// missing object is [`IpamConfig::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IpamConfig {
     /// Never take addresses from other hosts' blocks.
@@ -358,8 +358,8 @@ pub struct IpamConfig {
         skip_serializing_if = "is_zero"
     )]
     pub max_blocks_per_host: u32,
-    /// `Enabled` or `Disabled`: whether a KubeVirt virtual machine keeps its addresses when its pod goes. Kept and
-    /// shown; only Calico's CNI plugin knows virtual machines.
+    /// `Enabled` or `Disabled`: whether a KubeVirt virtual machine keeps its addresses when its pod
+    /// goes. Kept and shown; only Calico's CNI plugin knows virtual machines.
     #[serde(
         default,
         rename = "kubeVirtVMAddressPersistence",
@@ -413,8 +413,8 @@ impl IpamConfig {
     }
 }
 
-/// The handle under which Calico keeps four addresses of each block of a Windows node from everybody. There is no
-/// key of this handle.
+/// The handle under which Calico keeps four addresses of each block of a Windows node from
+/// everybody. There is no key of this handle.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
 /// Handle of a node's IPIP tunnel address.

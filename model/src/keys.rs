@@ -161,7 +161,8 @@ impl Key {
     /// Reads an etcd path.
     ///
     /// # Errors
-    /// [`KeyError::Foreign`] for what Caracal does not read, [`KeyError::Malformed`] with the reason.
+    /// [`KeyError::Foreign`] for what Caracal does not read, [`KeyError::Malformed`] with the
+    /// reason.
     pub fn parse(path: &str) -> Result<Self, KeyError> {
         if let Some(rest) = path.strip_prefix(RESOURCES) {
             return parse_resource(rest);

@@ -1,5 +1,5 @@
-//! Merge join of two sorted sequences: with tens of thousands of keys a look-up for each costs more than everything else
-//! that a comparison does.
+//! Merge join of two sorted sequences: with tens of thousands of keys a look-up for each costs more
+//! than everything else that a comparison does.
 
 use std::cmp::Ordering;
 

@@ -1,7 +1,7 @@
 //! Calico's label selectors: `rack == 'r1' && has(gpu) || all()`.
 //!
-//! `||` binds loosest, then `&&`, then `!`. An empty selector matches everything. A missing label makes
-//! `!=` and `not in` true and every other comparison false.
+//! `||` binds loosest, then `&&`, then `!`. An empty selector matches everything. A missing label
+//! makes `!=` and `not in` true and every other comparison false.
 
 use std::collections::{BTreeMap, BTreeSet};
 

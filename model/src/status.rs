@@ -1,4 +1,5 @@
-//! What a node says of itself: the answer of `caracal status -o json`. Stable, documented, additive.
+//! What a node says of itself: the answer of `caracal status -o json`. Stable, documented,
+//! additive.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,7 +42,8 @@ pub struct Status {
     pub blocks: Vec<BlockStatus>,
     /// The kernel.
     pub kernel: KernelStatus,
-    /// Why the node is not in service, when somebody drains it: `leaving`, `withdrawing` or `drained`, and the text.
+    /// Why the node is not in service, when somebody drains it: `leaving`, `withdrawing` or
+    /// `drained`, and the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<String>,
     /// Everything that is wrong, each with key and reason.

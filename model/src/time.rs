@@ -105,7 +105,8 @@ impl Timestamp {
     fn fields(self) -> (u64, u64, u64, u64, u64, u64) {
         let seconds = self.nanos / 1_000_000_000;
         let (days, rest) = (seconds / 86_400, seconds % 86_400);
-        // Proleptic Gregorian calendar with years that start in March, so that a leap day is a year's last.
+        // Proleptic Gregorian calendar with years that start in March, so that a leap day is a
+        // year's last.
         let shifted = days + 719_468;
         let (era, of_era) = (shifted / 146_097, shifted % 146_097);
         let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! What a datastore can be asked, as values: consistent reads and compare-and-swap transactions. Cores
-//! produce these; a shell carries them to etcd.
+//! What a datastore can be asked, as values: consistent reads and compare-and-swap transactions.
+//! Cores produce these; a shell carries them to etcd.
 
 /// What to read: one key or everything below a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,8 +1,9 @@
-//! The admin socket: one JSON object a line in, one out. `caracal status` and `caracal bgp` are clients.
+//! The admin socket: one JSON object a line in, one out. `caracal status` and `caracal bgp` are
+//! clients.
 //!
-//! Routes come as many lines: an object for each, and `{"end":{"count":N}}` after the last. They are read from their
-//! owner as fast as the client takes them, and a client that hangs up ends it. An answer that takes long has lines
-//! `{"progress":"…"}` before it, each when something has moved.
+//! Routes come as many lines: an object for each, and `{"end":{"count":N}}` after the last. They
+//! are read from their owner as fast as the client takes them, and a client that hangs up ends it.
+//! An answer that takes long has lines `{"progress":"…"}` before it, each when something has moved.
 
 pub(crate) mod routes;
 

@@ -1,4 +1,5 @@
-//! The allocator of the process, the same in every build (decision 0042), and what it does with free memory.
+//! The allocator of the process, the same in every build (decision 0042), and what it does with
+//! free memory.
 
 use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 
@@ -10,9 +11,9 @@ const PURGE_DELAY: mi_option_t = 15;
 
 /// Free memory goes back to the kernel at once.
 ///
-/// By default mimalloc waits for a second and then for the next allocation that needs memory from the kernel. A daemon that
-/// is at rest after a peak makes none, and would keep what the peak took for good (decision 0059).
-/// `MIMALLOC_PURGE_DELAY` in the environment still has its effect.
+/// By default mimalloc waits for a second and then for the next allocation that needs memory from
+/// the kernel. A daemon that is at rest after a peak makes none, and would keep what the peak took
+/// for good (decision 0059). `MIMALLOC_PURGE_DELAY` in the environment still has its effect.
 pub(crate) fn configure() {
     set(PURGE_DELAY, 0);
 }

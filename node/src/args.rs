@@ -83,8 +83,8 @@ pub(crate) enum ModeCommand {
         #[command(flatten)]
         args: ModeArgs,
     },
-    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect and echoes between nodes are
-    /// answered, and takes it back when that does not come.
+    /// Plans, writes the pool unless a node would be cut off, waits until it is in effect and
+    /// echoes between nodes are answered, and takes it back when that does not come.
     Apply {
         /// The change.
         #[command(flatten)]
@@ -92,10 +92,12 @@ pub(crate) enum ModeCommand {
         /// Seconds until it has to be in effect.
         #[arg(long, default_value_t = 60)]
         timeout: u64,
-        /// Run directories of more nodes whose admin sockets can be reached from here. May be repeated.
+        /// Run directories of more nodes whose admin sockets can be reached from here. May be
+        /// repeated.
         #[arg(long = "run-dir", value_name = "DIR")]
         run_dirs: Vec<PathBuf>,
-        /// A node that does not have to report whether it reaches the others: it is dead. May be repeated.
+        /// A node that does not have to report whether it reaches the others: it is dead. May be
+        /// repeated.
         #[arg(long, value_name = "NODE")]
         skip: Vec<String>,
     },
@@ -160,7 +162,8 @@ pub(crate) struct SpeakerArgs {
         conflicts_with = "check"
     )]
     pub(crate) http: Option<std::net::SocketAddr>,
-    /// Route these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both with a comma between.
+    /// Route these ranges, which are refused by default: 0.0.0.0/8, 169.254.0.0/16, or both with a
+    /// comma between.
     #[arg(
         long,
         env = "CARACAL_ALLOW_MARTIANS",
@@ -231,8 +234,8 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Ends the session with a peer and starts none, until it is enabled, its `disabled` changes in the configuration,
-    /// or this process is started anew.
+    /// Ends the session with a peer and starts none, until it is enabled, its `disabled` changes in
+    /// the configuration, or this process is started anew.
     Disable {
         /// Name or address of the peer.
         peer: String,
@@ -296,12 +299,14 @@ pub(crate) enum BgpCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Has a peer announce everything again (RFC 2918); with enhanced refresh (RFC 7313) what it no longer has goes.
+    /// Has a peer announce everything again (RFC 2918); with enhanced refresh (RFC 7313) what it no
+    /// longer has goes.
     Refresh {
         /// Name or address of the peer.
         peer: String,
     },
-    /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others read it.
+    /// Writes the table to a file in MRT format (RFC 6396, TABLE_DUMP_V2), as bgpdump and others
+    /// read it.
     Mrt {
         /// The file; it is replaced as a whole.
         file: PathBuf,
@@ -333,7 +338,8 @@ pub(crate) struct RouteArgs {
 /// Which way a soft reset goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Soft {
-    /// The peer is asked to send all routes again (RFC 2918); where it cannot, those it has sent are filtered again.
+    /// The peer is asked to send all routes again (RFC 2918); where it cannot, those it has sent
+    /// are filtered again.
     In,
     /// The peer is sent all routes again.
     Out,
@@ -348,8 +354,8 @@ pub(crate) struct RenderArgs {
     /// The router that is to peer with the cluster, for the styles frr and bird2-tor.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) peer: Option<std::net::IpAddr>,
-    /// Files with resources as calicoctl takes them, and Kubernetes Services, Endpoints, EndpointSlices and
-    /// Secrets, instead of the datastore. May be repeated.
+    /// Files with resources as calicoctl takes them, and Kubernetes Services, Endpoints,
+    /// EndpointSlices and Secrets, instead of the datastore. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Vec<PathBuf>,
     /// A block of the node, with --input, where IPAM data is missing. May be repeated.
@@ -367,7 +373,8 @@ pub(crate) struct RenderArgs {
     /// Render again whenever something changes.
     #[arg(long, requires = "out")]
     pub(crate) watch: bool,
-    /// Run before new files replace the old ones, with their folder as {dir}; when it fails, the old ones stay.
+    /// Run before new files replace the old ones, with their folder as {dir}; when it fails, the
+    /// old ones stay.
     #[arg(long, value_name = "COMMAND", requires = "out")]
     pub(crate) check_cmd: Option<String>,
     /// Run after files were replaced.
@@ -397,10 +404,11 @@ pub(crate) enum Style {
 /// `caracal topology`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopologyCommand {
-    /// Prints the sessions before and after a change. Exit code 5 when a node would be left without a path.
+    /// Prints the sessions before and after a change. Exit code 5 when a node would be left without
+    /// a path.
     Plan(TopologyPlanArgs),
-    /// Makes a change in the datastore: new sessions first; the old ones go when no node needs them any more. Exit
-    /// code 5 when a node would be left without a path; nothing is written then.
+    /// Makes a change in the datastore: new sessions first; the old ones go when no node needs them
+    /// any more. Exit code 5 when a node would be left without a path; nothing is written then.
     Apply(TopologyApplyArgs),
 }
 
@@ -489,7 +497,8 @@ pub(crate) enum LabCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Runs a command in the namespace of a node (NODE), a pod (NODE/POD), a router, `etcd` or `switch`.
+    /// Runs a command in the namespace of a node (NODE), a pod (NODE/POD), a router, `etcd` or
+    /// `switch`.
     Exec {
         /// Where.
         target: String,

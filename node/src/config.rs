@@ -1,7 +1,8 @@
-//! The environment of `caracal node`, read once and resolved: Calico's variable names, Calico's defaults.
+//! The environment of `caracal node`, read once and resolved: Calico's variable names, Calico's
+//! defaults.
 //!
-//! Nothing is ignored silently: a value that does not parse is an error that names the variable, and a
-//! `FELIX_*` variable that Caracal does not implement is named in one warning.
+//! Nothing is ignored silently: a value that does not parse is an error that names the variable,
+//! and a `FELIX_*` variable that Caracal does not implement is named in one warning.
 
 pub(crate) mod ports;
 
@@ -42,15 +43,18 @@ pub(crate) struct Config {
     pub(crate) ip6: AddressChoice,
     /// AS number of this node; `None` = the cluster's.
     pub(crate) asn: Option<Asn>,
-    /// `CARACAL_DATASTORE_ACCEPT`: what may be followed although it looks like a fault of the datastore.
+    /// `CARACAL_DATASTORE_ACCEPT`: what may be followed although it looks like a fault of the
+    /// datastore.
     pub(crate) accept: Accept,
-    /// `CARACAL_EBGP_REQUIRES_POLICY`: towards another AS nothing passes without a BGPFilter (RFC 8212).
+    /// `CARACAL_EBGP_REQUIRES_POLICY`: towards another AS nothing passes without a BGPFilter (RFC
+    /// 8212).
     pub(crate) ebgp_requires_policy: bool,
     /// `CARACAL_MAX_PREFIXES`: how many prefixes a peer may announce in each family.
     pub(crate) max_prefixes: MaxPrefixes,
     /// `CARACAL_ALLOW_MARTIANS`: ranges that are routed although they are refused by default.
     pub(crate) allow_martians: OpenRanges,
-    /// `CARACAL_ORIGIN_CHECK`: what follows when a route does not come from the owner of its prefix.
+    /// `CARACAL_ORIGIN_CHECK`: what follows when a route does not come from the owner of its
+    /// prefix.
     pub(crate) origin_check: Mode,
     /// `CALICO_ROUTER_ID`: empty, `hash` or a dotted quad.
     pub(crate) router_id: RouterIdSetting,

@@ -1,5 +1,5 @@
-//! Which address of this machine is the node's: Calico's autodetection methods as a pure choice over the
-//! list of interfaces. Ambiguity and failure are answered with the table of candidates.
+//! Which address of this machine is the node's: Calico's autodetection methods as a pure choice
+//! over the list of interfaces. Ambiguity and failure are answered with the table of candidates.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -75,8 +75,8 @@ impl Method {
     }
 }
 
-/// Interfaces that never carry a node's address: bridges, tunnels and workload interfaces. Names that start
-/// with one of these, as Calico excludes them.
+/// Interfaces that never carry a node's address: bridges, tunnels and workload interfaces. Names
+/// that start with one of these, as Calico excludes them.
 const EXCLUDED: &[&str] = &[
     "docker",
     "cbr",
@@ -111,7 +111,8 @@ pub(crate) struct DetectError {
     seen: String,
 }
 
-/// Chooses the address. `source_towards` answers for `can-reach`: the kernel's source address to a host.
+/// Chooses the address. `source_towards` answers for `can-reach`: the kernel's source address to a
+/// host.
 pub(crate) fn detect(
     method: &Method,
     family: Family,

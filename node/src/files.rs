@@ -1,9 +1,10 @@
-//! How many files the process may open: a connection is one, and a speaker has as many as it has peers.
+//! How many files the process may open: a connection is one, and a speaker has as many as it has
+//! peers.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit to what the administrator allows at most; a shell's or a service's usual 1,024 is too few for a
-/// thousand peers. Without success, what is there has to do.
+/// Raises the limit to what the administrator allows at most; a shell's or a service's usual 1,024
+/// is too few for a thousand peers. Without success, what is there has to do.
 pub(crate) fn allow_many() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

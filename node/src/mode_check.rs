@@ -1,5 +1,6 @@
-//! What nodes and `caracal mode apply` say to each other: while an IPPool has the annotation [`CHECK`], every node sends
-//! echoes to addresses of the pool on other nodes and reports which of them are answered. Shapes and keys only.
+//! What nodes and `caracal mode apply` say to each other: while an IPPool has the annotation
+//! [`CHECK`], every node sends echoes to addresses of the pool on other nodes and reports which of
+//! them are answered. Shapes and keys only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,10 +9,12 @@ use caracal_model::resource::IpPool;
 use caracal_model::{NodeName, Snapshot};
 use serde::{Deserialize, Serialize};
 
-/// Annotation of an IPPool whose data path is to be checked; its value tells this check from others.
+/// Annotation of an IPPool whose data path is to be checked; its value tells this check from
+/// others.
 pub(crate) const CHECK: &str = "caracal.io/mode-check";
 
-/// Keys of reports are below this; outside of `/calico/`, so that they wake no watcher of Calico's data.
+/// Keys of reports are below this; outside of `/calico/`, so that they wake no watcher of Calico's
+/// data.
 pub(crate) const REPORTS: &str = "/caracal/mode/";
 
 /// The key of a node's report.
@@ -43,7 +46,8 @@ pub(crate) enum Answer {
     Unknown(String),
 }
 
-/// The revision of what decides how packets travel between nodes: the last change of a pool or a Node.
+/// The revision of what decides how packets travel between nodes: the last change of a pool or a
+/// Node.
 pub(crate) fn basis(snapshot: &Snapshot) -> i64 {
     let pools = snapshot.pools.values().map(|pool| pool.revision);
     let nodes = snapshot.nodes.values().map(|node| node.revision);

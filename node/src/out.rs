@@ -1,7 +1,8 @@
 //! Standard output, in one place: a reader that closes early (`caracal … | head`) never makes a panic.
 //!
-//! The `println!` of this crate goes through [`write()`]. A command that only reads ends with exit code 0 when
-//! nobody reads on; one that changes something goes on to its end, and what it would have printed is dropped.
+//! The `println!` of this crate goes through [`write()`]. A command that only reads ends with exit
+//! code 0 when nobody reads on; one that changes something goes on to its end, and what it would
+//! have printed is dropped.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -40,8 +41,8 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Columns of the terminal that standard output is, or of `COLUMNS`. `None` for a file or a pipe: their lines
-/// are for programs and stay whole.
+/// Columns of the terminal that standard output is, or of `COLUMNS`. `None` for a file or a pipe:
+/// their lines are for programs and stay whole.
 pub(crate) fn columns() -> Option<u16> {
     let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let stdout = io::stdout();

@@ -1,10 +1,12 @@
-//! When a peer without a session is a problem. `status`, `audit`, probes and metrics all ask here, so that they agree.
+//! When a peer without a session is a problem. `status`, `audit`, probes and metrics all ask here,
+//! so that they agree.
 
 use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 
-/// A session that somebody refuses is a problem after this time. Nodes that restart refuse for a few seconds.
+/// A session that somebody refuses is a problem after this time. Nodes that restart refuse for a
+/// few seconds.
 const REFUSED_GRACE: u64 = 20;
 /// Without a hold time, a peer is missed after this time: the suggestion of RFC 4271 §10.
 const DEFAULT_HOLD: u64 = 90;

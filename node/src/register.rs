@@ -1,7 +1,8 @@
-//! This node's own entry in the datastore, and the cluster's defaults: what `calico-node` does at start-up.
+//! This node's own entry in the datastore, and the cluster's defaults: what `calico-node` does at
+//! start-up.
 //!
-//! Every write is a compare-and-swap on what was read; a conflict reads again. Fields of the Node that
-//! Caracal does not know survive.
+//! Every write is a compare-and-swap on what was read; a conflict reads again. Fields of the Node
+//! that Caracal does not know survive.
 
 use std::net::IpAddr;
 
@@ -115,8 +116,8 @@ pub(crate) async fn register<S: Store>(
     .await
 }
 
-/// The same for a Node that was overwritten: what it lacks comes back as it was, tunnel addresses above all, because
-/// other nodes send nothing through a tunnel to a Node that names none.
+/// The same for a Node that was overwritten: what it lacks comes back as it was, tunnel addresses
+/// above all, because other nodes send nothing through a tunnel to a Node that names none.
 pub(crate) async fn register_again<S: Store>(
     store: &S,
     config: &Config,
@@ -173,8 +174,8 @@ fn complete(node: &mut Node, last: &Node) {
     );
 }
 
-/// Reads, changes and writes this node's resource until no one interferes. The resource is created when it
-/// does not exist; nothing is written when nothing changes.
+/// Reads, changes and writes this node's resource until no one interferes. The resource is created
+/// when it does not exist; nothing is written when nothing changes.
 pub(crate) async fn update_node<S: Store>(
     store: &S,
     name: &NodeName,
@@ -206,7 +207,8 @@ pub(crate) async fn update_node<S: Store>(
     Err(RegisterError::Contention { key })
 }
 
-/// Writes a Node as it was where there is none, or where something stands that is no Node. `false`: there is one.
+/// Writes a Node as it was where there is none, or where something stands that is no Node. `false`:
+/// there is one.
 pub(crate) async fn restore_node<S: Store>(
     store: &S,
     name: &NodeName,
@@ -296,8 +298,8 @@ async fn check_conflicts<S: Store>(
     Ok(())
 }
 
-/// Creates what every Calico cluster has: ClusterInformation, BGPConfiguration, FelixConfiguration and
-/// IPAMConfiguration `default`, and the default pools. What exists is left as it is.
+/// Creates what every Calico cluster has: ClusterInformation, BGPConfiguration, FelixConfiguration
+/// and IPAMConfiguration `default`, and the default pools. What exists is left as it is.
 pub(crate) async fn ensure_defaults<S: Store>(
     store: &S,
     config: &Config,
@@ -306,7 +308,8 @@ pub(crate) async fn ensure_defaults<S: Store>(
     now: Timestamp,
 ) -> Result<Vec<String>, RegisterError> {
     let mut made = Vec::new();
-    // A ClusterInformation that was deleted comes back as it was: another identity would be another cluster's.
+    // A ClusterInformation that was deleted comes back as it was: another identity would be another
+    // cluster's.
     let guid = guid.map_or_else(|| uuid().replace('-', ""), str::to_owned);
     let cluster_type = match &config.cluster_type {
         Some(more) => format!("caracal,{more}"),

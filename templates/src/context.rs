@@ -1,5 +1,5 @@
-//! What a template sees. Every field is always there, so that strict mode finds misspelt names; what does
-//! not apply is `null`, `false` or an empty list. Fields are added, never changed.
+//! What a template sees. Every field is always there, so that strict mode finds misspelt names;
+//! what does not apply is `null`, `false` or an empty list. Fields are added, never changed.
 
 mod peer;
 mod policy;
@@ -84,8 +84,8 @@ pub struct TermView {
 #[serde(tag = "is", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the fields are described at their variants")]
 pub enum ConditionView {
-    /// Destination in (or, negated, in none of) prefix sets, one for each run of a family, without brackets.
-    /// `operator` is `~` or `!~`, `joined_by` is `||` or `&&`.
+    /// Destination in (or, negated, in none of) prefix sets, one for each run of a family, without
+    /// brackets. `operator` is `~` or `!~`, `joined_by` is `||` or `&&`.
     Prefix {
         sets: Vec<String>,
         operator: &'static str,
@@ -99,7 +99,8 @@ pub enum ConditionView {
     ExtCommunity { value: String },
     /// Leading AS numbers.
     AsPathPrefix { asns: Vec<u32> },
-    /// AS numbers side by side; `open_start` and `open_end`: others may stand before and behind them.
+    /// AS numbers side by side; `open_start` and `open_end`: others may stand before and behind
+    /// them.
     AsPath {
         asns: Vec<u32>,
         open_start: bool,

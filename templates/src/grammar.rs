@@ -1,8 +1,9 @@
-//! The subset of BIRD's language that is read back: everything that is rendered, in any order, with BIRD's
-//! comments, plus what people write by hand in its place (`define`, `filter`, `import all`).
+//! The subset of BIRD's language that is read back: everything that is rendered, in any order, with
+//! BIRD's comments, plus what people write by hand in its place (`define`, `filter`, `import all`).
 //!
-//! Statements are told apart by their first word, so an error is reported where the text goes wrong and not
-//! where some alternative began. Parsing gives statements; the module `build` makes the configuration of them.
+//! Statements are told apart by their first word, so an error is reported where the text goes wrong
+//! and not where some alternative began. Parsing gives statements; the module `build` makes the
+//! configuration of them.
 
 mod build;
 mod community;

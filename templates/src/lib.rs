@@ -1,8 +1,8 @@
 //! The speaker's configuration as text, and back.
 //!
-//! Call [`render`] with a [`SpeakerConfig`] and [`Options`]; [`parse`] or [`parse_file`] read the text back.
-//! [`Templates`] holds the sets for other daemons ([`Set`]): take the shipped ones, put files of the user over them,
-//! then render with a context.
+//! Call [`render`] with a [`SpeakerConfig`] and [`Options`]; [`parse`] or [`parse_file`] read the
+//! text back. [`Templates`] holds the sets for other daemons ([`Set`]): take the shipped ones, put
+//! files of the user over them, then render with a context.
 //!
 //! ```
 //! use caracal_templates::{Options, parse, render};
@@ -14,14 +14,14 @@
 //! assert_eq!(parse(&again).expect("what was rendered"), config);
 //! ```
 //!
-//! Inside the process the configuration travels as a value; the text is what people read (`caracal render`),
-//! what a real BIRD daemon runs, and the file format of a speaker without a datastore. The two directions are
-//! held together by one property, cited by tests:
+//! Inside the process the configuration travels as a value; the text is what people read (`caracal
+//! render`), what a real BIRD daemon runs, and the file format of a speaker without a datastore.
+//! The two directions are held together by one property, cited by tests:
 //!
 //! * `TEXT-1` `parse(render(config)) == config`, for every configuration that can be rendered.
 //! * `TEXT-2` What is rendered in the style `bird2` is accepted by BIRD 2 (`bird -p`).
-//! * `TEXT-3` A password is printed only when asked for, and a text without its passwords does not parse: a
-//!   session never loses its authentication by a round trip.
+//! * `TEXT-3` A password is printed only when asked for, and a text without its passwords does not
+//!   parse: a session never loses its authentication by a round trip.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -85,8 +85,8 @@ pub enum Role {
 /// What a daemon has to know about the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
-    /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and leaves
-    /// them out, with a comment.
+    /// Pools whose traffic between nodes is encapsulated. The daemon cannot program such routes and
+    /// leaves them out, with a comment.
     pub tunnelled: Vec<Tunnelled>,
     /// Ranges that never go to the kernel: kube-proxy serves them.
     pub rejected: BTreeSet<Prefix>,

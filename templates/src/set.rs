@@ -1,7 +1,7 @@
 //! Sets of templates: what is shipped, what users put over it, and where a template is wrong.
 //!
-//! A set renders a context into files. It never looks at the context itself: the types of the contexts, which
-//! stand in `context.rs` here and in the `topologies` crate, are the interface.
+//! A set renders a context into files. It never looks at the context itself: the types of the
+//! contexts, which stand in `context.rs` here and in the `topologies` crate, are the interface.
 
 use handlebars::{Handlebars, RenderErrorReason};
 use serde::Serialize;
@@ -162,9 +162,10 @@ impl Templates {
         templates
     }
 
-    /// Puts a template of the user's over the shipped one of the same name, or adds it. `file` is the path of
-    /// the file, for errors; its name without `.hbs` is the template's. A new name with a dot in it is a new
-    /// file that is rendered with the whole context; a new name without one is a part for other templates.
+    /// Puts a template of the user's over the shipped one of the same name, or adds it. `file` is
+    /// the path of the file, for errors; its name without `.hbs` is the template's. A new name with
+    /// a dot in it is a new file that is rendered with the whole context; a new name without one is
+    /// a part for other templates.
     ///
     /// # Errors
     /// [`TemplateError`] says where the template is wrong.

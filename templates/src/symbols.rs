@@ -1,8 +1,8 @@
 //! Names as BIRD's language can write them.
 //!
-//! All of BIRD's names live in one space together with its keywords, have at most 64 octets, and outside of
-//! letters, digits and `_` may hold `-`, `.` and `:` in quotes. A name of ours that does not fit gets a
-//! stand-in, and a `#: name` line in the block says the real one.
+//! All of BIRD's names live in one space together with its keywords, have at most 64 octets, and
+//! outside of letters, digits and `_` may hold `-`, `.` and `:` in quotes. A name of ours that does
+//! not fit gets a stand-in, and a `#: name` line in the block says the real one.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,8 @@ pub(crate) struct Symbol {
 }
 
 impl Symbols {
-    /// A symbol for a name: the name itself, the name with a colon when it may be a keyword, or a number.
+    /// A symbol for a name: the name itself, the name with a colon when it may be a keyword, or a
+    /// number.
     pub(crate) fn assign(&mut self, name: &str) -> Symbol {
         let with_colon = format!("{name}:");
         let number = (1..).map(|n| format!("unnamed:{n}"));
@@ -68,7 +69,8 @@ fn usable(name: &str) -> bool {
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':'))
 }
 
-/// BIRD's words are all lower case or all upper case. Of these, only words that certainly are none pass.
+/// BIRD's words are all lower case or all upper case. Of these, only words that certainly are none
+/// pass.
 fn may_be_keyword(word: &str) -> bool {
     let lower = word.contains(|c: char| c.is_ascii_lowercase());
     let upper = word.contains(|c: char| c.is_ascii_uppercase());

@@ -1,4 +1,5 @@
-//! TEXT-2: the real BIRD 2 reads what we write, for arbitrary configurations and for the example clusters.
+//! TEXT-2: the real BIRD 2 reads what we write, for arbitrary configurations and for the example
+//! clusters.
 
 #![allow(clippy::unwrap_used)]
 
@@ -99,7 +100,8 @@ fn bird_refuses_what_is_wrong() {
     }
 }
 
-/// An example's nodes, pool and resources, as the datastore would hold them, with a block for each node.
+/// An example's nodes, pool and resources, as the datastore would hold them, with a block for each
+/// node.
 fn cluster(file: &std::path::Path) -> Snapshot {
     let topology: Value = serde_saphyr::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let pools: Vec<&Value> = ["pool", "pool6"]

@@ -1,5 +1,5 @@
-//! The set `calico`: every statement of the six files, over one cluster that uses all features, and what the
-//! real BIRD 1.6 says of them.
+//! The set `calico`: every statement of the six files, over one cluster that uses all features, and
+//! what the real BIRD 1.6 says of them.
 
 #![allow(clippy::unwrap_used)]
 

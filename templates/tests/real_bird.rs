@@ -1,5 +1,5 @@
-//! Three real BIRD 2 daemons in network namespaces: two run what we render, the third is a router outside of
-//! the cluster. Routes flow, the kernel has them, and nothing else gets out.
+//! Three real BIRD 2 daemons in network namespaces: two run what we render, the third is a router
+//! outside of the cluster. Routes flow, the kernel has them, and nothing else gets out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -272,7 +272,8 @@ fn text_2_real_birds_exchange_routes_and_program_the_kernel() {
         ],
         || lab.routes("b"),
     );
-    // The borrowed address has a workload on a: no blackhole there. Tunnelled ranges stay out of the kernel.
+    // The borrowed address has a workload on a: no blackhole there. Tunnelled ranges stay out of
+    // the kernel.
     assert!(!at_b.contains("10.245.0.0/26"), "{at_b}");
     let at_a = lab.wait_for("the kernel of a", &["10.244.1.0/26 via 10.0.0.2"], || {
         lab.routes("a")
@@ -293,7 +294,8 @@ fn text_2_real_birds_exchange_routes_and_program_the_kernel() {
         lab.birdc("b", "show route all 10.245.0.0/26")
     });
 
-    // The router outside gets blocks with what the BGPFilter adds, from both nodes, and nothing else.
+    // The router outside gets blocks with what the BGPFilter adds, from both nodes, and nothing
+    // else.
     lab.wait_for(
         "the router",
         &[

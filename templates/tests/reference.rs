@@ -1,5 +1,6 @@
-//! The reference of the contexts is made from the structs that templates see: docs/templates-context.md says every field
-//! with type and meaning, and nothing else. `CARACAL_BLESS=1` writes the page anew.
+//! The reference of the contexts is made from the structs that templates see:
+//! docs/templates-context.md says every field with type and meaning, and nothing else.
+//! `CARACAL_BLESS=1` writes the page anew.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,8 @@ struct Item {
     is_enum: bool,
 }
 
-/// Reads the public structs and enums of a source file. The files keep to rustfmt's form: one field a line.
+/// Reads the public structs and enums of a source file. The files keep to rustfmt's form: one field
+/// a line.
 fn items(source: &str, tag: &str) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     let (mut doc, mut open) = (String::new(), false);

@@ -1,4 +1,5 @@
-//! A node as Calico leaves it: the same pods, devices and data in etcd, but routes by BIRD and Felix instead of ours.
+//! A node as Calico leaves it: the same pods, devices and data in etcd, but routes by BIRD and
+//! Felix instead of ours.
 
 use caracal_lab::{Lab, Route, RouteKind, error_chain, ip_batch};
 
@@ -9,8 +10,8 @@ use crate::loss::kinds;
 /// Kernel protocol of our routes, as `ip` prints it.
 const OURS: &str = "80";
 
-/// Makes the routes of a node Calico's, after its process was stopped: BIRD's blackholes and ways to other nodes (over
-/// IPIP as well), Felix's ways through VXLAN and to workloads.
+/// Makes the routes of a node Calico's, after its process was stopped: BIRD's blackholes and ways
+/// to other nodes (over IPIP as well), Felix's ways through VXLAN and to workloads.
 ///
 /// # Panics
 /// When a route of ours is left.

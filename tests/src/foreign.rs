@@ -1,5 +1,6 @@
-//! Nodes beside ours that are not Caracal, made by hand from the same data in etcd: devices, entries and routes as
-//! Calico's Felix or flannel make them, and a real BIRD that writes routes as in Calico up to 3.32.
+//! Nodes beside ours that are not Caracal, made by hand from the same data in etcd: devices,
+//! entries and routes as Calico's Felix or flannel make them, and a real BIRD that writes routes as
+//! in Calico up to 3.32.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -14,7 +15,8 @@ use serde_json::{Value, json};
 use crate::kernel::{run, try_run};
 use crate::{SECOND, caracals};
 
-/// The MACs of the VXLAN devices that Calico derives from the names of our nodes: of IPv4, and of IPv6.
+/// The MACs of the VXLAN devices that Calico derives from the names of our nodes: of IPv4, and of
+/// IPv6.
 const MACS: [(&str, &str, &str); 2] = [
     ("node-a", "66:07:02:c1:cc:60", "66:d4:d5:51:3d:42"),
     ("node-b", "66:89:3a:22:7a:ac", "66:35:be:36:cf:19"),
@@ -392,8 +394,9 @@ pub fn blocks(lab: &Lab, node: &str, family: Family) -> Vec<String> {
     keys.lines().filter_map(block).collect()
 }
 
-/// A real BIRD 2 on a foreign node that announces its block and writes what it learns, as Calico's does up to 3.32. Calico's
-/// fork can send what it learns into a tunnel; this one gets the same routes as static ones.
+/// A real BIRD 2 on a foreign node that announces its block and writes what it learns, as Calico's
+/// does up to 3.32. Calico's fork can send what it learns into a tunnel; this one gets the same
+/// routes as static ones.
 pub struct Bird {
     child: Child,
 }

@@ -28,7 +28,8 @@ pub fn try_run(lab: &Lab, target: &str, words: &str) -> Result<String, String> {
     call_program(Some(&netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
 }
 
-/// `ip route flush`, in so far as it can: it fails at routes through next-hop objects, which are deleted one by one then.
+/// `ip route flush`, in so far as it can: it fails at routes through next-hop objects, which are
+/// deleted one by one then.
 ///
 /// # Panics
 /// When routes cannot be listed.
@@ -68,7 +69,8 @@ pub fn nft(lab: &Lab, node: &str, script: &str) {
         .unwrap_or_else(|e| panic!("{node}: {script}: {e}"));
 }
 
-/// All that an installation touches, byte for byte. What this kernel or machine does not have is left out.
+/// All that an installation touches, byte for byte. What this kernel or machine does not have is
+/// left out.
 ///
 /// # Panics
 /// When `ip` fails.
@@ -134,8 +136,8 @@ fn without_counters(line: &str) -> String {
     }
 }
 
-/// What the agent keeps right in a node's kernel, one fact a line, sorted, without what differs from one device of the
-/// same name to the next.
+/// What the agent keeps right in a node's kernel, one fact a line, sorted, without what differs
+/// from one device of the same name to the next.
 ///
 /// # Panics
 /// When `ip` fails.
@@ -156,7 +158,8 @@ pub fn agents_state(lab: &Lab, node: &str) -> String {
                 .map(|l| format!("{what} {l}")),
         );
     }
-    // Asked for by protocol, `ip` leaves the protocol out; the rest of IPv6's routes is the kernel's own.
+    // Asked for by protocol, `ip` leaves the protocol out; the rest of IPv6's routes is the
+    // kernel's own.
     let ipv6 = try_run(lab, node, "ip -6 route show table main").unwrap_or_default();
     let ours = ipv6.lines().filter(|l| l.contains(" proto 80 "));
     facts.extend(ours.map(|l| format!("route {}", l.trim().replace(" linkdown", ""))));

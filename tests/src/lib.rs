@@ -1,8 +1,9 @@
-//! What no single crate can say: dependency rules, and end-to-end scenarios in namespaces on a real kernel with
-//! real etcd and real peers. The targets are in `tests/tests/`; this library is what they share.
+//! What no single crate can say: dependency rules, and end-to-end scenarios in namespaces on a real
+//! kernel with real etcd and real peers. The targets are in `tests/tests/`; this library is what
+//! they share.
 //!
-//! A scenario needs root, a few Debian packages and the built binary; without one of them it says so and passes.
-//! `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
+//! A scenario needs root, a few Debian packages and the built binary; without one of them it says
+//! so and passes. `CARACAL_E2E_REQUIRED=1` turns such a skip into a failure: `make test` sets it.
 
 pub mod calico;
 pub mod foreign;
@@ -114,8 +115,8 @@ pub fn example(name: &str) -> PathBuf {
         .join(format!("{name}.yaml"))
 }
 
-/// Brings an example up under a name of its own; it is removed when the value goes out of scope, and what an
-/// earlier, killed run of the same scenario left behind is removed first.
+/// Brings an example up under a name of its own; it is removed when the value goes out of scope,
+/// and what an earlier, killed run of the same scenario left behind is removed first.
 ///
 /// # Panics
 /// With the whole chain of causes and the nodes' logs when it does not come up.
@@ -170,8 +171,8 @@ pub fn caracals(lab: &Lab) -> Vec<String> {
         .collect()
 }
 
-/// Pods beside those of the topology, one for each node that is named: namespaces that nobody has attached yet, each with
-/// a container's identifier.
+/// Pods beside those of the topology, one for each node that is named: namespaces that nobody has
+/// attached yet, each with a container's identifier.
 ///
 /// # Panics
 /// When a namespace cannot be made.
@@ -216,7 +217,8 @@ pub fn ip(lab: &Lab, target: &str, lines: &[&str]) {
     caracal_lab::ip_batch(Some(&netns), &lines).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
 }
 
-/// Waits until a condition on a node's status holds; the reason why it does not is printed at the deadline.
+/// Waits until a condition on a node's status holds; the reason why it does not is printed at the
+/// deadline.
 ///
 /// # Panics
 /// At the deadline, with the last reason and the node's log.
@@ -257,8 +259,8 @@ pub fn settled(status: &Status) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until every Caracal node of the lab is [`settled`], and its kernel [`routed`]: an Established session says nothing
-/// yet of the routes that come over it.
+/// Waits until every Caracal node of the lab is [`settled`], and its kernel [`routed`]: an
+/// Established session says nothing yet of the routes that come over it.
 pub fn await_settled(lab: &Lab) {
     for node in caracals(lab) {
         await_status(
@@ -296,7 +298,8 @@ pub fn routed(lab: &Lab, node: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not told otherwise.
+/// Changes the modes of every pool in the datastore, as `calicoctl apply` does: the nodes are not
+/// told otherwise.
 ///
 /// # Panics
 /// When etcd does not take it.

@@ -1,5 +1,5 @@
-//! Measurements under load: probes between pods, time measured in packets, and every route the kernel deletes.
-//! It measures; it never tolerates: a scenario asserts zero.
+//! Measurements under load: probes between pods, time measured in packets, and every route the
+//! kernel deletes. It measures; it never tolerates: a scenario asserts zero.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -19,8 +19,8 @@ pub const RATE: u32 = 1000;
 /// A route of nobody's that shows that a monitor listens (RFC 5737: never a real destination).
 const MARKER: &str = "192.0.2.255";
 
-/// Routes of a node by kind, in all families of the lab, as the kernel has them: an independent witness, not
-/// what the node says.
+/// Routes of a node by kind, in all families of the lab, as the kernel has them: an independent
+/// witness, not what the node says.
 ///
 /// # Panics
 /// When `ip` fails.
@@ -34,8 +34,8 @@ pub fn kinds(lab: &Lab, node: &str) -> Vec<(RouteKind, Route)> {
     routes.into_iter().map(classify).collect()
 }
 
-/// Routes of one kind in all families of the lab. A VTEP on the link of its tunnel is part of the way and no
-/// destination: it is not counted.
+/// Routes of one kind in all families of the lab. A VTEP on the link of its tunnel is part of the
+/// way and no destination: it is not counted.
 #[must_use]
 pub fn count(lab: &Lab, node: &str, kind: RouteKind) -> usize {
     let is_vtep = |k: RouteKind, r: &Route| k == RouteKind::Vxlan && r.gateway.is_none();
@@ -78,7 +78,8 @@ pub fn after(probe: &Probe, datagrams: u64) {
 pub struct Probes(Vec<(String, Probe)>);
 
 impl Probes {
-    /// Starts one probe for each pair of pods (`NODE/POD`) and each family of the lab, each at [`RATE`].
+    /// Starts one probe for each pair of pods (`NODE/POD`) and each family of the lab, each at
+    /// [`RATE`].
     ///
     /// # Panics
     /// When one does not start.
@@ -232,7 +233,8 @@ impl RouteMonitor {
         self.assert_none(&deleted, what);
     }
 
-    /// No route to pods of ours was deleted: a VTEP on the link of its tunnel is part of the way, and goes with the mode.
+    /// No route to pods of ours was deleted: a VTEP on the link of its tunnel is part of the way,
+    /// and goes with the mode.
     ///
     /// # Panics
     /// With what was.

@@ -1,5 +1,5 @@
-//! Labs whose nodes have several blocks each, so that routes to one node share a next-hop object, and what of it `ip`
-//! shows.
+//! Labs whose nodes have several blocks each, so that routes to one node share a next-hop object,
+//! and what of it `ip` shows.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,8 @@ use crate::{SECOND, binary, caracals, example};
 /// Blocks of each node in [`two_blocks`].
 pub const BLOCKS: usize = 2;
 
-/// An example with blocks of two addresses and three pods on each node: two blocks, and an address for a tunnel.
+/// An example with blocks of two addresses and three pods on each node: two blocks, and an address
+/// for a tunnel.
 ///
 /// # Panics
 /// When the example is not what it was.

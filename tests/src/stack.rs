@@ -1,7 +1,8 @@
 //! The same scenario over IPv4, over IPv6, and over both at once.
 //!
-//! Examples are written for IPv4; the other stacks are derived from them by one rule, so that a scenario says nothing
-//! of families: `10.0.1.11` becomes `fd00:10:0:1::11`, `10.0.1.0/24` becomes `fd00:10:0:1::/64`, a /26 block a /122.
+//! Examples are written for IPv4; the other stacks are derived from them by one rule, so that a
+//! scenario says nothing of families: `10.0.1.11` becomes `fd00:10:0:1::11`, `10.0.1.0/24` becomes
+//! `fd00:10:0:1::/64`, a /26 block a /122.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -47,7 +48,8 @@ impl Stack {
         }
     }
 
-    /// A topology's text with other pools, as `pool` and `pool6`: small ones have no counterpart by rule.
+    /// A topology's text with other pools, as `pool` and `pool6`: small ones have no counterpart by
+    /// rule.
     ///
     /// # Panics
     /// When it is no topology.
@@ -155,7 +157,8 @@ pub fn addresses(lab: &Lab, node: &str) -> Vec<std::net::IpAddr> {
     layout.uplink.addresses().map(|(a, _)| a).collect()
 }
 
-/// The family that a scenario of one family looks at: IPv6 where the lab speaks it. IPv4 has a lab of its own.
+/// The family that a scenario of one family looks at: IPv6 where the lab speaks it. IPv4 has a lab
+/// of its own.
 #[must_use]
 pub fn focus(lab: &Lab) -> Family {
     match speaks(lab, Family::Ipv6) {
@@ -202,8 +205,8 @@ pub fn families(lab: &Lab) -> usize {
     lab.topology().families().len()
 }
 
-/// One more pool with VXLAN, which a running cluster does not have yet: its resource, and the tunnel that it brings. Of
-/// IPv6 where the lab speaks it.
+/// One more pool with VXLAN, which a running cluster does not have yet: its resource, and the
+/// tunnel that it brings. Of IPv6 where the lab speaks it.
 #[must_use]
 pub fn late_pool(lab: &Lab) -> (String, &'static str) {
     let (cidr, device) = match speaks(lab, Family::Ipv6) {
@@ -225,8 +228,8 @@ pub fn speaks(lab: &Lab, family: Family) -> bool {
     lab.topology().families().contains(&family)
 }
 
-/// Runs a scenario on labs of all stacks, side by side: what it waits for, it waits for once. `name` begins the names of the
-/// labs.
+/// Runs a scenario on labs of all stacks, side by side: what it waits for, it waits for once.
+/// `name` begins the names of the labs.
 ///
 /// # Panics
 /// When the scenario does on any of them.

@@ -1,5 +1,5 @@
-//! One life of an installation: nothing, nodes, pods, no pods, no nodes, `caracal uninstall --node`; and the kernel is,
-//! byte for byte, as it was.
+//! One life of an installation: nothing, nodes, pods, no pods, no nodes, `caracal uninstall
+//! --node`; and the kernel is, byte for byte, as it was.
 
 use std::ffi::OsString;
 
@@ -48,8 +48,8 @@ fn pods(lab: &Lab, node: &str) -> Vec<PodState> {
     layout.pods.iter().map(of).collect()
 }
 
-/// The whole state, once the kernel itself is done with its link-local addresses: the routes to them come some time after
-/// them.
+/// The whole state, once the kernel itself is done with its link-local addresses: the routes to
+/// them come some time after them.
 fn state_at_rest(lab: &Lab) -> String {
     let has_ipv6 = std::path::Path::new("/proc/sys/net/ipv6").is_dir();
     let state = || whole_state(lab, "node1");

@@ -1,5 +1,5 @@
-//! An ADD returns when the pod is announced: what the node answers to the plugin's question, with real sessions. And
-//! STATUS, which asks the node, too.
+//! An ADD returns when the pod is announced: what the node answers to the plugin's question, with
+//! real sessions. And STATUS, which asks the node, too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};

@@ -236,9 +236,9 @@ fn the_speaker_knows_prefixes_and_nothing_else_of_calico() {
 
 #[test]
 fn product_code_starts_no_programs() {
-    // The packet filter has no library that replaces a table atomically; the CNI specification delegates to
-    // other plugins by starting them. `caracal render` runs the user's check and reload commands: what a
-    // foreign daemon accepts is known to that daemon alone.
+    // The packet filter has no library that replaces a table atomically; the CNI specification
+    // delegates to other plugins by starting them. `caracal render` runs the user's check and
+    // reload commands: what a foreign daemon accepts is known to that daemon alone.
     let exceptions = [
         "felix-like-agent/src/dataplane/write/nat",
         "cni/src/delegate",
@@ -284,7 +284,8 @@ fn every_word_of_the_glossary_has_its_home() {
 /// The one table of codes.
 const CODES: &str = "model/src/code/";
 
-/// Codes come from the table, by their types: no other product code spells one, and every row is used.
+/// Codes come from the table, by their types: no other product code spells one, and every row is
+/// used.
 #[test]
 fn codes_are_named_by_their_types_and_all_are_used() {
     let mut used = BTreeSet::new();

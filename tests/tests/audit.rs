@@ -1,4 +1,5 @@
-//! `caracal audit` and `caracal explain` in the real binary: what the agent cannot repair is found, and clean is clean.
+//! `caracal audit` and `caracal explain` in the real binary: what the agent cannot repair is found,
+//! and clean is clean.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
@@ -101,7 +102,8 @@ fn found(mut lab: Lab) {
     explanations(&lab);
 
     let watcher = Watcher::start(&lab, "node1");
-    // A route of another program in the place of ours, a workload without its interface, a node that is gone.
+    // A route of another program in the place of ours, a workload without its interface, a node
+    // that is gone.
     let (prefix, gateway) = block_route(&lab, "node2/p1");
     assert_eq!(gateway, Some(node2.clone()));
     let router = either(family, "10.0.1.254", "fd00:10:0:1::254");

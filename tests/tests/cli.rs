@@ -1,4 +1,5 @@
-//! The contract of the command line, docs/cli.md, with the examples of its table run on a node of a lab.
+//! The contract of the command line, docs/cli.md, with the examples of its table run on a node of a
+//! lab.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -180,7 +181,8 @@ fn check(lab: &Lab, folder: &Path, row: &Row, arguments: &[&str]) {
     );
 }
 
-/// The lines of tables: from a header in capitals to the next empty line. A terminal wraps sentences by itself.
+/// The lines of tables: from a header in capitals to the next empty line. A terminal wraps
+/// sentences by itself.
 fn table_lines(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {

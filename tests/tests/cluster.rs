@@ -1,4 +1,5 @@
-//! Whole clusters in namespaces on this machine's kernel: real etcd, real BGP, real routes, real packets.
+//! Whole clusters in namespaces on this machine's kernel: real etcd, real BGP, real routes, real
+//! packets.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::IpAddr;
@@ -530,7 +531,8 @@ fn a_pending_release(mut lab: Lab) {
     }
 }
 
-/// The demonstration as a user without rights runs it: in a user namespace, or with a clear refusal.
+/// The demonstration as a user without rights runs it: in a user namespace, or with a clear
+/// refusal.
 #[test]
 fn without_root_the_lab_runs_or_says_what_is_missing() {
     if !possible(
@@ -684,7 +686,8 @@ fn render_honours_the_settings_of_the_node() {
     assert!(!off.contains("receive limit"), "{off}");
 }
 
-/// Each method of address detection, in the real binary on real interfaces: what it finds is what it registers.
+/// Each method of address detection, in the real binary on real interfaces: what it finds is what
+/// it registers.
 #[test]
 fn addresses_are_detected_and_registered() {
     on_each_stack(

@@ -1,6 +1,7 @@
-//! `caracal node` in a container as the DaemonSet's: three capabilities, a read-only root, no new privileges, `/proc/sys`
-//! read-only but for the mount of the host's network sysctls; run by `crun`, in the network namespace of a lab's node.
-//! And the init container, which has no capability at all. What runs is the image that ships, with the static program.
+//! `caracal node` in a container as the DaemonSet's: three capabilities, a read-only root, no new
+//! privileges, `/proc/sys` read-only but for the mount of the host's network sysctls; run by
+//! `crun`, in the network namespace of a lab's node. And the init container, which has no
+//! capability at all. What runs is the image that ships, with the static program.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -30,8 +31,9 @@ fn manifest(list: &str) -> Value {
     documents[0]["spec"]["template"]["spec"][list][0].clone()
 }
 
-/// The image that `deploy/image/build` makes of the static program, in a storage of its own. A plain user builds it, exports
-/// it and runs it, without ranges of subordinate identifiers: podman is rootless.
+/// The image that `deploy/image/build` makes of the static program, in a storage of its own. A
+/// plain user builds it, exports it and runs it, without ranges of subordinate identifiers: podman
+/// is rootless.
 struct Image {
     dir: PathBuf,
 }
@@ -97,7 +99,8 @@ impl Image {
         call_program(None, &mut command, b"", 120 * SECOND).unwrap()
     }
 
-    /// What is in it, as a root file system with the directories that a runtime makes for its mounts.
+    /// What is in it, as a root file system with the directories that a runtime makes for its
+    /// mounts.
     fn unpack(&self, to: &Path) {
         let archive = self.dir.join("root.tar");
         let id = self.podman(&["create", "--network", "none", TAG]);
@@ -249,7 +252,8 @@ fn the_image_runs() {
     ]
     .concat();
     assert!(image.podman(&nft).contains("nftables"));
-    // A name out of /etc/hosts is found before the name server is asked, of which there is none here.
+    // A name out of /etc/hosts is found before the name server is asked, of which there is none
+    // here.
     let ask = ["--add-host", "etcd.caracal.example:127.0.0.1", "-e"];
     let ask = [
         &ask[..],
@@ -324,7 +328,8 @@ fn a_node_runs_with_the_rights_of_the_manifest() {
     fs::create_dir_all(dir.join("rootfs/host/proc/sys/net")).unwrap();
     let mut env: Vec<String> = layout.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
     env.push("PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
-    // By its name, which a static program has to find without the libraries that a distribution has for it.
+    // By its name, which a static program has to find without the libraries that a distribution has
+    // for it.
     let endpoints = env.iter_mut().find(|e| e.starts_with("ETCD_ENDPOINTS="));
     let endpoints = endpoints.expect("etcd's address");
     let (address, port) = endpoints

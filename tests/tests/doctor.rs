@@ -93,8 +93,8 @@ fn faults_and_fixes(mut lab: Lab) {
         assert_eq!(verdict(&found, "udp.vxlan", node), "ok", "{node}");
     }
 
-    // 1: a firewall on node3 that drops VXLAN; 2: one on node4 that refuses BGP; 3: a device of flannel; 4: a narrow
-    // path to node2; 5: strict reverse path filtering, a warning.
+    // 1: a firewall on node3 that drops VXLAN; 2: one on node4 that refuses BGP; 3: a device of
+    // flannel; 4: a narrow path to node2; 5: strict reverse path filtering, a warning.
     nft(
         &lab,
         "node3",
@@ -136,7 +136,8 @@ fn faults_and_fixes(mut lab: Lab) {
         "warn"
     );
 
-    // 6: no etcd; the rest of the machine is looked at all the same. Nothing goes to other nodes then.
+    // 6: no etcd; the rest of the machine is looked at all the same. Nothing goes to other nodes
+    // then.
     lab.kill9_etcd().unwrap();
     let (status, found) = examine(&lab, "node2", &["--local"]);
     assert_failed(&found, &[("etcd.reachable", "etcd")]);

@@ -1,4 +1,5 @@
-//! `caracal drain` in the real binary: a prefix that two nodes announce, and a real BIRD 2 that follows.
+//! `caracal drain` in the real binary: a prefix that two nodes announce, and a real BIRD 2 that
+//! follows.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! What others do to a node's kernel, its cables and its datastore, and how it comes back: by event, not by the
-//! periodic comparison, which these scenarios put an hour away.
+//! What others do to a node's kernel, its cables and its datastore, and how it comes back: by
+//! event, not by the periodic comparison, which these scenarios put an hour away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::time::Instant;
@@ -58,8 +58,8 @@ fn await_state(
     );
 }
 
-/// What an administrator puts back: `ip` commands for the uplink's addresses, where IPv6 loses them with the link, and for
-/// the routes of others.
+/// What an administrator puts back: `ip` commands for the uplink's addresses, where IPv6 loses them
+/// with the link, and for the routes of others.
 fn others_state(lab: &Lab, node: &str) -> Vec<String> {
     let mut commands = Vec::new();
     for (address, len) in lab.layout().node(node).unwrap().uplink.addresses() {
@@ -250,7 +250,8 @@ fn flaps(lab: Lab) {
     let old = "02:00:00:00:00:01";
     let mac = "02:00:00:00:00:02";
     let neighbour = "bystander";
-    // Any ARP request tells a neighbour who sent it; only an announcement asks for the sender's own address.
+    // Any ARP request tells a neighbour who sent it; only an announcement asks for the sender's own
+    // address.
     let announced = lab
         .capture(neighbour, "eth0", "arp[14:4] = arp[24:4]")
         .unwrap();
@@ -468,8 +469,8 @@ fn change_of_address(lab: &Lab, vxlan: &str) {
     assert_full_matrix(lab);
 }
 
-/// What pods may send is judged by rules of ours, not by `rp_filter`; what others' rules and settings keep from getting
-/// through is opened, or told with what to do.
+/// What pods may send is judged by rules of ours, not by `rp_filter`; what others' rules and
+/// settings keep from getting through is opened, or told with what to do.
 #[test]
 fn spoofed_sources_and_foreign_filters() {
     let text =
@@ -498,7 +499,8 @@ fn spoofed_sources(lab: &Lab, family: Family) {
     let (p1, p2, far) = (pod("node1/p1"), pod("node1/p2"), pod("node2/p1"));
     // Reverse path filtering is off: it must be our rules that judge.
     run(lab, "node1", "sysctl -q net.ipv4.conf.all.rp_filter=0");
-    // The neighbour's address, one of nobody's, and then its own: only the last one leaves the node.
+    // The neighbour's address, one of nobody's, and then its own: only the last one leaves the
+    // node.
     let request = either(
         family,
         "icmp[icmptype] == icmp-echo",
@@ -599,7 +601,8 @@ const DEAD: &str = "table inet dead {
 }
 ";
 
-/// Connections to etcd that are open on this side and dead on the way: no RST, no FIN, just silence.
+/// Connections to etcd that are open on this side and dead on the way: no RST, no FIN, just
+/// silence.
 #[test]
 fn a_half_open_connection_to_etcd_is_noticed() {
     let scenario = "a_half_open_connection_to_etcd_is_noticed";
@@ -663,7 +666,8 @@ fn half_open(lab: Lab) {
     probes.assert_none_lost("half-open connections to etcd");
 }
 
-/// For how many seconds etcd is away; `CARACAL_E2E_OUTAGE=600` is the ten minutes of `docs/operations.md`.
+/// For how many seconds etcd is away; `CARACAL_E2E_OUTAGE=600` is the ten minutes of
+/// `docs/operations.md`.
 fn outage() -> u64 {
     std::env::var("CARACAL_E2E_OUTAGE").map_or(30, |s| s.parse().expect("seconds"))
 }
@@ -699,7 +703,8 @@ fn etcd_down(mut lab: Lab) {
     for monitor in &monitors {
         monitor.assert_nothing_deleted("etcd down");
     }
-    // New state is picked up: another pool appears as a change of the revision that the kernel is in step with.
+    // New state is picked up: another pool appears as a change of the revision that the kernel is
+    // in step with.
     let revision = lab.node_status("node1").unwrap().kernel.revision;
     let (pool, tunnel) = late_pool(&lab);
     lab.etcdctl(

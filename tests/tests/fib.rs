@@ -1,4 +1,5 @@
-//! Where the speaker and the kernel meet: `caracal speaker` with a kernel table, in namespaces, against real BIRD 2.
+//! Where the speaker and the kernel meet: `caracal speaker` with a kernel table, in namespaces,
+//! against real BIRD 2.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "fib/families.rs"]
@@ -74,7 +75,8 @@ fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
         return;
     }
     let mut site = Site::new();
-    // A route of another program in the place of one of ours, one of BIRD's, one of a node's, one of zebra's.
+    // A route of another program in the place of one of ours, one of BIRD's, one of a node's, one
+    // of zebra's.
     let foreign = [
         "route add 100.64.7.0/24 via 10.2.0.2 metric 32 proto static",
         "route add 100.64.8.0/24 via 10.2.0.2 metric 40 proto bird",
@@ -107,7 +109,8 @@ fn a_speaker_fills_a_table_and_never_touches_what_others_wrote() {
     );
     site.until_synced();
 
-    // It dies, and the routes stay; what is withdrawn meanwhile goes once the peer has told everything.
+    // It dies, and the routes stay; what is withdrawn meanwhile goes once the peer has told
+    // everything.
     site.end("us", "-KILL");
     assert_eq!(ours(&site, "main").len(), 99);
     site.reconfigure_bird("a", &session(60));
@@ -428,8 +431,8 @@ fn rfc4271_6_3_routes_to_our_own_networks_are_neither_written_nor_passed_on() {
     site.until("it is back", &legal, || destinations(&site));
 }
 
-/// One node of a cluster and two routers of the rack, of two other AS, that announce the same prefix; one of them also
-/// a prefix whose next hop is behind a router.
+/// One node of a cluster and two routers of the rack, of two other AS, that announce the same
+/// prefix; one of them also a prefix whose next hop is behind a router.
 const RACK: &str = r#"
 name: rack
 description: one Caracal node and two top-of-rack routers that announce the same

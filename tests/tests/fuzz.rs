@@ -1,5 +1,5 @@
-//! A bounded, deterministic run of the fuzz targets on stable: every file of the corpus as it is, and mutations of it
-//! from a seeded generator. `fuzz/` runs the same functions without a bound.
+//! A bounded, deterministic run of the fuzz targets on stable: every file of the corpus as it is,
+//! and mutations of it from a seeded generator. `fuzz/` runs the same functions without a bound.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;

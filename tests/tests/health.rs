@@ -170,7 +170,8 @@ fn documented() -> Vec<String> {
         .collect()
 }
 
-/// A real Prometheus scrapes the node, which it does in the OpenMetrics form, and reads the alert rules.
+/// A real Prometheus scrapes the node, which it does in the OpenMetrics form, and reads the alert
+/// rules.
 fn scraped_by_prometheus(lab: &Lab) {
     let run = lab.folder().run("node1");
     let rules = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,5 +1,6 @@
-//! What must not lose a packet: changes of mode, restarts of every process in turn and at once, and a datastore
-//! that forgets. Datagrams are counted by number, a thousand a second between each pair of pods.
+//! What must not lose a packet: changes of mode, restarts of every process in turn and at once, and
+//! a datastore that forgets. Datagrams are counted by number, a thousand a second between each pair
+//! of pods.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -91,8 +92,8 @@ fn changes_of_mode(lab: Lab) {
     probes.assert_none_lost("host-gw → VXLAN → CrossSubnet → VXLAN → host-gw");
 }
 
-/// Nobody sends through a tunnel to a node that does not have it yet, however long that takes: node2 sleeps
-/// through the change.
+/// Nobody sends through a tunnel to a node that does not have it yet, however long that takes:
+/// node2 sleeps through the change.
 #[test]
 fn a_node_that_is_late_is_waited_for() {
     on_each_stack(
@@ -268,8 +269,9 @@ fn two_killed(mut lab: Lab, pairs: &[[&str; 2]], what: &str) {
     probes.assert_none_lost(what);
 }
 
-/// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside it, then renamed.
-/// It differs from the one before by what follows the program, and `number` is in it.
+/// Puts another file in the place of the lab's `caracal`, as a package manager does: written beside
+/// it, then renamed. It differs from the one before by what follows the program, and `number` is in
+/// it.
 fn install(lab: &Lab, number: u32) -> PathBuf {
     let place = lab.folder().bin().join("caracal");
     let mut program = fs::read(binary()).unwrap();
@@ -440,7 +442,8 @@ fn etcd_that_forgets(mut lab: Lab) {
     lab.start_etcd().unwrap();
     await_settled(&lab);
 
-    // While nobody hears it, etcd goes on and forgets what it said: the watches' revision is compacted.
+    // While nobody hears it, etcd goes on and forgets what it said: the watches' revision is
+    // compacted.
     let seen = revision(&lab);
     lab.isolate("etcd").unwrap();
     noise(&lab, 30);

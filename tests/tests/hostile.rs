@@ -1,4 +1,5 @@
-//! Hostile pods and hostile data: a pod is not a node, and no key cuts a node off from its datastore.
+//! Hostile pods and hostile data: a pod is not a node, and no key cuts a node off from its
+//! datastore.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::ErrorKind;
@@ -58,7 +59,8 @@ fn pods_are_kept_from_nodes(lab: &Lab) {
     a_configured_workload_speaks_bgp(lab);
 }
 
-/// TCP 179 of its own node and of another one is closed to a pod; to nodes it is open, and so is all else to pods.
+/// TCP 179 of its own node and of another one is closed to a pod; to nodes it is open, and so is
+/// all else to pods.
 fn pods_do_not_speak_bgp(lab: &Lab, family: Family) {
     let pod = "node1/p1";
     for node in ["node1", "node2"] {
@@ -128,7 +130,8 @@ fn arrive(lab: &Lab, from: &str, node: &str, address: IpAddr, ports: &[u16]) -> 
     there.map(|((port, _), _)| *port).collect()
 }
 
-/// BFD's ports of nodes (RFC 5881, RFC 5883) are closed to pods and open to nodes; another port is open to both.
+/// BFD's ports of nodes (RFC 5881, RFC 5883) are closed to pods and open to nodes; another port is
+/// open to both.
 fn pods_do_not_speak_bfd(lab: &Lab, family: Family) {
     for node in ["node1", "node2"] {
         let address = address_of(lab, node, family);
@@ -141,8 +144,8 @@ fn pods_do_not_speak_bfd(lab: &Lab, family: Family) {
     assert_eq!(of_node, [3784, 4784, 3790], "a node over {family}");
 }
 
-/// A workload that a BGPPeer names by `localWorkloadSelector` may speak to its own node, and to no other; another workload of
-/// the node may not.
+/// A workload that a BGPPeer names by `localWorkloadSelector` may speak to its own node, and to no
+/// other; another workload of the node may not.
 fn a_configured_workload_speaks_bgp(lab: &Lab) {
     const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
     let pod = &lab.state().pods[0];
@@ -219,7 +222,8 @@ fn by_iptables(lab: &Lab) {
         {
             let rules = || {
                 let rules = run(lab, node, program);
-                // Rules of both are there for a moment, and none of them is to be counted for the other's.
+                // Rules of both are there for a moment, and none of them is to be counted for the
+                // other's.
                 let nft = run(lab, node, "nft list tables").contains("caracal");
                 let ours = rules.contains("-j caracal-bgp") && rules.contains("-A caracal-bgp");
                 match ours == wanted && nft != wanted {
@@ -263,7 +267,8 @@ fn policies_are_told(lab: &Lab) {
     lab.etcdctl(&["del", key], b"").unwrap();
 }
 
-/// A block of node1 whose range holds etcd's address: named, and no blackhole; one that is there from before goes at the start.
+/// A block of node1 whose range holds etcd's address: named, and no blackhole; one that is there
+/// from before goes at the start.
 fn a_block_over_etcd(lab: &mut Lab) {
     let layout = lab.layout().node("node1").unwrap();
     let endpoint = layout.etcd_endpoint.trim_start_matches("http://");
@@ -285,7 +290,8 @@ fn a_block_over_etcd(lab: &mut Lab) {
     await_status(lab, "node1", 60 * SECOND, "the key to be told", told);
     let routes = |lab: &Lab| run(lab, "node1", &format!("{ip} route show type blackhole"));
     assert!(!routes(lab).contains(&bad.to_string()), "{}", routes(lab));
-    // As an older version has left it; the process that starts cannot read a thing until it is gone.
+    // As an older version has left it; the process that starts cannot read a thing until it is
+    // gone.
     lab.kill9_node("node1").unwrap();
     run(
         lab,

@@ -61,8 +61,8 @@ fn bird_shares(lab: Lab) {
     assert_full_matrix(&lab);
 }
 
-/// A cluster of one Caracal node and a GoBGP router of another AS that announces a route and hears our block, over a
-/// session of each family.
+/// A cluster of one Caracal node and a GoBGP router of another AS that announces a route and hears
+/// our block, over a session of each family.
 fn gobgp(stack: Stack) -> String {
     let mut sessions = String::new();
     let mut peers = String::new();
@@ -149,8 +149,8 @@ fn limit_gobgp(lab: &Lab, family: Family, limit: Option<&str>) {
         .unwrap();
 }
 
-/// Three of four prefixes are a warning, the fifth ends the session with Cease / Maximum Number of Prefixes Reached (RFC 4486):
-/// the peer's routes go, and nothing else does.
+/// Three of four prefixes are a warning, the fifth ends the session with Cease / Maximum Number of
+/// Prefixes Reached (RFC 4486): the peer's routes go, and nothing else does.
 fn too_many_prefixes(lab: &Lab, family: Family) {
     let router = address_of(lab, "tor", family);
     let route = |n: usize| match family {

@@ -1,6 +1,6 @@
-//! IPAM and CNI while everything around them is killed: 200 pods come and go on three nodes, and plugins,
-//! nodes and etcd die by SIGKILL at random moments. Afterwards nothing may be left, and by the log of results
-//! no address may ever have been held twice (IPAM-1).
+//! IPAM and CNI while everything around them is killed: 200 pods come and go on three nodes, and
+//! plugins, nodes and etcd die by SIGKILL at random moments. Afterwards nothing may be left, and by
+//! the log of results no address may ever have been held twice (IPAM-1).
 //!
 //! `CARACAL_CHAOS_SEED=n` repeats the choices of a run; the timing remains the machine's own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -33,13 +33,14 @@ const WORKERS: usize = 3;
 const KEPT: usize = 8;
 /// A blow to a node or to etcd after so many pods.
 const BLOW_EVERY: usize = 24;
-/// A plugin that is to die does so within so many hundredths of the time that calls took so far: most die half-way, on a
-/// fast machine and on a busy one.
+/// A plugin that is to die does so within so many hundredths of the time that calls took so far:
+/// most die half-way, on a fast machine and on a busy one.
 const LONGEST_LIFE: u64 = 120;
 /// What a call takes is not known before the first.
 const FIRST_LIFE: Duration = Duration::from_millis(100);
 
-/// Blocks of eight addresses, so that blocks are claimed, borrowed from and given back all the time.
+/// Blocks of eight addresses, so that blocks are claimed, borrowed from and given back all the
+/// time.
 const TOPOLOGY: &str = "
 name: chaos
 description: three nodes, small blocks
@@ -94,8 +95,8 @@ fn seed() -> u64 {
     )
 }
 
-/// A span of time in which a pod had an address for certain: from the answer to its ADD to the first attempt
-/// to delete it.
+/// A span of time in which a pod had an address for certain: from the answer to its ADD to the
+/// first attempt to delete it.
 #[derive(Clone, Debug)]
 struct Tenure {
     address: IpAddr,
@@ -237,8 +238,8 @@ impl Storm<'_> {
                 let (pod, held) = kept.pop_front().unwrap();
                 self.delete(&mut dice, &pod, held);
                 if dice.one_in(4) {
-                    // The pod is restarted: another container of the same name in the same namespace,
-                    // though its predecessor's DEL may have been killed half-way.
+                    // The pod is restarted: another container of the same name in the same
+                    // namespace, though its predecessor's DEL may have been killed half-way.
                     kept.push_back(self.create(&mut dice, &pod));
                 }
             }

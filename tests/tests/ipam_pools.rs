@@ -1,5 +1,5 @@
-//! Pools that are too small: nodes without a block of their own borrow addresses and are reached all the same,
-//! and when nothing is left the CNI error says what, where, and what would help.
+//! Pools that are too small: nodes without a block of their own borrow addresses and are reached
+//! all the same, and when nothing is left the CNI error says what, where, and what would help.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
@@ -71,7 +71,8 @@ fn borrowed(lab: &Lab, owners: &[(String, Prefix)]) -> Vec<(String, IpAddr)> {
     addresses.filter(foreign).collect()
 }
 
-/// Every other node, and above all the block's owner, whose blackhole covers the address, has a host route.
+/// Every other node, and above all the block's owner, whose blackhole covers the address, has a
+/// host route.
 fn assert_routed_everywhere(lab: &Lab, borrowed: &[(String, IpAddr)], device: &str) {
     for (borrower, address) in borrowed {
         for node in caracals(lab).iter().filter(|node| *node != borrower) {
@@ -194,7 +195,8 @@ fn exhaustion(lab: Lab) {
     assert_gone(&name);
 }
 
-/// With VXLAN the tunnel addresses come from the same blocks, so the third node's is borrowed as well.
+/// With VXLAN the tunnel addresses come from the same blocks, so the third node's is borrowed as
+/// well.
 #[test]
 fn borrowed_addresses_are_reached_through_vxlan() {
     let scenario = "borrowed_addresses_are_reached_through_vxlan";

@@ -1,5 +1,6 @@
-//! Every form of `caracal ipam` and `caracal node delete` with `-o json`, and each exit code, by the real binary on a
-//! real etcd. Nothing but these two runs here; what the tools do in a living cluster is in `ipam.rs`.
+//! Every form of `caracal ipam` and `caracal node delete` with `-o json`, and each exit code, by
+//! the real binary on a real etcd. Nothing but these two runs here; what the tools do in a living
+//! cluster is in `ipam.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -115,7 +116,8 @@ impl Bench {
             .unwrap()
     }
 
-    /// Runs a command that must end with this code and print JSON, and nothing but it, on standard output.
+    /// Runs a command that must end with this code and print JSON, and nothing but it, on standard
+    /// output.
     fn json_with(&self, code: i32, arguments: &[&str]) -> Value {
         let arguments = [arguments, &["-o", "json"]].concat();
         let output = self.run(&arguments);

@@ -1,5 +1,6 @@
-//! IPIP on a real `tunl0`. Where this machine's kernel has no IPIP, each test starts itself once more inside a
-//! kernel that has it (`lab/with-ipip-kernel`, User Mode Linux); with the module loaded here it runs here.
+//! IPIP on a real `tunl0`. Where this machine's kernel has no IPIP, each test starts itself once
+//! more inside a kernel that has it (`lab/with-ipip-kernel`, User Mode Linux); with the module
+//! loaded here it runs here.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::Path;
@@ -143,7 +144,8 @@ fn ipip_cross_subnet_uses_tunl0_only_across_the_router() {
     );
 }
 
-/// Routes to one node share a next-hop object on `tunl0`, which moves with the mode and back, and no packet is lost.
+/// Routes to one node share a next-hop object on `tunl0`, which moves with the mode and back, and
+/// no packet is lost.
 #[test]
 fn next_hop_objects_lead_through_tunl0() {
     in_ipip_kernel("next_hop_objects_lead_through_tunl0", || {
@@ -182,8 +184,8 @@ fn next_hop_objects_lead_through_tunl0() {
     });
 }
 
-/// Every mode after the other under traffic, and each packet arrives. The first change finds node2 asleep, without
-/// a `tunl0` that is up: nobody sends it what it cannot receive.
+/// Every mode after the other under traffic, and each packet arrives. The first change finds node2
+/// asleep, without a `tunl0` that is up: nobody sends it what it cannot receive.
 #[test]
 fn ipip_pool_changes_its_mode_under_traffic() {
     in_ipip_kernel("ipip_pool_changes_its_mode_under_traffic", || {
@@ -227,8 +229,8 @@ fn ipip_pool_changes_its_mode_under_traffic() {
     });
 }
 
-/// Both families in one cluster, each by its own mode: IPIP for IPv4, and VXLAN, then none, for IPv6. The change of the one is
-/// no matter of the other.
+/// Both families in one cluster, each by its own mode: IPIP for IPv4, and VXLAN, then none, for
+/// IPv6. The change of the one is no matter of the other.
 #[test]
 fn ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side() {
     in_ipip_kernel("ipip_of_ipv4_and_vxlan_of_ipv6_are_side_by_side", || {
@@ -288,10 +290,12 @@ fn uninstall_leaves_a_kernel_with_tunl0_as_it_was() {
                 "ip route add blackhole 172.31.0.0/16 proto bird",
                 "iptables-legacy -A FORWARD -s 192.0.2.7 -j DROP",
                 "iptables-legacy -t nat -A POSTROUTING -s 192.0.2.0/24 -j MASQUERADE",
-                // A device that has once been up keeps a queue discipline, and that is not to be undone either.
+                // A device that has once been up keeps a queue discipline, and that is not to be
+                // undone either.
                 "ip link set tunl0 up",
                 "ip link set tunl0 down",
-                // Tables that nobody has looked at yet are not there, and nothing takes them away again.
+                // Tables that nobody has looked at yet are not there, and nothing takes them away
+                // again.
                 "iptables-legacy -t raw -L",
             ],
             during: &[
@@ -381,7 +385,8 @@ const LEGACY: Foreign = Foreign {
     pod: "10.244.99.9",
 };
 
-/// Nodes beside ours with a `tunl0` made by hand, in both of Calico's splits, and without encapsulation.
+/// Nodes beside ours with a `tunl0` made by hand, in both of Calico's splits, and without
+/// encapsulation.
 #[test]
 fn calicos_nodes_with_tunl0_are_understood_and_understand() {
     in_ipip_kernel(

@@ -1,5 +1,5 @@
-//! What is particular to IPv6, on this machine's kernel. What is the same in both families is in the other scenarios, which
-//! run on IPv4, IPv6 and dual stack each ([`caracal_tests::stack`]).
+//! What is particular to IPv6, on this machine's kernel. What is the same in both families is in
+//! the other scenarios, which run on IPv4, IPv6 and dual stack each ([`caracal_tests::stack`]).
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ use caracal_tests::{
     possible, settled, up, up_text,
 };
 
-/// The link-local address that follows from the MAC ee:ee:ee:ee:ee:ee (RFC 4291, appendix A): every pod's gateway.
+/// The link-local address that follows from the MAC ee:ee:ee:ee:ee:ee (RFC 4291, appendix A): every
+/// pod's gateway.
 const GATEWAY: &str = "fe80::ecee:eeff:feee:eeee";
 
 /// What a program prints in a namespace of the lab.
@@ -119,7 +120,8 @@ fn a_dual_stack_node_is_as_calicos() {
                 assert!(link.contains(&words), "{node}: no {words:?} in\n{link}");
             }
         }
-        // The tunnel's address does not wait for duplicate address detection; the kernel's own link-local one may.
+        // The tunnel's address does not wait for duplicate address detection; the kernel's own
+        // link-local one may.
         let waiting = "ip -6 addr show dev vxlan-v6.calico scope global tentative";
         assert_eq!(said(&lab, &node, waiting), "");
     }
@@ -201,7 +203,8 @@ fn nodes_reach_pods_and_full_packets_pass() {
     }
 }
 
-/// The address is usable the moment ADD has returned: no packet waits for duplicate address detection.
+/// The address is usable the moment ADD has returned: no packet waits for duplicate address
+/// detection.
 #[test]
 fn a_pods_first_packet_is_answered() {
     if !possible("a_pods_first_packet_is_answered", &[]) {
@@ -299,7 +302,8 @@ fn a_pod_gets_both_addresses_or_none() {
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         value["header"]["revision"].as_i64().unwrap()
     };
-    // The node has seen everything up to now, and the pod holds nothing; a disabled pool holds no tunnel's address either.
+    // The node has seen everything up to now, and the pod holds nothing; a disabled pool holds no
+    // tunnel's address either.
     let nothing = [1, 0];
     await_status(&lab, "node1", 60 * SECOND, "nothing held", |s| {
         let seen = in_use(s);
@@ -421,9 +425,9 @@ fn a_pod_sends_only_from_its_own_ipv6_address() {
     assert!(packets.iter().all(|p| p.contains(&from_own)), "{packets:?}");
 }
 
-/// A cluster of IPv4 alone becomes one of both families while its pods talk: nodes get addresses of IPv6 and are started
-/// again one after the other with the variables for it, which also makes the pool. IPv4 does not notice, and new pods
-/// have both addresses.
+/// A cluster of IPv4 alone becomes one of both families while its pods talk: nodes get addresses of
+/// IPv6 and are started again one after the other with the variables for it, which also makes the
+/// pool. IPv4 does not notice, and new pods have both addresses.
 #[test]
 fn an_ipv4_cluster_becomes_dual_stack_under_traffic() {
     if !possible("an_ipv4_cluster_becomes_dual_stack_under_traffic", &[]) {

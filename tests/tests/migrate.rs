@@ -1,4 +1,5 @@
-//! Calico's nodes taken over under traffic, and given back to a real BIRD: not one datagram is lost.
+//! Calico's nodes taken over under traffic, and given back to a real BIRD: not one datagram is
+//! lost.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -32,7 +33,8 @@ const fn pods(family: Family) -> &'static str {
     either(family, "10.244.", "fd00:10:244:")
 }
 
-/// Own blackhole, own pod, one node of the rack, two across; and each of these two's VTEP with IPv6.
+/// Own blackhole, own pod, one node of the rack, two across; and each of these two's VTEP with
+/// IPv6.
 const fn routes(family: Family) -> usize {
     either(family, 5, 7)
 }
@@ -82,7 +84,8 @@ fn plan(lab: &Lab, node: &str) -> Vec<(String, String, String, String)> {
         .collect()
 }
 
-/// Four nodes in two racks, host-gw within and VXLAN across, without Caracal's process and with Calico's routes.
+/// Four nodes in two racks, host-gw within and VXLAN across, without Caracal's process and with
+/// Calico's routes.
 fn make_calicos(lab: &mut Lab) {
     await_settled(lab);
     assert_full_matrix(lab);

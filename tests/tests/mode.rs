@@ -1,4 +1,5 @@
-//! The commands that change how a cluster's traffic travels, and the one that takes the agent's work away.
+//! The commands that change how a cluster's traffic travels, and the one that takes the agent's
+//! work away.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, RouteKind, scaled_time, wait_for};
@@ -95,8 +96,8 @@ fn plan_apply_roll_back(lab: Lab) {
     for node in &nodes {
         assert_eq!(count(&lab, node, RouteKind::Direct), 2 + others, "{node}");
     }
-    // A node that does not run: nothing is changed unless it is passed over, and then it is missed all the same, for it
-    // does not follow. Nothing is lost.
+    // A node that does not run: nothing is changed unless it is passed over, and then it is missed
+    // all the same, for it does not follow. Nothing is lost.
     lab.pause_node("node3").unwrap();
     assert_eq!(apply("Always", "3"), 1);
     assert_eq!(modes(&lab), "Never Never", "not changed");
@@ -122,7 +123,8 @@ fn plan_apply_roll_back(lab: Lab) {
     probes.assert_none_lost("mode apply, back, and a change that is rolled back");
 }
 
-/// The new mode's packets are dropped on their way: the nodes find out, and the pool gets back what it had.
+/// The new mode's packets are dropped on their way: the nodes find out, and the pool gets back what
+/// it had.
 #[test]
 fn a_mode_whose_packets_are_dropped_is_taken_back() {
     let scenario = "a_mode_whose_packets_are_dropped_is_taken_back";

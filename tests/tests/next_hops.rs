@@ -1,5 +1,6 @@
-//! Next-hop objects end to end: as a node starts, to plain routes and back to objects, changes of mode and a killed node
-//! meanwhile, and to plain routes again, under a thousand datagrams a second between each pair of pods, of which none may be lost.
+//! Next-hop objects end to end: as a node starts, to plain routes and back to objects, changes of
+//! mode and a killed node meanwhile, and to plain routes again, under a thousand datagrams a second
+//! between each pair of pods, of which none may be lost.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, RouteKind, wait_until};

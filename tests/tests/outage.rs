@@ -1,5 +1,6 @@
-//! A datastore that is away, read-only, without a majority, empty, or another cluster's; directories that cannot be written; and
-//! two machines with one name. In none of them a running pod loses a packet.
+//! A datastore that is away, read-only, without a majority, empty, or another cluster's;
+//! directories that cannot be written; and two machines with one name. In none of them a running
+//! pod loses a packet.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -281,7 +282,8 @@ fn mount(program: &str, arguments: &[&str], target: &Path) {
     assert!(done.status.success(), "{program} {arguments:?}: {said}");
 }
 
-/// Directories that are mounted read-only, and such that are full. The node forwards in all of them.
+/// Directories that are mounted read-only, and such that are full. The node forwards in all of
+/// them.
 fn unwritable_directories(lab: &mut Lab) {
     let (lib, run) = (lab.folder().lib("node1"), lab.folder().run("node1"));
     lab.stop_node("node1").unwrap();
@@ -429,8 +431,8 @@ fn emptied_and_exchanged(mut lab: Lab) {
     accepted(&lab);
 }
 
-/// Its own Node is deleted, overwritten with nonsense, then with a Node that has no address. The others keep it until it has
-/// written itself again: no session ends, and its pods lose nothing.
+/// Its own Node is deleted, overwritten with nonsense, then with a Node that has no address. The
+/// others keep it until it has written itself again: no session ends, and its pods lose nothing.
 fn own_node_lost(lab: &Lab, nodes: &[String]) {
     let own = format!("{NODES}/node1");
     let whole = etcdctl(lab, &["get", &own, "--print-value-only"]);

@@ -1,5 +1,6 @@
-//! Paths between nodes that carry less than the nodes' interfaces send, and say nothing of it: black holes. Large packets
-//! of pods, running ones and new ones, TCP and UDP, have to arrive all the same.
+//! Paths between nodes that carry less than the nodes' interfaces send, and say nothing of it:
+//! black holes. Large packets of pods, running ones and new ones, TCP and UDP, have to arrive all
+//! the same.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::io::{Read, Write};
@@ -18,8 +19,8 @@ use caracal_tests::{
 
 /// What passes the router.
 const WIDTH: u32 = 1400;
-/// Octets of a large datagram: with its headers more than the tunnel through the hole carries, and less than the running
-/// pods' MTU.
+/// Octets of a large datagram: with its headers more than the tunnel through the hole carries, and
+/// less than the running pods' MTU.
 const LARGE: usize = 1380;
 /// Octets sent by TCP.
 const TRANSFER: usize = 1 << 20;

@@ -1,8 +1,10 @@
-//! Real runtimes from Debian on Caracal: podman with a root file system, and containerd through `ctr`, each on a node
-//! of its own. Their containers get addresses, reach one another, publish a port, and leave nothing behind.
+//! Real runtimes from Debian on Caracal: podman with a root file system, and containerd through
+//! `ctr`, each on a node of its own. Their containers get addresses, reach one another, publish a
+//! port, and leave nothing behind.
 //!
-//! A runtime runs in the network namespace of a node, in mount and process namespaces of its own, where `/run`, `/var`
-//! and `/opt` are empty: the machine's containers are not seen, and everything ends with the first process.
+//! A runtime runs in the network namespace of a node, in mount and process namespaces of its own,
+//! where `/run`, `/var` and `/opt` are empty: the machine's containers are not seen, and everything
+//! ends with the first process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -274,7 +276,8 @@ fn web(families: &BTreeSet<Family>) -> Vec<String> {
     families.iter().map(wish).collect()
 }
 
-/// podman: a container that serves, with addresses and a MAC of its own choice and a published port.
+/// podman: a container that serves, with addresses and a MAC of its own choice and a published
+/// port.
 fn podman_runs(place: &Place, families: &BTreeSet<Family>) {
     let rootfs = place.folder.join("rootfs");
     let rootfs = rootfs.to_str().unwrap();
@@ -403,14 +406,16 @@ fn containers(lab: Lab) {
     let web = web(&families);
     println!("podman's container has {web:?}, containerd's {batch:?}");
     let during = traces(&lab);
-    // Of each container an interface, an endpoint, a handle and a route of each family, and the count of addresses.
+    // Of each container an interface, an endpoint, a handle and a route of each family, and the
+    // count of addresses.
     let new = 2 * (3 + families.len()) + 1;
     assert_eq!(during.difference(&before).count(), new, "{during:#?}");
 
     // Across nodes: container to container, both ways, and to and from pods of the lab.
     let pod = |f: &Family| lab.state().pods[0].address_of(*f).unwrap().to_string();
     let pods: Vec<String> = families.iter().map(pod).collect();
-    // The web server's block is as new as itself: the other node may hear of it a moment later than ADD waits.
+    // The web server's block is as new as itself: the other node may hear of it a moment later than
+    // ADD waits.
     let mut pings = 0;
     let mut answered = |place: &Place, command: &dyn Fn(&str) -> Command| {
         wait_until(60 * SECOND, "an answer", || {

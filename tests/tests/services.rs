@@ -1,5 +1,6 @@
-//! Addresses of Kubernetes' services, announced by the native speaker to a real BIRD outside the cluster: ranges, the
-//! local policy, communities. The router is behind a gateway (`reachableBy`) and has a password.
+//! Addresses of Kubernetes' services, announced by the native speaker to a real BIRD outside the
+//! cluster: ranges, the local policy, communities. The router is behind a gateway (`reachableBy`)
+//! and has a password.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::path::{Path, PathBuf};
@@ -152,7 +153,8 @@ impl Bird {
         call_program(Some(&self.netns), &mut command, b"", 60 * SECOND).map_err(|e| e.to_string())
     }
 
-    /// Waits until the routes to a prefix come from exactly these nodes; gives what BIRD says of them.
+    /// Waits until the routes to a prefix come from exactly these nodes; gives what BIRD says of
+    /// them.
     fn await_from(&self, prefix: &str, nodes: &[&str]) -> String {
         let what = format!("{prefix} from {nodes:?}");
         wait_until(60 * SECOND, &what, || {
@@ -330,7 +332,8 @@ fn documented(lab: &Lab) -> String {
     document.to_string()
 }
 
-/// As docs/topologies.md says: a file on every node, and one field. The sessions go on, and an address alone opens none.
+/// As docs/topologies.md says: a file on every node, and one field. The sessions go on, and an
+/// address alone opens none.
 fn the_mesh_gets_a_password(lab: &Lab, secrets: &Path) {
     let families = lab.topology().families();
     let opens = || {

@@ -1,5 +1,6 @@
-//! FelixConfiguration keys that concern routing, changed in the datastore while the node runs; what they do is seen in the
-//! kernel, and by a machine outside the cluster. On a cluster of both families, in one after the other.
+//! FelixConfiguration keys that concern routing, changed in the datastore while the node runs; what
+//! they do is seen in the kernel, and by a machine outside the cluster. On a cluster of both
+//! families, in one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "settings/told.rs"]
@@ -201,7 +202,8 @@ fn protocol_of_routes(side: &Side<'_>) {
     });
     await_said(lab, &side.routes_of(80), str::is_empty);
     felix(lab, &json!({"deviceRouteProtocol": 3}));
-    // The former number is anybody's now: its routes are the administrator's to take away, and that is told.
+    // The former number is anybody's now: its routes are the administrator's to take away, and that
+    // is told.
     await_told(lab, "agent.foreign_route", "");
     flush(lab, 99);
     await_said(lab, &side.routes_of(80), |said| said.contains(&workload));
@@ -252,8 +254,8 @@ fn switches(side: &Side<'_>) {
     side.await_seen("as in the beginning", |from| from.ip() == node);
 }
 
-/// `deviceRouteSourceAddress` and `deviceRouteSourceAddressIPv6`: what the node itself sends to a pod comes from there, as
-/// long as it has that address.
+/// `deviceRouteSourceAddress` and `deviceRouteSourceAddressIPv6`: what the node itself sends to a
+/// pod comes from there, as long as it has that address.
 fn source_of_routes(side: &Side<'_>) {
     let Side { lab, second, .. } = *side;
     let chosen = format!("{} route get {}", side.ip, side.pod);
@@ -305,8 +307,8 @@ fn period_of_comparisons(side: &Side<'_>) {
     felix(lab, &json!({}));
 }
 
-/// `externalNodesList`: VXLAN of a machine that is no node is taken only when it is named; from anybody while the datastore
-/// is out of reach.
+/// `externalNodesList`: VXLAN of a machine that is no node is taken only when it is named; from
+/// anybody while the datastore is out of reach.
 fn senders_of_tunnel_packets(lab: &mut Lab, family: Family) {
     let Side {
         pod,

@@ -1,6 +1,7 @@
-//! `caracal speaker` with two real BIRD 2 daemons as reflector clients, on loopback addresses, without a kernel route. Over IPv4
-//! it needs neither root nor a namespace; the machine's loopback has one address of IPv6 only, so that over IPv6 it all runs in a
-//! namespace whose loopback has three.
+//! `caracal speaker` with two real BIRD 2 daemons as reflector clients, on loopback addresses,
+//! without a kernel route. Over IPv4 it needs neither root nor a namespace; the machine's loopback
+//! has one address of IPv6 only, so that over IPv6 it all runs in a namespace whose loopback has
+//! three.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "speaker/orders.rs"]
@@ -303,7 +304,8 @@ impl Site {
     }
 }
 
-/// The speaker's file; `hold` is the hold time of B, `own` what we announce, `out` a term of B's export filter.
+/// The speaker's file; `hold` is the hold time of B, `own` what we announce, `out` a term of B's
+/// export filter.
 fn config(site: &Site, hold: u16, own: u8, out: &str) -> String {
     let (port, family) = (site.port, site.family);
     let (us, own) = (address(family, US), prefix(family, own));
@@ -342,8 +344,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A session at a BIRD. Two are equal when they are the same session: BIRD computes the time of day anew for each
-/// answer, and its last digit differs now and then.
+/// A session at a BIRD. Two are equal when they are the same session: BIRD computes the time of day
+/// anew for each answer, and its last digit differs now and then.
 #[derive(Clone, Debug)]
 struct Session {
     /// Seconds of the day.
@@ -536,7 +538,8 @@ fn filters_of_questions(site: &Site, of_a: &str) {
     );
 }
 
-/// `caracal bgp mrt FILE`: a whole file, of as many octets as it says, that begins with the index of peers (RFC 6396 §4.3.1).
+/// `caracal bgp mrt FILE`: a whole file, of as many octets as it says, that begins with the index
+/// of peers (RFC 6396 §4.3.1).
 fn the_table_is_dumped(site: &Site) {
     let file = site.folder.join("table.mrt");
     let dumped = site.ask(&["bgp", "mrt", file.to_str().unwrap()]);
@@ -655,7 +658,8 @@ fn a_reload_touches_only_what_differs(site: &Site) {
         (a.clone(), b.clone())
     );
 
-    // By SIGHUP: another hold time needs a new session with B; another own route reaches A over the old one.
+    // By SIGHUP: another hold time needs a new session with B; another own route reaches A over the
+    // old one.
     site.write(&config(site, 60, 8, ""));
     site.signal("caracal", "-HUP");
     site.await_route("a", &after, "the new route at A", |shown| {

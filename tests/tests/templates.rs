@@ -1,5 +1,6 @@
-//! Rendered files against real daemons: a node's native speaker and a real BIRD 2 with the node's rendered file announce
-//! and accept the same routes, over all example topologies; and `caracal render --watch` follows a live datastore.
+//! Rendered files against real daemons: a node's native speaker and a real BIRD 2 with the node's
+//! rendered file announce and accept the same routes, over all example topologies; and `caracal
+//! render --watch` follows a live datastore.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -59,7 +60,8 @@ fn native_accepts(lab: &Lab, node: &str) -> Routes {
     routes
 }
 
-/// The same from `birdc show route all`: a line of a prefix or another path of it, then its attributes.
+/// The same from `birdc show route all`: a line of a prefix or another path of it, then its
+/// attributes.
 fn bird_accepts(told: &str) -> Routes {
     let mut routes = Routes::new();
     let (mut prefix, mut counts) = (String::new(), false);
@@ -95,7 +97,8 @@ impl Drop for Daemon {
     }
 }
 
-/// What a node has told the observers, once it is all: each has received as much as the node has advertised to it.
+/// What a node has told the observers, once it is all: each has received as much as the node has
+/// advertised to it.
 fn whole<T>(
     lab: &Lab,
     node: &str,
@@ -133,7 +136,8 @@ fn whole<T>(
     .unwrap()
 }
 
-/// Replaces a node's speaker by BIRD with the rendered file, and compares what everybody hears and it hears.
+/// Replaces a node's speaker by BIRD with the rendered file, and compares what everybody hears and
+/// it hears.
 fn compare(lab: &mut Lab, node: &str) {
     let observers: Vec<String> = caracals(lab).into_iter().filter(|n| n != node).collect();
     let layout = lab.layout().node(node).unwrap();
@@ -291,7 +295,8 @@ fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
         );
         lab.etcdctl(&["put", &key], value.as_bytes()).unwrap();
     };
-    // The six files of Calico's set; the check refuses what names a forbidden peer, the reload counts.
+    // The six files of Calico's set; the check refuses what names a forbidden peer, the reload
+    // counts.
     let check = "! grep -q 10.9.9.9 {dir}/bird.cfg || { echo no such peer here >&2; exit 1; }";
     let arguments = [
         "--style",
@@ -333,7 +338,8 @@ fn rendered_files_follow_the_datastore_and_the_last_good_ones_stay() {
     assert!(!out.join(".caracal-candidate").exists());
     drop(renderer);
 
-    // BIRD 2 checks its own file; a user's template that BIRD refuses changes nothing, and one with a mistake is shown.
+    // BIRD 2 checks its own file; a user's template that BIRD refuses changes nothing, and one with
+    // a mistake is shown.
     let (bird, mine) = (
         lab.folder().path().join("bird2"),
         lab.folder().path().join("mine"),

@@ -1,4 +1,5 @@
-//! What the Makefile says to a Rust that is too old, and that the oldest one that is named is enough for what is used.
+//! What the Makefile says to a Rust that is too old, and that the oldest one that is named is
+//! enough for what is used.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
@@ -20,7 +21,8 @@ fn wanted() -> String {
     line.unwrap().trim_matches('"').to_owned()
 }
 
-/// What `make TARGET` prints and whether it succeeds, when cargo says that it is so old. This cargo does nothing else.
+/// What `make TARGET` prints and whether it succeeds, when cargo says that it is so old. This cargo
+/// does nothing else.
 fn make(target: &str, version: &str) -> (bool, String) {
     let folder = tempfile(version);
     let cargo = folder.join("cargo");

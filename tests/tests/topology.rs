@@ -1,8 +1,9 @@
-//! The topology of a running cluster changes under traffic: mesh → automatic reflectors → both reflectors of a zone
-//! killed → back to the mesh, through `caracal topology apply`. Not a datagram may be lost, and what every node has
-//! in the end is counted.
+//! The topology of a running cluster changes under traffic: mesh → automatic reflectors → both
+//! reflectors of a zone killed → back to the mesh, through `caracal topology apply`. Not a datagram
+//! may be lost, and what every node has in the end is counted.
 //!
-//! `CARACAL_E2E_NODES` says how large the cluster is; 15 when it is not set. docs/scale.md has figures.
+//! `CARACAL_E2E_NODES` says how large the cluster is; 15 when it is not set. docs/scale.md has
+//! figures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fmt::Write as _;
@@ -116,8 +117,8 @@ fn apply(lab: &Lab, arguments: &[&str]) -> String {
     text
 }
 
-/// On IPv4 and on both families: twice the nodes of both would be too much for a small machine at once, and IPv6 alone is in
-/// the scenarios of five nodes.
+/// On IPv4 and on both families: twice the nodes of both would be too much for a small machine at
+/// once, and IPv6 alone is in the scenarios of five nodes.
 #[test]
 fn mesh_to_reflectors_and_back_without_a_lost_packet() {
     let scenario = "mesh_to_reflectors_and_back_without_a_lost_packet";
@@ -151,7 +152,8 @@ fn reflectors_and_back(text: &str, name: &str) {
     let mesh = await_sessions(&lab, &all, &full);
     phase("mesh from nothing", start, mesh);
 
-    // Clients of all zones, two of the zone that is to lose its reflectors: the plan says who they will be.
+    // Clients of all zones, two of the zone that is to lose its reflectors: the plan says who they
+    // will be.
     let limit = (count - 1).to_string();
     let plan = [
         "topology", "plan", "--auto", "--limit", &limit, "-o", "json",
@@ -251,8 +253,8 @@ fn reflectors_and_back(text: &str, name: &str) {
     assert_eq!(left.unwrap().trim(), "");
 }
 
-/// Reflectors of the operator's own, by BGPPeer and cluster id, and back: sessions between the same nodes change
-/// their names, and stay.
+/// Reflectors of the operator's own, by BGPPeer and cluster id, and back: sessions between the same
+/// nodes change their names, and stay.
 #[test]
 fn mesh_to_the_operators_reflectors_and_back() {
     let scenario = "mesh_to_the_operators_reflectors_and_back";
@@ -326,7 +328,8 @@ fn operators_reflectors(lab: Lab) {
     probes.assert_none_lost("mesh → two reflectors by BGPPeer → mesh");
 }
 
-/// A node that does not answer holds the old sessions in place; nothing breaks, and the change can be taken back.
+/// A node that does not answer holds the old sessions in place; nothing breaks, and the change can
+/// be taken back.
 #[test]
 fn a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back() {
     let scenario = "a_node_that_is_late_is_waited_for_and_a_change_can_be_taken_back";

@@ -1,5 +1,6 @@
-//! Nodes beside ours that are not Caracal: devices, entries and routes made by hand, as Calico's Felix or flannel make them
-//! from the same data in etcd, and a real BIRD that writes routes. Packets both ways, counted. IPIP is in `ipip.rs`.
+//! Nodes beside ours that are not Caracal: devices, entries and routes made by hand, as Calico's
+//! Felix or flannel make them from the same data in etcd, and a real BIRD that writes routes.
+//! Packets both ways, counted. IPIP is in `ipip.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::Lab;
@@ -114,7 +115,8 @@ fn through_vxlan(lab: &Lab, felix: &Foreign, flannel: &Foreign) {
     }
 }
 
-/// `routeSource: WorkloadIPs`, as where IPAM is not Calico's: the block says nothing, the workload has the route.
+/// `routeSource: WorkloadIPs`, as where IPAM is not Calico's: the block says nothing, the workload
+/// has the route.
 fn by_workload(lab: &Lab, felix: &Foreign) {
     felix.register_workload(lab);
     let spec = json!({"routeSource": "WorkloadIPs"});
@@ -141,8 +143,8 @@ fn by_workload(lab: &Lab, felix: &Foreign) {
     await_route(lab, felix.block, |seen| seen.contains(device));
 }
 
-/// Without encapsulation the routes are BGP's by default, as with Calico from 3.33 on, and BGP says nothing here. A
-/// Felix that is told to makes them from the blocks, and so do we.
+/// Without encapsulation the routes are BGP's by default, as with Calico from 3.33 on, and BGP says
+/// nothing here. A Felix that is told to makes them from the blocks, and so do we.
 fn unencapsulated(lab: &Lab, felix: &Foreign) {
     caracal_tests::set_pool_modes(lab, "Never", "Never");
     await_route(lab, felix.block, str::is_empty);

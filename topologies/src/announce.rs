@@ -1,9 +1,9 @@
-//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks, addresses of services, and the
-//! export policy that says what else may pass.
+//! What a node announces: its own blocks, the addresses that it borrows from other nodes' blocks,
+//! addresses of services, and the export policy that says what else may pass.
 //!
-//! Never announced: a block while its affinity is pending (two nodes may be competing for it), and anything of
-//! a pool with `disableBGPExport`. A pool that is *disabled* hands out no new addresses, but the workloads
-//! that have one keep it, so its blocks stay announced.
+//! Never announced: a block while its affinity is pending (two nodes may be competing for it), and
+//! anything of a pool with `disableBGPExport`. A pool that is *disabled* hands out no new
+//! addresses, but the workloads that have one keep it, so its blocks stay announced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,7 +32,8 @@ pub(crate) fn originate(
     if view.node.is_none() {
         return BTreeMap::new();
     }
-    // In the order of the prefixes, as everything made of it: blocks are many, and none is looked up.
+    // In the order of the prefixes, as everything made of it: blocks are many, and none is looked
+    // up.
     let held: Vec<_> = view.snapshot.affinities_of(view.name).collect();
     let announced =
         |affinity: &BlockAffinity| affinity.state != AffinityState::Pending && !affinity.deleted;
@@ -55,8 +56,8 @@ pub(crate) fn originate(
     routes.into_iter().collect()
 }
 
-/// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left out: they
-/// are reached through the tunnel. So are addresses that cool down after their release.
+/// Addresses of our workloads inside blocks that are not ours. Addresses of tunnel devices are left
+/// out: they are reached through the tunnel. So are addresses that cool down after their release.
 fn borrowed<'a, T>(
     view: &'a NodeView<'_>,
     held: &'a [(Prefix, T)],
@@ -111,9 +112,10 @@ fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::
     all.into_iter().collect()
 }
 
-/// What may be announced, tried after the peer's own filters: nothing of a pool with `disableBGPExport`; our
-/// own originations; what was learned inside the pools (and, on a reflector, inside the service ranges);
-/// nothing else. Communities are added to what passes, also to what others originate.
+/// What may be announced, tried after the peer's own filters: nothing of a pool with
+/// `disableBGPExport`; our own originations; what was learned inside the pools (and, on a
+/// reflector, inside the service ranges); nothing else. Communities are added to what passes, also
+/// to what others originate.
 pub(crate) fn export_filter(view: &NodeView<'_>, reflects: bool) -> Filter {
     let mut terms = Vec::new();
     let (hidden, open): (Vec<_>, Vec<_>) = view

@@ -1,27 +1,31 @@
-//! Automatic route reflection: a full mesh while the cluster is small, and reflectors that the cluster elects
-//! from its nodes when it is not.
+//! Automatic route reflection: a full mesh while the cluster is small, and reflectors that the
+//! cluster elects from its nodes when it is not.
 //!
-//! Off unless the BGPConfiguration `default` carries the annotation [`TOPOLOGY_ANNOTATION`] with the value `auto`; it then
-//! stands in for the mesh, and BGPPeers work beside it as they do beside the mesh. The choice is a pure function
-//! of the snapshot, so every node computes the same one and no node asks another.
+//! Off unless the BGPConfiguration `default` carries the annotation [`TOPOLOGY_ANNOTATION`] with
+//! the value `auto`; it then stands in for the mesh, and BGPPeers work beside it as they do beside
+//! the mesh. The choice is a pure function of the snapshot, so every node computes the same one and
+//! no node asks another.
 //!
-//! * **Zones.** Nodes with one value of the label [`ZONE_LABEL`] are a zone; nodes without the label are one together.
-//!   Each zone with members has [`ReflectorTuning::reflectors`] reflectors and one standby. Clients have sessions with all
-//!   of them, so the standby is connected before it is needed, and losing all but one costs no path.
-//! * **Spread.** Of the nodes that come next in the order, one in a rack (label [`RACK_LABEL`]) without a reflector of
-//!   the zone goes first.
-//! * **Sticky.** The order is by age (`creationTimestamp`), so a node that joins displaces nobody; nodes of one
-//!   age go by a hash of zone and name. A node in preparation for its end leaves with the label [`REFLECTOR_LABEL`].
-//! * **Levels.** With one level all reflectors of the cluster are peers of each other. With two ([`LEVELS_ANNOTATION`]) a few
-//!   nodes stand above the zones and reflect between them: zone reflectors are their clients, and have sessions
-//!   with them instead of with all reflectors of other zones. They are elected first, spread over zones, and belong
-//!   to no zone.
-//! * **Back to the mesh.** Below the limit the mesh is back. A cluster that swings around the limit would
-//!   re-peer each time; give it a lower [`MESH_LIMIT_ANNOTATION`].
+//! * **Zones.** Nodes with one value of the label [`ZONE_LABEL`] are a zone; nodes without the
+//!   label are one together. Each zone with members has [`ReflectorTuning::reflectors`] reflectors
+//!   and one standby. Clients have sessions with all of them, so the standby is connected before it
+//!   is needed, and losing all but one costs no path.
+//! * **Spread.** Of the nodes that come next in the order, one in a rack (label [`RACK_LABEL`])
+//!   without a reflector of the zone goes first.
+//! * **Sticky.** The order is by age (`creationTimestamp`), so a node that joins displaces nobody;
+//!   nodes of one age go by a hash of zone and name. A node in preparation for its end leaves with
+//!   the label [`REFLECTOR_LABEL`].
+//! * **Levels.** With one level all reflectors of the cluster are peers of each other. With two
+//!   ([`LEVELS_ANNOTATION`]) a few nodes stand above the zones and reflect between them: zone
+//!   reflectors are their clients, and have sessions with them instead of with all reflectors of
+//!   other zones. They are elected first, spread over zones, and belong to no zone.
+//! * **Back to the mesh.** Below the limit the mesh is back. A cluster that swings around the limit
+//!   would re-peer each time; give it a lower [`MESH_LIMIT_ANNOTATION`].
 //!
 //! Reflectors of one zone share a cluster id (RFC 4456 §7) and are plain peers of each other. Nodes
-//! outside the cluster's AS cannot be clients, and nodes with a `routeReflectorClusterID` are the operator's
-//! own reflectors: the election leaves both alone, and [`crate::paths`] tells whether somebody is cut off.
+//! outside the cluster's AS cannot be clients, and nodes with a `routeReflectorClusterID` are the
+//! operator's own reflectors: the election leaves both alone, and [`crate::paths`] tells whether
+//! somebody is cut off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -32,8 +36,8 @@ use caracal_model::resource::Node;
 use caracal_model::snapshot::Snapshot;
 use sha2::{Digest, Sha256};
 
-/// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any other
-/// value, and none, leave the mesh as `nodeToNodeMeshEnabled` says.
+/// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any
+/// other value, and none, leave the mesh as `nodeToNodeMeshEnabled` says.
 pub const TOPOLOGY_ANNOTATION: &str = "caracal.io/topology";
 
 /// Annotation with the number of nodes up to which there is a mesh; 50 when absent.
@@ -42,7 +46,8 @@ pub const MESH_LIMIT_ANNOTATION: &str = "caracal.io/topology-mesh-limit";
 /// Annotation with the number of reflectors of a zone besides the standby; 2 when absent.
 pub const REFLECTORS_ANNOTATION: &str = "caracal.io/topology-reflectors";
 
-/// Annotation with the number of levels of reflectors: 1 (when absent) or 2. A cluster of one zone has one.
+/// Annotation with the number of levels of reflectors: 1 (when absent) or 2. A cluster of one zone
+/// has one.
 pub const LEVELS_ANNOTATION: &str = "caracal.io/topology-levels";
 
 /// Label of a node's zone.
@@ -91,7 +96,8 @@ pub enum TopologyChoice {
 pub struct Reflection {
     /// The zones by name.
     pub zones: BTreeMap<String, Zone>,
-    /// Reflectors above the zones in the order of their election, the standby last; none with one level.
+    /// Reflectors above the zones in the order of their election, the standby last; none with one
+    /// level.
     pub top: Vec<NodeName>,
 }
 
@@ -212,14 +218,16 @@ fn label<'a>(node: &'a Node, name: &str) -> Option<&'a str> {
     node.metadata.labels.get(name).map(String::as_str)
 }
 
-/// The first `count` members in the order of election, spread over the values of the label `spread`.
+/// The first `count` members in the order of election, spread over the values of the label
+/// `spread`.
 fn ranked(zone: &str, members: &[(&NodeName, &Node)], count: usize, spread: &str) -> Vec<NodeName> {
     let mut order: Vec<_> = members
         .iter()
         .map(|(name, node)| {
             let avoided = label(node, REFLECTOR_LABEL) == Some("false");
             let leaving = node.metadata.deletion_timestamp.is_some();
-            // RFC 3339 in UTC, as Calico writes it, sorts as text; a node without a time is the youngest.
+            // RFC 3339 in UTC, as Calico writes it, sorts as text; a node without a time is the
+            // youngest.
             let created = node.metadata.creation_timestamp.as_deref();
             let age = (created.is_none(), created.unwrap_or_default());
             let digest: [u8; 32] = Sha256::digest(format!("{zone}/{name}")).into();
@@ -283,7 +291,8 @@ impl TopologyChoice {
         self.cluster_of(node).filter(|_| client)
     }
 
-    /// The nodes that a node has sessions with, in the order of their names; `None` without reflectors.
+    /// The nodes that a node has sessions with, in the order of their names; `None` without
+    /// reflectors.
     #[must_use]
     pub fn peers_of(&self, node: &NodeName) -> Option<BTreeSet<NodeName>> {
         let Self::Reflectors(elected) = self else {

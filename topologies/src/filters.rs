@@ -1,9 +1,9 @@
 //! BGPFilter resources as the speaker's route policy.
 //!
-//! A BGPFilter has four lists of rules, import and export for either family; each that is used becomes one
-//! [`Filter`] with Calico's name for it. A filter that a peer names and that does not exist is passed over, as
-//! in Calico; one that exists and cannot be understood refuses every route, because the other way to be wrong
-//! leaks routes.
+//! A BGPFilter has four lists of rules, import and export for either family; each that is used
+//! becomes one [`Filter`] with Calico's name for it. A filter that a peer names and that does not
+//! exist is passed over, as in Calico; one that exists and cannot be understood refuses every
+//! route, because the other way to be wrong leaks routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,8 @@ pub(crate) enum Direction {
     Export,
 }
 
-/// Gives every session its filters, the built-in export filter last, and returns the filters in use.
+/// Gives every session its filters, the built-in export filter last, and returns the filters in
+/// use.
 pub(crate) fn attach(
     view: &NodeView<'_>,
     sessions: &mut BTreeMap<PeerName, Session>,
@@ -85,8 +86,8 @@ pub(crate) enum Found<'a> {
     Missing,
     /// These rules; none has nothing to say.
     Rules(&'a [BgpFilterRule]),
-    /// It cannot be understood: its value does not parse and no good one is known, or it has a field that no BGPFilter
-    /// has. What its writer wanted to keep in would get out.
+    /// It cannot be understood: its value does not parse and no good one is known, or it has a
+    /// field that no BGPFilter has. What its writer wanted to keep in would get out.
     Refused,
 }
 
@@ -135,7 +136,8 @@ fn rules(spec: &BgpFilterSpec, direction: Direction, family: Family) -> &[BgpFil
     }
 }
 
-/// `bgp_NAME_importFilterV4`. A NAME of more than 45 characters is cut to 28 and told apart by a hash.
+/// `bgp_NAME_importFilterV4`. A NAME of more than 45 characters is cut to 28 and told apart by a
+/// hash.
 #[must_use]
 pub(crate) fn function_name(filter: &str, direction: Direction, family: Family) -> String {
     const MAX_NAME: usize = 45;

@@ -1,7 +1,9 @@
-//! The full mesh: every node a peer of every other, one session for each address family that both have.
+//! The full mesh: every node a peer of every other, one session for each address family that both
+//! have.
 //!
-//! Nodes with a cluster id are reflectors and take no part. With automatic reflection ([`crate::auto`]) the mesh is
-//! thinned out: a node keeps its sessions with the reflectors of its zone.
+//! Nodes with a cluster id are reflectors and take no part. With automatic reflection
+//! ([`crate::auto`]) the mesh is thinned out: a node keeps its sessions with the reflectors of its
+//! zone.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
-//! Who peers with whom and what is announced: from Calico's resources to the speaker's configuration.
+//! Who peers with whom and what is announced: from Calico's resources to the speaker's
+//! configuration.
 //!
-//! Fill a [`Snapshot`] (from the datastore, or from files by [`resources_from_yaml`]), then [`plan`] the node. A
-//! change of the topology under traffic is two plans: [`begin_transition`] writes the new resources and what they
-//! were, nodes keep the sessions of both, and [`end_transition`] follows when every [`TransitionReport`] is empty.
+//! Fill a [`Snapshot`] (from the datastore, or from files by [`resources_from_yaml`]), then
+//! [`plan`] the node. A change of the topology under traffic is two plans: [`begin_transition`]
+//! writes the new resources and what they were, nodes keep the sessions of both, and
+//! [`end_transition`] follows when every [`TransitionReport`] is empty.
 //!
 //! ```
 //! use caracal_model::Snapshot;
@@ -19,8 +21,9 @@
 //! assert_eq!(planned.config.peers.len(), 1, "a mesh of two");
 //! ```
 //!
-//! [`plan`] is a pure function of a [`Snapshot`]: no clock, no socket, no history. Every node computes its
-//! own part from the same data, so both ends of a session agree without talking to each other.
+//! [`plan`] is a pure function of a [`Snapshot`]: no clock, no socket, no history. Every node
+//! computes its own part from the same data, so both ends of a session agree without talking to
+//! each other.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -43,9 +46,12 @@
 //!
 //! Invariants, cited by tests:
 //!
-//! * `TOPO-1` The plan depends on the snapshot's content only: the order in which resources came never shows.
-//! * `TOPO-2` A resource that cannot be used costs itself and nothing else; a [`Problem`] names key and reason.
-//! * `TOPO-3` Both ends of a mesh session agree on who dials: the rule is Calico's, so Calico's nodes agree too.
+//! * `TOPO-1` The plan depends on the snapshot's content only: the order in which resources came
+//!   never shows.
+//! * `TOPO-2` A resource that cannot be used costs itself and nothing else; a [`Problem`] names key
+//!   and reason.
+//! * `TOPO-3` Both ends of a mesh session agree on who dials: the rule is Calico's, so Calico's
+//!   nodes agree too.
 //! * `TOPO-4` A session that shall have a password is never configured without it.
 
 mod announce;
@@ -104,11 +110,11 @@ use view::NodeView;
 pub struct PlanOptions {
     /// Where the BGP Identifier comes from (`CALICO_ROUTER_ID`).
     pub router_id: RouterIdChoice,
-    /// Passwords that BGPPeer and BGPConfiguration refer to. A reference without an entry leaves its peers
-    /// out (TOPO-4).
+    /// Passwords that BGPPeer and BGPConfiguration refer to. A reference without an entry leaves
+    /// its peers out (TOPO-4).
     pub secrets: BTreeMap<SecretName, Password>,
-    /// How many prefixes a peer may announce in each family (`CARACAL_MAX_PREFIXES`). `None`: no limit but those of
-    /// resources, as in a text that is rendered for another daemon.
+    /// How many prefixes a peer may announce in each family (`CARACAL_MAX_PREFIXES`). `None`: no
+    /// limit but those of resources, as in a text that is rendered for another daemon.
     pub max_prefixes: Option<MaxPrefixes>,
     /// Contexts of templates may hold passwords. The speaker's configuration has them always.
     pub show_passwords: bool,
@@ -141,7 +147,8 @@ pub struct Planned {
 pub struct KernelFacts {
     /// Routes to peers, through the gateways of `reachableBy`.
     pub reachable_by: BTreeMap<Prefix, IpAddr>,
-    /// Ranges and addresses of services: kube-proxy serves them, and a learned route to them is not for the kernel.
+    /// Ranges and addresses of services: kube-proxy serves them, and a learned route to them is not
+    /// for the kernel.
     pub services: BTreeSet<Prefix>,
     /// Patterns of `ignoredInterfaces`.
     pub ignored_interfaces: Vec<String>,
@@ -209,7 +216,8 @@ pub(crate) fn sessions(
 ) -> BTreeMap<PeerName, session::Session> {
     let mut sessions = full_mesh::sessions(view, problems);
     let explicit = peers::sessions(view, problems);
-    // A BGPPeer says more than the mesh does; two sessions to one place would fight over one connection.
+    // A BGPPeer says more than the mesh does; two sessions to one place would fight over one
+    // connection.
     let taken: BTreeSet<_> = explicit.values().map(|s| (s.address, s.port)).collect();
     sessions.retain(|_, mesh| !taken.contains(&(mesh.address, mesh.port)));
     sessions.extend(explicit);

@@ -1,8 +1,8 @@
-//! Whether every node learns of every other: the sessions of all nodes as a graph, and the rules by which BGP
-//! passes routes on (RFC 4271 §9.2, RFC 4456 §6) applied to it.
+//! Whether every node learns of every other: the sessions of all nodes as a graph, and the rules by
+//! which BGP passes routes on (RFC 4271 §9.2, RFC 4456 §6) applied to it.
 //!
-//! Routers outside the cluster are not known: all of them together are taken for one that passes on what it
-//! hears. Filters are not looked at. A session counts when both ends have it.
+//! Routers outside the cluster are not known: all of them together are taken for one that passes on
+//! what it hears. Filters are not looked at. A session counts when both ends have it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -196,8 +196,8 @@ fn reach<'a>(links: &Links<'a>, origin: &'a NodeName) -> BTreeSet<&'a NodeName> 
     };
     while let Some((node, how)) = queue.pop_front() {
         for link in links.of.get(node).into_iter().flatten() {
-            // RFC 4456 §6: what a non-client said goes to clients only. RFC 4271 §9.2: without reflection, not
-            // to internal peers at all.
+            // RFC 4456 §6: what a non-client said goes to clients only. RFC 4271 §9.2: without
+            // reflection, not to internal peers at all.
             let passes = how != Learned::Internal || link.client || !link.internal;
             if passes {
                 learn(link.to, link.learns, &mut queue);

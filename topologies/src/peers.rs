@@ -1,9 +1,9 @@
-//! Sessions that BGPPeer resources ask for: global, for some nodes, by address or by selector, and in
-//! reverse.
+//! Sessions that BGPPeer resources ask for: global, for some nodes, by address or by selector, and
+//! in reverse.
 //!
-//! Three passes, the first that names a place (address and port) wins: resources for all nodes, resources
-//! for some nodes, then the reverse of all of them, so that one resource configures both ends. Within a pass
-//! resources are taken in the order of their names (TOPO-1).
+//! Three passes, the first that names a place (address and port) wins: resources for all nodes,
+//! resources for some nodes, then the reverse of all of them, so that one resource configures both
+//! ends. Within a pass resources are taken in the order of their names (TOPO-1).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -271,7 +271,8 @@ fn reverse(view: &NodeView<'_>, node: &Node, request: &Request<'_>) -> Vec<Remot
         .collect()
 }
 
-/// Adds a session unless its place is taken, is ourselves, or cannot be reached from an address of ours.
+/// Adds a session unless its place is taken, is ourselves, or cannot be reached from an address of
+/// ours.
 fn add(
     view: &NodeView<'_>,
     places: &mut BTreeMap<(IpAddr, u16), (PeerName, Session)>,
@@ -385,8 +386,9 @@ fn base(
         _ if spec.source_address.as_deref() == Some("None") => None,
         _ => Some(own),
     };
-    // Of two nodes that a global resource makes peers, one waits, as in the mesh. All other sessions are
-    // dialled from both sides, and collision detection (RFC 4271 §6.8) keeps one connection.
+    // Of two nodes that a global resource makes peers, one waits, as in the mesh. All other
+    // sessions are dialled from both sides, and collision detection (RFC 4271 §6.8) keeps one
+    // connection.
     peer.passive = match remote.origin {
         Origin::Workload => true,
         Origin::Address { is_node: true } => {
@@ -446,8 +448,8 @@ fn timers(session: &mut Session, spec: &BgpPeerSpec, problems: &mut Problems) {
         return;
     };
     match go_duration::parse(text).map(go_duration::round_to_seconds) {
-        // A keepalive is sent three times within the hold time (RFC 4271 §4.4), so this is the way to ask
-        // for an interval; the hold time is 0 or at least 3 s and fits 16 bits.
+        // A keepalive is sent three times within the hold time (RFC 4271 §4.4), so this is the way
+        // to ask for an interval; the hold time is 0 or at least 3 s and fits 16 bits.
         Ok(interval) if interval >= Duration::from_secs(1) => {
             session.keepalive = Some(interval);
             session.peer.hold_time = (interval * 3).min(Duration::from_secs(65_535));

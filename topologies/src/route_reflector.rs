@@ -1,15 +1,16 @@
 //! Route reflection (RFC 4456): which of our peers are our clients.
 //!
-//! A node with a cluster id is a reflector. It has no mesh sessions; BGPPeer resources say who its clients
-//! are, usually "every node peers with every reflector".
+//! A node with a cluster id is a reflector. It has no mesh sessions; BGPPeer resources say who its
+//! clients are, usually "every node peers with every reflector".
 
 use caracal_bgp::types::{Asn, ClusterId};
 
-/// The cluster of a peer when it is our client: we are a reflector, the session is internal, and the peer is
-/// not known to be a reflector of the same cluster. Reflectors that share a cluster id are plain peers.
+/// The cluster of a peer when it is our client: we are a reflector, the session is internal, and
+/// the peer is not known to be a reflector of the same cluster. Reflectors that share a cluster id
+/// are plain peers.
 ///
-/// The cluster id of a peer that is given by its address is not known, so two reflectors that peer by address
-/// are clients of each other, as in Calico.
+/// The cluster id of a peer that is given by its address is not known, so two reflectors that peer
+/// by address are clients of each other, as in Calico.
 #[must_use]
 pub(crate) fn client_of(
     own: Option<ClusterId>,

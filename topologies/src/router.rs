@@ -1,8 +1,8 @@
-//! The other side: what a router outside the cluster, such as a top-of-rack switch, needs in order to peer with
-//! the cluster's nodes.
+//! The other side: what a router outside the cluster, such as a top-of-rack switch, needs in order
+//! to peer with the cluster's nodes.
 //!
-//! Nothing is guessed: the nodes are planned, and the sessions that they have with the router's addresses are
-//! turned around.
+//! Nothing is guessed: the nodes are planned, and the sessions that they have with the router's
+//! addresses are turned around.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! The BGP Identifier of a node (RFC 4271 §4.2, RFC 6286), chosen as Calico's `CALICO_ROUTER_ID` says.
+//! The BGP Identifier of a node (RFC 4271 §4.2, RFC 6286), chosen as Calico's `CALICO_ROUTER_ID`
+//! says.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -46,8 +47,8 @@ impl FromStr for RouterIdChoice {
     }
 }
 
-/// The identifier that Calico derives from a name: the first four octets of its SHA-256; a first octet above
-/// 223 is moved down by 32, so that the result looks like a unicast address.
+/// The identifier that Calico derives from a name: the first four octets of its SHA-256; a first
+/// octet above 223 is moved down by 32, so that the result looks like a unicast address.
 #[must_use]
 pub(crate) fn hash(node: &NodeName) -> RouterId {
     let digest = Sha256::digest(node.as_str());

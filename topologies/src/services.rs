@@ -1,9 +1,9 @@
-//! Addresses of Kubernetes services that a node announces: ClusterIP, ExternalIP and LoadBalancer, with
-//! `externalTrafficPolicy: Local`.
+//! Addresses of Kubernetes services that a node announces: ClusterIP, ExternalIP and LoadBalancer,
+//! with `externalTrafficPolicy: Local`.
 //!
-//! Services and their endpoints are not part of Calico's data in etcd; they come as documents of the
-//! Kubernetes API, which somebody places in the datastore (`caracal services`) or in resource files. Nothing here asks
-//! an API server.
+//! Services and their endpoints are not part of Calico's data in etcd; they come as documents of
+//! the Kubernetes API, which somebody places in the datastore (`caracal services`) or in resource
+//! files. Nothing here asks an API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,7 +35,8 @@ pub struct Services {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Service {
     local: bool,
-    /// `spec.ipFamilies`, else those of the cluster addresses; empty = unknown, and every endpoint counts.
+    /// `spec.ipFamilies`, else those of the cluster addresses; empty = unknown, and every endpoint
+    /// counts.
     families: BTreeSet<Family>,
     cluster: BTreeSet<IpAddr>,
     external: BTreeSet<IpAddr>,
@@ -271,8 +272,8 @@ fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     array.map_or(&[][..], |items| items)
 }
 
-/// `None` for a service that has no address to announce: ExternalName, and a headless one (`clusterIP: None`), whose
-/// other addresses nobody serves: kube-proxy passes it over.
+/// `None` for a service that has no address to announce: ExternalName, and a headless one
+/// (`clusterIP: None`), whose other addresses nobody serves: kube-proxy passes it over.
 fn service(document: &Value, faults: &mut Vec<String>) -> Option<Service> {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
     let kind = text("/spec/type").unwrap_or("ClusterIP");

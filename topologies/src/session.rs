@@ -17,15 +17,17 @@ use crate::{Problems, SecretName};
 /// The longest TCP MD5 key that Linux takes.
 const MAX_PASSWORD: usize = 80;
 
-/// Annotation of a BGPPeer: how many prefixes its peers may announce in each family, or `off`. Calico has no field for it.
+/// Annotation of a BGPPeer: how many prefixes its peers may announce in each family, or `off`.
+/// Calico has no field for it.
 pub(crate) const MAX_PREFIXES: &str = "caracal.io/max-prefixes";
 
-/// How many prefixes a peer of a node may announce in each family. A cluster of 5,000 nodes with four blocks each has
-/// 20,000; twelve times that costs a node some 30 MiB and the kernel about as much.
+/// How many prefixes a peer of a node may announce in each family. A cluster of 5,000 nodes with
+/// four blocks each has 20,000; twelve times that costs a node some 30 MiB and the kernel about as
+/// much.
 const DEFAULT_MAX_PREFIXES: u32 = 250_000;
 
-/// After this pause a peer that announced too much is tried again: a fault that somebody has mended heals without a hand,
-/// and one that stays costs one table each five minutes.
+/// After this pause a peer that announced too much is tried again: a fault that somebody has mended
+/// heals without a hand, and one that stays costs one table each five minutes.
 const LIMIT_PAUSE: Duration = Duration::from_secs(300);
 
 /// How many prefixes a peer may announce in each family.
@@ -125,7 +127,8 @@ pub(crate) fn is_quotable(password: Option<&Password>) -> bool {
     password.is_none_or(|p| !p.0.contains(|c: char| c == '"' || c.is_control()))
 }
 
-/// `Mesh_10_0_0_2`, `Node_fd00__2_port_1179`: Calico's names. A port appears when it is not BGP's own.
+/// `Mesh_10_0_0_2`, `Node_fd00__2_port_1179`: Calico's names. A port appears when it is not BGP's
+/// own.
 pub(crate) fn peer_name(kind: &str, address: IpAddr, port: u16) -> PeerName {
     let address = address.to_string().replace(['.', ':'], "_");
     if port == BGP_PORT {
@@ -135,8 +138,8 @@ pub(crate) fn peer_name(kind: &str, address: IpAddr, port: u16) -> PeerName {
     }
 }
 
-/// True when, of two nodes, we wait and the peer dials: its address is greater as text, so 10.0.0.10 comes
-/// before 10.0.0.9. Calico's nodes compare the same way (TOPO-3).
+/// True when, of two nodes, we wait and the peer dials: its address is greater as text, so
+/// 10.0.0.10 comes before 10.0.0.9. Calico's nodes compare the same way (TOPO-3).
 pub(crate) fn waits_for(own: IpAddr, peer: IpAddr) -> bool {
     peer.to_string() > own.to_string()
 }
@@ -158,7 +161,8 @@ pub fn secret_names(snapshot: &Snapshot) -> BTreeSet<SecretName> {
         .collect()
 }
 
-/// The password behind a reference. `Err` = there is none, and the session must not come up (TOPO-4).
+/// The password behind a reference. `Err` = there is none, and the session must not come up
+/// (TOPO-4).
 pub(crate) fn password(
     view: &NodeView<'_>,
     reference: Option<&SecretKeyRef>,

@@ -1,7 +1,7 @@
 //! BGPConfiguration: `default` for the cluster and `node.NAME` for one node, as one set of values.
 //!
-//! A node's object speaks for port, log level and communities only, as Calico's validation has it; other
-//! fields in it are reported and not used.
+//! A node's object speaks for port, log level and communities only, as Calico's validation has it;
+//! other fields in it are reported and not used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,16 +1,17 @@
-//! From one topology to another, make before break: while a transition is under way every node has the sessions of
-//! both.
+//! From one topology to another, make before break: while a transition is under way every node has
+//! the sessions of both.
 //!
-//! The annotation [`TRANSITION`] of the BGPConfiguration `default` holds what the resources were before the change.
-//! From it and the snapshot every node computes the old sessions and the new ones, has both, and reports
-//! ([`TransitionReport`]) what would be missing without the old ones. Whoever conducts the change takes the annotation away when
-//! nothing would be missing anywhere; then the old sessions go.
+//! The annotation [`TRANSITION`] of the BGPConfiguration `default` holds what the resources were
+//! before the change. From it and the snapshot every node computes the old sessions and the new
+//! ones, has both, and reports ([`TransitionReport`]) what would be missing without the old ones.
+//! Whoever conducts the change takes the annotation away when nothing would be missing anywhere;
+//! then the old sessions go.
 //!
 //! Nothing here waits or looks at a session: the annotation is data, and the plan a function of it.
 //!
 //! * `TRANS-1` A session of either topology is planned while the annotation is there.
-//! * `TRANS-2` A peer that is a client in either topology is a client: a reflector stops to reflect when its
-//!   clients no longer need it, not when its role ends.
+//! * `TRANS-2` A peer that is a client in either topology is a client: a reflector stops to reflect
+//!   when its clients no longer need it, not when its role ends.
 //! * `TRANS-3` A change of an AS number is none of these: the old session cannot live on beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,8 @@ use crate::{PlanOptions, Problems};
 /// Annotation of the BGPConfiguration `default` while a transition is under way.
 pub(crate) const TRANSITION: &str = "caracal.io/topology-transition";
 
-/// Keys of reports are below this; outside of `/calico/`, so that they wake no watcher of Calico's data.
+/// Keys of reports are below this; outside of `/calico/`, so that they wake no watcher of Calico's
+/// data.
 pub const REPORT_PREFIX: &str = "/caracal/topology/";
 
 /// What the topology was: the undo log of a change.
@@ -80,7 +82,8 @@ pub enum TransitionError {
     Malformed(String),
 }
 
-/// What keeps a node from giving up its old sessions, in its own words; empty lists when nothing does.
+/// What keeps a node from giving up its old sessions, in its own words; empty lists when nothing
+/// does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TransitionReport {
@@ -125,7 +128,8 @@ pub fn transition_under_way(snapshot: &Snapshot) -> Result<Option<Transition>, T
         .map_err(|e| TransitionError::Malformed(e.to_string()))
 }
 
-/// The BGP resources that differ between two snapshots: what a change writes, in the order of the paths.
+/// The BGP resources that differ between two snapshots: what a change writes, in the order of the
+/// paths.
 #[must_use]
 pub fn changed_resources(before: &Snapshot, after: &Snapshot) -> Vec<ResourceChange> {
     let mut all = Vec::new();
@@ -167,7 +171,8 @@ fn differing<K: Ord + ToString, S: Serialize + PartialEq>(
     }
 }
 
-/// Turns `after` into the first step of a transition from `before`: the annotation remembers what was.
+/// Turns `after` into the first step of a transition from `before`: the annotation remembers what
+/// was.
 ///
 /// # Errors
 /// [`TransitionError`] when old and new sessions cannot live side by side.
@@ -243,8 +248,8 @@ fn asn(snapshot: &Snapshot, node: &Node) -> u32 {
 }
 
 impl Transition {
-    /// The snapshot as it was, as far as sessions depend on it. Of a Node only metadata and cluster id are taken back:
-    /// its addresses are what they are.
+    /// The snapshot as it was, as far as sessions depend on it. Of a Node only metadata and cluster
+    /// id are taken back: its addresses are what they are.
     #[must_use]
     pub fn before(&self, snapshot: &Snapshot) -> Snapshot {
         let mut old = snapshot.clone();
@@ -255,7 +260,8 @@ impl Transition {
             match kind {
                 Kind::BgpConfiguration | Kind::BgpPeer => {
                     let text = (!value.is_null()).then(|| value.to_string().into_bytes());
-                    // What was in the datastore once parses again; if not, the new value stands for it.
+                    // What was in the datastore once parses again; if not, the new value stands for
+                    // it.
                     let _refused: Applied = old.apply(path, text.as_deref(), snapshot.revision);
                 }
                 Kind::Node => roll_back(&mut old, &NodeName::from(name), value),

@@ -1,7 +1,7 @@
 //! Pools whose traffic between nodes is encapsulated.
 //!
-//! Caracal's own agent programs tunnel routes. A foreign routing daemon that stands in for the speaker on a node
-//! cannot, and needs to be told which routes to leave alone.
+//! Caracal's own agent programs tunnel routes. A foreign routing daemon that stands in for the
+//! speaker on a node cannot, and needs to be told which routes to leave alone.
 
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;

@@ -105,7 +105,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The pool that holds a prefix; the most specific one. Disabled pools count: their blocks live on.
+    /// The pool that holds a prefix; the most specific one. Disabled pools count: their blocks live
+    /// on.
     pub(crate) fn pool_of(&self, prefix: &Prefix) -> Option<&'a IpPool> {
         let mut pools = self.pools.iter();
         pools

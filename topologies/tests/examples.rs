@@ -27,7 +27,8 @@ fn is_ipv6(cidr: &Value) -> bool {
     cidr.as_str().is_some_and(|text| text.contains(':'))
 }
 
-/// Node resources, the pool and the file's own resources of an example, as the lab would write them.
+/// Node resources, the pool and the file's own resources of an example, as the lab would write
+/// them.
 fn example(file: &str) -> Snapshot {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/");
     let text = std::fs::read_to_string(format!("{path}{file}")).unwrap();

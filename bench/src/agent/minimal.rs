@@ -1,5 +1,5 @@
-//! The least that a program can do to fill a table: messages made by hand, hundreds in one send, one acknowledgement
-//! each. No timers, no names, no reading: a floor to compare with.
+//! The least that a program can do to fill a table: messages made by hand, hundreds in one send,
+//! one acknowledgement each. No timers, no names, no reading: a floor to compare with.
 
 use std::net::Ipv4Addr;
 
@@ -45,7 +45,8 @@ pub fn install(work: &Work) -> Result<()> {
                 nexthop(&mut buffer, object, work.device, *gateway);
             }
             let ack = if n + 1 == batch.len() { ACK } else { 0 };
-            // family, lengths, tos, table main, protocol, scope, unicast, flags (RTNH_F_ONLINK of the one hop)
+            // family, lengths, tos, table main, protocol, scope, unicast, flags (RTNH_F_ONLINK of
+            // the one hop)
             let onlink = if work.objects { 0 } else { 4 };
             let header = [2, prefix.len(), 0, 0, 254, 80, 0, 1, onlink, 0, 0, 0];
             let start = begin(&mut buffer, NEW_ROUTE, ack, &header);

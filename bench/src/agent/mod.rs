@@ -1,4 +1,5 @@
-//! The agent's work without the agent's task: planning and comparing at scale, and filling a kernel's table.
+//! The agent's work without the agent's task: planning and comparing at scale, and filling a
+//! kernel's table.
 
 pub mod cluster;
 pub mod install;

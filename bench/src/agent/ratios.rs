@@ -1,4 +1,5 @@
-//! What methods of installing routes take in proportion to each other: ratios of the medians of one interleaved run.
+//! What methods of installing routes take in proportion to each other: ratios of the medians of one
+//! interleaved run.
 
 use std::fmt::Write as _;
 use std::time::Duration;

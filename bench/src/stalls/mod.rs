@@ -1,8 +1,9 @@
-//! `caracal-bench stalls`: how long the owner of a large table hears nobody, while something concerns the whole of it.
+//! `caracal-bench stalls`: how long the owner of a large table hears nobody, while something
+//! concerns the whole of it.
 //!
-//! Each case has a speaker of its own with a full table. While the case runs, somebody asks a short question every
-//! millisecond, as an operator or a probe would, and the speaker counts its own turns: what it does before it listens to
-//! everybody again, sessions and timers included.
+//! Each case has a speaker of its own with a full table. While the case runs, somebody asks a short
+//! question every millisecond, as an operator or a probe would, and the speaker counts its own
+//! turns: what it does before it listens to everybody again, sessions and timers included.
 
 mod cases;
 mod probe;

@@ -1,4 +1,5 @@
-//! Who asks meanwhile: short questions on the admin socket, one after the other, and the memory of the process.
+//! Who asks meanwhile: short questions on the admin socket, one after the other, and the memory of
+//! the process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -13,10 +13,12 @@ use crate::scenario::{DUT_AS, Scenario};
 
 /// How long each phase may take.
 pub const LIMIT: Duration = Duration::from_secs(240);
-/// The announcing peer's restart time, and how long its routes are kept as a last resort after that, in seconds.
+/// The announcing peer's restart time, and how long its routes are kept as a last resort after
+/// that, in seconds.
 const RESTART: u8 = 2;
 const LONG_LIVED: u8 = 3;
-/// Graceful restart and its long-lived form for IPv4, forwarding state kept (RFC 4724 §3, RFC 9494 §3).
+/// Graceful restart and its long-lived form for IPv4, forwarding state kept (RFC 4724 §3, RFC 9494
+/// §3).
 const KEPT: &[u8] = &[
     64, 6, 0, RESTART, 0, 1, 1, 0x80, 71, 7, 0, 1, 1, 0x80, 0, 0, LONG_LIVED,
 ];
@@ -84,7 +86,8 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Starts a speaker and loads it; returns when everybody holds everything and it has come to rest.
+    /// Starts a speaker and loads it; returns when everybody holds everything and it has come to
+    /// rest.
     pub fn loaded(
         routes: &str,
         settings: Settings,

@@ -1,5 +1,5 @@
-//! The kernel side: the container's network namespace, the veth pair, sysctls of its own devices, and
-//! waiting for the agent's route. Programs no route of the host: that is the agent's alone.
+//! The kernel side: the container's network namespace, the veth pair, sysctls of its own devices,
+//! and waiting for the agent's route. Programs no route of the host: that is the agent's alone.
 
 pub(crate) mod link;
 pub(crate) mod netns;

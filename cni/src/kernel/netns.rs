@@ -1,5 +1,5 @@
-//! A container's network namespace. A thread of its own enters it and ends; the rest of the process never
-//! leaves the host's. A netlink socket that such a thread opens stays in the namespace.
+//! A container's network namespace. A thread of its own enters it and ends; the rest of the process
+//! never leaves the host's. A netlink socket that such a thread opens stays in the namespace.
 
 use std::fs::File;
 use std::io;
@@ -85,8 +85,8 @@ impl Netns {
         self.file.as_fd()
     }
 
-    /// Runs `work` on a thread inside the namespace and returns what it returns. `work` must not touch
-    /// the runtime but through a handle.
+    /// Runs `work` on a thread inside the namespace and returns what it returns. `work` must not
+    /// touch the runtime but through a handle.
     ///
     /// # Errors
     /// [`NetnsError::Enter`].

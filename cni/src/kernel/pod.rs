@@ -1,5 +1,5 @@
-//! The pod's side: its addresses, the two routes, the gateway's neighbour entry, loopback. Everything is
-//! put with "replace", so that a repeated ADD finds nothing to do.
+//! The pod's side: its addresses, the two routes, the gateway's neighbour entry, loopback.
+//! Everything is put with "replace", so that a repeated ADD finds nothing to do.
 
 use std::net::IpAddr;
 
@@ -47,7 +47,8 @@ pub(crate) fn families(addresses: &[Prefix]) -> Vec<Family> {
         .collect()
 }
 
-/// Switches of the pod's namespace that must be set before the interface comes. To be run inside it.
+/// Switches of the pod's namespace that must be set before the interface comes. To be run inside
+/// it.
 ///
 /// # Errors
 /// [`SysctlError`].
@@ -67,8 +68,8 @@ pub(crate) fn prepare(wanted: &[Family], allow_forwarding: bool) -> Result<(), S
     Ok(())
 }
 
-/// The address request with IFA_F_NODAD: the address is ours by allocation, and a tentative one would
-/// hold the pod's first packets for a second.
+/// The address request with IFA_F_NODAD: the address is ours by allocation, and a tentative one
+/// would hold the pod's first packets for a second.
 pub(super) fn without_dad(mut request: AddressAddRequest) -> AddressAddRequest {
     let message = request.message_mut();
     message
@@ -120,8 +121,8 @@ async fn add_address(pod: &Links, link: &Link, address: &Prefix) -> Result<(), K
         .map_err(KernelError::refused(action))
 }
 
-/// The gateway: its on-link route (IPv4) and a permanent neighbour entry, so that the first packet leaves
-/// without asking, whatever the host answers to ARP.
+/// The gateway: its on-link route (IPv4) and a permanent neighbour entry, so that the first packet
+/// leaves without asking, whatever the host answers to ARP.
 async fn add_gateway(pod: &Links, link: &Link, family: Family) -> Result<(), KernelError> {
     let gateway = gateway(family);
     let action = || format!("add the gateway {gateway} in the container");

@@ -1,10 +1,10 @@
-//! Waiting for routes, never making them: a subscription says "look again", the kernel's own lookup says
-//! whether.
+//! Waiting for routes, never making them: a subscription says "look again", the kernel's own lookup
+//! says whether.
 //!
-//! On the host: until packets for the pod go to its interface. That route is the agent's work. In the pod:
-//! until the kernel's own route to an IPv6 address is there. The kernel adds it, and joins the address's
-//! solicited-node group (RFC 4291 §2.7.1), some time after it has acknowledged the address, and the first
-//! packet in between would cost a second.
+//! On the host: until packets for the pod go to its interface. That route is the agent's work. In
+//! the pod: until the kernel's own route to an IPv6 address is there. The kernel adds it, and joins
+//! the address's solicited-node group (RFC 4291 §2.7.1), some time after it has acknowledged the
+//! address, and the first packet in between would cost a second.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::pod::Seen;
 
 type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>;
 
-/// A subscription to a namespace's routes. Opened before that which brings the route, so that nothing is
-/// missed.
+/// A subscription to a namespace's routes. Opened before that which brings the route, so that
+/// nothing is missed.
 pub(crate) struct RouteWait {
     links: Links,
     messages: Messages,
@@ -81,8 +81,8 @@ impl RouteWait {
         })?
     }
 
-    /// Waits until the pod's kernel takes packets for its own IPv6 addresses on the link. Gives up after a
-    /// while: the address is there, only the first packet may be slow.
+    /// Waits until the pod's kernel takes packets for its own IPv6 addresses on the link. Gives up
+    /// after a while: the address is there, only the first packet may be slow.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -184,7 +184,8 @@ pub(crate) async fn is_routed(
     has_route(host, RouteType::Unicast, link, prefix).await
 }
 
-/// The interface of the kernel's route to just this address, whether to a workload, to another node or to itself.
+/// The interface of the kernel's route to just this address, whether to a workload, to another node
+/// or to itself.
 ///
 /// # Errors
 /// [`KernelError::Refused`].

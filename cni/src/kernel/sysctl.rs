@@ -1,4 +1,5 @@
-//! Switches under `/proc/sys/net`. They belong to the network namespace of the thread that opens them.
+//! Switches under `/proc/sys/net`. They belong to the network namespace of the thread that opens
+//! them.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,8 +17,8 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// Sets a switch; `name` is the part below `/proc/sys/net`. A switch that holds the value already is not
-/// written: writing `ip_forward` resets others even then.
+/// Sets a switch; `name` is the part below `/proc/sys/net`. A switch that holds the value already
+/// is not written: writing `ip_forward` resets others even then.
 ///
 /// # Errors
 /// [`SysctlError`].

@@ -1,4 +1,5 @@
-//! The veth pair: made in one request with its far end already in the pod, then configured on the host side.
+//! The veth pair: made in one request with its far end already in the pod, then configured on the
+//! host side.
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -107,7 +108,8 @@ impl VethPair<'_> {
         };
         let link = host.by_name(self.host).await?.ok_or_else(gone)?;
         if families.contains(&Family::Ipv6) {
-            // The gateway of the pod, there from the first packet on: no duplicate address detection.
+            // The gateway of the pod, there from the first packet on: no duplicate address
+            // detection.
             let gateway = host
                 .handle
                 .address()
@@ -123,7 +125,8 @@ impl VethPair<'_> {
     }
 }
 
-/// The switches of a host side, as Felix sets them: the host answers for the gateway at once and forwards.
+/// The switches of a host side, as Felix sets them: the host answers for the gateway at once and
+/// forwards.
 fn switches(name: &str, families: &[Family]) -> Result<(), SysctlError> {
     if families.contains(&Family::Ipv4) {
         sysctl::set(&format!("ipv4/conf/{name}/proxy_arp"), "1")?;

@@ -1,6 +1,7 @@
-//! What a call wishes of addresses: how many families, which pools, which addresses, which MAC. Read from
-//! `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations where the runtime
-//! passes them on (capability `io.kubernetes.cri.pod-annotations`). An annotation beats the configuration.
+//! What a call wishes of addresses: how many families, which pools, which addresses, which MAC.
+//! Read from `CNI_ARGS`, `args.cni`, the `ips` and `mac` capabilities, and the pod's annotations
+//! where the runtime passes them on (capability `io.kubernetes.cri.pod-annotations`). An annotation
+//! beats the configuration.
 
 use std::net::IpAddr;
 
@@ -144,7 +145,8 @@ fn address(key: &'static str, text: &str) -> Result<IpAddr, ConfigError> {
     parsed.ok_or_else(|| invalid(key, &format!("{text:?}"), "an IP address"))
 }
 
-/// The first source that names addresses wins: the pod's annotation, `CNI_ARGS`, the capability, `args`.
+/// The first source that names addresses wins: the pod's annotation, `CNI_ARGS`, the capability,
+/// `args`.
 fn addresses(
     env: &Env,
     conf: &NetConf,

@@ -1,5 +1,6 @@
 //! The network configuration that a runtime hands over on stdin: the specification's keys, those of
-//! Calico's plugin and a few of our own. A key that is not known is no error; it is named in a warning.
+//! Calico's plugin and a few of our own. A key that is not known is no error; it is named in a
+//! warning.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

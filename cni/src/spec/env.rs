@@ -1,5 +1,5 @@
-//! The environment of a call: `CNI_COMMAND` and the parameters, checked as the specification demands.
-//! They come from outside and end up in file names, interface names and etcd keys.
+//! The environment of a call: `CNI_COMMAND` and the parameters, checked as the specification
+//! demands. They come from outside and end up in file names, interface names and etcd keys.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -87,7 +87,8 @@ pub(crate) struct Env {
     pub container_id: String,
     /// `CNI_NETNS`: path of the container's network namespace.
     pub netns: Option<PathBuf>,
-    /// `CNI_IFNAME`: name of the interface inside the container; empty for verbs without an attachment.
+    /// `CNI_IFNAME`: name of the interface inside the container; empty for verbs without an
+    /// attachment.
     pub ifname: String,
     /// `CNI_ARGS`, by key.
     pub args: BTreeMap<String, String>,
@@ -147,8 +148,8 @@ impl Env {
     }
 }
 
-/// True for what the specification allows as a container id or network name. Such a text is one segment
-/// of a path and of an etcd key.
+/// True for what the specification allows as a container id or network name. Such a text is one
+/// segment of a path and of an etcd key.
 #[must_use]
 pub(crate) fn is_identifier(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())

@@ -1,5 +1,5 @@
-//! The CNI specification as types: what a runtime asks, what a plugin answers. Pure: values in, values
-//! out; the environment and stdin are read by the shell.
+//! The CNI specification as types: what a runtime asks, what a plugin answers. Pure: values in,
+//! values out; the environment and stdin are read by the shell.
 //!
 //! Results are written in the format of the version that the configuration names, 0.3.1 to 1.1.0.
 

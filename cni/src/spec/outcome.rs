@@ -1,5 +1,6 @@
-//! The result of an ADD, in the formats of the versions: 0.x tells the family of each address, 1.1 the MTU
-//! of each interface. Fields that are not known here pass through, so that a chain of plugins keeps them.
+//! The result of an ADD, in the formats of the versions: 0.x tells the family of each address, 1.1
+//! the MTU of each interface. Fields that are not known here pass through, so that a chain of
+//! plugins keeps them.
 
 use std::net::IpAddr;
 
@@ -148,8 +149,8 @@ impl Outcome {
         Value::Object(object)
     }
 
-    /// Puts what an earlier plugin of the chain made before our own. Our addresses keep pointing at our
-    /// interfaces.
+    /// Puts what an earlier plugin of the chain made before our own. Our addresses keep pointing at
+    /// our interfaces.
     #[must_use]
     pub(crate) fn after(self, previous: Self) -> Self {
         let mut all = previous;

@@ -47,8 +47,8 @@ impl CniVersion {
         }
     }
 
-    /// The answer to `VERSION`. The specification wants the version of the question repeated, whatever
-    /// it is.
+    /// The answer to `VERSION`. The specification wants the version of the question repeated,
+    /// whatever it is.
     #[must_use]
     pub(crate) fn answer(asked: Option<&str>) -> Value {
         json!({

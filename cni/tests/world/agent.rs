@@ -1,4 +1,5 @@
-//! The node's process as a plugin sees it: an admin socket that answers questions with what a test wants.
+//! The node's process as a plugin sees it: an admin socket that answers questions with what a test
+//! wants.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,5 +1,5 @@
-//! A node for tests: a network namespace without a name, an etcd in it, a Node and a pool in that etcd.
-//! All of it belongs to threads and children of the test and is gone when they are.
+//! A node for tests: a network namespace without a name, an etcd in it, a Node and a pool in that
+//! etcd. All of it belongs to threads and children of the test and is gone when they are.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -181,7 +181,8 @@ impl World {
         names.filter(|name| name.starts_with("cali")).collect()
     }
 
-    /// Nothing of any attachment is left: no interface, endpoint, handle, address or pending release.
+    /// Nothing of any attachment is left: no interface, endpoint, handle, address or pending
+    /// release.
     pub(crate) fn assert_clean(&self) {
         assert_eq!(self.interfaces(), Vec::<String>::new(), "interfaces");
         assert_eq!(self.endpoints(), Vec::<Value>::new(), "endpoints");

@@ -9,12 +9,14 @@ const CLIENT_PORT: u16 = 2379;
 /// etcd's default client address, used when no endpoint is given.
 const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
-/// How long a client waits for an etcd that does not answer, to connect and for each request: one time for every
-/// command, for the CNI plugin and for the daemon, whose tries follow one another. Long enough for a member that loses
-/// its leader (an election takes about 1 s), short enough for somebody who waits at a terminal.
+/// How long a client waits for an etcd that does not answer, to connect and for each request: one
+/// time for every command, for the CNI plugin and for the daemon, whose tries follow one another.
+/// Long enough for a member that loses its leader (an election takes about 1 s), short enough for
+/// somebody who waits at a terminal.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where common distributions keep the CA certificates they trust; used for `https` without a CA file.
+/// Where common distributions keep the CA certificates they trust; used for `https` without a CA
+/// file.
 const SYSTEM_CA_FILES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -139,11 +141,13 @@ impl EtcdConfig {
         }
     }
 
-    /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, `ETCD_ENDPOINTS`, `ETCD_CA_CERT_FILE`,
-    /// `ETCD_CERT_FILE`, `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`. Empty counts as not set.
+    /// Reads Calico's variables from the environment: `DATASTORE_TYPE`, `ETCD_ENDPOINTS`,
+    /// `ETCD_CA_CERT_FILE`, `ETCD_CERT_FILE`, `ETCD_KEY_FILE`, `ETCD_USERNAME`, `ETCD_PASSWORD`.
+    /// Empty counts as not set.
     ///
     /// # Errors
-    /// The datastore is none that is read here, or only half of a pair is set. The rest is checked by [`EtcdStore::new`](super::EtcdStore::new).
+    /// The datastore is none that is read here, or only half of a pair is set. The rest is checked
+    /// by [`EtcdStore::new`](super::EtcdStore::new).
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }

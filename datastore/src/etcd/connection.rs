@@ -1,5 +1,5 @@
-//! The one connection of an [`EtcdStore`](super::EtcdStore): opened when first needed, to the first endpoint
-//! that answers, and replaced when it breaks.
+//! The one connection of an [`EtcdStore`](super::EtcdStore): opened when first needed, to the first
+//! endpoint that answers, and replaced when it breaks.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -21,8 +21,9 @@ use super::config::{ConfigError, EtcdConfig};
 use super::error::Failure;
 use crate::store::StoreError;
 
-/// The largest answer that is accepted. etcd sends whole revisions, up to 1000 of them in one answer of a
-/// watch that catches up, so gRPC's usual 4 MB are not enough. It is a limit, not an allocation.
+/// The largest answer that is accepted. etcd sends whole revisions, up to 1000 of them in one
+/// answer of a watch that catches up, so gRPC's usual 4 MB are not enough. It is a limit, not an
+/// allocation.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// At least this long for one endpoint, even when there are many.
@@ -105,8 +106,8 @@ impl Connection {
         self.urls.len()
     }
 
-    /// The error for the caller. With TLS 1.3 a server refuses a client certificate after the handshake, and
-    /// its reason is often lost with the connection: say what is likely.
+    /// The error for the caller. With TLS 1.3 a server refuses a client certificate after the
+    /// handshake, and its reason is often lost with the connection: say what is likely.
     pub(super) fn explain(&self, failure: Failure, session: &Session) -> StoreError {
         let suspect =
             failure.is_disconnect() && !session.is_proven() && self.text.contains("https:");
@@ -164,7 +165,8 @@ impl Connection {
         Err(last.expect("invariant: there is at least one endpoint"))
     }
 
-    /// Gives up a connection, unless it was given up before. The next one goes to the next endpoint.
+    /// Gives up a connection, unless it was given up before. The next one goes to the next
+    /// endpoint.
     pub(super) async fn broken(&self, session: &Session) {
         let mut slot = self.slot.lock().await;
         if slot.number == session.number && slot.session.take().is_some() {
@@ -172,8 +174,8 @@ impl Connection {
         }
     }
 
-    /// This machine has these addresses no more: a connection from one of them is given up, with all that waits on it. The next
-    /// one goes to the same endpoint.
+    /// This machine has these addresses no more: a connection from one of them is given up, with
+    /// all that waits on it. The next one goes to the same endpoint.
     pub(super) async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
         let mut slot = self.slot.lock().await;
         let is_dead = |session: &mut Session| session.source.is_some_and(|s| gone.contains(&s));
@@ -255,7 +257,8 @@ impl Connection {
     }
 }
 
-/// The address that the kernel takes for connections to an endpoint; a UDP socket is told without sending anything.
+/// The address that the kernel takes for connections to an endpoint; a UDP socket is told without
+/// sending anything.
 async fn source(url: &str) -> Option<IpAddr> {
     let (_, authority) = url.split_once("://")?;
     let authority = authority.split('/').next().unwrap_or_default();

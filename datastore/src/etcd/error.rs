@@ -108,7 +108,8 @@ fn meaning(code: Code, message: &str) -> Meaning {
         // A member that lags behind the revision asked for.
         Code::OutOfRange if message.contains("future revision") => Meaning::Unreachable,
         Code::ResourceExhausted if message.contains("too many requests") => Meaning::Busy,
-        // The token ran out or the server that gave it was restarted; the next connection gets a new one.
+        // The token ran out or the server that gave it was restarted; the next connection gets a
+        // new one.
         Code::Unauthenticated => Meaning::Unreachable,
         Code::InvalidArgument if message.contains("revision in header is old") => {
             Meaning::Unreachable

@@ -1,8 +1,8 @@
-//! A watch on etcd that cannot die silently: it asks for progress every few seconds and ends with an error
-//! when the answer does not come. It never resumes by itself.
+//! A watch on etcd that cannot die silently: it asks for progress every few seconds and ends with
+//! an error when the answer does not come. It never resumes by itself.
 //!
-//! Fragments (`WatchCreateRequest.fragment`) are not asked for: without them etcd keeps all changes of a
-//! revision in one answer, which is what [`WatchEvent::Changes`] promises.
+//! Fragments (`WatchCreateRequest.fragment`) are not asked for: without them etcd keeps all changes
+//! of a revision in one answer, which is what [`WatchEvent::Changes`] promises.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -48,8 +48,9 @@ impl EtcdWatch {
         prefix: &str,
         revision: i64,
     ) -> Result<Self, Failure> {
-        // One revision earlier than asked, and what comes from there is dropped: etcd before 3.4.35 may lose
-        // a deletion at exactly the revision of a compaction. Zero would mean "from now on".
+        // One revision earlier than asked, and what comes from there is dropped: etcd before 3.4.35
+        // may lose a deletion at exactly the revision of a compaction. Zero would mean "from now
+        // on".
         let start = (revision - 1).max(1);
         let options = WatchOptions::new()
             .with_range(prefix_end(prefix.as_bytes()))

@@ -1,7 +1,8 @@
 //! Faults of a [`MemoryStore`] on demand.
 //!
-//! Counting starts at one: `fail_commit(1, …)` means the next commit. Faults for different commits can be
-//! scripted together; each happens once. What is switched on stays on until it is switched off.
+//! Counting starts at one: `fail_commit(1, …)` means the next commit. Faults for different commits
+//! can be scripted together; each happens once. What is switched on stays on until it is switched
+//! off.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +14,8 @@ use crate::store::StoreError;
 /// What happens to a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFault {
-    /// Answers [`TxnOutcome::Conflict`](caracal_model::txn::TxnOutcome::Conflict) though all conditions hold.
+    /// Answers [`TxnOutcome::Conflict`](caracal_model::txn::TxnOutcome::Conflict) though all
+    /// conditions hold.
     Conflict,
     /// Nothing is written, the caller gets [`StoreError::Unavailable`].
     Lost,
@@ -142,8 +144,8 @@ impl MemoryStore {
         state.wake_all();
     }
 
-    /// Watches say nothing at all, neither changes nor progress, as on a half-open connection, until
-    /// switched off. Then those still open catch up. Applies to later watches too.
+    /// Watches say nothing at all, neither changes nor progress, as on a half-open connection,
+    /// until switched off. Then those still open catch up. Applies to later watches too.
     pub fn stall_watches(&self, stalled: bool) {
         let mut state = self.lock();
         state.faults.stalled = stalled;

@@ -61,7 +61,8 @@ impl Certificates {
         let (ca_cert, _) = make("ca", &["keyUsage=critical,keyCertSign"], false);
         let (server_cert, server_key) = make(
             "server",
-            // etcd's own gateway dials the server with the server's certificate, so it is a client's too.
+            // etcd's own gateway dials the server with the server's certificate, so it is a
+            // client's too.
             &[
                 leaf,
                 "subjectAltName=IP:127.0.0.1,DNS:localhost",

@@ -1,7 +1,7 @@
 //! A real etcd for tests, started and stopped by them. Product code must not use this module.
 //!
-//! Another crate's tests say `caracal-datastore = { workspace = true, features = ["etcd", "testing"] }` under
-//! `[dev-dependencies]`, and then:
+//! Another crate's tests say `caracal-datastore = { workspace = true, features = ["etcd",
+//! "testing"] }` under `[dev-dependencies]`, and then:
 //!
 //! ```no_run
 //! use caracal_datastore::testing::EtcdServer;
@@ -11,9 +11,9 @@
 //! # drop(endpoints);
 //! ```
 //!
-//! [`EtcdServer::start`] prints why and returns `None` where the program `etcd` is not installed, unless the
-//! environment has `CARACAL_REQUIRE_ETCD`: then it panics. Dropping the server kills the process and
-//! removes its files, also while a test panics.
+//! [`EtcdServer::start`] prints why and returns `None` where the program `etcd` is not installed,
+//! unless the environment has `CARACAL_REQUIRE_ETCD`: then it panics. Dropping the server kills the
+//! process and removes its files, also while a test panics.
 
 mod certificates;
 mod server;

@@ -14,7 +14,8 @@ use super::Certificates;
 /// How long etcd may take until it serves. Far more than it needs, for busy machines.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a start is tried anew, because another process took the port that was free a moment ago.
+/// How often a start is tried anew, because another process took the port that was free a moment
+/// ago.
 const START_TRIES: u32 = 5;
 
 /// Pause between two looks at a process that starts.
@@ -47,7 +48,8 @@ impl EtcdServer {
         Self::start_with(false)
     }
 
-    /// Starts etcd with TLS; clients must show a certificate of the CA. `None` as for [`EtcdServer::start`].
+    /// Starts etcd with TLS; clients must show a certificate of the CA. `None` as for
+    /// [`EtcdServer::start`].
     ///
     /// # Panics
     /// As for [`EtcdServer::start`].
@@ -140,7 +142,8 @@ impl EtcdServer {
         copy
     }
 
-    /// Puts a copy of the data in place. Kills the process; start it again with [`EtcdServer::run`].
+    /// Puts a copy of the data in place. Kills the process; start it again with
+    /// [`EtcdServer::run`].
     ///
     /// # Panics
     /// The files cannot be copied.

@@ -1,4 +1,5 @@
-//! When the datastore was last heard from, and what follows for the view. Pure: the time comes in as an argument.
+//! When the datastore was last heard from, and what follows for the view. Pure: the time comes in
+//! as an argument.
 
 use tokio::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Both implementors of `Store` keep the same contract; etcd also survives what networks and operators do.
+//! Both implementors of `Store` keep the same contract; etcd also survives what networks and
+//! operators do.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -1,4 +1,5 @@
-//! A TCP proxy that can stop forwarding without closing anything: what a dead firewall state looks like.
+//! A TCP proxy that can stop forwarding without closing anything: what a dead firewall state looks
+//! like.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -101,7 +101,8 @@ fn a_node_of_calicos_is_taken_over_in_two_passes_without_a_gap() {
         assert_eq!(ops.len(), 2, "{phase:?}: {ops:?}");
     }
     let between = apply(&before, &diff(&desired, &before, Phase::Synced));
-    // BIRD's blackhole goes once ours is seen; the way to the other node was replaced under the same key.
+    // BIRD's blackhole goes once ours is seen; the way to the other node was replaced under the
+    // same key.
     let second = diff(&desired, &between, Phase::Synced);
     assert!(
         matches!(&second[..], [Op::DeleteRoute(r)] if r.protocol == 12),

@@ -34,7 +34,8 @@ pub struct FindingAges {
 }
 
 impl FindingAges {
-    /// Takes in what one comparison has found; answers with the findings, those that count first, the worst first.
+    /// Takes in what one comparison has found; answers with the findings, those that count first,
+    /// the worst first.
     pub fn update(&mut self, now: Instant, found: Vec<Observation>) -> Vec<Finding> {
         let mut since = BTreeMap::new();
         let mut findings = Vec::with_capacity(found.len());

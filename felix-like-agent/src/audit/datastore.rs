@@ -53,7 +53,8 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
     }
 }
 
-/// The code of a problem that its owner has found; `None` for those that this comparison finds itself.
+/// The code of a problem that its owner has found; `None` for those that this comparison finds
+/// itself.
 fn code_of(problem: &Problem) -> Option<AuditCode> {
     Some(match problem.code {
         ProblemCode::DatastoreInvalidValue

@@ -1,9 +1,10 @@
-//! The auditor: does the datastore say what BGP says, BGP what the kernel holds, and the kernel what the machine's
-//! interfaces are?
+//! The auditor: does the datastore say what BGP says, BGP what the kernel holds, and the kernel
+//! what the machine's interfaces are?
 //!
-//! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing. [`FindingAges`] gives
-//! what it finds an age. A finding counts as wrong once it is older than the time in which the node repairs such a
-//! thing by itself ([`AuditCode::grace`]), so that a probe does not flap with every change.
+//! [`compare`] is a pure function of what was seen; it remembers nothing and repairs nothing.
+//! [`FindingAges`] gives what it finds an age. A finding counts as wrong once it is older than the
+//! time in which the node repairs such a thing by itself ([`AuditCode::grace`]), so that a probe
+//! does not flap with every change.
 
 mod ages;
 mod bgp;
@@ -57,7 +58,8 @@ pub struct Inputs<'a> {
 pub struct Rib {
     /// The configured peers.
     pub peers: Vec<Peer>,
-    /// The confirmed blocks of this node: whether the RIB has them as own routes, and to whom they go.
+    /// The confirmed blocks of this node: whether the RIB has them as own routes, and to whom they
+    /// go.
     pub own_blocks: BTreeMap<Prefix, OwnBlock>,
     /// Best paths of peers.
     pub learned: Arc<BTreeMap<Prefix, Learned>>,

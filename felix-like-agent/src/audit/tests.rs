@@ -49,7 +49,8 @@ fn affinity(world: &mut World, cidr: &str, owner: &str, state: AffinityState) {
 }
 
 impl Case {
-    /// Node `a` with a pool over VXLAN and one without encapsulation, a workload, a peer `b` with a block in each pool.
+    /// Node `a` with a pool over VXLAN and one without encapsulation, a workload, a peer `b` with a
+    /// block in each pool.
     fn healthy() -> Self {
         let mut world = World::new(r#","vxlanMode":"Always""#);
         world.pool("direct", "10.245.0.0/16", "");
@@ -169,7 +170,8 @@ impl Case {
             .clone()
     }
 
-    /// Routes lead through next-hop objects, and the kernel is in step. Node `b` has a second block, for which it gets one.
+    /// Routes lead through next-hop objects, and the kernel is in step. Node `b` has a second
+    /// block, for which it gets one.
     fn through_objects(&mut self) {
         self.world.block("10.244.1.64/26", "b", &[]);
         affinity(

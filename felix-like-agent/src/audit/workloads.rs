@@ -1,5 +1,5 @@
-//! Datastore ↔ live interfaces: each workload of this node has its interface and an address that IPAM gave it, and
-//! each workload interface has its workload.
+//! Datastore ↔ live interfaces: each workload of this node has its interface and an address that
+//! IPAM gave it, and each workload interface has its workload.
 
 use std::collections::BTreeSet;
 

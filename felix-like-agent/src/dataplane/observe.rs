@@ -1,4 +1,5 @@
-//! A look at the kernel for those who only ask: the auditor and `caracal explain`. Reading changes nothing.
+//! A look at the kernel for those who only ask: the auditor and `caracal explain`. Reading changes
+//! nothing.
 
 use super::read;
 use super::write::sysctl;

@@ -1,5 +1,6 @@
-//! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network namespace, and
-//! nothing else. Sysctls are put back where [`crate::dataplane::write::saved_sysctls`] knows what they were.
+//! What an uninstallation takes away: all that [`crate::ownership`] calls ours in this network
+//! namespace, and nothing else. Sysctls are put back where
+//! [`crate::dataplane::write::saved_sysctls`] knows what they were.
 
 use std::path::Path;
 
@@ -22,7 +23,8 @@ use crate::ownership::Ownership;
 pub enum Removal {
     /// An operation of the agent's.
     Op(Op),
-    /// The kernel's own IPIP device cannot be deleted; it is set down, as it was before anybody used it.
+    /// The kernel's own IPIP device cannot be deleted; it is set down, as it was before anybody
+    /// used it.
     LowerIpip,
     /// A sysctl gets back the value that it had.
     Sysctl(String, String),
@@ -48,7 +50,8 @@ pub struct Uninstall {
 }
 
 impl Uninstall {
-    /// Looks at the calling thread's network namespace. `lib_dir`: the folder with the file of sysctls; `None` = they stay.
+    /// Looks at the calling thread's network namespace. `lib_dir`: the folder with the file of
+    /// sysctls; `None` = they stay.
     ///
     /// # Errors
     /// [`NetlinkError`] when the kernel cannot be asked.

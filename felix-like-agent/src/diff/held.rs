@@ -1,6 +1,6 @@
-//! Routes that stay as they are because the far end cannot receive yet what the pool's mode sends (AGENT-7): the
-//! sender's half of *receive before send*. The receiver's half is that a node names its tunnel address only
-//! once the device is up.
+//! Routes that stay as they are because the far end cannot receive yet what the pool's mode sends
+//! (AGENT-7): the sender's half of *receive before send*. The receiver's half is that a node names
+//! its tunnel address only once the device is up.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use crate::actual::{Actual, ActualRoute};
 use crate::desired::{Desired, FdbKey, NeighbourKey, RouteKey};
 use crate::ownership::{Owner, is_vxlan_device};
 
-/// Routes of ours to prefixes that are held, and that lead to the node in question: they work, and they stay.
+/// Routes of ours to prefixes that are held, and that lead to the node in question: they work, and
+/// they stay.
 pub(super) fn kept<'a>(
     desired: &Desired,
     actual: &'a Actual,

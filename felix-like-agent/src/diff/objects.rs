@@ -1,11 +1,12 @@
-//! Next-hop objects: one for each way to another machine, shared by all routes that go that way. What leads where is
-//! the plan's; here it is only decided which object stands for which way, from what the kernel holds now.
+//! Next-hop objects: one for each way to another machine, shared by all routes that go that way.
+//! What leads where is the plan's; here it is only decided which object stands for which way, from
+//! what the kernel holds now.
 //!
-//! Objects of ours that are there keep their numbers, whatever process made them. They stand for ways that several routes
-//! go: for a single route an object would be one message more and save none. When everything that goes through an
-//! object is to go another way, the object is changed, in one message, instead of the routes. An object goes once no
-//! route leads through it, because the kernel deletes an object's routes with it; and never while a route of somebody
-//! else's does.
+//! Objects of ours that are there keep their numbers, whatever process made them. They stand for
+//! ways that several routes go: for a single route an object would be one message more and save
+//! none. When everything that goes through an object is to go another way, the object is changed,
+//! in one message, instead of the routes. An object goes once no route leads through it, because
+//! the kernel deletes an object's routes with it; and never while a route of somebody else's does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,13 +20,13 @@ use crate::desired::{Desired, NextHop, NextHopObject, Route, RouteKey, Target};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 
-/// The direction of a next hop, and the MTU of the routes that go there; `onlink` is no part of it. The MTU is, although
-/// objects have none: Linux takes IPv4 routes through one object for the same in everything but the prefix, and gives
-/// the later ones the first one's MTU.
+/// The direction of a next hop, and the MTU of the routes that go there; `onlink` is no part of it.
+/// The MTU is, although objects have none: Linux takes IPv4 routes through one object for the same
+/// in everything but the prefix, and gives the later ones the first one's MTU.
 type Way<'a> = (IpAddr, &'a IfName, Option<u32>);
 
-/// Routes that a way has at least when an object stands for it. It depends on the plan alone, so that after any damage the
-/// kernel is as it was.
+/// Routes that a way has at least when an object stands for it. It depends on the plan alone, so
+/// that after any damage the kernel is as it was.
 pub(super) const SHARED: usize = 2;
 
 /// A way that wants an object.
@@ -182,7 +183,8 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// A number that nobody uses, in our range. The first choice follows from the way, so that it tends to stay the same.
+    /// A number that nobody uses, in our range. The first choice follows from the way, so that it
+    /// tends to stay the same.
     fn free(&mut self, way: Way<'_>) -> u32 {
         let mut hasher = DefaultHasher::new();
         way.hash(&mut hasher);
@@ -196,7 +198,8 @@ impl<'a> Objects<'a> {
         id
     }
 
-    /// True when a kernel route with a wanted one's key needs no change. What an object leads to is the object's matter.
+    /// True when a kernel route with a wanted one's key needs no change. What an object leads to is
+    /// the object's matter.
     pub(super) fn is_right(&self, wanted: &Route, there: &ActualRoute) -> bool {
         let id = self.id(wanted);
         if id != there.object() {

@@ -423,8 +423,8 @@ fn run(desired: &Desired, actual: &Actual, phase: Phase) -> (Vec<Op>, Actual) {
     (ops, after)
 }
 
-/// A second round is needed when a foreign route had the place of ours on a device of ours that went last, or when routes
-/// went away from a next-hop object, which goes once that is seen.
+/// A second round is needed when a foreign route had the place of ours on a device of ours that
+/// went last, or when routes went away from a next-hop object, which goes once that is seen.
 fn settle(desired: &Desired, actual: &Actual) -> Actual {
     let (ops, after) = run(desired, actual, Phase::Synced);
     let waits = |op: &Op| matches!(op, Op::DeleteTunnel(_) | Op::ReplaceRoute(_));
@@ -476,7 +476,8 @@ proptest! {
         }
     }
 
-    /// A wanted prefix that is routed before is routed after each single op: replaced, never deleted and added.
+    /// A wanted prefix that is routed before is routed after each single op: replaced, never
+    /// deleted and added.
     #[test]
     fn agent_6_no_wanted_prefix_is_ever_without_a_route(
         first in some_desired(), second in some_desired()
@@ -611,7 +612,8 @@ fn ops_come_in_dependency_order() {
     );
 }
 
-/// From unencapsulated to VXLAN on IPv6: the block's old route is what leads to the VTEP, until the VTEP has its own.
+/// From unencapsulated to VXLAN on IPv6: the block's old route is what leads to the VTEP, until the
+/// VTEP has its own.
 #[test]
 fn an_ipv6_vtep_is_on_the_link_before_anything_goes_through_it() {
     let link: IfName = vxlan_device(Family::Ipv6).into();

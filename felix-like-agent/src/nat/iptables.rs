@@ -1,6 +1,7 @@
-//! The rules for `iptables-legacy-restore --noflush` and `ip6tables-legacy-restore`: chains of our own, and one jump to
-//! each from a built-in chain. A table is one transaction. `iptables-legacy-save` prints rules in
-//! just this form, so what is there is compared line by line.
+//! The rules for `iptables-legacy-restore --noflush` and `ip6tables-legacy-restore`: chains of our
+//! own, and one jump to each from a built-in chain. A table is one transaction.
+//! `iptables-legacy-save` prints rules in just this form, so what is there is compared line by
+//! line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,7 +22,8 @@ const BGP: &str = "caracal-bgp";
 /// Chain of the `raw` table.
 const ANTISPOOF: &str = "caracal-antispoof";
 
-/// Most senders of tunnel packets that are judged: each tunnel packet is compared with one after the other.
+/// Most senders of tunnel packets that are judged: each tunnel packet is compared with one after
+/// the other.
 pub const MOST_SENDERS: usize = 256;
 
 /// What one table should hold.
@@ -97,8 +99,8 @@ fn bgp_guard(guard: &BgpGuard) -> Vec<String> {
         .collect()
 }
 
-/// Forwarding, who may speak BGP to nodes, and who may send tunnel packets. The chains are there also when nobody is
-/// refused.
+/// Forwarding, who may speak BGP to nodes, and who may send tunnel packets. The chains are there
+/// also when nobody is refused.
 fn filter_table(nat: &Nat, rules: &FamilyRules) -> Table {
     let mut lines = Vec::new();
     if let Some(guard) = &rules.bgp {
@@ -213,14 +215,15 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
     ]
 }
 
-/// Input for `iptables-legacy-restore --noflush`, given what `iptables-legacy-save` printed. Naming a chain empties or
-/// creates it; the jump is added only where it is missing.
+/// Input for `iptables-legacy-restore --noflush`, given what `iptables-legacy-save` printed. Naming
+/// a chain empties or creates it; the jump is added only where it is missing.
 #[must_use]
 pub fn restore(nat: &Nat, rules: &FamilyRules, saved: &str) -> String {
     restore_tables(&tables(nat, rules), saved)
 }
 
-/// As [`restore`], for the forwarding rules alone: what is needed beside nftables where iptables drops by policy.
+/// As [`restore`], for the forwarding rules alone: what is needed beside nftables where iptables
+/// drops by policy.
 #[must_use]
 pub fn restore_forward(nat: &Nat, saved: &str) -> String {
     restore_tables(&[forward_table(nat)], saved)

@@ -4,14 +4,16 @@
 //! What the rules say (`natOutgoing` of pools, as Calico's):
 //!
 //! * from a pool with `natOutgoing` to an address outside all pools: masquerade;
-//! * out of a tunnel device with a local source that is not the tunnel's own address: masquerade, so that replies come
-//!   back through the tunnel;
+//! * out of a tunnel device with a local source that is not the tunnel's own address: masquerade,
+//!   so that replies come back through the tunnel;
 //! * forwarded to or from a workload interface: accept;
-//! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter` is;
+//! * from a workload interface with a source that is not the workload's: drop, whatever `rp_filter`
+//!   is;
 //! * from a workload interface and encapsulated as tunnels between nodes are: drop;
-//! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured peers ([`BgpGuard`]);
-//! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is in step
-//!   ([`Nat::open_tunnels`]).
+//! * from a workload to a node's BGP or BFD ports: drop, but for the workloads that are configured
+//!   peers ([`BgpGuard`]);
+//! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is
+//!   in step ([`Nat::open_tunnels`]).
 
 pub mod iptables;
 pub mod name;
@@ -38,8 +40,8 @@ pub struct FamilyRules {
     pub exempt: BTreeSet<Prefix>,
     /// Tunnel devices with their own addresses.
     pub tunnels: BTreeMap<PlainName, IpAddr>,
-    /// Workload interfaces with the sources that may come from them. Interfaces that are not here are not judged: a
-    /// workload that the datastore does not name yet has no route back either.
+    /// Workload interfaces with the sources that may come from them. Interfaces that are not here
+    /// are not judged: a workload that the datastore does not name yet has no route back either.
     pub sources: BTreeMap<PlainName, BTreeSet<Prefix>>,
     /// Source of what is masqueraded; `None` = that of the interface it leaves by.
     pub outgoing: Option<IpAddr>,
@@ -53,8 +55,9 @@ pub struct FamilyRules {
     pub bgp: Option<BgpGuard>,
 }
 
-/// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and `natOutgoing` gives a pod the
-/// address of its node: without this any pod could speak as its node does.
+/// Keeps workloads off the nodes' BGP and BFD. A node trusts a peer for its address, and
+/// `natOutgoing` gives a pod the address of its node: without this any pod could speak as its node
+/// does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BgpGuard {
     /// TCP ports on which nodes take BGP.
@@ -63,11 +66,13 @@ pub struct BgpGuard {
     pub sources: BTreeSet<Prefix>,
     /// Addresses of workloads that are peers by their address (`peerIP`): they may.
     pub peers: BTreeSet<IpAddr>,
-    /// Interfaces of workloads that are peers of this node (`localWorkloadSelector`): they may speak to this node.
+    /// Interfaces of workloads that are peers of this node (`localWorkloadSelector`): they may
+    /// speak to this node.
     pub local_peers: BTreeSet<PlainName>,
     /// Addresses of nodes. Those of this node are known to the kernel.
     pub nodes: BTreeSet<IpAddr>,
-    /// Peers outside the cluster: workloads may speak to them, unless with the address of their node.
+    /// Peers outside the cluster: workloads may speak to them, unless with the address of their
+    /// node.
     pub routers: BTreeSet<IpAddr>,
     /// Sources that leave with the address of their node.
     pub masqueraded: BTreeSet<Prefix>,
@@ -106,16 +111,16 @@ impl Nat {
         self.ipv6.senders = None;
     }
 
-    /// A short text that differs when the rules differ; it stands in the kernel beside them, so that a new
-    /// process knows whether it has anything to do.
+    /// A short text that differs when the rules differ; it stands in the kernel beside them, so
+    /// that a new process knows whether it has anything to do.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         digest([nft::rules(self).as_str()])
     }
 }
 
-/// A short text that differs when one of the texts does. FNV-1a: the same in every build, which the standard library's
-/// hasher does not promise.
+/// A short text that differs when one of the texts does. FNV-1a: the same in every build, which the
+/// standard library's hasher does not promise.
 fn digest<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for octet in texts.into_iter().flat_map(str::bytes) {

@@ -5,9 +5,10 @@ use std::fmt;
 /// Longest name of an interface in Linux.
 const LONGEST: usize = 15;
 
-/// The name of an interface, or the beginning of such names, as it may stand in a script for nft or iptables: letters,
-/// digits, `.`, `_` and `-`. Names come from the datastore and from the kernel, which allows quotes, braces and more;
-/// rules are made of these names alone, so that none can end a rule and begin another.
+/// The name of an interface, or the beginning of such names, as it may stand in a script for nft or
+/// iptables: letters, digits, `.`, `_` and `-`. Names come from the datastore and from the kernel,
+/// which allows quotes, braces and more; rules are made of these names alone, so that none can end
+/// a rule and begin another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlainName(String);
 

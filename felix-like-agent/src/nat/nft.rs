@@ -35,8 +35,8 @@ pub fn listing() -> String {
     format!("list table inet {TABLE}\n")
 }
 
-/// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain does not help
-/// against it: a packet has to pass both.
+/// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain
+/// does not help against it: a packet has to pass both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// `ip`, `ip6` or `inet`.
@@ -77,8 +77,8 @@ pub fn blockers(listing: &str) -> Vec<Blocker> {
         .collect()
 }
 
-/// Name, without the digest, of the empty chain that holds the checksum of our table as nftables listed it after it was
-/// written. Rules that somebody changed are listed differently.
+/// Name, without the digest, of the empty chain that holds the checksum of our table as nftables
+/// listed it after it was written. Rules that somebody changed are listed differently.
 const CHECKSUM: &str = "printed_";
 
 /// The script that adds the checksum chain, given nftables' listing.
@@ -424,9 +424,10 @@ fn nothing_else(text: &mut String, chain: &str, allowed: impl IntoIterator<Item 
     put_at(text, "\t", format_args!("}}"));
 }
 
-/// What matches a field with one of these prefixes: the addresses stand together in a set of that name, each range stands
-/// for itself. Not in a set of intervals: while a transaction is committed, a lookup in one misses what is there before
-/// and after (Linux 6.18: a packet in four rewritings, at 14,000 packets a second).
+/// What matches a field with one of these prefixes: the addresses stand together in a set of that
+/// name, each range stands for itself. Not in a set of intervals: while a transaction is committed,
+/// a lookup in one misses what is there before and after (Linux 6.18: a packet in four rewritings,
+/// at 14,000 packets a second).
 fn matches<'a>(
     text: &mut String,
     family: &str,

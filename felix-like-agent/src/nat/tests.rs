@@ -58,8 +58,8 @@ fn strange_in_nft(script: &str) -> Option<String> {
     inside.then(|| "a chain does not end".to_owned())
 }
 
-/// What is wrong with a script for iptables-restore: our chains, one jump to each, and rules in them, of pairs of an option
-/// and one value, no option twice.
+/// What is wrong with a script for iptables-restore: our chains, one jump to each, and rules in
+/// them, of pairs of an option and one value, no option twice.
 fn strange_in_iptables(script: &str) -> Option<String> {
     let line_of = Regex::new(
         "^(\\*(nat|filter|raw)|COMMIT|:caracal-[a-z]+ - \\[0:0\\]|-I [A-Z]+ 1 -j caracal-[a-z]+)$",
@@ -145,7 +145,8 @@ fn what_does_not_belong_into_rules_is_seen() {
     }
 }
 
-/// Text that somebody may put into the datastore: pieces that mean something to nft, iptables and shells among it.
+/// Text that somebody may put into the datastore: pieces that mean something to nft, iptables and
+/// shells among it.
 fn hostile() -> impl Strategy<Value = String> {
     const PIECES: [&str; 26] = [
         "cali",
@@ -221,7 +222,8 @@ fn spec(fields: Vec<&'static str>, fixed: Value) -> impl Strategy<Value = Value>
 }
 
 proptest! {
-    /// Whatever stands in FelixConfiguration, IPPools, names of interfaces: nothing leaves our table.
+    /// Whatever stands in FelixConfiguration, IPPools, names of interfaces: nothing leaves our
+    /// table.
     #[test]
     fn no_text_of_the_datastore_leaves_our_table(
         felix in spec(FELIX.iter().map(|(path, _)| &path["spec.".len()..]).collect(), json!({})),

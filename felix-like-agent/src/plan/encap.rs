@@ -36,9 +36,9 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// From the two settings called `programClusterRoutes`. Both on: the datastore. Neither on: as by default,
-    /// IPIP from the datastore and the rest from BGP, because there is but one writer here and somebody has to be right;
-    /// the second value names such classes.
+    /// From the two settings called `programClusterRoutes`. Both on: the datastore. Neither on: as
+    /// by default, IPIP from the datastore and the rest from BGP, because there is but one writer
+    /// here and somebody has to be right; the second value names such classes.
     #[must_use]
     pub fn from_settings(settings: &Settings) -> (Self, Vec<&'static str>) {
         let (felix, bgp) = (settings.felix_routes, settings.bgp_routes);
@@ -66,8 +66,8 @@ impl Sources {
     }
 }
 
-/// How a route of `source` to another node travels. `same_subnet`: our own node address's subnet contains the other
-/// node's address. VXLAN goes before IPIP should a pool have both.
+/// How a route of `source` to another node travels. `same_subnet`: our own node address's subnet
+/// contains the other node's address. VXLAN goes before IPIP should a pool have both.
 #[must_use]
 pub fn decide(
     ipip: EncapMode,
@@ -93,8 +93,8 @@ mod tests {
     use crate::settings::ProgramClusterRoutes as P;
     use EncapMode::{Always, CrossSubnet, Never};
 
-    /// (vxlan, ipip) -> (same subnet, other subnet), and whose the class is: V = datastore always, I = IPIP class,
-    /// D = unencapsulated class.
+    /// (vxlan, ipip) -> (same subnet, other subnet), and whose the class is: V = datastore always,
+    /// I = IPIP class, D = unencapsulated class.
     const TABLE: [(EncapMode, EncapMode, Encap, Encap, char); 9] = [
         (Never, Never, Encap::Direct, Encap::Direct, 'D'),
         (Never, CrossSubnet, Encap::Direct, Encap::Ipip, 'I'),

@@ -1,5 +1,5 @@
-//! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of local
-//! workloads, forwarding.
+//! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of
+//! local workloads, forwarding.
 
 use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
@@ -23,9 +23,9 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     forwarding(planner);
 }
 
-/// A block is ours when its affinity field says so. Addresses of it that nobody has are dropped here, else they
-/// would leave by the default route and come back: a loop. A host block gets none, it would stand beside the
-/// workload's own route.
+/// A block is ours when its affinity field says so. Addresses of it that nobody has are dropped
+/// here, else they would leave by the default route and come back: a loop. A host block gets none,
+/// it would stand beside the workload's own route.
 fn own_blocks(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
     for block in inputs.snapshot.blocks.values() {
@@ -163,7 +163,8 @@ fn forwarding(planner: &mut Planner<'_>) {
             .insert(path.to_owned(), "1".to_owned());
     };
     set("net/ipv4/ip_forward");
-    // Turning this on stops the host from accepting router advertisements, hence only when IPv6 is in use.
+    // Turning this on stops the host from accepting router advertisements, hence only when IPv6 is
+    // in use.
     if planner.family(Family::Ipv6) && planner.pools.any(Family::Ipv6) {
         planner
             .desired

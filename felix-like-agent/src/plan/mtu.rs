@@ -1,4 +1,5 @@
-//! MTUs, derived as Calico does: the smallest MTU of the host's interfaces less the overhead of the tunnel.
+//! MTUs, derived as Calico does: the smallest MTU of the host's interfaces less the overhead of the
+//! tunnel.
 
 use caracal_model::net::Family;
 
@@ -15,8 +16,8 @@ pub const VXLAN_V6_OVERHEAD: u32 = 70;
 /// Host MTU when no interface says one; fits the smaller cloud networks.
 pub const FALLBACK_MTU: u32 = 1460;
 
-/// The smallest MTU among the interfaces that are up and match the pattern, and the interface that carries the
-/// node's address; [`FALLBACK_MTU`] when there is none of these.
+/// The smallest MTU among the interfaces that are up and match the pattern, and the interface that
+/// carries the node's address; [`FALLBACK_MTU`] when there is none of these.
 #[must_use]
 pub fn host_mtu(links: &Links, parent: Option<&Link>, pattern: &InterfacePattern) -> u32 {
     links

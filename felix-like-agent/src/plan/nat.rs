@@ -78,8 +78,9 @@ fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {
     rules
 }
 
-/// Who may send tunnel packets: all nodes by all of their addresses, and whom FelixConfiguration names. Only for the kinds of
-/// tunnel that this node has; those of others on this machine are not ours to judge.
+/// Who may send tunnel packets: all nodes by all of their addresses, and whom FelixConfiguration
+/// names. Only for the kinds of tunnel that this node has; those of others on this machine are not
+/// ours to judge.
 fn senders(planner: &Planner<'_>, family: Family) -> Option<Senders> {
     let inputs = planner.inputs;
     let mut senders = Senders::default();
@@ -111,8 +112,8 @@ pub(super) fn addresses(node: &Node, family: Family) -> impl Iterator<Item = IpA
     all.filter(move |address| Family::of(*address) == family)
 }
 
-/// Workloads are kept off the nodes' BGP. A workload that speaks to the address of a tunnel is not translated, and no node
-/// takes it for another.
+/// Workloads are kept off the nodes' BGP. A workload that speaks to the address of a tunnel is not
+/// translated, and no node takes it for another.
 fn bgp_guard(planner: &Planner<'_>, family: Family) -> BgpGuard {
     let inputs = planner.inputs;
     let snapshot = inputs.snapshot;
@@ -176,8 +177,8 @@ fn local_peers(planner: &Planner<'_>) -> BTreeSet<PlainName> {
         .collect()
 }
 
-/// Interfaces of local workloads with what may come from them: their addresses, and the prefixes that their
-/// WorkloadEndpoint allows beside these when `workloadSourceSpoofing` is `Any`.
+/// Interfaces of local workloads with what may come from them: their addresses, and the prefixes
+/// that their WorkloadEndpoint allows beside these when `workloadSourceSpoofing` is `Any`.
 fn sources(planner: &Planner<'_>, family: Family) -> BTreeMap<PlainName, BTreeSet<Prefix>> {
     let inputs = planner.inputs;
     let mut sources: BTreeMap<PlainName, BTreeSet<Prefix>> = BTreeMap::new();

@@ -9,8 +9,8 @@ use caracal_model::resource::EncapMode;
 
 use crate::settings::Settings;
 
-/// What a plan needs of a pool. LoadBalancer-only pools make no routes and are left out; disabled ones are not,
-/// their blocks live on.
+/// What a plan needs of a pool. LoadBalancer-only pools make no routes and are left out; disabled
+/// ones are not, their blocks live on.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
     pub(super) name: PoolName,

@@ -1,5 +1,5 @@
-//! Tunnel devices, and for VXLAN the neighbour and FDB entry of every other VTEP. They exist as soon as
-//! any pool uses the encapsulation, whether or not a route of this node does (AGENT-7).
+//! Tunnel devices, and for VXLAN the neighbour and FDB entry of every other VTEP. They exist as
+//! soon as any pool uses the encapsulation, whether or not a route of this node does (AGENT-7).
 
 use std::net::IpAddr;
 
@@ -20,8 +20,8 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     reverse_path(planner);
 }
 
-/// While a mode changes, the two directions of a flow travel differently, and strict reverse path filtering drops one
-/// of them. Our own devices are made loose; the uplink is the administrator's.
+/// While a mode changes, the two directions of a flow travel differently, and strict reverse path
+/// filtering drops one of them. Our own devices are made loose; the uplink is the administrator's.
 fn reverse_path(planner: &mut Planner<'_>) {
     let strict = &planner.inputs.kernel.strict_rp_filter;
     let ours = planner

@@ -1,5 +1,6 @@
-//! How the values of FelixConfiguration's keys are read. What each key does here is in the table of all fields
-//! ([`caracal_model::resource::fields`]): one that would change what Felix does and changes nothing here is told.
+//! How the values of FelixConfiguration's keys are read. What each key does here is in the table of
+//! all fields ([`caracal_model::resource::fields`]): one that would change what Felix does and
+//! changes nothing here is told.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +25,8 @@ const ALIASES: [(&str, &str); 4] = [
 /// Keys of the environment alone: read by the node, or nothing here differs by them.
 const ENVIRONMENT: [&str; 1] = ["felixHostname"];
 
-/// The effect of a key in any case, FelixConfiguration's or the environment's; `None` for what is neither.
+/// The effect of a key in any case, FelixConfiguration's or the environment's; `None` for what is
+/// neither.
 #[must_use]
 pub fn effect(key: &str) -> Option<Effect> {
     if ENVIRONMENT
@@ -55,8 +57,8 @@ const ELSEWHERE: [&str; 6] = [
 /// A kernel that is well answers within milliseconds; less than this would only be a way to fail.
 const SHORTEST_ANSWER: Duration = Duration::from_millis(100);
 
-/// Protocol numbers of other routing programs (iproute2's `rt_protos`) and of the kernel: who took one of them would take
-/// their routes for its own.
+/// Protocol numbers of other routing programs (iproute2's `rt_protos`) and of the kernel: who took
+/// one of them would take their routes for its own.
 const OTHERS: [u8; 21] = [
     0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 42, 186, 187, 188, 189, 192, 196,
 ];

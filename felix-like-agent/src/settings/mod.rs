@@ -1,5 +1,5 @@
-//! What an operator may set for the agent: built-in defaults, then FelixConfiguration `default`, then
-//! `node.NAME`, then overrides (the `FELIX_*` environment), in Calico's order of precedence.
+//! What an operator may set for the agent: built-in defaults, then FelixConfiguration `default`,
+//! then `node.NAME`, then overrides (the `FELIX_*` environment), in Calico's order of precedence.
 
 pub mod keys;
 
@@ -94,7 +94,8 @@ pub struct Settings {
     pub route_source: Option<Ipv4Addr>,
     /// The same for IPv6 (`deviceRouteSourceAddressIPv6`).
     pub route_source_v6: Option<Ipv6Addr>,
-    /// Routes of the datastore's classes follow WorkloadEndpoints and not blocks (`routeSource: WorkloadIPs`).
+    /// Routes of the datastore's classes follow WorkloadEndpoints and not blocks (`routeSource:
+    /// WorkloadIPs`).
     pub workload_routes: bool,
     /// Who beside the cluster's nodes may send tunnel packets (`externalNodesList`).
     pub external_nodes: BTreeSet<Prefix>,
@@ -108,11 +109,14 @@ pub struct Settings {
     pub felix_routes: ProgramClusterRoutes,
     /// BGPConfiguration's `programClusterRoutes`.
     pub bgp_routes: ProgramClusterRoutes,
-    /// Traffic from pods to nodes' addresses keeps its source (`natOutgoingExclusions: IPPoolsAndHostIPs`).
+    /// Traffic from pods to nodes' addresses keeps its source (`natOutgoingExclusions:
+    /// IPPoolsAndHostIPs`).
     pub nat_excludes_hosts: bool,
-    /// Source of masqueraded IPv4 traffic (`natOutgoingAddress`); `None` = that of the interface it leaves by.
+    /// Source of masqueraded IPv4 traffic (`natOutgoingAddress`); `None` = that of the interface it
+    /// leaves by.
     pub nat_address: Option<Ipv4Addr>,
-    /// Ports of masqueraded TCP and UDP (`natPortRange`), the last one included; `None` = the kernel chooses.
+    /// Ports of masqueraded TCP and UDP (`natPortRange`), the last one included; `None` = the
+    /// kernel chooses.
     pub nat_ports: Option<(u16, u16)>,
     /// Only what leaves by this interface is masqueraded (`iptablesNATOutgoingInterfaceFilter`).
     pub nat_interface: Option<Interfaces>,
@@ -122,8 +126,8 @@ pub struct Settings {
     pub mtu_interfaces: InterfacePattern,
     /// Time between full comparisons without cause (`routeRefreshInterval`); zero = never.
     pub route_refresh: Duration,
-    /// Routes that share a gateway lead through next-hop objects where the kernel has them (`CARACAL_NEXTHOP_OBJECTS`; not a
-    /// setting of Calico's).
+    /// Routes that share a gateway lead through next-hop objects where the kernel has them
+    /// (`CARACAL_NEXTHOP_OBJECTS`; not a setting of Calico's).
     pub objects: bool,
     /// Routes are written (`routeSyncDisabled: false`).
     pub route_sync: bool,
@@ -223,8 +227,8 @@ impl Default for Settings {
     }
 }
 
-/// Values that win over the datastore: FelixConfiguration's keys in any case (`FELIX_VXLANMTU` becomes
-/// `vxlanmtu`) with their values.
+/// Values that win over the datastore: FelixConfiguration's keys in any case (`FELIX_VXLANMTU`
+/// becomes `vxlanmtu`) with their values.
 pub type Overrides = BTreeMap<String, String>;
 
 impl Settings {

@@ -1,7 +1,7 @@
 //! What a message says, in one form for three decoders: ours, `bgpkit-parser` and `routecore`.
 //!
-//! Each module reads octets with one decoder and writes down [`Facts`]. Nothing is corrected on the way: where decoders
-//! differ for a reason, the reason is in the tests.
+//! Each module reads octets with one decoder and writes down [`Facts`]. Nothing is corrected on the
+//! way: where decoders differ for a reason, the reason is in the tests.
 
 mod bgpkit;
 mod ours;
@@ -90,8 +90,8 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Without what only prefixes that are announced have: a message that only withdraws may carry attributes, which mean
-    /// nothing (RFC 4271 §4.3).
+    /// Without what only prefixes that are announced have: a message that only withdraws may carry
+    /// attributes, which mean nothing (RFC 4271 §4.3).
     #[must_use]
     pub fn meaning(self) -> Self {
         if self.announced.is_empty() {

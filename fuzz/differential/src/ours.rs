@@ -63,7 +63,8 @@ pub fn read(octets: &[u8], form: Form) -> Option<Facts> {
     })
 }
 
-/// True when nothing was wrong with the message, not even something that a session survives (RFC 7606).
+/// True when nothing was wrong with the message, not even something that a session survives (RFC
+/// 7606).
 #[must_use]
 pub fn clean(octets: &[u8], form: Form) -> bool {
     match decode(octets, &format(form)) {

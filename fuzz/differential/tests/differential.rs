@@ -1,7 +1,9 @@
-//! Three decoders over the same octets: what we accept, the others accept, and all three read the same.
+//! Three decoders over the same octets: what we accept, the others accept, and all three read the
+//! same.
 //!
-//! The other direction does not hold and is not meant to: the others are libraries for looking at what somebody has
-//! recorded, and leave to their caller much of what RFC 4271 §6 and RFC 7606 have a speaker check.
+//! The other direction does not hold and is not meant to: the others are libraries for looking at
+//! what somebody has recorded, and leave to their caller much of what RFC 4271 §6 and RFC 7606 have
+//! a speaker check.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -42,21 +44,23 @@ impl Other {
         }
     }
 
-    /// Takes out of what we read what the other one does not say, or says otherwise, with the reason.
+    /// Takes out of what we read what the other one does not say, or says otherwise, with the
+    /// reason.
     fn adjusted(self, ours: &Routes, theirs: &Routes, form: Form) -> (Routes, Routes) {
         let (mut ours, mut theirs) = (ours.clone().meaning(), theirs.clone().meaning());
         // Octets of extended communities are not public in bgpkit-parser.
         if theirs.extended.is_none() {
             ours.extended = None;
         }
-        // RFC 6793 §4.2.3: a speaker merges AS4_PATH and AS4_AGGREGATOR into what it reads from a peer of two octets. routecore
-        // hands out the attributes as they stand.
+        // RFC 6793 §4.2.3: a speaker merges AS4_PATH and AS4_AGGREGATOR into what it reads from a
+        // peer of two octets. routecore hands out the attributes as they stand.
         if self == Self::Routecore && !form.four_octet_as {
             (ours.as_path, theirs.as_path) = Default::default();
             (ours.aggregator, theirs.aggregator) = Default::default();
         }
-        // RFC 4271 §4.3: a prefix in both lists is announced. We leave that to the table, as the others do.
-        // RFC 7607 and RFC 4760 §3: NEXT_HOP beside MP_REACH_NLRI alone says nothing; we do not keep it.
+        // RFC 4271 §4.3: a prefix in both lists is announced. We leave that to the table, as the
+        // others do. RFC 7607 and RFC 4760 §3: NEXT_HOP beside MP_REACH_NLRI alone says nothing; we
+        // do not keep it.
         if ours.next_hop.is_none() {
             theirs.next_hop = None;
         }
@@ -109,14 +113,16 @@ fn compare(octets: &[u8], form: Form, changed: bool) -> Result<(), String> {
         }
         let theirs = other.read(octets, form);
         let Some(theirs) = theirs else {
-            // RFC 5492 §4: a capability that one does not know has any length. Which ones one knows differs.
+            // RFC 5492 §4: a capability that one does not know has any length. Which ones one knows
+            // differs.
             if changed && matches!(said, Facts::Open { .. }) {
                 continue;
             }
             return Err(format!("{other:?} refuses {said:#?}"));
         };
         let same = match (&said, &theirs) {
-            // RFC 4271 §6.5 gives Hold Timer Expired no subcode, and routecore none to look at, as with codes unknown to it.
+            // RFC 4271 §6.5 gives Hold Timer Expired no subcode, and routecore none to look at, as
+            // with codes unknown to it.
             (
                 Facts::Notification {
                     code: (4 | 0 | 8.., _),
@@ -279,7 +285,8 @@ impl Random {
     }
 }
 
-/// Octets of real messages, a few of them changed: whatever is still good to us must read the same everywhere.
+/// Octets of real messages, a few of them changed: whatever is still good to us must read the same
+/// everywhere.
 #[test]
 fn recorded_messages_with_changed_octets() {
     const ROUNDS: usize = 40_000;

@@ -1,4 +1,5 @@
-//! [`LoggedStore`]: a store that reports every write before it is made, or, in a dry run, instead of making it.
+//! [`LoggedStore`]: a store that reports every write before it is made, or, in a dry run, instead
+//! of making it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +11,8 @@ use crate::overlay::Overlay;
 
 type OnWrite = Arc<dyn Fn(&Write) + Send + Sync>;
 
-/// A store that reports its writes. Clones share the writes of a dry run, because [`Store`] asks for clones; one task
-/// uses them at a time.
+/// A store that reports its writes. Clones share the writes of a dry run, because [`Store`] asks
+/// for clones; one task uses them at a time.
 #[derive(Clone)]
 pub struct LoggedStore<S> {
     store: S,
@@ -29,7 +30,8 @@ impl<S: fmt::Debug> fmt::Debug for LoggedStore<S> {
 }
 
 impl<S: Store> LoggedStore<S> {
-    /// Reports each write, then makes it. A write whose transaction then loses a race is reported too.
+    /// Reports each write, then makes it. A write whose transaction then loses a race is reported
+    /// too.
     pub fn new(store: S, on_write: impl Fn(&Write) + Send + Sync + 'static) -> Self {
         Self {
             store,

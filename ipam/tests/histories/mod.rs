@@ -1,5 +1,6 @@
-//! What hosts do, and the exhaustive search through every interleaving of it with a crash at any step. The search
-//! keeps one schedule for each end that it found, so that the same histories can be replayed on a real etcd.
+//! What hosts do, and the exhaustive search through every interleaving of it with a crash at any
+//! step. The search keeps one schedule for each end that it found, so that the same histories can
+//! be replayed on a real etcd.
 #![allow(
     dead_code,
     missing_docs,
@@ -55,7 +56,8 @@ pub fn address(n: u8) -> IpAddr {
         .unwrap()
 }
 
-/// The machine for a deed. Time passes between deeds, so that empty blocks become old enough to reclaim.
+/// The machine for a deed. Time passes between deeds, so that empty blocks become old enough to
+/// reclaim.
 pub fn machine(host: usize, deed: &Deed, block_len: u8, minute: u64) -> Any {
     let name = format!("node-{host}");
     let now = after(minute * 61);
@@ -101,8 +103,8 @@ pub fn machine(host: usize, deed: &Deed, block_len: u8, minute: u64) -> Any {
     }
 }
 
-/// A client: the host it runs on, what it does, and the clients that have to be done or dead before it begins (who
-/// deletes a node has made sure that it is gone).
+/// A client: the host it runs on, what it does, and the clients that have to be done or dead before
+/// it begins (who deletes a node has made sure that it is gone).
 #[derive(Clone, Copy, Debug)]
 pub struct Script {
     pub host: usize,
@@ -133,7 +135,8 @@ const TWO_BLOCKS: &str = "10.0.0.0/29";
 const BLOCK_LEN: u8 = 30;
 const HOSTS: usize = 2;
 
-/// Allocate, release, claim, reclaim, give back and delete, by two or three clients on one or two hosts.
+/// Allocate, release, claim, reclaim, give back and delete, by two or three clients on one or two
+/// hosts.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "two hosts on one block, two crashes",
@@ -264,8 +267,8 @@ pub struct History {
     pub end: World,
 }
 
-/// A state of the search: the world, each client's actor and what it still has to do, and how many crashes may
-/// still happen.
+/// A state of the search: the world, each client's actor and what it still has to do, and how many
+/// crashes may still happen.
 #[derive(Clone, Debug)]
 pub struct Branch {
     pub world: World,
@@ -409,8 +412,8 @@ impl Search {
         }
     }
 
-    /// At rest: everybody alive holds what it was told, and nothing is lost: once the dead hosts' data is
-    /// released, every address of the pool can be had again.
+    /// At rest: everybody alive holds what it was told, and nothing is lost: once the dead hosts'
+    /// data is released, every address of the pool can be had again.
     fn inspect_end(&self, mut branch: Branch) {
         let deleted = |host| {
             let mut clients = branch.clients.iter();
@@ -483,8 +486,8 @@ pub fn advance(branch: &mut Branch, index: usize) {
     }
 }
 
-/// IPAM-1, by what the clients were told. Two processes of a host share its tunnel address, and who deletes a node
-/// has its addresses given to others.
+/// IPAM-1, by what the clients were told. Two processes of a host share its tunnel address, and who
+/// deletes a node has its addresses given to others.
 fn assert_disjoint(branch: &Branch) {
     let takers: Vec<&Client> = branch
         .clients

@@ -1,4 +1,5 @@
-//! Actors: machines of any kind behind one face, stepped one I/O at a time by a scheduler of the test.
+//! Actors: machines of any kind behind one face, stepped one I/O at a time by a scheduler of the
+//! test.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

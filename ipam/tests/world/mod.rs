@@ -1,4 +1,5 @@
-//! The stage of the tests: a transactional store of 40 lines for machines, and resources to put into any store.
+//! The stage of the tests: a transactional store of 40 lines for machines, and resources to put
+//! into any store.
 #![allow(
     dead_code,
     missing_docs,

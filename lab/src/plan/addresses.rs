@@ -1,4 +1,5 @@
-//! Addresses of everything that stands in a segment: nodes from the bottom, etcd and routers from the top.
+//! Addresses of everything that stands in a segment: nodes from the bottom, etcd and routers from
+//! the top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,8 +8,8 @@ use caracal_model::{Family, Prefix};
 
 use crate::topology::{Leg, Node, Topology};
 
-/// A segment is used from both ends; the far end of an IPv6 subnet is not where people look for routers, and its
-/// last addresses are reserved for anycast (RFC 2526).
+/// A segment is used from both ends; the far end of an IPv6 subnet is not where people look for
+/// routers, and its last addresses are reserved for anycast (RFC 2526).
 const IPV6_ROOM: u128 = 1 << 16;
 
 /// Addresses of one family by owner.

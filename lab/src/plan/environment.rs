@@ -18,7 +18,8 @@ pub(super) fn environment(
         ("NODENAME", node.name.value.clone()),
         ("ETCD_ENDPOINTS", endpoint.to_owned()),
         ("DATASTORE_TYPE", "etcdv3".to_owned()),
-        // As in Calico's manifests: nobody starts a node again that ended because etcd was slow for a moment.
+        // As in Calico's manifests: nobody starts a node again that ended because etcd was slow for
+        // a moment.
         ("WAIT_FOR_DATASTORE", "true".to_owned()),
         (
             "CALICO_NETWORKING_BACKEND",
@@ -46,8 +47,8 @@ pub(super) fn environment(
         }
     }
     if !families.contains(&Family::Ipv4) {
-        // As Calico's documentation has it for IPv6 alone: no IPv4 address, no pool of it, and a router ID
-        // that comes from elsewhere.
+        // As Calico's documentation has it for IPv6 alone: no IPv4 address, no pool of it, and a
+        // router ID that comes from elsewhere.
         for (name, value) in [
             ("IP", "none"),
             ("CALICO_IPV4POOL_CIDR", "none"),

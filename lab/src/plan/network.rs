@@ -13,7 +13,8 @@ pub(crate) fn network(layout: &Layout) -> Vec<Step> {
     let mut steps = vec![Step::Namespaces(layout.namespaces())];
     let switch = layout.switch_netns();
     for family in ["iptables", "ip6tables", "arptables"] {
-        // 1 in every new namespace of a kernel with br_netfilter: bridged frames would pass iptables.
+        // 1 in every new namespace of a kernel with br_netfilter: bridged frames would pass
+        // iptables.
         let key = format!("net/bridge/bridge-nf-call-{family}");
         steps.push(Step::Sysctl {
             netns: switch.clone(),
@@ -85,8 +86,9 @@ pub(crate) fn network(layout: &Layout) -> Vec<Step> {
     steps
 }
 
-/// A hardware address for everything that stands in a segment, and a permanent entry for it in every neighbour table of
-/// that segment. Linux counts the learned entries of all namespaces against one limit, and permanent ones not at all.
+/// A hardware address for everything that stands in a segment, and a permanent entry for it in
+/// every neighbour table of that segment. Linux counts the learned entries of all namespaces
+/// against one limit, and permanent ones not at all.
 #[must_use]
 pub(crate) fn known_neighbours(layout: &Layout) -> Vec<Step> {
     let hosts = hosts(layout);
@@ -168,7 +170,8 @@ fn host_lines(interfaces: &[Interface], routes: &[Via]) -> Vec<String> {
     for interface in interfaces {
         let device = &interface.device;
         for (address, len) in interface.addresses() {
-            // The lab gave it to nobody else, and a tentative address could not be bound for a second.
+            // The lab gave it to nobody else, and a tentative address could not be bound for a
+            // second.
             let dad = if address.is_ipv6() { " nodad" } else { "" };
             lines.push(format!("address add {address}/{len} dev {device}{dad}"));
         }

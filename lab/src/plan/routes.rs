@@ -1,4 +1,5 @@
-//! Routes of the underlay: shortest paths over segments and routers. Pod routes are never among them.
+//! Routes of the underlay: shortest paths over segments and routers. Pod routes are never among
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,7 +28,8 @@ impl<'a> Graph<'a> {
         self.addresses.legs[&(router.to_owned(), segment.to_owned())]
     }
 
-    /// The next hop towards every segment that is not in `from`, seen from an owner of legs in `from`.
+    /// The next hop towards every segment that is not in `from`, seen from an owner of legs in
+    /// `from`.
     fn next_hops(&self, from: &[&'a str], except: Option<&str>) -> BTreeMap<&'a str, IpAddr> {
         let mut hops = BTreeMap::new();
         let mut seen: BTreeSet<&str> = from.iter().copied().collect();
@@ -58,8 +60,9 @@ impl<'a> Graph<'a> {
             .expect("invariant: references and families were checked")
     }
 
-    /// Routes of a node: a default route, through an address nobody has where the segment has no router
-    /// (proxy ARP for 169.254.1.1 needs some route out of another device), and what it does not cover.
+    /// Routes of a node: a default route, through an address nobody has where the segment has no
+    /// router (proxy ARP for 169.254.1.1 needs some route out of another device), and what it does
+    /// not cover.
     pub(super) fn node_routes(&self, segment: &'a str) -> Vec<Via> {
         let router = self
             .topology

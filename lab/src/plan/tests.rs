@@ -320,8 +320,8 @@ fn pools_of_the_file_replace_the_default_pool() {
     assert_eq!(env(&format!("{text}{pool}"))["NO_DEFAULT_POOLS"], "true");
 }
 
-/// One address of each family for everything that stands in a segment, a default route for each, and the
-/// environment that turns both on.
+/// One address of each family for everything that stands in a segment, a default route for each,
+/// and the environment that turns both on.
 #[test]
 fn a_dual_stack_cluster_has_everything_twice() {
     let topology = example("dual-stack");

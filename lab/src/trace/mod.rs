@@ -1,9 +1,9 @@
-//! `caracal trace`: the way of a packet from pod to pod, namespace by namespace, as the kernels would take it, and
-//! the first hop at which it would stop. The walk is pure over [`Look`]; the shell asks the real kernels. Nothing
-//! is changed, and no process of a node needs to run.
+//! `caracal trace`: the way of a packet from pod to pod, namespace by namespace, as the kernels
+//! would take it, and the first hop at which it would stop. The walk is pure over [`Look`]; the
+//! shell asks the real kernels. Nothing is changed, and no process of a node needs to run.
 //!
-//! What a walk cannot see are rules of other programs' firewalls. A ping at the end tells whether something is left
-//! that it has not seen.
+//! What a walk cannot see are rules of other programs' firewalls. A ping at the end tells whether
+//! something is left that it has not seen.
 
 mod parse;
 mod shell;

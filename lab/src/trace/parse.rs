@@ -143,8 +143,8 @@ pub(super) fn fdb(text: &str, mac: &str) -> Result<Option<IpAddr>, serde_json::E
     Ok(entries.iter().find_map(of_mac))
 }
 
-/// True when our table changes the source of a packet, given its listing by `nft`: what leaves a masqueraded pool goes
-/// through a chain of its own, from which what is exempt returns.
+/// True when our table changes the source of a packet, given its listing by `nft`: what leaves a
+/// masqueraded pool goes through a chain of its own, from which what is exempt returns.
 pub(super) fn masquerades(
     listing: &str,
     family: &str,

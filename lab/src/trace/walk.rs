@@ -249,7 +249,8 @@ impl Walk<'_> {
         let added = if remote.is_ipv4() { VXLAN_V4 } else { VXLAN_V6 };
         let end = self.tunnel(place, (local, remote), packet.size + added)?;
         let peers = self.interfaces(&end.place)?;
-        // A node of both families has two of the kind, and what arrives over IPv6 is not for the other.
+        // A node of both families has two of the kind, and what arrives over IPv6 is not for the
+        // other.
         let same = |i: &&Interface| {
             i.vxlan.is_some_and(|(v, p, local)| {
                 let family = local.is_none_or(|local| local.is_ipv4() == remote.is_ipv4());

@@ -79,7 +79,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The neighbour table has one limit for all namespaces of the machine: what a lab would learn beyond it, it is told.
+    /// The neighbour table has one limit for all namespaces of the machine: what a lab would learn
+    /// beyond it, it is told.
     fn crowded(&self) -> bool {
         const PATH: &str = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
         let nodes = self.lab.layout.nodes.len();

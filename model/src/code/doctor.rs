@@ -1,5 +1,5 @@
-//! Codes of what `caracal doctor` examines. Each finding has a verdict of its own; the severity here is the worst that a
-//! check gives, and each finding has a fix for the very machine.
+//! Codes of what `caracal doctor` examines. Each finding has a verdict of its own; the severity
+//! here is the worst that a check gives, and each finding has a fix for the very machine.
 
 super::codes! {
     /// A check of `caracal doctor`.

@@ -1,8 +1,9 @@
-//! The table of codes: every code that Caracal prints for something that is wrong, with severity, grace, meaning and
-//! remedy. Four parts of the program report faults, each with an enum of its own: [`ProblemCode`] (owners of state, in
-//! `caracal status`), [`AuditCode`] (`caracal audit`), [`DoctorCode`] (`caracal doctor`) and [`IpamCode`]
-//! (`caracal ipam check`). [`entries`] is the whole table; `caracal explain-code` prints it, and the tables of
-//! `docs/troubleshooting.md` are generated from it.
+//! The table of codes: every code that Caracal prints for something that is wrong, with severity,
+//! grace, meaning and remedy. Four parts of the program report faults, each with an enum of its
+//! own: [`ProblemCode`] (owners of state, in `caracal status`), [`AuditCode`] (`caracal audit`),
+//! [`DoctorCode`] (`caracal doctor`) and [`IpamCode`] (`caracal ipam check`). [`entries`] is the
+//! whole table; `caracal explain-code` prints it, and the tables of `docs/troubleshooting.md` are
+//! generated from it.
 //!
 //! A code never changes its meaning; a code that is given up is not used again.
 
@@ -88,8 +89,8 @@ pub struct Entry {
     pub reporter: Reporter,
     /// Its severity; of several, the worst.
     pub severity: Severity,
-    /// Age from which the fault counts: the node repairs it by itself within this time, or it is a normal step of a
-    /// change. Zero where the reporter does not age faults.
+    /// Age from which the fault counts: the node repairs it by itself within this time, or it is a
+    /// normal step of a change. Zero where the reporter does not age faults.
     pub grace: Duration,
     /// What is wrong.
     pub meaning: &'static str,
@@ -112,8 +113,8 @@ pub fn find(code: &str) -> Option<Entry> {
     entries().find(|entry| entry.code.eq_ignore_ascii_case(code))
 }
 
-/// The codes nearest to one that does not exist: those that contain it, or the one with the fewest edits, which are at
-/// most one for two letters.
+/// The codes nearest to one that does not exist: those that contain it, or the one with the fewest
+/// edits, which are at most one for two letters.
 #[must_use]
 pub fn nearest(code: &str) -> Vec<Entry> {
     let typed = code.to_ascii_lowercase();

@@ -1,5 +1,5 @@
-//! Codes of what the owners of state report: `caracal status`, the log, the metric `caracal_problems`. The word before
-//! the dot is the part of the program that found it.
+//! Codes of what the owners of state report: `caracal status`, the log, the metric
+//! `caracal_problems`. The word before the dot is the part of the program that found it.
 
 super::codes! {
     /// A kind of [`Problem`](crate::snapshot::Problem).

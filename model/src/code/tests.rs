@@ -25,7 +25,8 @@ fn section() -> String {
     text + "\n"
 }
 
-/// The documentation has these tables and nothing else. With `CARACAL_WRITE_DOCS` set, it gets them.
+/// The documentation has these tables and nothing else. With `CARACAL_WRITE_DOCS` set, it gets
+/// them.
 #[test]
 fn the_documentation_has_the_table() {
     let page = std::fs::read_to_string(PAGE).unwrap();

@@ -358,8 +358,8 @@ impl Spec for BgpPeerSpec {
                     self.peer_ip
                 ));
             }
-            // RFC 7607: AS 0 is not to be used. Without a number, the peer has to be a node, whose AS is known: that is
-            // for the plan to say, which sees the nodes.
+            // RFC 7607: AS 0 is not to be used. Without a number, the peer has to be a node, whose
+            // AS is known: that is for the plan to say, which sees the nodes.
             if self.as_number == Some(AsNumber(0)) {
                 return no("spec.asNumber 0 is reserved (RFC 7607)".into());
             }

@@ -1,7 +1,9 @@
-//! Calico's v3 resources: `kind`, `apiVersion`, `metadata`, `spec`, and whatever else a value holds.
+//! Calico's v3 resources: `kind`, `apiVersion`, `metadata`, `spec`, and whatever else a value
+//! holds.
 //!
 //! Fields that this crate does not know survive a read-modify-write (MODEL-1): every level has an
-//! `extra` map. Go writes `null` for empty lists and maps, so `null` is read as the default everywhere.
+//! `extra` map. Go writes `null` for empty lists and maps, so `null` is read as the default
+//! everywhere.
 
 pub mod bgp;
 pub mod felix;

@@ -209,7 +209,8 @@ impl NodeSpec {
         (Family::of(address) == family).then_some(address)
     }
 
-    /// Names the address of the node's WireGuard device, or none; the field is absent rather than empty.
+    /// Names the address of the node's WireGuard device, or none; the field is absent rather than
+    /// empty.
     pub fn set_wireguard_address(&mut self, family: Family, address: Option<IpAddr>) {
         let mut fields = match self.extra.remove("wireguard") {
             Some(Value::Object(fields)) => fields,
@@ -244,9 +245,9 @@ impl NodeSpec {
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// The MAC of a node's VXLAN device: `spec.vxlanTunnelMACAddr` when it is set and well formed, else 0x66
-/// followed by the first five octets of SHA-1(node name), with `-v6` appended to the name for IPv6. Every
-/// node computes the same value for every other node.
+/// The MAC of a node's VXLAN device: `spec.vxlanTunnelMACAddr` when it is set and well formed, else
+/// 0x66 followed by the first five octets of SHA-1(node name), with `-v6` appended to the name for
+/// IPv6. Every node computes the same value for every other node.
 #[must_use]
 pub fn vxlan_mac(node: &Node, family: Family) -> Mac {
     let (set, suffix) = match family {

@@ -96,7 +96,8 @@ pub fn pod_interface(prefix: &str, namespace: &str, pod: &str) -> String {
     name
 }
 
-/// The host side interface of another workload: `prefix` and the first 11 characters of the container id.
+/// The host side interface of another workload: `prefix` and the first 11 characters of the
+/// container id.
 #[must_use]
 pub fn container_interface(prefix: &str, container_id: &str) -> String {
     let id: String = container_id.chars().take(11).collect();

@@ -1,4 +1,5 @@
-//! What there is to know about the fields of the values in a snapshot: mistakes, and fields without effect.
+//! What there is to know about the fields of the values in a snapshot: mistakes, and fields without
+//! effect.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,8 @@ use crate::resource::fields::{self, Note};
 const IPAM_CONFIGURATION: &str = "IPAM configuration";
 
 impl Snapshot {
-    /// What there is to know about the fields of a value that was just stored. Endpoints, of which there are many, are
-    /// not parsed a second time: what has no place in their type is looked at.
+    /// What there is to know about the fields of a value that was just stored. Endpoints, of which
+    /// there are many, are not parsed a second time: what has no place in their type is looked at.
     pub(super) fn notes_of(&self, path: &str, value: Option<&[u8]>) -> Vec<Note> {
         let (Some(value), Ok(key)) = (value, Key::parse(path)) else {
             return Vec::new();
@@ -53,7 +54,8 @@ impl Snapshot {
             .collect()
     }
 
-    /// What there is to know about fields: one entry a field, of endpoints one for all that have it.
+    /// What there is to know about fields: one entry a field, of endpoints one for all that have
+    /// it.
     pub(super) fn all_field_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut endpoints: BTreeMap<_, (&str, &Note, usize)> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Policies that are in the datastore and that nobody here enforces. Only which there are is kept, not what they say.
+//! Policies that are in the datastore and that nobody here enforces. Only which there are is kept,
+//! not what they say.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,9 @@ use super::{Problem, Snapshot};
 use crate::code::ProblemCode;
 use crate::keys::RESOURCES;
 
-/// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are called. Of a policy that is
-/// only staged, and of a tier or a set of addresses, nothing is expected without another.
+/// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are
+/// called. Of a policy that is only staged, and of a tier or a set of addresses, nothing is
+/// expected without another.
 pub const POLICIES: [(&str, &str); 3] = [
     ("globalnetworkpolicies", "GlobalNetworkPolicy"),
     ("networkpolicies", "NetworkPolicy"),
@@ -17,7 +19,8 @@ pub const POLICIES: [(&str, &str); 3] = [
 /// Names in a problem.
 const NAMED: usize = 3;
 
-/// A policy by its kind's place in [`POLICIES`] and its name, with its namespace in front where it has one.
+/// A policy by its kind's place in [`POLICIES`] and its name, with its namespace in front where it
+/// has one.
 pub type Policies = BTreeSet<(usize, String)>;
 
 /// Which policy a path is.

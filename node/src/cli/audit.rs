@@ -1,4 +1,5 @@
-//! `caracal audit`: what the auditor of this node finds. Exit code 4 when something counts as wrong.
+//! `caracal audit`: what the auditor of this node finds. Exit code 4 when something counts as
+//! wrong.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

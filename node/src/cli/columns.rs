@@ -1,5 +1,5 @@
-//! A table that is printed while it comes: the first rows decide how wide the columns are, and a longer text later on
-//! moves only its own row.
+//! A table that is printed while it comes: the first rows decide how wide the columns are, and a
+//! longer text later on moves only its own row.
 
 use std::io::{self, Write};
 

@@ -12,8 +12,9 @@ use crate::args::OutputArgs;
 /// `caracal datastore COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatastoreCommand {
-    /// Has this node follow what the datastore holds although it looks like a fault: emptied, another cluster's, or restored
-    /// from a backup that lacks something. Routes that are not in it are deleted.
+    /// Has this node follow what the datastore holds although it looks like a fault: emptied,
+    /// another cluster's, or restored from a backup that lacks something. Routes that are not in it
+    /// are deleted.
     Accept {
         /// Output form.
         #[command(flatten)]

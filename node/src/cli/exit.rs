@@ -1,5 +1,5 @@
-//! Exit codes beside 0 (success), 1 (an error, with its reason on standard error) and 2 (a command line that
-//! cannot be read), for every command: docs/cli.md.
+//! Exit codes beside 0 (success), 1 (an error, with its reason on standard error) and 2 (a command
+//! line that cannot be read), for every command: docs/cli.md.
 
 /// What was asked for does not exist.
 pub(crate) const NOT_FOUND: u8 = 3;

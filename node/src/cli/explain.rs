@@ -1,4 +1,5 @@
-//! `caracal explain`: one destination, from the datastore to this node's kernel. Exit code 3 when nothing is known.
+//! `caracal explain`: one destination, from the datastore to this node's kernel. Exit code 3 when
+//! nothing is known.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `caracal explain-code`: what a code means and what to do, from the table in `caracal_model::code`. It asks nobody.
+//! `caracal explain-code`: what a code means and what to do, from the table in
+//! `caracal_model::code`. It asks nobody.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -25,7 +26,8 @@ pub(crate) struct ExplainCodeArgs {
     output: OutputArgs,
 }
 
-/// Takes any word, because an unknown code is answered with the nearest one; offers the codes to completion.
+/// Takes any word, because an unknown code is answered with the nearest one; offers the codes to
+/// completion.
 #[derive(Clone)]
 struct AnyCode;
 

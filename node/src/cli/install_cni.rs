@@ -1,5 +1,6 @@
-//! `caracal install-cni`: puts the CNI plugin and its configuration where a container runtime looks, as the init
-//! container of the DaemonSet does. Programs first, configuration last, each by one rename: a runtime sees all or nothing.
+//! `caracal install-cni`: puts the CNI plugin and its configuration where a container runtime
+//! looks, as the init container of the DaemonSet does. Programs first, configuration last, each by
+//! one rename: a runtime sees all or nothing.
 
 use std::collections::BTreeMap;
 use std::fs;

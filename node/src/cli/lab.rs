@@ -1,4 +1,5 @@
-//! `caracal lab`: clusters in network namespaces. The work is the `lab` crate's; this is its command line.
+//! `caracal lab`: clusters in network namespaces. The work is the `lab` crate's; this is its
+//! command line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

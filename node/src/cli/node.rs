@@ -1,5 +1,6 @@
-//! `caracal node takeover`: gives a name to this machine. `caracal node delete`: everything of a node that is gone for good, in Calico's order: addresses, endpoints,
-//! blocks, resources that name it, and the Node last, so that whoever is interrupted can repeat it.
+//! `caracal node takeover`: gives a name to this machine. `caracal node delete`: everything of a
+//! node that is gone for good, in Calico's order: addresses, endpoints, blocks, resources that name
+//! it, and the Node last, so that whoever is interrupted can repeat it.
 
 use std::process::ExitCode;
 
@@ -36,8 +37,8 @@ pub(crate) enum NodeCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Gives a node's name to this machine, although another one renewed its lease a short while ago. A process that still runs
-    /// there ends when it notices.
+    /// Gives a node's name to this machine, although another one renewed its lease a short while
+    /// ago. A process that still runs there ends when it notices.
     Takeover {
         /// The node; by default the one that this machine's environment names.
         name: Option<String>,

@@ -44,8 +44,8 @@ impl Output {
         }
     }
 
-    /// A table without borders, as kubectl and calicoctl print. It fits the terminal, cells wrap where they have
-    /// to; with `-o wide` it is as wide as it is.
+    /// A table without borders, as kubectl and calicoctl print. It fits the terminal, cells wrap
+    /// where they have to; with `-o wide` it is as wide as it is.
     pub(super) fn table(self, header: &[&str]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
@@ -85,8 +85,8 @@ fn yaml(value: &Value) -> String {
     text
 }
 
-/// Asks again and again until it is interrupted, and shows each answer that differs from the one before. A
-/// terminal is cleared first; JSON is one line for each answer, YAML one document.
+/// Asks again and again until it is interrupted, and shows each answer that differs from the one
+/// before. A terminal is cleared first; JSON is one line for each answer, YAML one document.
 pub(super) fn watch(
     output: Output,
     ask: impl Fn() -> anyhow::Result<Value>,

@@ -1,5 +1,5 @@
-//! `caracal render`: configuration files for routing daemons, from the datastore or from files, once or
-//! whenever something changes.
+//! `caracal render`: configuration files for routing daemons, from the datastore or from files,
+//! once or whenever something changes.
 
 pub(super) mod input;
 mod install;
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Goes on until it is killed. What cannot be rendered or is refused by the check is reported once and leaves
-/// the last good files as they are.
+/// Goes on until it is killed. What cannot be rendered or is refused by the check is reported once
+/// and leaves the last good files as they are.
 fn watch(args: &RenderArgs, source: &mut Source) -> anyhow::Result<ExitCode> {
     let folder = args.out.as_ref().context("--watch needs --out DIR")?;
     let mut installer = Installer::new(folder, args);
@@ -89,7 +89,8 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
     let most = config::max_prefixes(&env)?;
     let options = PlanOptions {
         router_id: config::router_id(&env)?.choice(),
-        // The view says what the node's own speaker does, with its default. Another daemon has the limits that somebody set.
+        // The view says what the node's own speaker does, with its default. Another daemon has the
+        // limits that somebody set.
         max_prefixes: match args.style {
             Style::View => Some(most.unwrap_or_default()),
             Style::Bird2 | Style::Calico | Style::Frr | Style::Bird2Tor => most,

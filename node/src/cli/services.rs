@@ -1,5 +1,6 @@
-//! `caracal services`: Kubernetes' Services and their endpoints, placed in the datastore for the nodes to read. Nothing
-//! here asks an API server; `kubectl get services,endpointslices -A -o json | caracal services apply - --prune` does.
+//! `caracal services`: Kubernetes' Services and their endpoints, placed in the datastore for the
+//! nodes to read. Nothing here asks an API server; `kubectl get services,endpointslices -A -o json
+//! | caracal services apply - --prune` does.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -22,8 +23,8 @@ use crate::args::{Output, OutputArgs};
 /// Writes of one transaction; etcd takes 128.
 const BATCH: usize = 100;
 
-/// Fields that change without a meaning for routes, or that nobody here reads; without them most updates of an
-/// endpoint are none.
+/// Fields that change without a meaning for routes, or that nobody here reads; without them most
+/// updates of an endpoint are none.
 const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
 
 /// `caracal services COMMAND`.
@@ -31,8 +32,8 @@ const NOISE: [&str; 3] = ["managedFields", "resourceVersion", "annotations"];
 pub(crate) enum ServicesCommand {
     /// Places Services, Endpoints and EndpointSlices in the datastore.
     Apply {
-        /// Files with documents of Kubernetes' API, as `kubectl get -o yaml` or `-o json` prints them; - is standard
-        /// input.
+        /// Files with documents of Kubernetes' API, as `kubectl get -o yaml` or `-o json` prints
+        /// them; - is standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Remove what the files do not hold.

@@ -1,4 +1,5 @@
-//! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and nothing else.
+//! `caracal uninstall --node`: takes away what the agent made in this machine's kernel, and nothing
+//! else.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! Where health and metrics are served: Felix's settings, from the environment and from FelixConfigurations.
+//! Where health and metrics are served: Felix's settings, from the environment and from
+//! FelixConfigurations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -53,7 +54,8 @@ pub(crate) struct PortsEnv {
 }
 
 impl PortsEnv {
-    /// Reads `FELIX_HEALTHENABLED`, `…HOST`, `…PORT` and `FELIX_PROMETHEUSMETRICSENABLED`, `…HOST`, `…PORT`.
+    /// Reads `FELIX_HEALTHENABLED`, `…HOST`, `…PORT` and `FELIX_PROMETHEUSMETRICSENABLED`, `…HOST`,
+    /// `…PORT`.
     pub(crate) fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
         let said = |variable: &str| {
             let enabled = format!("{variable}ENABLED");
@@ -76,8 +78,8 @@ impl PortsEnv {
         })
     }
 
-    /// The addresses, with the FelixConfigurations `default` and `node.NAME` below the environment. A value that
-    /// cannot be used is named, and the one below it stays.
+    /// The addresses, with the FelixConfigurations `default` and `node.NAME` below the environment.
+    /// A value that cannot be used is named, and the one below it stays.
     pub(crate) fn with(&self, snapshot: &Snapshot, me: &NodeName) -> (Ports, Vec<Problem>) {
         let mut problems = Vec::new();
         let own = format!("node.{me}");

@@ -1,6 +1,8 @@
-//! Metric families and their two text forms: OpenMetrics 1.0 and the older Prometheus text format 0.0.4. Pure.
+//! Metric families and their two text forms: OpenMetrics 1.0 and the older Prometheus text format
+//! 0.0.4. Pure.
 //!
-//! The two differ in names (OpenMetrics puts `_total` and `_info` on samples only), in a last line, and in types.
+//! The two differ in names (OpenMetrics puts `_total` and `_info` on samples only), in a last line,
+//! and in types.
 
 use std::fmt::Write;
 

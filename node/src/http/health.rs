@@ -32,7 +32,8 @@ impl Report {
         self.checks.iter().all(|check| check.verdict.is_ok())
     }
 
-    /// One line a check and a last one with the verdict, as the probes of Kubernetes' own components.
+    /// One line a check and a last one with the verdict, as the probes of Kubernetes' own
+    /// components.
     pub(crate) fn text(&self, word: &str) -> String {
         let mut text = String::new();
         for Check { name, verdict } in &self.checks {

@@ -1,10 +1,12 @@
-//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Reads only; a request changes nothing.
+//! Health and metrics over HTTP: `/livez`, `/readyz`, `/metrics`. Reads only; a request changes
+//! nothing.
 //!
-//! Calico's paths `/liveness` and `/readiness` answer as well, so that its probes can stay. A port that is taken is
-//! tried again and again: what carries packets does not depend on being looked at.
+//! Calico's paths `/liveness` and `/readiness` answer as well, so that its probes can stay. A port
+//! that is taken is tried again and again: what carries packets does not depend on being looked at.
 //!
-//! A client that is slow, or that holds many connections, cannot keep others out: a connection carries one request and
-//! has little time, and a new one is always taken. When there are too many, one is closed ([`slots`]).
+//! A client that is slow, or that holds many connections, cannot keep others out: a connection
+//! carries one request and has little time, and a new one is always taken. When there are too many,
+//! one is closed ([`slots`]).
 
 pub(crate) mod exposition;
 pub(crate) mod health;

@@ -1,7 +1,8 @@
 //! The connections that are open, and which of them has to go when there are too many.
 //!
-//! A new connection is always taken: one that is refused may be the only honest one. The client that holds the most
-//! connections loses its oldest, so that a client with many connections takes them from itself.
+//! A new connection is always taken: one that is refused may be the only honest one. The client
+//! that holds the most connections loses its oldest, so that a client with many connections takes
+//! them from itself.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -38,8 +39,9 @@ impl Slots {
     }
 }
 
-/// Position of the connection that has to go for one of `newcomer`: the oldest of the client with the most connections,
-/// the new one counted; among several of those the one whose oldest is the oldest.
+/// Position of the connection that has to go for one of `newcomer`: the oldest of the client with
+/// the most connections, the new one counted; among several of those the one whose oldest is the
+/// oldest.
 fn victim(clients: &[IpAddr], newcomer: IpAddr) -> Option<usize> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::from([(newcomer, 1)]);
     for client in clients {

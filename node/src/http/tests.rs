@@ -107,8 +107,9 @@ async fn what_is_not_there_is_said_so() {
     );
 }
 
-/// Clients that send nothing, half a head, or a request whose answer they never read; several times as many as there are
-/// places. An honest one is answered at once, before a slow one's time has passed.
+/// Clients that send nothing, half a head, or a request whose answer they never read; several times
+/// as many as there are places. An honest one is answered at once, before a slow one's time has
+/// passed.
 #[tokio::test]
 async fn slow_clients_keep_nobody_out() {
     let address = start(true).await;

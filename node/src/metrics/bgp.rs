@@ -1,7 +1,8 @@
 //! Sessions and routes.
 //!
-//! A mesh of n nodes has n² sessions, so mesh peers are counted, not listed. Peers with series of their own are the
-//! configured ones, at most [`LISTED`], and the [`FLAPPING`] mesh peers whose sessions were established most often.
+//! A mesh of n nodes has n² sessions, so mesh peers are counted, not listed. Peers with series of
+//! their own are the configured ones, at most [`LISTED`], and the [`FLAPPING`] mesh peers whose
+//! sessions were established most often.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,8 @@ pub(crate) fn readiness(status: &Result<SpeakerStatus, String>) -> Result<String
     }
     let up = status.peers.iter().filter(|p| is_up(p)).count();
     let mut counts = format!("{up} of {} sessions are up", status.peers.len());
-    // A peer that is lost is a problem, and no reason to send no traffic: its routes still carry packets.
+    // A peer that is lost is a problem, and no reason to send no traffic: its routes still carry
+    // packets.
     if let Some(wrong) = peer_problems::in_short(status) {
         counts = format!("{counts}; {wrong}");
     }
@@ -173,7 +175,8 @@ fn by_state(peers: &[PeerStatus]) -> Family {
         let key = (peer.kind.clone(), peer.state.to_string());
         *states.entry(key).or_default() += 1;
     }
-    // A series that is gone is no zero: an alert on sessions that are not up needs both numbers always.
+    // A series that is gone is no zero: an alert on sessions that are not up needs both numbers
+    // always.
     let kinds: Vec<String> = peers.iter().map(|peer| peer.kind.clone()).collect();
     for kind in kinds {
         let up = SessionState::Established.to_string();

@@ -1,7 +1,9 @@
-//! What is counted, by who counts it. Everything here is a pure reading of a state that its owner gave away.
+//! What is counted, by who counts it. Everything here is a pure reading of a state that its owner
+//! gave away.
 //!
-//! Cardinality is bounded whatever the size of the cluster: no series a node, prefix or mesh peer. `docs/monitoring.md`
-//! lists the names; a test compares that page, the dashboard and the alert rules with what a node serves.
+//! Cardinality is bounded whatever the size of the cluster: no series a node, prefix or mesh peer.
+//! `docs/monitoring.md` lists the names; a test compares that page, the dashboard and the alert
+//! rules with what a node serves.
 
 pub(crate) mod bgp;
 pub(crate) mod dataplane;
@@ -31,7 +33,8 @@ const fn total(number: u64) -> f64 {
     number as f64
 }
 
-/// One sample a word of a closed list, 1 for the one that holds: how a state is told without series that come and go.
+/// One sample a word of a closed list, 1 for the one that holds: how a state is told without series
+/// that come and go.
 fn one_of<'a>(
     label: &'static str,
     words: &'a [&'a str],

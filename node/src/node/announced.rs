@@ -1,5 +1,6 @@
-//! Whether a pod's addresses are announced: the plan of the pod's revision is the speaker's, and every established
-//! session has taken what it is to send. BGP knows no receipt, so this is as far as a sender can see.
+//! Whether a pod's addresses are announced: the plan of the pod's revision is the speaker's, and
+//! every established session has taken what it is to send. BGP knows no receipt, so this is as far
+//! as a sender can see.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

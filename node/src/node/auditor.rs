@@ -1,5 +1,6 @@
-//! The auditor's task: gathers what the owners say and what the kernel holds, compares, and keeps the ages.
-//! It writes nothing. What is compared with what, and by which rules, is `caracal_agent::audit`'s.
+//! The auditor's task: gathers what the owners say and what the kernel holds, compares, and keeps
+//! the ages. It writes nothing. What is compared with what, and by which rules, is
+//! `caracal_agent::audit`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The node's own blocks, for plugins that have not assigned anything yet: see [`caracal_cni::suggest_blocks`].
+//! The node's own blocks, for plugins that have not assigned anything yet: see
+//! [`caracal_cni::suggest_blocks`].
 
 use std::path::PathBuf;
 
@@ -7,7 +8,8 @@ use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
-/// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no more.
+/// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no
+/// more.
 pub(super) async fn keep(run_dir: PathBuf, me: NodeName, mut view: watch::Receiver<View>) {
     let mut suggested: Vec<Prefix> = Vec::new();
     loop {

@@ -1,6 +1,7 @@
 //! The garbage collector of IPAM, and this node's liveness lease. What may go is decided in
-//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces, leases) and its hand (conditional machines).
-//! A collector that is wrong about time or slow does no harm: each release compares its preconditions.
+//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces, leases) and its hand
+//! (conditional machines). A collector that is wrong about time or slow does no harm: each release
+//! compares its preconditions.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
@@ -50,10 +51,11 @@ pub(super) struct Life<S> {
 }
 
 impl<S: Store> Life<S> {
-    /// Renews this node's lease, until another machine has it. Nothing is written into a datastore that is not known to be the
-    /// cluster's.
+    /// Renews this node's lease, until another machine has it. Nothing is written into a datastore
+    /// that is not known to be the cluster's.
     ///
-    /// The lease is the one thing that a healthy node writes regularly, so here it is noticed that the datastore can be read and takes no writes.
+    /// The lease is the one thing that a healthy node writes regularly, so here it is noticed that
+    /// the datastore can be read and takes no writes.
     pub(super) async fn live(
         self,
         mut view: watch::Receiver<View>,

@@ -1,14 +1,15 @@
 //! `caracal drain`: takes the node out of service without losing a packet, and back.
 //!
-//! 1. *leaving*: every announcement carries GRACEFUL_SHUTDOWN and LOCAL_PREF 0 (RFC 8326); who has another path
-//!    takes it, and what still comes here is still forwarded. Once that is written to all sessions, receivers get the
-//!    time that was asked for.
+//! 1. *leaving*: every announcement carries GRACEFUL_SHUTDOWN and LOCAL_PREF 0 (RFC 8326); who has
+//!    another path takes it, and what still comes here is still forwarded. Once that is written to
+//!    all sessions, receivers get the time that was asked for.
 //! 2. *withdrawing*: nothing is announced any more.
-//! 3. *drained*: all sessions end with Cease / Administrative Shutdown and a text (RFC 9003), where needed inside a
-//!    Hard Reset, so that graceful restart keeps no route of ours (RFC 8538). The agent stops following BGP.
+//! 3. *drained*: all sessions end with Cease / Administrative Shutdown and a text (RFC 9003), where
+//!    needed inside a Hard Reset, so that graceful restart keeps no route of ours (RFC 8538). The
+//!    agent stops following BGP.
 //!
-//! A drained node stays drained when its process or its machine restarts: the text stands in a file until
-//! `caracal drain --undo`.
+//! A drained node stays drained when its process or its machine restarts: the text stands in a file
+//! until `caracal drain --undo`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -127,7 +128,8 @@ pub(super) fn at_stage(config: SpeakerConfig, stage: Stage) -> SpeakerConfig {
     }
 }
 
-/// Whether the node was drained. Where that cannot be read it is taken to be in service, and reported.
+/// Whether the node was drained. Where that cannot be read it is taken to be in service, and
+/// reported.
 pub(super) fn recall_or_report(lib_dir: &Path, problems: &Reporter) -> DrainStatus {
     recall(lib_dir).unwrap_or_else(|error| {
         problems.warn(vec![Problem {

@@ -1,6 +1,7 @@
-//! How the node is, for probes and scrapers. Alive means that the owners of state answer; ready means that what the
-//! datastore says is in the kernel and that peers were heard. A peer that is lost later is a metric and a problem,
-//! and no reason to call the whole node unready: its routes still carry packets.
+//! How the node is, for probes and scrapers. Alive means that the owners of state answer; ready
+//! means that what the datastore says is in the kernel and that peers were heard. A peer that is
+//! lost later is a metric and a problem, and no reason to call the whole node unready: its routes
+//! still carry packets.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Tells the CNI plugins on this machine that no address is to be given out, while the datastore's content is held back.
+//! Tells the CNI plugins on this machine that no address is to be given out, while the datastore's
+//! content is held back.
 
 use std::path::PathBuf;
 

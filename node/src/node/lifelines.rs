@@ -1,4 +1,5 @@
-//! The addresses of the datastore's endpoints, which no route may cover: see [`caracal_agent::lifelines`].
+//! The addresses of the datastore's endpoints, which no route may cover: see
+//! [`caracal_agent::lifelines`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -34,7 +35,8 @@ pub(super) async fn look_up(hosts: &Hosts) -> BTreeSet<IpAddr> {
     addresses
 }
 
-/// Looks names up again and again. A name that has no address any more keeps its last one: others may still be connected.
+/// Looks names up again and again. A name that has no address any more keeps its last one: others
+/// may still be connected.
 pub(super) async fn keep(hosts: Hosts, addresses: watch::Sender<BTreeSet<IpAddr>>) {
     if hosts.iter().all(|(host, _)| host.parse::<IpAddr>().is_ok()) {
         addresses.closed().await;

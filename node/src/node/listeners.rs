@@ -1,5 +1,6 @@
-//! Listens where health and metrics are to be served: from the first moment by the environment, then by the datastore
-//! as well, and anew when that changes. What is to be served as before is not interrupted.
+//! Listens where health and metrics are to be served: from the first moment by the environment,
+//! then by the datastore as well, and anew when that changes. What is to be served as before is not
+//! interrupted.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,7 +50,8 @@ impl Listeners {
         }
     }
 
-    /// Stops what is not wanted any more, then starts what is new: the same port may move to another address.
+    /// Stops what is not wanted any more, then starts what is new: the same port may move to
+    /// another address.
     fn serve(&mut self, ports: &Ports) {
         let wanted: Vec<SocketAddr> = ports.addresses().collect();
         self.serving.retain(|address, task| {

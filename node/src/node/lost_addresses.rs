@@ -1,5 +1,6 @@
-//! Tells the owners of connections which addresses this machine has lost: nothing can arrive on connections from them, and without
-//! this only keepalives would notice, many seconds later. Which connections those are, their owners know.
+//! Tells the owners of connections which addresses this machine has lost: nothing can arrive on
+//! connections from them, and without this only keepalives would notice, many seconds later. Which
+//! connections those are, their owners know.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +13,8 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::EtcdStore;
 use tokio::sync::watch;
 
-/// An address that comes back within this time was not gone: a change of address is a deletion and an addition.
+/// An address that comes back within this time was not gone: a change of address is a deletion and
+/// an addition.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Looks whenever the interfaces have changed, for ever.

@@ -1,8 +1,9 @@
-//! Which machine this is, and whether the node's name is another machine's: two machines under one name would write one Node
-//! resource in turn and announce each other's pods.
+//! Which machine this is, and whether the node's name is another machine's: two machines under one
+//! name would write one Node resource in turn and announce each other's pods.
 //!
-//! The liveness lease names its machine ([`caracal_ipam::lease`]). Who finds the living lease of another machine at its start does
-//! not start; who finds one later ends, and leaves the kernel as it is.
+//! The liveness lease names its machine ([`caracal_ipam::lease`]). Who finds the living lease of
+//! another machine at its start does not start; who finds one later ends, and leaves the kernel as
+//! it is.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,8 @@ pub(crate) const TERM: Duration = Duration::from_secs(900);
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Shared by all containers of a machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The name in the library directory, which outlasts reboots, also where a container's `/etc/machine-id` does not.
+/// The name in the library directory, which outlasts reboots, also where a container's
+/// `/etc/machine-id` does not.
 const FILE: &str = "machine-id";
 /// Longest wait for the datastore before the start goes on without an answer.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -100,8 +102,8 @@ fn describe(holder: &Holder) -> String {
     format!("machine {}", holder.machine)
 }
 
-/// Whether this machine may start as the node. A datastore that does not answer in a short time is no reason against it: the
-/// renewal of the lease looks again.
+/// Whether this machine may start as the node. A datastore that does not answer in a short time is
+/// no reason against it: the renewal of the lease looks again.
 pub(super) async fn admit<S: Store>(store: &S, node: &NodeName, own: &Holder) -> Result<(), Taken> {
     match tokio::time::timeout(ANSWER, stored(store, node)).await {
         Ok(Ok(lease)) => taken(node, own, lease.as_ref()).map_or(Ok(()), Err),

@@ -1,5 +1,6 @@
-//! The MTU for pods, where Calico's CNI plugin and ours look for it: decimal text in the file `mtu`. And what is known of
-//! narrow paths, in the file `paths`, so that a restart does not begin with routes that are too wide.
+//! The MTU for pods, where Calico's CNI plugin and ours look for it: decimal text in the file
+//! `mtu`. And what is known of narrow paths, in the file `paths`, so that a restart does not begin
+//! with routes that are too wide.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +34,8 @@ fn remember(lib_dir: &Path, paths: &PathMtus, written: &mut PathMtus) {
     }
 }
 
-/// Writes the file whenever the plan's MTU changes. A failure is logged and tried again with the next change.
+/// Writes the file whenever the plan's MTU changes. A failure is logged and tried again with the
+/// next change.
 pub(super) async fn keep(lib_dir: PathBuf, mut kernel: watch::Receiver<Arc<AgentStatus>>) {
     let mut written = None;
     let mut narrow = recall(&lib_dir);

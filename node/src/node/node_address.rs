@@ -1,7 +1,8 @@
-//! Follows a change of the node's own address while it runs, where the address is detected (`IP=autodetect`). An
-//! address that is still on an interface stays the node's: only one that went away is looked for again, by the
-//! method of the start, so that a new interface never moves a node. An address that was given (`IP=10.0.0.1/24`) is
-//! never changed; the agent's plan says when no interface carries it.
+//! Follows a change of the node's own address while it runs, where the address is detected
+//! (`IP=autodetect`). An address that is still on an interface stays the node's: only one that went
+//! away is looked for again, by the method of the start, so that a new interface never moves a
+//! node. An address that was given (`IP=10.0.0.1/24`) is never changed; the agent's plan says when
+//! no interface carries it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,14 +23,16 @@ use super::{address, startup};
 use crate::config::{AddressChoice, Config};
 use crate::register::{self, Addresses};
 
-/// A change of address is a deletion and an addition: what is seen this long after the first of them counts.
+/// A change of address is a deletion and an addition: what is seen this long after the first of
+/// them counts.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Pause after a failed try.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Follows for ever. What fails is told as problems and tried again.
 ///
-/// `store` opens a new connection: those that are open come from the address that went away, and are dead.
+/// `store` opens a new connection: those that are open come from the address that went away, and
+/// are dead.
 pub(super) async fn keep<S: Store>(
     store: impl Fn() -> anyhow::Result<S>,
     config: Arc<Config>,

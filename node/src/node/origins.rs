@@ -1,5 +1,6 @@
-//! From snapshots to the speaker's origin check: who may announce what. A task of its own, and not a part of the plan, so that
-//! a block that becomes known is told before anything is planned: a route may be waiting for it.
+//! From snapshots to the speaker's origin check: who may announce what. A task of its own, and not
+//! a part of the plan, so that a block that becomes known is told before anything is planned: a
+//! route may be waiting for it.
 
 use std::sync::Arc;
 

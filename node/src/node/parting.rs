@@ -1,5 +1,6 @@
-//! While the topology changes: reports what this node would miss without the sessions that are to go, for whoever
-//! conducts the change (`caracal topology apply`). What a report means is said in [`caracal_topologies::TransitionReport`].
+//! While the topology changes: reports what this node would miss without the sessions that are to
+//! go, for whoever conducts the change (`caracal topology apply`). What a report means is said in
+//! [`caracal_topologies::TransitionReport`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +16,8 @@ use tokio::sync::watch;
 
 use super::report;
 
-/// How often the table is asked. Short against what a change of sessions takes, long against what the question costs.
+/// How often the table is asked. Short against what a change of sessions takes, long against what
+/// the question costs.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Prefixes that are named in a report.

@@ -1,5 +1,5 @@
-//! What CNI DEL could not release while etcd was down is released when it is back. The plugin leaves files; this
-//! task empties the folder whenever the datastore is fresh.
+//! What CNI DEL could not release while etcd was down is released when it is back. The plugin
+//! leaves files; this task empties the folder whenever the datastore is fresh.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::problems::Reporter;
 
-/// How often the folder is looked at. A plugin that cannot reach etcd leaves a file at any time, also while this
-/// process still can.
+/// How often the folder is looked at. A plugin that cannot reach etcd leaves a file at any time,
+/// also while this process still can.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Replays for ever; what stays is told as problems.

@@ -1,5 +1,6 @@
-//! The registry of problems. Who finds something wrong replaces its own set of problems under its name; who shows problems
-//! listens to one watch and sees those of all reporters. A reporter never sees or removes the problems of another one.
+//! The registry of problems. Who finds something wrong replaces its own set of problems under its
+//! name; who shows problems listens to one watch and sees those of all reporters. A reporter never
+//! sees or removes the problems of another one.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
-//! This node's own entry in the datastore, kept while the node runs: registered where the start could not wait for that, and
-//! written again when somebody deletes or overwrites it. Never into a datastore that is not known to be the cluster's, and never
-//! between a restart and forwarding: what fails is a problem and is tried again.
+//! This node's own entry in the datastore, kept while the node runs: registered where the start
+//! could not wait for that, and written again when somebody deletes or overwrites it. Never into a
+//! datastore that is not known to be the cluster's, and never between a restart and forwarding:
+//! what fails is a problem and is tried again.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -136,7 +137,8 @@ impl<S: Store, I: AsyncFn() -> anyhow::Result<Vec<Interface>>> Registrar<S, I> {
         }
     }
 
-    /// What there is to do; nothing while the datastore was not read, or is not known to be the cluster's.
+    /// What there is to do; nothing while the datastore was not read, or is not known to be the
+    /// cluster's.
     fn work(&self, view: &View, last: Option<&Node>) -> Option<Work> {
         let me = &self.config.node;
         let known = view.snapshot.nodes.get(me);

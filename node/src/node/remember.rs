@@ -1,8 +1,10 @@
-//! What the datastore said last, in a file of the library directory: a node that starts while the datastore does not answer
-//! begins with it. Written when something that plans need has changed, seldom, and when the process ends.
+//! What the datastore said last, in a file of the library directory: a node that starts while the
+//! datastore does not answer begins with it. Written when something that plans need has changed,
+//! seldom, and when the process ends.
 //!
-//! A first line says what it is, lines of values follow ([`caracal_model::snapshot::stored`]), and the last one has their number
-//! and the SHA-256 of everything before it. What is cut off or differs by an octet is refused with the reason.
+//! A first line says what it is, lines of values follow ([`caracal_model::snapshot::stored`]), and
+//! the last one has their number and the SHA-256 of everything before it. What is cut off or
+//! differs by an octet is refused with the reason.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -30,7 +32,8 @@ const FILE: &str = "last-snapshot";
 const VERSION: u32 = 1;
 /// Shortest time between two writes.
 const REST: Duration = Duration::from_secs(60);
-/// The same when something of this node's own has changed: a new block has to be announced after a restart.
+/// The same when something of this node's own has changed: a new block has to be announced after a
+/// restart.
 const OWN_REST: Duration = Duration::from_secs(15);
 /// And never more than this part of the time is spent on it.
 const PART: u32 = 500;

@@ -1,5 +1,5 @@
-//! What this node reports to whoever conducts a change of the whole cluster: a key of its own in the datastore, there
-//! while the change is under way.
+//! What this node reports to whoever conducts a change of the whole cluster: a key of its own in
+//! the datastore, there while the change is under way.
 
 use caracal_datastore::store::{Store, StoreError};
 use caracal_model::txn::{Range, Txn};
@@ -8,8 +8,8 @@ use serde::Serialize;
 /// Makes the key hold the report, or be gone.
 ///
 /// # Errors
-/// [`StoreError`]. That somebody else wrote at the same time is none: nobody does but one who clears the key away, and the
-/// caller looks again.
+/// [`StoreError`]. That somebody else wrote at the same time is none: nobody does but one who
+/// clears the key away, and the caller looks again.
 pub(super) async fn keep<S: Store>(
     store: &S,
     path: String,

@@ -1,5 +1,6 @@
-//! Passwords of sessions, from files as Kubernetes mounts its Secrets: `CARACAL_SECRETS_DIR/NAME/KEY`. The datastore holds
-//! none, and Calico's references name them by secret and key.
+//! Passwords of sessions, from files as Kubernetes mounts its Secrets:
+//! `CARACAL_SECRETS_DIR/NAME/KEY`. The datastore holds none, and Calico's references name them by
+//! secret and key.
 //!
 //! Files are looked at again and again: a mounted Secret changes without a word.
 

@@ -1,5 +1,5 @@
-//! From nothing to a registered node: wait for the datastore, find our addresses, write our resource and the
-//! cluster's defaults.
+//! From nothing to a registered node: wait for the datastore, find our addresses, write our
+//! resource and the cluster's defaults.
 
 use std::time::{Duration, SystemTime};
 

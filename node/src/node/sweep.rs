@@ -1,7 +1,9 @@
-//! When the kernel may be swept: with a datastore that is fresh, and peers that have told everything or had ample time to.
+//! When the kernel may be swept: with a datastore that is fresh, and peers that have told
+//! everything or had ample time to.
 //!
-//! A datastore that comes back after a while brings back nodes that waited for it. Their routes are in the kernel still, because
-//! nothing was deleted meanwhile; those peers get the time of a restart again before what they do not announce is swept.
+//! A datastore that comes back after a while brings back nodes that waited for it. Their routes are
+//! in the kernel still, because nothing was deleted meanwhile; those peers get the time of a
+//! restart again before what they do not announce is swept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -87,8 +89,8 @@ impl Starting {
     }
 }
 
-/// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a precondition that is met is never about
-/// a snapshot still to come.
+/// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a
+/// precondition that is met is never about a snapshot still to come.
 pub(super) async fn keep(
     mut view: watch::Receiver<View>,
     mut convergence: watch::Receiver<Convergence>,

@@ -1,10 +1,13 @@
-//! Addresses of this node's tunnel devices: claimed from IPAM under Calico's handles, written into the Node.
+//! Addresses of this node's tunnel devices: claimed from IPAM under Calico's handles, written into
+//! the Node.
 //!
-//! An address in the Node is the word that the device receives: other nodes send through a tunnel to whoever names
-//! one. So the first address is written only once the kernel has the device up (receive before send).
+//! An address in the Node is the word that the device receives: other nodes send through a tunnel
+//! to whoever names one. So the first address is written only once the kernel has the device up
+//! (receive before send).
 //!
-//! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again. An address goes
-//! into the Node only once IPAM holds it for us; an old one is released only after the Node names another.
+//! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again.
+//! An address goes into the Node only once IPAM holds it for us; an old one is released only after
+//! the Node names another.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -164,7 +167,8 @@ async fn ensure_one<S: Store>(
     up: &[String],
 ) -> anyhow::Result<Outcome> {
     if kind.is_wireguard() {
-        // Nobody makes the device here: what Calico left is kept or given up, and nothing new is taken.
+        // Nobody makes the device here: what Calico left is kept or given up, and nothing new is
+        // taken.
         let stored = crate::register::read_node(store, me).await?;
         if stored.is_none_or(|(node, _)| kind.current(&node).is_none()) {
             return Ok(Outcome::Right);

@@ -50,7 +50,8 @@ impl Dumps {
     }
 }
 
-/// Writes the first dump when a period has gone by, as BIRD does. One that cannot be written is told, and the next is tried.
+/// Writes the first dump when a period has gone by, as BIRD does. One that cannot be written is
+/// told, and the next is tried.
 async fn run(dump: Dump, speaker: SpeakerHandle) {
     let mut ticks = tokio::time::interval_at(Instant::now() + dump.period, dump.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

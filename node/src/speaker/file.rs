@@ -10,8 +10,8 @@ pub(crate) enum FileError {
     /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
-    /// It says something that cannot be understood; the report shows line, column, the line itself, what was
-    /// found and what was expected.
+    /// It says something that cannot be understood; the report shows line, column, the line itself,
+    /// what was found and what was expected.
     #[error("{0}")]
     Invalid(String),
 }

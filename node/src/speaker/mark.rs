@@ -1,14 +1,15 @@
 //! The mark of a run, by which the next one knows that it is a restart.
 //!
-//! A speaker without a forwarding table of its own loses no forwarding by a restart, so its peers may keep its
-//! routes (RFC 4724 §4.1). It says so in its OPENs when the mark of a run that ended a short while ago, or that
-//! ended without a word, is still there. The run directory does not outlive the machine's own restart.
+//! A speaker without a forwarding table of its own loses no forwarding by a restart, so its peers
+//! may keep its routes (RFC 4724 §4.1). It says so in its OPENs when the mark of a run that ended a
+//! short while ago, or that ended without a word, is still there. The run directory does not
+//! outlive the machine's own restart.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// After this long no peer keeps our routes any more: the longest restart time that fits the capability
-/// (12 bits of seconds, RFC 4724 §3).
+/// After this long no peer keeps our routes any more: the longest restart time that fits the
+/// capability (12 bits of seconds, RFC 4724 §3).
 const LONGEST_RESTART: Duration = Duration::from_secs(4095);
 
 /// A run; the file outlives it unless it ends for good.

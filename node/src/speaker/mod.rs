@@ -1,7 +1,8 @@
-//! `caracal speaker`: BGP alone, from a file, without datastore; with kernel routes when the file says so.
+//! `caracal speaker`: BGP alone, from a file, without datastore; with kernel routes when the file
+//! says so.
 //!
-//! One task owns the configuration in force: signals and the admin socket ask it to read the file again. A file
-//! that does not parse changes nothing.
+//! One task owns the configuration in force: signals and the admin socket ask it to read the file
+//! again. A file that does not parse changes nothing.
 
 mod answers;
 pub(crate) mod change;
@@ -74,7 +75,8 @@ async fn serve(
     let listener = admin::listen(run_dir)?;
     let (mark, marked) = Mark::begin(run_dir)
         .with_context(|| format!("marking the run in {}", run_dir.display()))?;
-    // With a forwarding table it is the table that says whether forwarding has survived (RFC 4724 §4.1).
+    // With a forwarding table it is the table that says whether forwarding has survived (RFC 4724
+    // §4.1).
     let restarting = match tables.is_empty() {
         true => marked,
         false => kernel::holds_routes(&tables).await?,

@@ -14,7 +14,8 @@ use super::lexer::{
 /// A table dump that is made again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// The file; `%` stands before a part of the time, as in strftime, or before `N`, the name of the table.
+    /// The file; `%` stands before a part of the time, as in strftime, or before `N`, the name of
+    /// the table.
     pub filename: String,
     /// From one to the next.
     pub period: Duration,

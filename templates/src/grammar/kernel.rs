@@ -1,5 +1,5 @@
-//! `protocol kernel`: the table of the kernel that best routes go to, and that routes of others come from. BIRD 2's words; one
-//! protocol for each family.
+//! `protocol kernel`: the table of the kernel that best routes go to, and that routes of others
+//! come from. BIRD 2's words; one protocol for each family.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Options of peers that are off unless the file asks for them: BFD, long-lived graceful restart, limits, ADD-PATH.
+//! Options of peers that are off unless the file asks for them: BFD, long-lived graceful restart,
+//! limits, ADD-PATH.
 
 use std::time::Duration;
 

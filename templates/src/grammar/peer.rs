@@ -229,7 +229,8 @@ fn graceful(s: &str) -> Res<'_, PeerOption<'_>> {
         .parse(rest)
 }
 
-/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: policy required`, `#: password hidden`, `#: long lived partial`.
+/// `#: name "…"`, `#: ttl TTL security HOPS`, `#: policy required`, `#: password hidden`, `#: long
+/// lived partial`.
 fn line(s: &str) -> Res<'_, PeerOption<'_>> {
     let (rest, line) = directive(s)?;
     let (line, word) = one_of_words(&["name", "ttl", "policy", "password", "long"], line)?;

@@ -85,7 +85,8 @@ fn body(s: &str) -> Res<'_, (Option<String>, Vec<Term>)> {
     Ok((rest, (name, terms)))
 }
 
-/// After `where`: conditions, in parentheses or not, joined by `&&`. What does not meet them is refused.
+/// After `where`: conditions, in parentheses or not, joined by `&&`. What does not meet them is
+/// refused.
 pub(super) fn only(s: &str) -> Res<'_, Filter> {
     let (rest, conditions) = separated_list1(token("&&"), alt((condition, bare))).parse(s)?;
     let accept = Term {

@@ -1,5 +1,5 @@
-//! Monitoring stations (RFC 7854): BIRD's `protocol bmp`, and the `#:` line that is rendered in its place, since many a
-//! BIRD is built without that protocol and would refuse the file.
+//! Monitoring stations (RFC 7854): BIRD's `protocol bmp`, and the `#:` line that is rendered in its
+//! place, since many a BIRD is built without that protocol and would refuse the file.
 
 use std::time::Duration;
 
@@ -128,8 +128,8 @@ fn statistics(s: &str) -> Res<'_, StationOption> {
     Ok((rest, StationOption::Statistics(every)))
 }
 
-/// What follows `#: bmp`: `"NAME" station ADDRESS port PORT [pre_policy] [post_policy] [statistics SECONDS] buffer OCTETS
-/// [name "TEXT"] [description "TEXT"]`.
+/// What follows `#: bmp`: `"NAME" station ADDRESS port PORT [pre_policy] [post_policy] [statistics
+/// SECONDS] buffer OCTETS [name "TEXT"] [description "TEXT"]`.
 pub(super) fn station_line(s: &str) -> Res<'_, StationStatement<'_>> {
     let at = skip(s);
     let named = delimited(token("bmp"), json_string, token("station"));

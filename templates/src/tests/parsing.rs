@@ -314,7 +314,8 @@ proptest::proptest! {
         let _ = parse(&text);
     }
 
-    /// Cut anywhere, or with a character changed, a text is refused or understood, and an error can be shown.
+    /// Cut anywhere, or with a character changed, a text is refused or understood, and an error can
+    /// be shown.
     #[test]
     fn damaged_files_never_panic(at in 0..HAND.len(), other in "\\PC?", cut in proptest::bool::ANY) {
         let rest = if cut { "" } else { &HAND[at + 1..] };

@@ -20,7 +20,8 @@ proptest! {
         }
     }
 
-    /// Rendering is a function: the same value gives the same text, and so does the value that was read back.
+    /// Rendering is a function: the same value gives the same text, and so does the value that was
+    /// read back.
     #[test]
     fn text_is_stable(config in generate::config()) {
         let text = render(&config, &with_passwords()).unwrap();

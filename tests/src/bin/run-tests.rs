@@ -1,11 +1,13 @@
 //! Runs the test programs that cargo has built, several at a time.
 //!
-//!     cargo build --workspace --all-targets --message-format=json-render-diagnostics >target/built.json
-//!     target/debug/run-tests --jobs 2 --isolated target/built.json hitless cluster -- --test-threads=1 --nocapture
+//!     cargo build --workspace --all-targets --message-format=json-render-diagnostics
+//!     >target/built.json target/debug/run-tests --jobs 2 --isolated target/built.json hitless
+//!     cluster -- --test-threads=1 --nocapture
 //!
-//! Cargo runs one program after the other and builds anew for each choice of packages; here everything is built once.
-//! An isolated program has network, mount and process namespaces and a `/run` of its own, so that two of them cannot meet,
-//! and nothing that it starts is left when it ends. What a program prints is kept in `target/test-logs` and shown whole at its end.
+//! Cargo runs one program after the other and builds anew for each choice of packages; here
+//! everything is built once. An isolated program has network, mount and process namespaces and a
+//! `/run` of its own, so that two of them cannot meet, and nothing that it starts is left when it
+//! ends. What a program prints is kept in `target/test-logs` and shown whole at its end.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,8 +21,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 
-/// What an isolated program runs in: a `/run` of its own, but the host's locks (which CPU a guest kernel has). The shell stays as
-/// process 1, which takes in orphans.
+/// What an isolated program runs in: a `/run` of its own, but the host's locks (which CPU a guest
+/// kernel has). The shell stays as process 1, which takes in orphans.
 const ROOM: &str = "set -e; mount --make-rprivate /; exec 9</run/lock; mount -t tmpfs -o mode=755 tmpfs /run; \
                     mkdir /run/netns /run/lock; mount --bind /proc/self/fd/9 /run/lock; exec 9<&-; \
                     ip link set lo up; \
@@ -45,7 +47,8 @@ struct Args {
     without: Vec<String>,
     /// What `cargo build --workspace --all-targets --message-format=json-render-diagnostics` wrote.
     built: PathBuf,
-    /// Targets of caracal-tests, the longest first; without any, every test program of the workspace.
+    /// Targets of caracal-tests, the longest first; without any, every test program of the
+    /// workspace.
     targets: Vec<String>,
     /// Arguments for the programs.
     #[arg(last = true)]
@@ -130,7 +133,8 @@ fn chosen(
         .collect())
 }
 
-/// Tests passed, failed and ignored, and the names of those that failed, from what a test program prints.
+/// Tests passed, failed and ignored, and the names of those that failed, from what a test program
+/// prints.
 fn read(output: &str) -> ([u64; 3], Vec<String>) {
     let mut counts = [0; 3];
     for line in output.lines().filter(|l| l.starts_with("test result: ")) {

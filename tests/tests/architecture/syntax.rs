@@ -1,4 +1,5 @@
-//! The sources as syntax trees: modules as the compiler finds them, what each names, how long each function is.
+//! The sources as syntax trees: modules as the compiler finds them, what each names, how long each
+//! function is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ pub(crate) struct Source {
     /// It is there only with a feature of the crate.
     pub(crate) behind_feature: bool,
     pub(crate) text: String,
-    /// What it names outside of its tests, with aliases of `use` resolved; `crate`, `self` and `super` made absolute.
+    /// What it names outside of its tests, with aliases of `use` resolved; `crate`, `self` and
+    /// `super` made absolute.
     pub(crate) named: BTreeSet<Segments>,
     /// Names that it re-exports or imports, with the path that they stand for.
     pub(crate) aliases: BTreeMap<String, Segments>,

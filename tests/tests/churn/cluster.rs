@@ -1,5 +1,5 @@
-//! Machines on two subnets with a router between them, one datastore, and the sessions between their speakers, in virtual
-//! time. Nothing here decides anything that the product decides.
+//! Machines on two subnets with a router between them, one datastore, and the sessions between
+//! their speakers, in virtual time. Nothing here decides anything that the product decides.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -163,7 +163,8 @@ impl Cluster {
         }
     }
 
-    /// The kernel of a machine changed; its agent hears of it, or finds out at its next full comparison.
+    /// The kernel of a machine changed; its agent hears of it, or finds out at its next full
+    /// comparison.
     pub fn changed(&mut self, number: usize, heard: bool) {
         let now = self.now;
         if let Some(agent) = self
@@ -370,7 +371,8 @@ impl Cluster {
             self.mail.retain(|(of, ..)| *of != session);
             let (a, b) = &session;
             for ((here, name), (there, _)) in [(a, b), (b, a)] {
-                // A process that dies leaves its connection to be reset; a line that dies is found by the hold timer.
+                // A process that dies leaves its connection to be reset; a line that dies is found
+                // by the hold timer.
                 let died = self.machines.get(there);
                 let died = died.is_some_and(|m| m.agent.is_none() && m.is_connected());
                 self.speak(*here, |rib, now| rib.peer_down(now, name, died));

@@ -1,5 +1,5 @@
-//! What happens to a cluster in thirty days, drawn by a seed. An event that makes no sense at its time does nothing, so any
-//! part of a history is a history.
+//! What happens to a cluster in thirty days, drawn by a seed. An event that makes no sense at its
+//! time does nothing, so any part of a history is a history.
 
 use std::time::Duration;
 
@@ -144,7 +144,8 @@ pub struct Pod {
     pub addresses: Vec<Prefix>,
 }
 
-/// The pools that every history starts with: fewer blocks than machines would like, so that addresses are borrowed.
+/// The pools that every history starts with: fewer blocks than machines would like, so that
+/// addresses are borrowed.
 pub fn pool(name: &str, mode: u8) -> (String, Vec<u8>) {
     let mut pool = IpPool::new(name, IpPoolSpec::default());
     let modes = [EncapMode::Never, EncapMode::Always, EncapMode::CrossSubnet];
@@ -366,7 +367,8 @@ impl World {
     fn add_foreign(&mut self, number: usize, which: u8, heard: bool) {
         let [gateway, _] = gateways(number);
         self.on(number, heard, |m| {
-            // Far away; inside the pool, worse than ours; inside the pool, in the place of ours; a host; nothing.
+            // Far away; inside the pool, worse than ours; inside the pool, in the place of ours; a
+            // host; nothing.
             let (prefix, metric, link, hop) = match which % 5 {
                 0 => (format!("172.16.{which}.0/24"), 0, UPLINK, Some(gateway)),
                 1 => (format!("10.244.0.{}/29", which % 4 * 8), 50, "dummy0", None),
@@ -418,7 +420,8 @@ fn handle(pod: &str) -> HandleId {
     HandleId::from(format!("net.{pod}"))
 }
 
-/// Zebra, DHCP, BGP, Babel. Not BIRD: what it writes inside pools is what a Calico node left (decision 0024).
+/// Zebra, DHCP, BGP, Babel. Not BIRD: what it writes inside pools is what a Calico node left
+/// (decision 0024).
 fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRoute {
     let metric = match (prefix.family(), metric) {
         (caracal_model::Family::Ipv6, 0) => 1024,

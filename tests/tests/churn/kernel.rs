@@ -1,6 +1,7 @@
-//! A kernel made of maps that does what Linux does with the agent's requests, refusals and side effects included:
-//! connected routes come and go with addresses and links, a link that goes down loses its routes and neighbours, one
-//! that is deleted takes everything with it, a replacement hits the first route of its key whoever wrote it.
+//! A kernel made of maps that does what Linux does with the agent's requests, refusals and side
+//! effects included: connected routes come and go with addresses and links, a link that goes down
+//! loses its routes and neighbours, one that is deleted takes everything with it, a replacement
+//! hits the first route of its key whoever wrote it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -54,7 +55,8 @@ fn via(gateway: Option<IpAddr>, link: &str) -> Target {
 }
 
 impl Kernel {
-    /// A machine with a loopback, an uplink with these addresses, and routes of its administrator's.
+    /// A machine with a loopback, an uplink with these addresses, and routes of its
+    /// administrator's.
     pub fn boot(addresses: &[Cidr], gateways: [IpAddr; 2]) -> Self {
         let mut kernel = Self {
             actual: Actual::default(),

@@ -1,12 +1,14 @@
-//! Thirty days of churn in fast-forward: machines join, leave and crash, pods come and go, pools change their mode, the
-//! datastore and lines fail, others meddle with the kernel; on virtual time, through the product's own pipeline from the
-//! datastore's values to the requests to the kernel. At every rest each kernel is what its process wants and routes of
-//! others are untouched; while a process is not sure, it deletes nothing.
+//! Thirty days of churn in fast-forward: machines join, leave and crash, pods come and go, pools
+//! change their mode, the datastore and lines fail, others meddle with the kernel; on virtual time,
+//! through the product's own pipeline from the datastore's values to the requests to the kernel. At
+//! every rest each kernel is what its process wants and routes of others are untouched; while a
+//! process is not sure, it deletes nothing.
 //!
-//! The periodic comparisons in between are left out: a pass depends on nothing but what it reads, and the one at rest, which
-//! is made, finds nothing to do (AGENT-2).
+//! The periodic comparisons in between are left out: a pass depends on nothing but what it reads,
+//! and the one at rest, which is made, finds nothing to do (AGENT-2).
 //!
-//! `CARACAL_CHURN_SEED=n` plays one month, `CARACAL_CHURN_MONTHS=n` other than eight. A month that fails is cut down to what still fails, and that is printed.
+//! `CARACAL_CHURN_SEED=n` plays one month, `CARACAL_CHURN_MONTHS=n` other than eight. A month that
+//! fails is cut down to what still fails, and that is printed.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod agent;
@@ -24,7 +26,8 @@ use history::{Dated, Event, MACHINES, MONTH, World, month};
 const EVENTS: usize = 500;
 /// Months without a seed given.
 const MONTHS: u64 = 8;
-/// After so long without an event everything is at rest: restart and deferral timers take two minutes each.
+/// After so long without an event everything is at rest: restart and deferral timers take two
+/// minutes each.
 const REST: Duration = Duration::from_secs(600);
 
 /// What a month came to.

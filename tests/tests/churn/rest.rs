@@ -1,5 +1,6 @@
-//! What must be true when nothing moves any more, said without the diff that brought it about: the kernel holds what is
-//! planned, and of ours nothing else; and a packet gets from every pod to every other one.
+//! What must be true when nothing moves any more, said without the diff that brought it about: the
+//! kernel holds what is planned, and of ours nothing else; and a packet gets from every pod to
+//! every other one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,8 +19,8 @@ use crate::kernel::{Kernel, UPLINK};
 /// Routes of others that are not part of the network: the agent yields to them.
 const INTRUDERS: u8 = 4;
 
-/// Each process that knows everything has made its kernel what it wants; one that does not has put everything and taken
-/// nothing.
+/// Each process that knows everything has made its kernel what it wants; one that does not has put
+/// everything and taken nothing.
 ///
 /// # Errors
 /// The first difference.
@@ -41,8 +42,8 @@ pub fn check(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Everything that is planned is there, but for what somebody else's route is in the place of, and what the kernel refuses
-/// because somebody else's route leads to the next hop.
+/// Everything that is planned is there, but for what somebody else's route is in the place of, and
+/// what the kernel refuses because somebody else's route leads to the next hop.
 fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
     let actual = &kernel.actual;
     for planned in desired.routes.values() {
@@ -101,7 +102,8 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
 /// Nothing of ours is there that is not planned.
 fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
     let actual = &kernel.actual;
-    // A route that stays until its far end can receive what the pool's mode sends keeps its device (AGENT-7).
+    // A route that stays until its far end can receive what the pool's mode sends keeps its device
+    // (AGENT-7).
     let held = actual.all_routes().filter(|r| {
         desired.ownership.route(r) == Owner::Ours && desired.held.contains_key(&r.prefix)
     });
@@ -150,8 +152,8 @@ fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// A packet from every pod reaches every pod, where all processes run, the lines are up, and no route of somebody else's is
-/// in the way.
+/// A packet from every pod reaches every pod, where all processes run, the lines are up, and no
+/// route of somebody else's is in the way.
 ///
 /// # Errors
 /// The first pair that fails, with the way that the packet took.
@@ -205,8 +207,8 @@ fn walk(world: &World, start: usize, to: IpAddr, way: &mut Vec<String>) -> Optio
     None
 }
 
-/// The machine behind a next hop. The router between the subnets knows where pods are: where packets go unencapsulated, the
-/// fabric has to.
+/// The machine behind a next hop. The router between the subnets knows where pods are: where
+/// packets go unencapsulated, the fabric has to.
 fn next(world: &World, machine: &Machine, hop: &NextHop, to: IpAddr) -> Option<usize> {
     let gateway = hop.gateway?;
     let link = hop.link.as_str();

@@ -1,5 +1,5 @@
-//! As much of kustomize as `deploy/` uses: `resources`, `patches` by strategic merge, `namespace`. A field that is not
-//! known here is an error, so that nothing is silently left out.
+//! As much of kustomize as `deploy/` uses: `resources`, `patches` by strategic merge, `namespace`.
+//! A field that is not known here is an error, so that nothing is silently left out.
 
 use std::path::Path;
 

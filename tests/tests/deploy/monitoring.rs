@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{deploy, documents, read, root, run};
 
-/// Names that docs/monitoring.md lists; the end-to-end test `health` compares that page with a real node.
+/// Names that docs/monitoring.md lists; the end-to-end test `health` compares that page with a real
+/// node.
 fn documented() -> BTreeSet<String> {
     let text = read(&root().join("docs/monitoring.md"));
     let rows = text.lines().filter_map(|l| l.strip_prefix("| `"));

@@ -1,4 +1,5 @@
-//! Every variable, path, port, probe and command of the manifests and units, looked up in the program's sources and help.
+//! Every variable, path, port, probe and command of the manifests and units, looked up in the
+//! program's sources and help.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,7 +45,8 @@ fn sources() -> String {
     text
 }
 
-/// True when the program reads a variable: its name stands in a source, or the two parts of a name that is put together.
+/// True when the program reads a variable: its name stands in a source, or the two parts of a name
+/// that is put together.
 fn is_read(sources: &str, name: &str) -> bool {
     let whole = sources.contains(&format!("\"{name}\""));
     let parts = name.match_indices('_').any(|(at, _)| {

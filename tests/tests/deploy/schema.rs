@@ -1,4 +1,5 @@
-//! Kubernetes' types, strictly: an object is read as its type and written again, and what does not come back was not known.
+//! Kubernetes' types, strictly: an object is read as its type and written again, and what does not
+//! come back was not known.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};

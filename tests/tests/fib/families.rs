@@ -1,5 +1,5 @@
-//! A session of one family carries the routes of both (RFC 4760, RFC 2545): BIRD 2, FRR and GoBGP at the other end, one
-//! session over IPv4 and one over IPv6 with each.
+//! A session of one family carries the routes of both (RFC 4760, RFC 2545): BIRD 2, FRR and GoBGP
+//! at the other end, one session over IPv4 and one over IPv6 with each.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! What a peer can do to the speaker's memory: connections that are no session, and a table that comes and goes.
+//! What a peer can do to the speaker's memory: connections that are no session, and a table that
+//! comes and goes.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -17,7 +18,8 @@ const CONNECTIONS: u32 = 100_000;
 const FIRST: u32 = 10_000;
 /// How many at a time.
 const AT_A_TIME: usize = 16;
-/// What the rest may add. Before closed connections were joined as they end, each left about 2 KiB: 176 MiB.
+/// What the rest may add. Before closed connections were joined as they end, each left about 2 KiB:
+/// 176 MiB.
 const MORE_MIB: u64 = 8;
 
 /// Connects to us from the peer's address and waits for the first octet or the end, `count` times.
@@ -54,7 +56,8 @@ fn connect(site: &Site, count: u32) -> u32 {
     heard.into_inner()
 }
 
-/// Memory that the speaker has taken, in MiB: not its code, of which more and more is read from the file as it is used.
+/// Memory that the speaker has taken, in MiB: not its code, of which more and more is read from the
+/// file as it is used.
 fn resident(site: &Site) -> u64 {
     let id = site.id("us");
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -91,7 +94,8 @@ fn rfc4724_5_a_hundred_thousand_connections_end_no_session_and_take_no_memory() 
     // Enough of them were adopted, and got our OPEN, to prove something.
     assert!(heard > CONNECTIONS / 10, "{heard} were heard");
 
-    // The others were closed without a word, and are counted: beyond the bound, or while the session was busy.
+    // The others were closed without a word, and are counted: beyond the bound, or while the
+    // session was busy.
     let peer = site.ask(&["bgp", "peer", "a"]).unwrap();
     let counted =
         ["connectionLimit", "connectionRejected"].map(|kind| peer["errors"][kind].as_u64());
@@ -117,11 +121,11 @@ const TAKEN_MIB: u64 = 8;
 /// What may be left of it.
 const LEFT_MIB: u64 = 5;
 
-/// A whole table is withdrawn, and then nothing happens any more. Before free memory was given back at once, the process
-/// kept most of it until it next needed some.
+/// A whole table is withdrawn, and then nothing happens any more. Before free memory was given back
+/// at once, the process kept most of it until it next needed some.
 ///
-/// With one thread, for what a thread frees in pages of another one is given back when that one next works, which in a
-/// process at rest depends on chance.
+/// With one thread, for what a thread frees in pages of another one is given back when that one
+/// next works, which in a process at rest depends on chance.
 #[test]
 fn a_table_that_is_withdrawn_leaves_no_memory_behind() {
     let scenario = "a_table_that_is_withdrawn_leaves_no_memory_behind";

@@ -1,5 +1,5 @@
-//! A peer on a common link: BFD over one hop (RFC 5881) with a real BIRD 2, what its C bit means for graceful restart (RFC 5882
-//! §4.3), and link-local next hops (RFC 2545).
+//! A peer on a common link: BFD over one hop (RFC 5881) with a real BIRD 2, what its C bit means
+//! for graceful restart (RFC 5882 §4.3), and link-local next hops (RFC 2545).
 
 use std::time::Instant;
 
@@ -96,8 +96,8 @@ fn rfc5881_bird_on_a_link_and_we_watch_each_other() {
         site.birdc("a", &route).contains(&hops)
     });
 
-    // BIRD stands still, and its kernel still answers for it: nothing but BFD can see that. The C bit of its BFD is clear, and we do not
-    // take that for a restart: its routes go at once.
+    // BIRD stands still, and its kernel still answers for it: nothing but BFD can see that. The C
+    // bit of its BFD is clear, and we do not take that for a restart: its routes go at once.
     let cut = Instant::now();
     site.signal("a", "-STOP");
     site.until("no route", &None, || route(&site));

@@ -6,8 +6,8 @@ use caracal_tests::{
     SECOND, assert_full_matrix, await_settled, await_status, example, possible, up_text,
 };
 
-/// A pool of two blocks, one for each node, and a router of another AS that announces the pool, both blocks and the
-/// addresses of their pods.
+/// A pool of two blocks, one for each node, and a router of another AS that announces the pool,
+/// both blocks and the addresses of their pods.
 const THIEF: &str = r#"
 name: thief
 description: two Caracal nodes and a top-of-rack router that announces what they have
@@ -121,8 +121,8 @@ fn a_router_that_announces_what_nodes_have_moves_nothing() {
     probes.assert_none_lost("a router announces what nodes have");
 }
 
-/// Two reflectors and three clients. A client with a router id that the datastore does not know is let pass; reflectors
-/// that are told to be the next hop are believed what is the owner's.
+/// Two reflectors and three clients. A client with a router id that the datastore does not know is
+/// let pass; reflectors that are told to be the next hop are believed what is the owner's.
 #[test]
 fn what_reflectors_pass_on_is_its_owners() {
     let scenario = "what_reflectors_pass_on_is_its_owners";

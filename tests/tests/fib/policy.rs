@@ -1,4 +1,5 @@
-//! What passes between the speaker and its table: filters, our own routes, routes of others, and lost notifications.
+//! What passes between the speaker and its table: filters, our own routes, routes of others, and
+//! lost notifications.
 
 use caracal_lab::ip_batch;
 use caracal_tests::possible;
@@ -86,7 +87,8 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
     site.until("what the filter lets pass", &strings(&all), || {
         written(&site)
     });
-    // The subnets of our interfaces are the kernel's own; what a BGP daemon wrote may be ours; one leads elsewhere.
+    // The subnets of our interfaces are the kernel's own; what a BGP daemon wrote may be ours; one
+    // leads elsewhere.
     let first = strings(&["192.0.2.0/24", "192.0.3.0/24", "203.0.113.0/24"]);
     site.until("our routes, and one of somebody's", &first, || told(&site));
     assert_eq!(own(&site), first, "nothing that we wrote ourselves");
@@ -103,7 +105,8 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
     let second = strings(&["192.0.2.0/24", "192.0.3.0/24", "203.0.116.0/24"]);
     site.until("the other one", &second, || told(&site));
 
-    // What becomes ours is in the table as ours, and what is ours no more leaves it: so does a learned route in its place.
+    // What becomes ours is in the table as ours, and what is ours no more leaves it: so does a
+    // learned route in its place.
     site.reconfigure_bird(
         "a",
         &bird(
@@ -137,7 +140,8 @@ fn a_table_has_a_filter_our_own_routes_and_gives_those_of_others() {
     assert_eq!(foreign.len(), 1, "{foreign:?}");
 }
 
-/// The kernel drops notifications for who does not read them. Nothing may depend on having read them all.
+/// The kernel drops notifications for who does not read them. Nothing may depend on having read
+/// them all.
 #[test]
 fn lost_notifications_cost_a_look_at_everything_and_no_route() {
     let scenario = "lost_notifications_cost_a_look_at_everything_and_no_route";
@@ -154,7 +158,8 @@ fn lost_notifications_cost_a_look_at_everything_and_no_route() {
     site.until("all routes", &20, || ours(&site, "main").len());
     site.until_synced();
 
-    // More changes than a socket can hold, and behind them what matters: a route of ours goes, one of others comes.
+    // More changes than a socket can hold, and behind them what matters: a route of ours goes, one
+    // of others comes.
     site.signal("us", "-STOP");
     let us = site.netns("us");
     let noise = |verb: &str| -> Vec<String> {

@@ -43,8 +43,8 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// Namespaces `us`, `a` and `b`; `us` has 10.1.0.1 and 2001:db8:1::1 towards `a` (which is .2 and ::2) on the
-    /// interface `eth-a`, and the same with 2 towards `b`.
+    /// Namespaces `us`, `a` and `b`; `us` has 10.1.0.1 and 2001:db8:1::1 towards `a` (which is .2
+    /// and ::2) on the interface `eth-a`, and the same with 2 towards `b`.
     pub(crate) fn new() -> Self {
         let number = SITES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("fib{}x{number}", std::process::id());

@@ -1,4 +1,5 @@
-//! What an operator does with one peer, as the BIRD at the other end sees it: `caracal bgp disable`, `enable`, `reset` and `peer`.
+//! What an operator does with one peer, as the BIRD at the other end sees it: `caracal bgp
+//! disable`, `enable`, `reset` and `peer`.
 
 use caracal_lab::wait_until;
 use caracal_tests::SECOND;
@@ -51,7 +52,8 @@ impl Site {
         let shown = self.birdc(bird, &["show", "protocols", "all", "caracal"]);
         let found = shown.lines().find(|l| l.trim().starts_with(line));
         let words: Vec<_> = found.unwrap_or_default().split_whitespace().collect();
-        // `Import updates:` counts what was received first, `Export updates:` what was accepted last.
+        // `Import updates:` counts what was received first, `Export updates:` what was accepted
+        // last.
         let at = if line.starts_with("Import") {
             2
         } else {
@@ -219,7 +221,8 @@ fn a_reset_is_told_and_comes_back(site: &Site) {
     site.await_route("b", &of_a, "A's route at B after the reset", |shown| {
         shown.contains("BGP.next_hop")
     });
-    // BIRD waits a while after an error before it dials; the session that comes is the one that stays.
+    // BIRD waits a while after an error before it dials; the session that comes is the one that
+    // stays.
     site.await_route("a", &prefix(site.family, 2), "B's route at A", |shown| {
         shown.contains("BGP.next_hop")
     });

@@ -1,5 +1,6 @@
-//! What the templates of the set `calico` see. Every field is always there, so that strict mode finds
-//! misspelt names; what does not apply is `null`, `false` or an empty list. Fields are added, never changed.
+//! What the templates of the set `calico` see. Every field is always there, so that strict mode
+//! finds misspelt names; what does not apply is `null`, `false` or an empty list. Fields are added,
+//! never changed.
 //!
 //! Addresses, ranges and conditions are text as BIRD 1.6 writes them.
 
@@ -31,7 +32,8 @@ pub struct Daemon {
     pub host_len: u8,
     /// The BGP Identifier.
     pub router_id: String,
-    /// The node's address of the family; null when it has none, and then there is no BGP in the file.
+    /// The node's address of the family; null when it has none, and then there is no BGP in the
+    /// file.
     pub address: Option<String>,
     /// The node's AS number.
     pub local_as: u32,

@@ -1,13 +1,15 @@
-//! What Calico's own daemon would be told: the facts behind the six files `bird.cfg`, `bird_aggr.cfg`,
-//! `bird_ipam.cfg` and their IPv6 twins, for a node that runs Calico's fork of BIRD 1.6.
+//! What Calico's own daemon would be told: the facts behind the six files `bird.cfg`,
+//! `bird_aggr.cfg`, `bird_ipam.cfg` and their IPv6 twins, for a node that runs Calico's fork of
+//! BIRD 1.6.
 //!
-//! The speaker's configuration is not enough for these files: they program the kernel, and Calico's functions
-//! name pools, affinities and filters one by one. So the files have a context of their own, [`Context`], a pure
-//! function of the snapshot like the plan; the sessions in it are the plan's.
+//! The speaker's configuration is not enough for these files: they program the kernel, and Calico's
+//! functions name pools, affinities and filters one by one. So the files have a context of their
+//! own, [`Context`], a pure function of the snapshot like the plan; the sessions in it are the
+//! plan's.
 //!
-//! Where Caracal knowingly differs from Calico: a session whose password is not known is left out (TOPO-4), a
-//! BGPFilter that cannot be understood refuses every route, and a mesh session gives way to a BGPPeer's session
-//! with the same address and port.
+//! Where Caracal knowingly differs from Calico: a session whose password is not known is left out
+//! (TOPO-4), a BGPFilter that cannot be understood refuses every route, and a mesh session gives
+//! way to a BGPPeer's session with the same address and port.
 
 mod context;
 mod policy;

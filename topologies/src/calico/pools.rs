@@ -9,7 +9,8 @@ use super::sorted_as_text;
 use super::{Block, KernelPool};
 use crate::view::NodeView;
 
-/// Whose routes BIRD programs, from `programClusterRoutes` of the BGPConfiguration. VXLAN is never BIRD's.
+/// Whose routes BIRD programs, from `programClusterRoutes` of the BGPConfiguration. VXLAN is never
+/// BIRD's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) ipip: bool,
@@ -57,7 +58,8 @@ pub(super) fn exported(view: &NodeView<'_>, family: Family, wanted: bool) -> Vec
     )
 }
 
-/// IPv6 has no IPIP and says only what is not BIRD's; a node without a subnet says nothing for IPv4.
+/// IPv6 has no IPIP and says only what is not BIRD's; a node without a subnet says nothing for
+/// IPv4.
 pub(super) fn kernel(view: &NodeView<'_>, family: Family, owner: Option<&str>) -> Vec<KernelPool> {
     let owner = Owner::of(owner);
     let subnet = view.node.and_then(|node| node.spec.cidr(family));

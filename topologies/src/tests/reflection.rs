@@ -144,7 +144,8 @@ fn nobody_is_cut_off_and_sessions_are_few() {
         (old.missing(&mesh), new.missing(&reflected)),
         (vec![], vec![])
     );
-    // Two families: 60 × 59 / 2 each; 3 × 17 clients with 3 reflectors each, and 9 reflectors among themselves.
+    // Two families: 60 × 59 / 2 each; 3 × 17 clients with 3 reflectors each, and 9 reflectors among
+    // themselves.
     assert_eq!(old.count(), 2 * 1770);
     assert_eq!(new.count(), 2 * (51 * 3 + 36));
     assert_eq!(new.nodes[&NodeName::from("n059")].len(), 6);
@@ -181,7 +182,8 @@ fn a_node_of_another_as_is_left_without_a_path_and_that_shows() {
 
 #[test]
 fn iron_rules_of_ibgp() {
-    // Three in a row, the one in the middle no reflector: what it hears from one it does not tell the other.
+    // Three in a row, the one in the middle no reflector: what it hears from one it does not tell
+    // the other.
     let off =
         "kind: BGPConfiguration\nmetadata: {name: default}\nspec: {nodeToNodeMeshEnabled: false}";
     let row = "{kind: BGPPeer, metadata: {name: x}, spec: {node: n001, peerSelector: all()}}";

@@ -1,4 +1,5 @@
-//! How much of the heap a thread holds: the allocator counts, so that a figure is of the data and not of the machine.
+//! How much of the heap a thread holds: the allocator counts, so that a figure is of the data and
+//! not of the machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,8 +11,8 @@ thread_local! {
     static IN_USE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Octets that this thread has taken and not given back. What goes from thread to thread is counted wrong; the
-/// simulation has one.
+/// Octets that this thread has taken and not given back. What goes from thread to thread is counted
+/// wrong; the simulation has one.
 #[must_use]
 pub fn in_use() -> i64 {
     IN_USE.get()
@@ -24,7 +25,8 @@ fn count(octets: usize, sign: i64) {
 }
 
 #[allow(unsafe_code, reason = "an allocator cannot be written without")]
-// SAFETY: every call goes to the system's allocator as it came; the counter touches no memory of it.
+// SAFETY: every call goes to the system's allocator as it came; the counter touches no memory of
+// it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);

@@ -1,9 +1,9 @@
 //! `caracal-scale`: clusters of hundreds and thousands of nodes in one process, on virtual time.
 //!
-//! The sessions are planned by the real planner, held by the real state machines, and carry real octets between real
-//! tables; sockets, clocks and tasks are the simulation's. What it counts is exact and the same in every run: sessions,
-//! messages, octets, and the heap but for the chance of hash tables. What it says of time follows from the costs in
-//! [`network`], which are a model.
+//! The sessions are planned by the real planner, held by the real state machines, and carry real
+//! octets between real tables; sockets, clocks and tasks are the simulation's. What it counts is
+//! exact and the same in every run: sessions, messages, octets, and the heap but for the chance of
+//! hash tables. What it says of time follows from the costs in [`network`], which are a model.
 //!
 //! A program of its own, for its allocator counts.
 #![allow(unreachable_pub, reason = "a program has no public interface")]
@@ -41,7 +41,8 @@ struct Args {
     /// Sizes of the mesh; beyond them its figures are computed.
     #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 200, 500, 1000])]
     mesh: Vec<usize>,
-    /// Takes the outcomes that earlier runs printed into this file, and simulates nothing. May be repeated.
+    /// Takes the outcomes that earlier runs printed into this file, and simulates nothing. May be
+    /// repeated.
     #[arg(long, value_name = "FILE")]
     read: Vec<PathBuf>,
     /// Writes scale.md's tables and the plots into this folder.

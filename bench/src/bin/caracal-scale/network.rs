@@ -1,8 +1,9 @@
 //! The network and the clock: what arrives when, and how long a node is busy with it.
 //!
-//! The model of time. A node does one thing after the other. Octets take [`LATENCY`] from end to end; links are never
-//! full. What a node does costs what the constants say; they are of the size that the speaker's own measurements
-//! (docs/performance.md) give for a core of a small server. They are no measurement of a large cluster.
+//! The model of time. A node does one thing after the other. Octets take [`LATENCY`] from end to
+//! end; links are never full. What a node does costs what the constants say; they are of the size
+//! that the speaker's own measurements (docs/performance.md) give for a core of a small server.
+//! They are no measurement of a large cluster.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

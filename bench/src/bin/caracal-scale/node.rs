@@ -1,8 +1,8 @@
-//! One node: a state machine per session, and a table; or, where there would be too many tables, a count of what a
-//! table would hold.
+//! One node: a state machine per session, and a table; or, where there would be too many tables, a
+//! count of what a table would hold.
 //!
-//! A node that passes nothing on (a client, or a node of a mesh) looks the same to all others whether it keeps a table
-//! or counts.
+//! A node that passes nothing on (a client, or a node of a mesh) looks the same to all others
+//! whether it keeps a table or counts.
 
 use std::sync::Arc;
 use std::time::Instant;

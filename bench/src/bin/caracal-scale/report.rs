@@ -107,7 +107,8 @@ impl Row {
         }
     }
 
-    /// A larger mesh: per session everything stays as it is, per node everything grows with the nodes.
+    /// A larger mesh: per session everything stays as it is, per node everything grows with the
+    /// nodes.
     fn larger(mesh: &Self, nodes: usize) -> Self {
         let nodes = nodes as f64;
         let sessions = nodes * (nodes - 1.0) / 2.0;

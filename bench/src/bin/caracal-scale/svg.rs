@@ -12,7 +12,8 @@ const BOTTOM: f64 = 48.0;
 const COLOURS: [&str; 4] = ["#c1272d", "#eecc16", "#0000a7", "#008176"];
 const DASHES: [&str; 4] = ["none", "8 3", "2 3", "none"];
 
-/// A line: its name and its points, in the order of x. A point that is computed and not simulated is hollow.
+/// A line: its name and its points, in the order of x. A point that is computed and not simulated
+/// is hollow.
 pub struct Line {
     pub name: String,
     pub points: Vec<(f64, f64, bool)>,

@@ -73,7 +73,8 @@ async fn the_first_change_passes_at_once_and_bursts_coalesce() {
         times.push(Instant::now());
     }
     writing.await.unwrap();
-    // A second of changes every 5 ms: about ten views, none closer than 100 ms, none later than that.
+    // A second of changes every 5 ms: about ten views, none closer than 100 ms, none later than
+    // that.
     assert!((10..=12).contains(&times.len()), "{}", times.len());
     for pair in times.windows(2) {
         let gap = pair[1] - pair[0];

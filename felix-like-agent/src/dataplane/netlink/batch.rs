@@ -1,8 +1,10 @@
-//! Many changes in one send. The kernel works through a datagram of messages one after the other, inside the send, and
-//! answers for those that it refuses; only the last one asks for an acknowledgement, which says that all are done.
-//! Answers are matched to requests by sequence number.
+//! Many changes in one send. The kernel works through a datagram of messages one after the other,
+//! inside the send, and answers for those that it refuses; only the last one asks for an
+//! acknowledgement, which says that all are done. Answers are matched to requests by sequence
+//! number.
 //!
-//! A datagram never holds more messages than the receive buffer holds answers, so that no answer is ever lost.
+//! A datagram never holds more messages than the receive buffer holds answers, so that no answer is
+//! ever lost.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -16,10 +18,11 @@ use crate::settings::KERNEL_TIMEOUT;
 
 /// Most messages in one send: more do not make it faster.
 const MESSAGES: usize = 256;
-/// Octets after which a datagram is sent: a quarter of the default send buffer, which refuses longer ones.
+/// Octets after which a datagram is sent: a quarter of the default send buffer, which refuses
+/// longer ones.
 const OCTETS: usize = 48 << 10;
-/// What an answer takes of the receive buffer: header, code, the request's header, a sentence, and the kernel's
-/// bookkeeping for a packet; 1,280 octets were seen.
+/// What an answer takes of the receive buffer: header, code, the request's header, a sentence, and
+/// the kernel's bookkeeping for a packet; 1,280 octets were seen.
 const ANSWER_OCTETS: usize = 2048;
 /// `NLMSG_ERROR`: a refusal, or, with code 0, an acknowledgement.
 const ERROR: u16 = 2;
@@ -94,7 +97,8 @@ impl Writer {
         self.counted()
     }
 
-    /// The same with a message whose body is written in its place. One that cannot be written does not wait.
+    /// The same with a message whose body is written in its place. One that cannot be written does
+    /// not wait.
     pub(in crate::dataplane) fn compose<E>(
         &mut self,
         (kind, flags): (u16, u16),
@@ -116,8 +120,8 @@ impl Writer {
         self.waiting == self.most || self.buffer.len() >= OCTETS
     }
 
-    /// Sends what waits, in order; answers with one result each, in the same order. A refused message does not stop those
-    /// behind it.
+    /// Sends what waits, in order; answers with one result each, in the same order. A refused
+    /// message does not stop those behind it.
     pub(in crate::dataplane) async fn flush(
         &mut self,
     ) -> Result<Vec<Result<(), Refusal>>, NetlinkError> {
@@ -139,7 +143,8 @@ impl Writer {
         Ok(results)
     }
 
-    /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be sent.
+    /// Asks for everything of a kind; `None` when a change came between. Nothing may wait to be
+    /// sent.
     pub(in crate::dataplane) async fn dump(
         &mut self,
         request: Request,
@@ -190,7 +195,8 @@ impl Writer {
         Ok(datagram)
     }
 
-    /// Sends a datagram whose last message bears the present sequence number, and gathers the answers.
+    /// Sends a datagram whose last message bears the present sequence number, and gathers the
+    /// answers.
     async fn exchange(
         &self,
         datagram: &[u8],

@@ -1,5 +1,5 @@
-//! Netlink's framing: messages in a datagram, attributes in a message (`struct nlmsghdr`, `struct nlattr`). Reading never
-//! panics and never reads past a length.
+//! Netlink's framing: messages in a datagram, attributes in a message (`struct nlmsghdr`, `struct
+//! nlattr`). Reading never panics and never reads past a length.
 
 /// Octets of `struct nlmsghdr`.
 pub(in crate::dataplane) const HEADER: usize = 16;

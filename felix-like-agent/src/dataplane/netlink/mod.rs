@@ -1,5 +1,5 @@
-//! Two rtnetlink sockets, one for dumps and one for changes. They belong to the network namespace of the thread that
-//! opened them, for good, and do nothing on their own.
+//! Two rtnetlink sockets, one for dumps and one for changes. They belong to the network namespace
+//! of the thread that opened them, for good, and do nothing on their own.
 
 pub(in crate::dataplane) mod batch;
 mod error;

@@ -1,5 +1,5 @@
-//! Next-hop objects in netlink's language (`struct nhmsg`, Linux from 5.3 on): the crates that we use have no types for
-//! them.
+//! Next-hop objects in netlink's language (`struct nhmsg`, Linux from 5.3 on): the crates that we
+//! use have no types for them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -96,7 +96,8 @@ pub(in crate::dataplane) async fn read(
     Ok(messages.iter().filter_map(|m| object(m, links)).collect())
 }
 
-/// True for a message that tells of a change of an object that did not come from the netlink socket `own`.
+/// True for a message that tells of a change of an object that did not come from the netlink socket
+/// `own`.
 pub(in crate::dataplane) fn is_hint(message: &[u8], own: u32) -> bool {
     let kind = framing::half(message, 4);
     matches!(kind, Some(NEW | DELETE)) && framing::word(message, 12) != Some(own)

@@ -1,5 +1,6 @@
-//! Routes in netlink's language (`struct rtmsg`), written straight into a datagram: there may be hundreds of thousands of
-//! them, and what a message takes on its way here is added to what the kernel takes.
+//! Routes in netlink's language (`struct rtmsg`), written straight into a datagram: there may be
+//! hundreds of thousands of them, and what a message takes on its way here is added to what the
+//! kernel takes.
 
 use std::net::IpAddr;
 
@@ -242,7 +243,8 @@ fn next_hop(
     Ok(())
 }
 
-/// The gateway; one of another family than the route's has an attribute of its own (`via inet6`, RFC 8950).
+/// The gateway; one of another family than the route's has an attribute of its own (`via inet6`,
+/// RFC 8950).
 fn gateway(message: &mut Vec<u8>, hop: &NextHop, family: Family) {
     let Some(gateway) = hop.gateway else { return };
     let of = Family::of(gateway);

@@ -1,5 +1,5 @@
-//! One ICMP echo (RFC 792, RFC 4443 §4.1), never fragmented, of a given size. It blocks its thread until the answer is
-//! there or is no longer expected; it never writes anything but that packet.
+//! One ICMP echo (RFC 792, RFC 4443 §4.1), never fragmented, of a given size. It blocks its thread
+//! until the answer is there or is no longer expected; it never writes anything but that packet.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -110,7 +110,8 @@ impl Echo {
         Err(last)
     }
 
-    /// Sends it from a thread of its own, and says whether it was answered. Nobody waits for the thread at the end.
+    /// Sends it from a thread of its own, and says whether it was answered. Nobody waits for the
+    /// thread at the end.
     pub async fn is_answered(self, patience: Duration) -> bool {
         let (tell, told) = tokio::sync::oneshot::channel();
         let ask = move || {
@@ -198,8 +199,8 @@ fn set(
     value: libc::c_int,
 ) -> std::io::Result<()> {
     let length = libc::socklen_t::try_from(std::mem::size_of_val(&value)).unwrap_or(4);
-    // SAFETY: the descriptor is open while `socket` lives; the value is an int as ip(7) and ipv6(7) want it, with its
-    // own size.
+    // SAFETY: the descriptor is open while `socket` lives; the value is an int as ip(7) and ipv6(7)
+    // want it, with its own size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -225,7 +226,8 @@ fn unique() -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// An echo request of so many octets, its own header included. For IPv6 the kernel makes the checksum (RFC 3542 §3.1).
+/// An echo request of so many octets, its own header included. For IPv6 the kernel makes the
+/// checksum (RFC 3542 §3.1).
 fn request(family: Family, id: [u8; 4], size: usize) -> Vec<u8> {
     let mut packet = vec![0; size];
     packet[0] = types(family).0;

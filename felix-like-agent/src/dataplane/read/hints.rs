@@ -1,7 +1,7 @@
-//! Listening to the kernel's notifications, and those that are not about routes and links: changes of next-hop objects, of
-//! nftables, and of the sysctls that rtnetlink calls "netconf" (forwarding, `rp_filter`, `proxy_arp`). They are hints: "look
-//! again". What changed is read from the kernel, never from a notification, so a lost one costs time and not truth. Only
-//! headers are read.
+//! Listening to the kernel's notifications, and those that are not about routes and links: changes
+//! of next-hop objects, of nftables, and of the sysctls that rtnetlink calls "netconf" (forwarding,
+//! `rp_filter`, `proxy_arp`). They are hints: "look again". What changed is read from the kernel,
+//! never from a notification, so a lost one costs time and not truth. Only headers are read.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Drop for Listener {
     }
 }
 
-/// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`. The kernel does not
-/// tell of the routes that go with an object.
+/// Rings for each change of a next-hop object that did not come from the netlink socket `own_port`.
+/// The kernel does not tell of the routes that go with an object.
 pub(in crate::dataplane) fn objects(
     bell: Arc<Notify>,
     own_port: u32,
@@ -59,15 +59,15 @@ pub(in crate::dataplane) fn sysctls(bell: Arc<Notify>) -> Result<Listener, Netli
     listen(route, NETCONF, bell, None, |_| true)
 }
 
-/// Rings for each change of our own nftables table, and of foreign chains that the kernel calls. `Err` where the kernel
-/// has no nftables.
+/// Rings for each change of our own nftables table, and of foreign chains that the kernel calls.
+/// `Err` where the kernel has no nftables.
 pub(in crate::dataplane) fn nftables(bell: Arc<Notify>) -> Result<Listener, NetlinkError> {
     let netfilter = netlink_sys::protocols::NETLINK_NETFILTER;
     listen(netfilter, NFTABLES, bell, None, concerns_us)
 }
 
-/// Listens in the calling thread's namespace and rings for each message of these groups that is a hint. What came from the
-/// socket with the port `own` is not even handed over by the kernel.
+/// Listens in the calling thread's namespace and rings for each message of these groups that is a
+/// hint. What came from the socket with the port `own` is not even handed over by the kernel.
 pub(in crate::dataplane) fn listen(
     protocol: isize,
     groups: u32,
@@ -109,8 +109,8 @@ pub(in crate::dataplane) fn listen(
     Ok(Listener(tokio::spawn(task)))
 }
 
-/// A filter (classic BPF) that drops the messages of the socket with this port: of each route that the agent writes the
-/// kernel tells everybody who listens, the agent too.
+/// A filter (classic BPF) that drops the messages of the socket with this port: of each route that
+/// the agent writes the kernel tells everybody who listens, the agent too.
 fn all_but(port: u32) -> [SockFilter; 4] {
     // BPF loads numbers in network order, the port is in the machine's.
     let port = u32::from_be_bytes(port.to_ne_bytes());

@@ -349,7 +349,8 @@ impl<'a> RouteParts<'a> {
         if self.strange {
             return other;
         }
-        // Of other objects (groups of other daemons) the route itself says where it leads, unless `nexthop_compat_mode` is 0.
+        // Of other objects (groups of other daemons) the route itself says where it leads, unless
+        // `nexthop_compat_mode` is 0.
         if let Some(id) = self.object
             && let Some(hop) = objects.get(&id).and_then(|object| object.hop.clone())
         {

@@ -1,4 +1,5 @@
-//! Changes of links, addresses, neighbours and routes by others, as hints: "look again" ([`crate::dataplane::read::hints`]).
+//! Changes of links, addresses, neighbours and routes by others, as hints: "look again"
+//! ([`crate::dataplane::read::hints`]).
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::dataplane::netlink::framing::{HEADER, attributes, half, word};
 use crate::dataplane::read::MAIN_TABLE;
 use crate::dataplane::read::hints::{Listener, listen};
 
-/// `RTNLGRP_*` of links, neighbours, IPv4 and IPv6 addresses and routes, as bits of the bind address.
+/// `RTNLGRP_*` of links, neighbours, IPv4 and IPv6 addresses and routes, as bits of the bind
+/// address.
 const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 8 | 1 << 10;
 /// `RTM_*`.
 const NEW_LINK: u16 = 16;
@@ -29,8 +31,8 @@ const TABLE: u16 = 15;
 /// Octets of `struct rtmsg`.
 const RTMSG: usize = 12;
 
-/// Listens in the calling thread's namespace and rings `bell` for each change that did not come from the netlink socket
-/// `own_port`. One ring may stand for many changes.
+/// Listens in the calling thread's namespace and rings `bell` for each change that did not come
+/// from the netlink socket `own_port`. One ring may stand for many changes.
 pub(in crate::dataplane) fn start(
     bell: Arc<Notify>,
     own_port: u32,
@@ -60,8 +62,9 @@ fn is_hint(message: &[u8], own_port: u32, tables: &[u32]) -> Option<bool> {
         NEW_ROUTE | DELETE_ROUTE => {
             word(message, HEADER + 8)? & CLONED == 0 && tables.contains(&table(message)?)
         }
-        // Dynamic neighbours come and go all the time and are not ours. A permanent one that somebody deletes is told as a
-        // failed one; but then it was somebody, and not the kernel itself, whose port is zero.
+        // Dynamic neighbours come and go all the time and are not ours. A permanent one that
+        // somebody deletes is told as a failed one; but then it was somebody, and not the kernel
+        // itself, whose port is zero.
         NEW_NEIGHBOUR | DELETE_NEIGHBOUR => half(message, HEADER + 8)? == PERMANENT || port != 0,
         _ => false,
     })

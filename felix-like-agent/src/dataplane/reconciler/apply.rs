@@ -15,7 +15,8 @@ use crate::op::Op;
 const LOGGED: usize = 50;
 
 impl Reconciler {
-    /// Does ops in order and remembers what failed; answers with the number of failures and the devices then.
+    /// Does ops in order and remembers what failed; answers with the number of failures and the
+    /// devices then.
     pub(in crate::dataplane) async fn apply(
         &mut self,
         ops: Vec<Op>,
@@ -29,7 +30,8 @@ impl Reconciler {
         let mut failures = 0;
         // Devices first: the rest needs their indices.
         if ops.iter().any(|op| matches!(op, Op::DeleteTunnel(_))) {
-            // The kernel takes what stood on the device with it, and the monitor hears nothing of our own doing.
+            // The kernel takes what stood on the device with it, and the monitor hears nothing of
+            // our own doing.
             self.bell.notify_one();
         }
         let (devices, rest): (Vec<Op>, Vec<Op>) = ops.into_iter().partition(|op| {

@@ -1,7 +1,8 @@
-//! Tells the neighbours on the link where this node is: gratuitous ARP (RFC 5227 §3) and unsolicited neighbour
-//! advertisements (RFC 4861 §7.2.6), when an address of the node comes, moves to another interface, when the interface gets
-//! another MAC, or its cable comes back. Without them a neighbour goes on sending to the old MAC until its own
-//! reachability check fails, for up to 45 s.
+//! Tells the neighbours on the link where this node is: gratuitous ARP (RFC 5227 §3) and
+//! unsolicited neighbour advertisements (RFC 4861 §7.2.6), when an address of the node comes, moves
+//! to another interface, when the interface gets another MAC, or its cable comes back. Without them
+//! a neighbour goes on sending to the old MAC until its own reachability check fails, for up to 45
+//! s.
 //!
 //! It writes nothing into the kernel and asks it nothing.
 
@@ -23,7 +24,8 @@ use crate::links::Links;
 const REPEATS: u32 = 3;
 /// `RETRANS_TIMER` (RFC 4861 §10).
 const SPACING: Duration = Duration::from_secs(1);
-/// An address that is still being checked for duplicates cannot be a source; that takes a second or two.
+/// An address that is still being checked for duplicates cannot be a source; that takes a second or
+/// two.
 const ATTEMPTS: u32 = 10;
 /// `ETH_P_ARP`.
 const ARP: u16 = 0x0806;
@@ -42,7 +44,8 @@ pub(in crate::dataplane) struct Place {
 /// The node's addresses on links where somebody may listen.
 pub(in crate::dataplane) type Places = BTreeMap<IpAddr, Place>;
 
-/// Finds the node's own addresses, and the link-local ones of the interface that has its IPv6 address.
+/// Finds the node's own addresses, and the link-local ones of the interface that has its IPv6
+/// address.
 pub(in crate::dataplane) fn places(node: &Node, links: &Links, forwards: bool) -> Places {
     let mut places = Places::new();
     for family in [Family::Ipv4, Family::Ipv6] {
@@ -235,8 +238,8 @@ fn broadcast(index: u32) -> io::Result<SockAddr> {
     let family = libc::sa_family_t::try_from(libc::AF_PACKET).map_err(io::Error::other)?;
     let octets = std::mem::size_of::<libc::sockaddr_ll>();
     let octets = libc::socklen_t::try_from(octets).map_err(io::Error::other)?;
-    // SAFETY: the storage is zeroed and large enough for every kind of address; what is written is a whole
-    // `sockaddr_ll` with its family and its size (packet(7)).
+    // SAFETY: the storage is zeroed and large enough for every kind of address; what is written is
+    // a whole `sockaddr_ll` with its family and its size (packet(7)).
     let made = unsafe {
         SockAddr::try_init(|storage, length| {
             let place = storage.cast::<libc::sockaddr_ll>();
@@ -279,7 +282,8 @@ fn advertisement(address: Ipv6Addr, place: Place) -> io::Result<()> {
         .map(drop)
 }
 
-/// RFC 4861 §4.4, with the option of the target's link-layer address. The kernel makes the checksum (RFC 3542 §3.1).
+/// RFC 4861 §4.4, with the option of the target's link-layer address. The kernel makes the checksum
+/// (RFC 3542 §3.1).
 fn neighbour(address: Ipv6Addr, place: Place) -> [u8; 32] {
     const ROUTER: u8 = 0x80;
     const OVERRIDE: u8 = 0x20;

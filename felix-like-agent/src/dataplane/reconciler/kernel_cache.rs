@@ -1,6 +1,6 @@
-//! The kernel as it was last read, with the routes that we have written since: a pass that follows news of the datastore or
-//! of BGP alone needs no other reading (decision 0029). It never outlives a notification, a failure, or a write of
-//! anything but routes.
+//! The kernel as it was last read, with the routes that we have written since: a pass that follows
+//! news of the datastore or of BGP alone needs no other reading (decision 0029). It never outlives
+//! a notification, a failure, or a write of anything but routes.
 
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ impl KernelCache {
         self.trust = (took * TIMES).clamp(TRUST, LONGEST);
     }
 
-    /// What is known, while it is to be relied on. Whoever takes it brings it back with [`KernelCache::keep`], or it is gone.
+    /// What is known, while it is to be relied on. Whoever takes it brings it back with
+    /// [`KernelCache::keep`], or it is gone.
     pub(in crate::dataplane) fn take(&mut self, now: Instant) -> Option<Actual> {
         if self.until.is_some_and(|until| now >= until) {
             self.forget();

@@ -1,5 +1,5 @@
-//! Memory of ops that failed, or that succeed and have to be done again and again, so that neither is tried
-//! in a tight loop and both are told.
+//! Memory of ops that failed, or that succeed and have to be done again and again, so that neither
+//! is tried in a tight loop and both are told.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -21,7 +21,8 @@ fn every_refusal_is_told_of_its_own_op_in_the_kernels_words() {
         "batch::every_refusal_is_told_of_its_own_op_in_the_kernels_words",
         || async {
             lab();
-            // Each third one leads nowhere, one names a device that is not there, and one changes the one before.
+            // Each third one leads nowhere, one names a device that is not there, and one changes
+            // the one before.
             let mut ops: Vec<Op> = (0..10_000)
                 .map(|n| {
                     let gateway = if n % 3 == 0 { "192.0.2.1" } else { "10.0.0.2" };

@@ -141,14 +141,14 @@ impl Drop for Namespace {
     }
 }
 
-/// Datagrams from a node to this node's VXLAN port while the table is written again and again: how many were sent, and how
-/// many of them were lost.
+/// Datagrams from a node to this node's VXLAN port while the table is written again and again: how
+/// many were sent, and how many of them were lost.
 fn sent_and_lost_while_written(script: &str, times: usize) -> (usize, usize) {
     const PATIENCE: std::time::Duration = std::time::Duration::from_millis(10);
     let node: std::net::SocketAddr = "10.0.0.1:4789".parse().unwrap();
     let socket = std::net::UdpSocket::bind(node).unwrap();
-    // The loopback device delivers at once. What is not there after this is lost, or late: it counts when it comes, and no
-    // queue fills meanwhile.
+    // The loopback device delivers at once. What is not there after this is lost, or late: it
+    // counts when it comes, and no queue fills meanwhile.
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let file = std::env::temp_dir().join(format!("caragent-table-{}", std::process::id()));
     std::fs::write(&file, script).unwrap();
@@ -172,7 +172,8 @@ fn sent_and_lost_while_written(script: &str, times: usize) -> (usize, usize) {
     (sent, sent - received)
 }
 
-/// Decision 0040. With a set of intervals instead it is not so on Linux 6.18, which is printed and not judged.
+/// Decision 0040. With a set of intervals instead it is not so on Linux 6.18, which is printed and
+/// not judged.
 #[test]
 fn no_packet_falls_between_the_old_rules_and_the_new_ones() {
     in_namespace(
@@ -235,7 +236,8 @@ fn hostile_settings_change_nothing_outside_our_table() {
     );
 }
 
-/// A packet from a workload's interface to a node's BGP: the lab's `wire` stands for the uplink to the other node.
+/// A packet from a workload's interface to a node's BGP: the lab's `wire` stands for the uplink to
+/// the other node.
 #[test]
 fn workloads_do_not_reach_bgp() {
     in_namespace("nat::workloads_do_not_reach_bgp", || async {
@@ -264,7 +266,8 @@ fn workloads_do_not_reach_bgp() {
         entries.push(workload("10.244.0.5", "cali1"));
         let node = Node::start(&entries);
         node.settled().await;
-        // An address and a port that nobody listens on refuse at once; what is dropped is not answered.
+        // An address and a port that nobody listens on refuse at once; what is dropped is not
+        // answered.
         let connect = |address: &str, port: u16| {
             let command = format!(
                 "ip netns exec {pod} timeout 2 bash -c ': < /dev/tcp/{address}/{port}' 2>&1; echo $?"

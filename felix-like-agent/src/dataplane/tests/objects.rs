@@ -1,5 +1,5 @@
-//! Routes through next-hop objects: sharing, repair, adoption, changes in one message, the way there and back, and
-//! objects of others.
+//! Routes through next-hop objects: sharing, repair, adoption, changes in one message, the way
+//! there and back, and objects of others.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -321,7 +321,8 @@ fn agent_5_objects_of_others_are_untouched() {
             let wanted = WANTED.replace(" proto 80", "");
             wait_for("routes", LIMIT, ours, |seen| seen == wanted).await;
             assert!(!ids().contains(&taken[0]), "{:?}", ids());
-            // A route of somebody else's leads through an object of ours: it stays as long as that does.
+            // A route of somebody else's leads through an object of ours: it stays as long as that
+            // does.
             let borrowed = ids()[0];
             sh(&format!(
                 "ip route add 198.51.100.0/24 nhid {borrowed} proto static"
@@ -434,7 +435,8 @@ fd00:10:244:3::/122 via fd00:10:244:2::1 dev vxlan-v6.calico
                 wait_for("objects and devices", LIMIT, rest, |seen| seen == expected).await;
                 let status = node.settled().await;
                 assert_eq!(status.problems, []);
-                // The tunnel has another MTU, and so another object; the first one's number follows from its way.
+                // The tunnel has another MTU, and so another object; the first one's number follows
+                // from its way.
                 assert_eq!(ids() == made, wanted == direct);
                 assert!(mtus(), "a route has not the MTU of its mode");
             }

@@ -1,5 +1,5 @@
-//! When nothing is told of a change: the periodic comparison finds it. When a notification is lost, that is told, and is a
-//! reason to look.
+//! When nothing is told of a change: the periodic comparison finds it. When a notification is lost,
+//! that is told, and is a reason to look.
 
 use super::routes::{WANTED, entries, routes, up};
 use super::*;
@@ -34,7 +34,8 @@ fn what_no_event_tells_is_repaired_at_the_resync() {
     );
 }
 
-/// An agent that hears nothing: without the periodic comparison damage stays, and with it everything is repaired.
+/// An agent that hears nothing: without the periodic comparison damage stays, and with it
+/// everything is repaired.
 #[test]
 fn the_resync_repairs_what_nobody_hears_of() {
     in_namespace(
@@ -90,8 +91,8 @@ fn the_resync_repairs_what_nobody_hears_of() {
     );
 }
 
-/// More notifications than the socket holds, all of them about a table that is not ours, and ours among the lost ones: the
-/// loss itself is heard.
+/// More notifications than the socket holds, all of them about a table that is not ours, and ours
+/// among the lost ones: the loss itself is heard.
 #[test]
 fn lost_notifications_are_a_reason_to_look() {
     in_namespace(
@@ -102,7 +103,8 @@ fn lost_notifications_are_a_reason_to_look() {
             node.settled().await;
             node.assert_quiet().await;
             let before = node.agent.status().borrow().passes;
-            // This thread is the only one of the runtime: nothing is read from the socket meanwhile.
+            // This thread is the only one of the runtime: nothing is read from the socket
+            // meanwhile.
             sh("seq 0 59999 | awk '{printf \"route add blackhole 11.%d.%d.%d table 77\\n\", $1/65536, ($1/256)%256, $1%256}' | ip -batch -
             ip route flush proto 80");
             assert_eq!(routes(), "");

@@ -1,4 +1,5 @@
-//! [`Op`]s → netlink messages (those of routes: [`crate::dataplane::netlink::routes`]), and what the kernel's answers to them mean.
+//! [`Op`]s → netlink messages (those of routes: [`crate::dataplane::netlink::routes`]), and what
+//! the kernel's answers to them mean.
 
 pub(in crate::dataplane) mod nat;
 pub(in crate::dataplane) mod saved_sysctls;
@@ -73,8 +74,8 @@ pub(in crate::dataplane) async fn send_into(
     Ok(results)
 }
 
-/// Puts the message of an op behind those that wait; true = they have to be sent. `None` for ops that are not netlink's
-/// (sysctls, NAT).
+/// Puts the message of an op behind those that wait; true = they have to be sent. `None` for ops
+/// that are not netlink's (sysctls, NAT).
 fn push(
     writer: &mut Writer,
     op: &Op,

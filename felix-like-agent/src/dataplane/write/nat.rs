@@ -1,5 +1,6 @@
-//! Puts NAT rules into the kernel: one `nft -f -` transaction, or `iptables-legacy-restore` where the kernel
-//! has no nf_tables for IP. Which it is, is found by trying. These are the only programs the agent starts.
+//! Puts NAT rules into the kernel: one `nft -f -` transaction, or `iptables-legacy-restore` where
+//! the kernel has no nf_tables for IP. Which it is, is found by trying. These are the only programs
+//! the agent starts.
 
 use std::io;
 use std::process::Stdio;
@@ -131,8 +132,8 @@ impl NatWriter {
         }
     }
 
-    /// Takes the backend that is asked for, even if the other one works; what that one wrote goes. True when it is another
-    /// than before.
+    /// Takes the backend that is asked for, even if the other one works; what that one wrote goes.
+    /// True when it is another than before.
     pub(in crate::dataplane) async fn choose(&mut self, asked: NatBackend) -> bool {
         let asked = match asked {
             NatBackend::Auto => return false,
@@ -179,8 +180,8 @@ impl NatWriter {
         Some(nft::fingerprint(&listing).unwrap_or_default().to_owned())
     }
 
-    /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains that drop and
-    /// belong to somebody else are remembered as blockers.
+    /// The instances of iptables that drop by policy what is forwarded, with what they hold. Chains
+    /// that drop and belong to somebody else are remembered as blockers.
     async fn closed_forwards(&mut self) -> Vec<(Iptables, String)> {
         let chains = run("nft", &["-j", "list", "chains"], "").await;
         let blockers = nft::blockers(&chains.unwrap_or_default());

@@ -1,8 +1,8 @@
-//! What sysctls were before the agent first wrote them: a small file, written before the sysctl is, so that an
-//! uninstallation can put them back whatever became of the process meanwhile.
+//! What sysctls were before the agent first wrote them: a small file, written before the sysctl is,
+//! so that an uninstallation can put them back whatever became of the process meanwhile.
 //!
-//! Values of a workload's interface and of a VXLAN device are left out: they go with the device. After a boot of the machine
-//! the file is nobody's: the kernel has begun anew.
+//! Values of a workload's interface and of a VXLAN device are left out: they go with the device.
+//! After a boot of the machine the file is nobody's: the kernel has begun anew.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -80,8 +80,8 @@ impl SavedSysctls {
         self.write()
     }
 
-    /// What has to be written, in order, so that everything is as it was. A sysctl that somebody else has changed since
-    /// stays.
+    /// What has to be written, in order, so that everything is as it was. A sysctl that somebody
+    /// else has changed since stays.
     pub(in crate::dataplane) fn to_restore(&self) -> Vec<(String, String)> {
         let mut values = Vec::new();
         for (path, original) in &self.record.values {
@@ -131,8 +131,8 @@ fn outlives_us(path: &str) -> bool {
     interface(path).is_none_or(|name| ["all", "default", IPIP_DEVICE].contains(&name))
 }
 
-/// What the kernel changes together with a sysctl: turning forwarding on or off sets it on every interface, and what
-/// depends on being a host or a router (RFC 1122, RFC 1812).
+/// What the kernel changes together with a sysctl: turning forwarding on or off sets it on every
+/// interface, and what depends on being a host or a router (RFC 1122, RFC 1812).
 fn beside(path: &str) -> Vec<String> {
     let family = match path {
         "net/ipv4/ip_forward" => "ipv4",

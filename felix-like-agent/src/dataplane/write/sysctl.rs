@@ -1,5 +1,6 @@
-//! Values below `/proc/sys`. Which network namespace `net/` shows is decided by the thread that opens the
-//! file, so these are plain, synchronous reads and writes: nothing here blocks, it is memory.
+//! Values below `/proc/sys`. Which network namespace `net/` shows is decided by the thread that
+//! opens the file, so these are plain, synchronous reads and writes: nothing here blocks, it is
+//! memory.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,6 @@
-//! Every field of every resource that Caracal reads: which ones are honoured, which ones of Calico's are not, and which
-//! do not apply. A field that is in no table is a mistake, and the nearest known name is a hint at what was meant.
+//! Every field of every resource that Caracal reads: which ones are honoured, which ones of
+//! Calico's are not, and which do not apply. A field that is in no table is a mistake, and the
+//! nearest known name is a hint at what was meant.
 //!
 //! `docs/resources.md` shows the same tables; a test holds the two against each other.
 
@@ -20,15 +21,15 @@ pub use felix::FELIX;
 pub enum Effect {
     /// Read, and followed.
     Honoured,
-    /// Calico's, and without effect here: any value but these (Calico's default, or what is done anyway) is a problem,
-    /// with the reason.
+    /// Calico's, and without effect here: any value but these (Calico's default, or what is done
+    /// anyway) is a problem, with the reason.
     Without(&'static [&'static str], &'static str),
     /// Calico's, and nothing here could differ by it; what it is for.
     NotApplicable(&'static str),
 }
 
-/// A field: its path below the resource (`spec.` for most) without indices of lists, and what it does here. A path that
-/// begins others is an object, or a list of objects.
+/// A field: its path below the resource (`spec.` for most) without indices of lists, and what it
+/// does here. A path that begins others is an object, or a list of objects.
 pub type Field = (&'static str, Effect);
 
 /// The fields of a kind; `None` for kinds that are not read.
@@ -95,7 +96,8 @@ impl Note {
         }
     }
 
-    /// True when it is no field of `metadata`: what the resource says may be another thing than its writer meant.
+    /// True when it is no field of `metadata`: what the resource says may be another thing than its
+    /// writer meant.
     #[must_use]
     pub fn is_about_content(&self) -> bool {
         !self.field.starts_with("metadata.")
@@ -136,8 +138,8 @@ const COMMON: &[Field] = &[
     ("status", Effect::Honoured),
 ];
 
-/// What there is to know about the fields of a resource. FelixConfiguration's known ones are left to who resolves
-/// them: which of several resources counts is not in one value.
+/// What there is to know about the fields of a resource. FelixConfiguration's known ones are left
+/// to who resolves them: which of several resources counts is not in one value.
 #[must_use]
 pub fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
     let mut notes = Vec::new();
@@ -180,8 +182,8 @@ pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) ->
     notes
 }
 
-/// The same for metadata and a spec of which only the fields without a place in their types are left: cheap where there
-/// are many.
+/// The same for metadata and a spec of which only the fields without a place in their types are
+/// left: cheap where there are many.
 #[must_use]
 pub fn notes_of_rest(
     kind: Kind,

@@ -1,4 +1,5 @@
-//! etcd: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with theirs.
+//! etcd: does it answer, how fast, what is wrong in it; and the clocks, by what others wrote with
+//! theirs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

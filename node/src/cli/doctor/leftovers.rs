@@ -1,4 +1,5 @@
-//! What other network plugins left: devices, and configurations that a runtime would prefer to ours.
+//! What other network plugins left: devices, and configurations that a runtime would prefer to
+//! ours.
 
 use std::path::Path;
 

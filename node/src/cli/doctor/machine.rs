@@ -226,7 +226,8 @@ fn port(findings: &mut Vec<Finding>) {
     });
 }
 
-/// Who listens on a TCP port of this network namespace; a process whose descriptors cannot be read is "a process".
+/// Who listens on a TCP port of this network namespace; a process whose descriptors cannot be read
+/// is "a process".
 pub(in crate::cli) fn listener_on(port: u16) -> Option<String> {
     let inodes: Vec<String> = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"]
         .iter()

@@ -1,5 +1,5 @@
-//! `caracal doctor`: looks for what keeps a node from working, and says what to do about each thing. It reads, and sends
-//! probes to the other nodes; it changes nothing.
+//! `caracal doctor`: looks for what keeps a node from working, and says what to do about each
+//! thing. It reads, and sends probes to the other nodes; it changes nothing.
 //!
 //! Each finding has a fixed name, so that a script can wait for it to go.
 

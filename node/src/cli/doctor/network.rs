@@ -1,7 +1,7 @@
 //! Between this node and the others: TCP 179, the path's MTU, and the tunnels end to end.
 //!
-//! A tunnel is tested with an echo to the other node's tunnel address, which comes back only when UDP 4789 or protocol 4
-//! passes. Only a running node on both ends has tunnels.
+//! A tunnel is tested with an echo to the other node's tunnel address, which comes back only when
+//! UDP 4789 or protocol 4 passes. Only a running node on both ends has tunnels.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -216,7 +216,8 @@ fn passes(address: IpAddr, too_large: u32) -> String {
 }
 
 fn tunnels(side: &Side, name: &str, node: &Node, address: IpAddr, found: &mut Vec<Finding>) {
-    // Within a subnet a CrossSubnet pool does not use the tunnel, and the answer would prove nothing.
+    // Within a subnet a CrossSubnet pool does not use the tunnel, and the answer would prove
+    // nothing.
     let far = !side.own.prefix().contains(address);
     let used = |uses: Option<Uses>| uses == Some(Uses::All) || (far && uses.is_some());
     let vtep = node.spec.vxlan_address(Family::of(address));

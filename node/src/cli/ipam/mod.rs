@@ -1,5 +1,6 @@
-//! `caracal ipam`: questions and orders to IPAM, in calicoctl's habits. Glue and tables; what is decided is
-//! decided in the `ipam` crate. Every order says each write before it makes it, and with `--dry-run` makes none.
+//! `caracal ipam`: questions and orders to IPAM, in calicoctl's habits. Glue and tables; what is
+//! decided is decided in the `ipam` crate. Every order says each write before it makes it, and with
+//! `--dry-run` makes none.
 
 pub(crate) mod args;
 mod check;
@@ -90,7 +91,8 @@ async fn survey(store: &EtcdStore) -> anyhow::Result<Survey> {
     })
 }
 
-/// A client that says what it writes: on standard output for people, on standard error beside JSON and YAML.
+/// A client that says what it writes: on standard output for people, on standard error beside JSON
+/// and YAML.
 pub(super) fn announced(
     store: &EtcdStore,
     dry_run: bool,

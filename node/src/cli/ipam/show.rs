@@ -120,7 +120,8 @@ fn borrowed(list: &[caracal_ipam::Allocation]) {
     println!("{shown}");
 }
 
-/// The configuration as data; in the datastore its keys are spelled as Calico's libcalico spells them there.
+/// The configuration as data; in the datastore its keys are spelled as Calico's libcalico spells
+/// them there.
 pub(super) fn as_data(config: &IpamConfig) -> Value {
     let mut value = json!({
         "strictAffinity": config.strict_affinity,

@@ -1,5 +1,5 @@
-//! `caracal migrate`: from Calico to Caracal on one node, and back. `plan` changes nothing; `back` touches routes only,
-//! each in place.
+//! `caracal migrate`: from Calico to Caracal on one node, and back. `plan` changes nothing; `back`
+//! touches routes only, each in place.
 
 mod plan;
 
@@ -17,8 +17,8 @@ use crate::args::OutputArgs;
 /// `caracal migrate COMMAND`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
-    /// Says what Calico left on this node and what `caracal node` will do with it. Exit code 5 when packets would
-    /// be lost.
+    /// Says what Calico left on this node and what `caracal node` will do with it. Exit code 5 when
+    /// packets would be lost.
     Plan {
         /// Output form.
         #[command(flatten)]

@@ -1,9 +1,10 @@
 //! Writes a planned change, watches it take effect, and takes it back when it does not.
 //!
-//! What is looked at: in the datastore, whether every node names the tunnel addresses that the mode needs, which it does
-//! only once its device is up; on admin sockets, whether a node's kernel is in step without a new problem; and in the
-//! nodes' reports, whether echoes through the pool's data path are answered ([`super::verify`]). The reports are asked for
-//! before the change as well: what does not answer then is not blamed on it.
+//! What is looked at: in the datastore, whether every node names the tunnel addresses that the mode
+//! needs, which it does only once its device is up; on admin sockets, whether a node's kernel is in
+//! step without a new problem; and in the nodes' reports, whether echoes through the pool's data
+//! path are answered ([`super::verify`]). The reports are asked for before the change as well: what
+//! does not answer then is not blamed on it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ use crate::mode_check::{CHECK, basis};
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(250);
-/// A node that has just taken the change over may name a transient problem; it has to be well for so many looks.
+/// A node that has just taken the change over may name a transient problem; it has to be well for
+/// so many looks.
 const STEADY: u32 = 4;
 /// For so long a pair may be silent once all nodes have the change in their kernels.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -191,7 +193,8 @@ seen_nodes(self.plan, &watched)
         reports.map_err(|error| format!("{error:#}"))
     }
 
-    /// Waits until the change is in effect; the number of pairs that answer, or why it has to be taken back.
+    /// Waits until the change is in effect; the number of pairs that answer, or why it has to be
+    /// taken back.
     async fn watch(
         &self,
         check: &str,
@@ -238,8 +241,8 @@ seen_nodes(self.plan, &watched)
         }
     }
 
-    /// Waits until the nodes have taken over that there is nothing to check any more; then their kernels have the pool as
-    /// it is now.
+    /// Waits until the nodes have taken over that there is nothing to check any more; then their
+    /// kernels have the pool as it is now.
     async fn gone(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + CLEANUP;
         loop {

@@ -1,5 +1,5 @@
-//! `caracal mode plan` and `caracal mode apply`: a pool's encapsulation, changed with open eyes. Exit code 5 when a
-//! node would be stranded; nothing is written then.
+//! `caracal mode plan` and `caracal mode apply`: a pool's encapsulation, changed with open eyes.
+//! Exit code 5 when a node would be stranded; nothing is written then.
 
 mod apply;
 mod plan;

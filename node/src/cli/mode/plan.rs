@@ -1,5 +1,5 @@
-//! What a change of a pool's mode would do to each node, computed by the agent's own plan over a snapshot that
-//! is not written yet.
+//! What a change of a pool's mode would do to each node, computed by the agent's own plan over a
+//! snapshot that is not written yet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -187,8 +187,9 @@ fn sentence(change: &Change) -> String {
     parts.join(", ")
 }
 
-/// Gives each node the tunnel addresses that it will take from IPAM, where a pool would lend it one. The
-/// addresses are those of benchmarks (RFC 2544, RFC 5180): only that there is one matters here.
+/// Gives each node the tunnel addresses that it will take from IPAM, where a pool would lend it
+/// one. The addresses are those of benchmarks (RFC 2544, RFC 5180): only that there is one matters
+/// here.
 fn promise_addresses(snapshot: &mut Snapshot) {
     let names: Vec<NodeName> = snapshot.nodes.keys().cloned().collect();
     for (n, name) in names.iter().enumerate() {

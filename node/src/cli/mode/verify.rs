@@ -37,8 +37,8 @@ pub(super) async fn all_reports<S: Store>(store: &S) -> anyhow::Result<Reports> 
     Ok(answer.ranges.iter().flatten().filter_map(report).collect())
 }
 
-/// The nodes that have to report: those with an address that have run Caracal, which a liveness lease shows. Nodes of
-/// Calico's do not report; they are tried by the others.
+/// The nodes that have to report: those with an address that have run Caracal, which a liveness
+/// lease shows. Nodes of Calico's do not report; they are tried by the others.
 pub(super) async fn reporters<S: Store>(
     store: &S,
     snapshot: &Snapshot,

@@ -104,8 +104,8 @@ impl Source {
         match &mut self.kind {
             Kind::Files(_) => std::thread::sleep(interval),
             Kind::Datastore { runtime, view } => {
-                // An ended watcher shows in the next read as data that does not change any more; the daemon
-                // keeps running with it, so there is nothing to do but to go on.
+                // An ended watcher shows in the next read as data that does not change any more;
+                // the daemon keeps running with it, so there is nothing to do but to go on.
                 let changed = async { tokio::time::timeout(interval, view.changed()).await };
                 if matches!(runtime.block_on(changed), Ok(Err(_))) {
                     std::thread::sleep(interval);

@@ -1,5 +1,5 @@
-//! Files into their folder: all of a change are written aside, checked together, and then renamed one by one,
-//! so that a daemon never reads half a file and never a set that its own check refuses.
+//! Files into their folder: all of a change are written aside, checked together, and then renamed
+//! one by one, so that a daemon never reads half a file and never a set that its own check refuses.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,8 @@ impl Installer {
         if !changed.is_empty() {
             let aside = self.folder.join(ASIDE);
             let outcome = self.replace(&aside, files, &changed);
-            // What is left is of no use to anybody; when it cannot be removed, the next round overwrites it.
+            // What is left is of no use to anybody; when it cannot be removed, the next round
+            // overwrites it.
             let _ = std::fs::remove_dir_all(&aside);
             outcome?;
             self.reload_is_due = true;

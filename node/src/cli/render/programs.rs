@@ -1,5 +1,5 @@
-//! The user's check and reload commands. The only file of the command line that starts programs: what a daemon
-//! accepts is known to the daemon alone, and how it is told is the user's to say.
+//! The user's check and reload commands. The only file of the command line that starts programs:
+//! what a daemon accepts is known to the daemon alone, and how it is told is the user's to say.
 
 use std::io::Read as _;
 use std::path::Path;

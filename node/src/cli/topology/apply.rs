@@ -1,6 +1,7 @@
-//! `caracal topology apply`: make before break. The change is written together with what was there before
-//! ([`caracal_topologies::begin_transition`]), so every node has the sessions of both; when every node reports that it would miss nothing without
-//! the old ones, the second write lets them go. Whoever is interrupted in between leaves both in place.
+//! `caracal topology apply`: make before break. The change is written together with what was there
+//! before ([`caracal_topologies::begin_transition`]), so every node has the sessions of both; when
+//! every node reports that it would miss nothing without the old ones, the second write lets them
+//! go. Whoever is interrupted in between leaves both in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `caracal topology`: what a change of the topology does to the sessions, before anybody makes it; and the change,
-//! make before break.
+//! `caracal topology`: what a change of the topology does to the sessions, before anybody makes it;
+//! and the change, make before break.
 
 mod apply;
 mod change;
@@ -50,8 +50,9 @@ pub(crate) fn run(command: TopologyCommand) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// With a password for each secret that is referred to and not among the files: passwords are on the nodes, and whoever changes
-/// the topology need not have them. It is said, since a node without one would not have the session.
+/// With a password for each secret that is referred to and not among the files: passwords are on
+/// the nodes, and whoever changes the topology need not have them. It is said, since a node without
+/// one would not have the session.
 fn with_assumed(known: &Secrets, snapshots: [&Snapshot; 2]) -> Secrets {
     let names: BTreeSet<SecretName> = snapshots.into_iter().flat_map(secret_names).collect();
     let mut secrets = known.clone();

@@ -243,7 +243,8 @@ async fn another_machine_with_the_name_ends_the_process() {
         let now = SystemTime::now().into();
         let txn = lease::renew(&"node-a".into(), &holder("other"), None, term, now);
         stage.store.apply(&txn).unwrap();
-        // Nothing is wrong with its own entry yet, so nobody looks; then the other one writes its address.
+        // Nothing is wrong with its own entry yet, so nobody looks; then the other one writes its
+        // address.
         let mut node = stage.stored();
         node.spec.bgp.as_mut().unwrap().ipv4_address = Some("10.0.0.2/24".parse().unwrap());
         let revision = stage.store.put(NODE, node.to_json());

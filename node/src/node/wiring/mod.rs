@@ -1,5 +1,5 @@
-//! Starts every task and connects every channel: the picture of `docs/architecture.md` as code. The tasks are the table of
-//! [`tasks`]; this file has what begins before them and ends after them.
+//! Starts every task and connects every channel: the picture of `docs/architecture.md` as code. The
+//! tasks are the table of [`tasks`]; this file has what begins before them and ends after them.
 
 mod board;
 mod owners;
@@ -114,7 +114,8 @@ struct Node {
 }
 
 impl Node {
-    /// The reconciler freezes first, or it would follow the dying sessions and take routes out of the kernel.
+    /// The reconciler freezes first, or it would follow the dying sessions and take routes out of
+    /// the kernel.
     async fn stop(self) {
         self.reconciler.freeze().await;
         let current = self.view.borrow().is_current();
@@ -143,7 +144,8 @@ impl Node {
     }
 }
 
-/// Serves the admin socket. A directory that cannot be written is a problem and no reason not to route.
+/// Serves the admin socket. A directory that cannot be written is a problem and no reason not to
+/// route.
 async fn serve_admin(
     config: Arc<Config>,
     mut listener: anyhow::Result<UnixListener>,
