@@ -24,6 +24,7 @@ pub mod fsm;
 pub mod martian;
 pub mod origin;
 pub mod policy;
+mod ranges;
 pub mod rib;
 #[cfg(feature = "speaker")]
 pub mod speaker;

@@ -1,8 +1,8 @@
 //! Martians: prefixes that no peer may route for us, whatever policy says.
 //!
-//! A route into one of these ranges is semantically incorrect, as a NEXT_HOP of our own is (RFC 4271 §6.3): it is
-//! kept in Adj-RIB-In, never used and never passed on, and the session stays. A less specific route that contains
-//! such a range, the default route above all, is a legal route.
+//! A route into one of these ranges is semantically incorrect, as a NEXT_HOP of our own is (RFC
+//! 4271 §6.3): it is kept in Adj-RIB-In, never used and never passed on, and the session stays. A
+//! less specific route that contains such a range, the default route above all, is a legal route.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,6 +11,8 @@ use std::str::FromStr;
 
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
+
+use crate::ranges::Ranges;
 
 /// 0.0.0.0/8, "this network" (RFC 6890).
 const THIS_NETWORK: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
@@ -72,8 +74,8 @@ pub enum Martian {
     LinkLocal,
     /// An address of this machine.
     OwnAddress,
-    /// A subnet of an interface of this machine, or a part of it. A part counts, too: it would take hosts
-    /// off their own link (RFC 7454 §6.1.4.1 has the same rule for exchange points).
+    /// A subnet of an interface of this machine, or a part of it. A part counts, too: it would take
+    /// hosts off their own link (RFC 7454 §6.1.4.1 has the same rule for exchange points).
     Connected(Prefix),
 }
 
@@ -98,17 +100,38 @@ impl fmt::Display for Martian {
 }
 
 /// The rules in force.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Martians {
     open: OpenRanges,
     local: LocalNetworks,
+    /// Fixed ranges and connected subnets.
+    by_range: Ranges<Martian>,
+}
+
+impl Default for Martians {
+    /// Nothing is open, and nothing is known of this machine.
+    fn default() -> Self {
+        Self::new(OpenRanges::default(), LocalNetworks::default())
+    }
 }
 
 impl Martians {
     /// Rules with these ranges open and these local networks.
     #[must_use]
-    pub const fn new(open: OpenRanges, local: LocalNetworks) -> Self {
-        Self { open, local }
+    pub fn new(open: OpenRanges, local: LocalNetworks) -> Self {
+        let mut martians = Self {
+            open,
+            local,
+            by_range: Ranges::default(),
+        };
+        martians.index();
+        martians
+    }
+
+    fn index(&mut self) {
+        let subnets = self.local.subnets.iter().copied();
+        let subnets = subnets.map(|subnet| (subnet, Martian::Connected(subnet)));
+        self.by_range = self.fixed().chain(subnets).collect();
     }
 
     /// The local networks.
@@ -120,7 +143,10 @@ impl Martians {
     /// Replaces the local networks. True when they differ.
     pub fn set_local(&mut self, local: LocalNetworks) -> bool {
         let differs = self.local != local;
-        self.local = local;
+        if differs {
+            self.local = local;
+            self.index();
+        }
         differs
     }
 
@@ -164,16 +190,12 @@ impl Martians {
     /// Why a prefix is never routed; `None`: it may be.
     #[must_use]
     pub fn find(&self, prefix: &Prefix) -> Option<Martian> {
-        let fixed = self.fixed().find(|(range, _)| range.covers(prefix));
-        if let Some((_, why)) = fixed {
-            return Some(why);
-        }
-        if prefix.is_host() && self.local.addresses.contains(&prefix.address()) {
+        let found = self.by_range.first(prefix).map(|(_, why)| *why);
+        let is_fixed = found.is_some_and(|why| !matches!(why, Martian::Connected(_)));
+        if !is_fixed && prefix.is_host() && self.local.addresses.contains(&prefix.address()) {
             return Some(Martian::OwnAddress);
         }
-        let mut subnets = self.local.subnets.iter();
-        let subnet = subnets.find(|subnet| subnet.covers(prefix))?;
-        Some(Martian::Connected(*subnet))
+        found
     }
 }
 

@@ -1,20 +1,26 @@
-//! Origin check: who may announce what. The rules are data: ranges in which only the owner of a prefix may
-//! announce it, and who owns which prefix. The verdict is a pure function of them and of a route.
+//! Origin check: who may announce what. The rules are data: ranges in which only the owner of a
+//! prefix may announce it, and who owns which prefix. The verdict is a pure function of them and of
+//! a route.
 //!
-//! An announcement is valid when its next hop is an address of the owner, so that packets go where the data says. Behind
-//! a reflector ORIGINATOR_ID says who it came from; one that is known to be somebody else's makes the route invalid, an
-//! unknown one does not, for a node may have a BGP Identifier that nobody else knows of.
+//! An announcement is valid when its next hop is an address of the owner, so that packets go where
+//! the data says. Behind a reflector ORIGINATOR_ID says who it came from; one that is known to be
+//! somebody else's makes the route invalid, an unknown one does not, for a node may have a BGP
+//! Identifier that nobody else knows of.
+
+mod held;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::Prefix;
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::attrs::PathAttrs;
+use crate::ranges::Ranges;
 use crate::types::RouterId;
+use held::Held;
 
 /// What follows from a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +60,8 @@ pub struct Identity {
     pub addresses: BTreeSet<IpAddr>,
     /// BGP Identifiers that it may have.
     pub router_ids: BTreeSet<RouterId>,
-    /// It is a reflector that was told to put itself in as next hop: it passes on what others own, and forwards for them.
+    /// It is a reflector that was told to put itself in as next hop: it passes on what others own,
+    /// and forwards for them.
     pub relays: bool,
 }
 
@@ -172,29 +179,40 @@ const FREE: OwnerId = OwnerId::MAX;
 #[derive(Debug, Default)]
 pub struct Origins {
     rules: Rules,
+    /// The ranges of the rules, the longest first.
+    ranges: Ranges<Range>,
     stale: bool,
     /// Names by index; an owner keeps its index for good.
     names: Vec<String>,
     ids: HashMap<String, OwnerId>,
-    /// Next hops of owners.
-    addresses: HashSet<(OwnerId, IpAddr)>,
-    /// Addresses of any owner.
-    known_addresses: HashSet<IpAddr>,
+    /// Whose an address is.
+    addresses: HashMap<IpAddr, Vec<OwnerId>>,
     /// Next hops of owners that relay.
     relays: HashSet<IpAddr>,
     /// Who has a BGP Identifier; several owners' is nobody's.
     router_ids: HashMap<RouterId, Option<OwnerId>>,
-    /// Who has a prefix. More than one owner is a fault of the data; each counts.
-    held: HashMap<Prefix, Vec<OwnerId>>,
-    /// How many prefixes of each length are held, by family.
-    lengths: [BTreeMap<u8, usize>; 2],
+    held: Held,
+    /// The answer for the route before: routes of one UPDATE come from one place.
+    last: Entitled,
 }
 
-const fn index(family: Family) -> usize {
-    match family {
-        Family::Ipv4 => 0,
-        Family::Ipv6 => 1,
-    }
+/// What says where a route comes from.
+type Source = (Option<IpAddr>, Option<RouterId>);
+
+/// Owners that routes from one place may come from.
+#[derive(Debug, Default)]
+struct Entitled {
+    source: Source,
+    owners: Vec<OwnerId>,
+}
+
+/// A first look at a route: all there is to know about most of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The route is valid or not checked. Otherwise [`Origins::check`] says why it is not.
+    pub(crate) passes: bool,
+    /// It lies in a range with owners, and nobody has it as it is.
+    pub(crate) within: bool,
 }
 
 impl Origins {
@@ -252,47 +270,21 @@ impl Origins {
         }
         for (prefix, owner, has) in update.held {
             let id = self.id(&owner);
-            self.hold(prefix, id, has);
+            self.held.set(prefix, id, has);
         }
         if let Some(rules) = update.rules {
             self.set_rules(rules);
         }
     }
 
-    fn hold(&mut self, prefix: Prefix, id: OwnerId, has: bool) {
-        let owners = self.held.entry(prefix).or_default();
-        let lengths = &mut self.lengths[index(prefix.family())];
-        let before = owners.len();
-        owners.retain(|known| *known != id);
-        if has {
-            owners.push(id);
-        }
-        match (before, owners.len()) {
-            (0, 0) => drop(self.held.remove(&prefix)),
-            (0, _) => *lengths.entry(prefix.len()).or_default() += 1,
-            (_, 0) => {
-                self.held.remove(&prefix);
-                if let Some(count) = lengths.get_mut(&prefix.len()) {
-                    *count -= 1;
-                    if *count == 0 {
-                        lengths.remove(&prefix.len());
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
     fn set_rules(&mut self, rules: Rules) {
         self.addresses.clear();
-        self.known_addresses.clear();
         self.relays.clear();
         self.router_ids.clear();
         for (name, identity) in &rules.owners {
             let id = self.id(&Owner::Named(name.clone()));
             for address in &identity.addresses {
-                self.addresses.insert((id, *address));
-                self.known_addresses.insert(*address);
+                self.addresses.entry(*address).or_default().push(id);
                 if identity.relays {
                     self.relays.insert(*address);
                 }
@@ -304,37 +296,84 @@ impl Origins {
                 }
             }
         }
+        let mut ranges: Vec<_> = rules.ranges.iter().map(|(p, rule)| (*p, *rule)).collect();
+        ranges.sort_by_key(|(range, _)| std::cmp::Reverse(range.len()));
+        self.ranges = ranges.into_iter().collect();
         self.rules = rules;
+        self.last = Entitled::default();
     }
 
     /// The longest range that covers a prefix.
     #[must_use]
     pub fn range_of(&self, prefix: &Prefix) -> Option<(Prefix, Range)> {
-        let covering = self.rules.ranges.iter().filter(|(r, _)| r.covers(prefix));
-        covering
-            .max_by_key(|(range, _)| range.len())
-            .map(|(range, rule)| (*range, *rule))
-    }
-
-    /// The longest held prefix that covers this one.
-    fn holders(&self, prefix: &Prefix) -> Option<(Prefix, &[OwnerId])> {
-        let lengths = self.lengths[index(prefix.family())].keys().rev();
-        lengths.filter(|len| **len <= prefix.len()).find_map(|len| {
-            let held = Prefix::truncated(prefix.address(), *len);
-            Some((held, self.held.get(&held)?.as_slice()))
-        })
-    }
-
-    /// True when somebody has exactly this prefix.
-    #[must_use]
-    pub fn is_held(&self, prefix: &Prefix) -> bool {
-        self.held.contains_key(prefix)
+        self.ranges.first(prefix).copied()
     }
 
     /// True for an address of some owner.
     #[must_use]
     pub fn is_owner_address(&self, address: &IpAddr) -> bool {
-        self.known_addresses.contains(address)
+        self.addresses.contains_key(address)
+    }
+
+    /// Whose routes may come from there.
+    fn entitled(&self, (hop, originator): Source) -> Vec<OwnerId> {
+        let Some(hop) = hop else {
+            return Vec::new();
+        };
+        let mut owners = self.addresses.get(&hop).cloned().unwrap_or_default();
+        let known = originator.and_then(|id| self.router_ids.get(&id).copied().flatten());
+        let Some(known) = known else {
+            return owners;
+        };
+        owners.retain(|id| *id == known);
+        // RFC 4456 §10: a reflector leaves the next hop alone, unless it is told to be one itself.
+        // What it then reflects is the owner's only where the ORIGINATOR_ID is known to be: an
+        // unknown one proves nothing.
+        if owners.is_empty() && self.relays.contains(&hop) {
+            owners.push(known);
+        }
+        owners
+    }
+
+    /// Whether a route is valid or not checked. Says the same as [`Origins::check`], for less.
+    pub(crate) fn look(&mut self, prefix: &Prefix, attrs: &PathAttrs) -> Look {
+        let unchecked = Look {
+            passes: true,
+            within: false,
+        };
+        if self.rules.mode == Mode::Off {
+            return unchecked;
+        }
+        let Some((range, Range::Owned { .. })) = self.range_of(prefix) else {
+            return unchecked;
+        };
+        let Some((held, owners)) = self.holders(prefix, &range) else {
+            return Look {
+                passes: false,
+                within: true,
+            };
+        };
+        let within = held.len() != prefix.len();
+        let source = (attrs.next_hop, attrs.originator_id);
+        if self.last.source == source {
+            return Look {
+                passes: self.last.may_have(owners),
+                within,
+            };
+        }
+        let last = Entitled {
+            source,
+            owners: self.entitled(source),
+        };
+        let passes = last.may_have(owners);
+        self.last = last;
+        Look { passes, within }
+    }
+
+    /// Who has the longest prefix that covers this one and lies in the range.
+    fn holders(&self, prefix: &Prefix, range: &Prefix) -> Option<(Prefix, &[OwnerId])> {
+        let longest = self.held.longest(prefix);
+        longest.filter(|(held, _)| range.len() <= held.len())
     }
 
     /// What the data says of a route.
@@ -346,8 +385,7 @@ impl Origins {
         let Some((range, Range::Owned { shortest })) = self.range_of(prefix) else {
             return Verdict::Unchecked;
         };
-        let Some((held, owners)) = self.holders(prefix).filter(|(held, _)| range.covers(held))
-        else {
+        let Some((held, owners)) = self.holders(prefix, &range) else {
             return match prefix.len() < shortest {
                 true => Verdict::Invalid(Reason::TooShort(range)),
                 false => Verdict::Unknown(Reason::NoOwner(range)),
@@ -356,233 +394,41 @@ impl Origins {
         if owners.contains(&FREE) {
             return Verdict::Unchecked;
         }
-        let hop = attrs.next_hop;
-        // RFC 4456 §10: a reflector leaves the next hop alone, unless it is told to be one itself. What it then
-        // reflects is the owner's only where the ORIGINATOR_ID is known to be: an unknown one proves nothing.
-        let relayed = || {
-            let by_relay = hop.is_some_and(|hop| self.relays.contains(&hop));
-            let origin = attrs.originator_id.filter(|_| by_relay)?;
-            let origin = self.router_ids.get(&origin).copied().flatten()?;
-            owners.contains(&origin).then_some(())
-        };
-        let owner = owners
-            .iter()
-            .find(|id| hop.is_some_and(|hop| self.addresses.contains(&(**id, hop))));
-        let reason = match (owner, attrs.originator_id) {
-            (None, Some(_)) if relayed().is_some() => return Verdict::Valid,
-            (None, _) => Reason::NextHop(self.name(owners[0]), held, hop),
-            (Some(_), None) => return Verdict::Valid,
-            (Some(id), Some(originator)) => match self.router_ids.get(&originator) {
-                Some(Some(other)) if other != id => {
-                    Reason::Originator(self.name(*id), held, originator, self.name(*other))
-                }
-                _ => return Verdict::Valid,
-            },
-        };
+        let source = (attrs.next_hop, attrs.originator_id);
+        let owners_of_source = self.entitled(source);
+        if owners.iter().any(|id| owners_of_source.contains(id)) {
+            return Verdict::Valid;
+        }
+        let reason = self.reason(held, owners, source);
         match self.stale {
             true => Verdict::Unknown(reason),
             false => Verdict::Invalid(reason),
         }
     }
+
+    /// Why routes from there are not the owners'.
+    fn reason(&self, held: Prefix, owners: &[OwnerId], (hop, originator): Source) -> Reason {
+        let of_hop = hop.and_then(|hop| self.addresses.get(&hop));
+        let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
+        let known = originator.and_then(|id| Some((id, (*self.router_ids.get(&id)?)?)));
+        match (owner, known) {
+            // The next hop is the owner's; so it is the originator that is not.
+            (Some(owner), Some((id, other))) => {
+                Reason::Originator(self.name(*owner), held, id, self.name(other))
+            }
+            _ => Reason::NextHop(self.name(owners[0]), held, hop),
+        }
+    }
+}
+
+impl Entitled {
+    /// A route of theirs may be for what these have.
+    fn may_have(&self, owners: &[OwnerId]) -> bool {
+        owners
+            .iter()
+            .any(|id| *id == FREE || self.owners.contains(id))
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    fn prefix(text: &str) -> Prefix {
-        text.parse().unwrap()
-    }
-
-    fn identity(n: u8) -> Identity {
-        Identity {
-            addresses: [[10, 0, 0, n].into()].into(),
-            router_ids: [RouterId([10, 0, 0, n].into())].into(),
-            relays: false,
-        }
-    }
-
-    fn named(name: &str) -> Owner {
-        Owner::Named(name.to_owned())
-    }
-
-    /// Two nodes with a block each; an address of node1's block is node2's.
-    fn origins() -> Origins {
-        let mut origins = Origins::default();
-        let owned = Range::Owned { shortest: 26 };
-        let rules = Rules {
-            mode: Mode::Enforce,
-            ranges: [
-                (prefix("10.244.0.0/16"), owned),
-                (prefix("10.244.255.0/24"), Range::Free),
-            ]
-            .into(),
-            owners: [
-                ("node1".to_owned(), identity(1)),
-                ("node2".to_owned(), identity(2)),
-            ]
-            .into(),
-        };
-        let held = vec![
-            (prefix("10.244.1.0/26"), named("node1"), true),
-            (prefix("10.244.2.0/26"), named("node2"), true),
-            (prefix("10.244.1.5/32"), named("node2"), true),
-            (prefix("10.244.3.0/26"), Owner::Free, true),
-        ];
-        origins.apply(Update {
-            rules: Some(rules),
-            held,
-            stale: None,
-        });
-        origins
-    }
-
-    fn route(hop: u8, originator: Option<u8>) -> PathAttrs {
-        PathAttrs {
-            next_hop: Some([10, 0, 0, hop].into()),
-            originator_id: originator.map(|n| RouterId([10, 0, 0, n].into())),
-            ..PathAttrs::default()
-        }
-    }
-
-    fn word(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
-        match origins.check(&prefix(text), attrs) {
-            Verdict::Unchecked => "unchecked",
-            Verdict::Valid => "valid",
-            Verdict::Invalid(_) => "invalid",
-            Verdict::Unknown(_) => "unknown",
-        }
-    }
-
-    #[test]
-    fn the_owner_of_the_longest_match_may_announce() {
-        let origins = origins();
-        for (text, hop, expected) in [
-            ("10.244.1.0/26", 1, "valid"),
-            ("10.244.1.0/26", 2, "invalid"),
-            ("10.244.1.0/26", 9, "invalid"),
-            ("10.244.1.7/32", 1, "valid"),
-            ("10.244.1.7/32", 2, "invalid"),
-            ("10.244.1.5/32", 2, "valid"),
-            ("10.244.1.5/32", 1, "invalid"),
-            ("10.244.0.0/16", 1, "invalid"),
-            ("10.244.1.0/25", 1, "invalid"),
-            ("10.244.9.0/26", 1, "unknown"),
-            ("10.244.9.1/32", 9, "unknown"),
-            ("10.0.0.0/8", 9, "unchecked"),
-            ("0.0.0.0/0", 9, "unchecked"),
-            ("192.0.2.0/24", 9, "unchecked"),
-            ("10.244.3.0/26", 9, "unchecked"),
-            ("10.244.255.7/32", 9, "unchecked"),
-        ] {
-            let seen = word(&origins, text, &route(hop, None));
-            assert_eq!(seen, expected, "{text} via {hop}");
-        }
-    }
-
-    #[test]
-    fn rfc4456_8_behind_a_reflector_the_originator_counts_where_it_is_known() {
-        let origins = origins();
-        for (hop, originator, expected) in [
-            (1, 1, "valid"),
-            (1, 2, "invalid"),
-            (2, 1, "invalid"),
-            // A node with CALICO_ROUTER_ID of its own, and one that the data does not know: packets go to the owner.
-            (1, 77, "valid"),
-            (2, 77, "invalid"),
-        ] {
-            let attrs = route(hop, Some(originator));
-            let seen = word(&origins, "10.244.1.0/26", &attrs);
-            assert_eq!(seen, expected, "{hop} {originator}");
-        }
-    }
-
-    /// `nextHopMode: Self` on a reflector (node9): its own address is the next hop of what it reflects.
-    #[test]
-    fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() {
-        let mut origins = origins();
-        for (relays, originator, expected) in [
-            (false, Some(1), "invalid"),
-            (true, Some(1), "valid"),
-            // Another node's, an unknown node's, and what the reflector says of itself.
-            (true, Some(2), "invalid"),
-            (true, Some(77), "invalid"),
-            (true, None, "invalid"),
-        ] {
-            let mut rules = origins.rules.clone();
-            let reflector = Identity {
-                relays,
-                ..identity(9)
-            };
-            rules.owners.insert("node9".to_owned(), reflector);
-            origins.apply(Update {
-                rules: Some(rules),
-                ..Update::default()
-            });
-            let seen = word(&origins, "10.244.1.0/26", &route(9, originator));
-            assert_eq!(seen, expected, "{relays} {originator:?}");
-            // Another node is no relay.
-            let by_node = word(&origins, "10.244.1.0/26", &route(2, originator));
-            assert_eq!(by_node, "invalid");
-        }
-    }
-
-    #[test]
-    fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
-        let mut origins = origins();
-        let update = |stale| Update {
-            stale: Some(stale),
-            ..Update::default()
-        };
-        origins.apply(update(true));
-        let other = route(9, None);
-        assert_eq!(word(&origins, "10.244.1.0/26", &other), "unknown");
-        assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "valid");
-        origins.apply(update(false));
-        assert_eq!(word(&origins, "10.244.1.0/26", &other), "invalid");
-        let off = Rules {
-            mode: Mode::Off,
-            ..origins.rules.clone()
-        };
-        origins.apply(Update {
-            rules: Some(off),
-            ..Update::default()
-        });
-        assert_eq!(word(&origins, "10.244.1.0/26", &other), "unchecked");
-    }
-
-    #[test]
-    fn a_prefix_changes_hands() {
-        let mut origins = origins();
-        let block = prefix("10.244.1.0/26");
-        let change = |held| Update {
-            held,
-            ..Update::default()
-        };
-        origins.apply(change(vec![(block, named("node2"), true)]));
-        for hop in [1, 2] {
-            let seen = word(&origins, "10.244.1.0/26", &route(hop, None));
-            assert_eq!(seen, "valid", "both are named");
-        }
-        origins.apply(change(vec![(block, named("node1"), false)]));
-        assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "invalid");
-        origins.apply(change(vec![(block, named("node2"), false)]));
-        assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "unknown");
-        assert_eq!(origins.len(), 3);
-    }
-
-    #[test]
-    fn reasons_name_owner_and_next_hop() {
-        let origins = origins();
-        let Verdict::Invalid(reason) = origins.check(&prefix("10.244.1.0/26"), &route(9, None))
-        else {
-            panic!("it is invalid");
-        };
-        assert_eq!(
-            reason.to_string(),
-            "10.244.1.0/26 is node1's, and the next hop 10.0.0.9 is no address of it"
-        );
-    }
-}
+mod tests;

@@ -1,16 +1,24 @@
 //! The index of the table: from the hash of a prefix to the handle of its destination.
 //!
-//! Open addressing with linear probing over eight octets a slot, so that one lookup is one cache line as a rule. A
-//! lookup of a million prefixes waits for memory, not for the processor: [`Index::prefetch`] lets the lookups
-//! of one UPDATE wait together. It never looks at a prefix itself; who asks says what is the same.
+//! Open addressing with linear probing over eight octets a slot, so that one lookup is one cache
+//! line as a rule. A lookup of a million prefixes waits for memory, not for the processor:
+//! [`Index::prefetch`] lets the lookups of one UPDATE wait together. It never looks at a prefix
+//! itself; who asks says what is the same.
 
 use super::table::DestId;
 
-/// The smallest table that is not empty.
+/// The smallest part that is not empty.
 const MIN_SLOTS: usize = 16;
 
-/// A place for one handle. With the hash beside the handle, growing and passing over other prefixes do
-/// not touch the destinations, which are seldom in a cache.
+/// An index with fewer handles is one part.
+const WHOLE: usize = 24 * 1024;
+
+/// Parts of a larger one: each grows by itself, so that no insertion waits until all of it has been
+/// copied. With a million handles a part has eight thousand.
+const PARTS: usize = 128;
+
+/// A place for one handle. With the hash beside the handle, growing and passing over other prefixes
+/// do not touch the destinations, which are seldom in a cache.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     hash: u32,
@@ -19,35 +27,25 @@ struct Slot {
 
 const EMPTY: Slot = Slot { hash: 0, id: None };
 
-/// Handles by hash.
+/// Handles whose hashes begin the same way.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+struct Part {
     /// A power of two of them, or none; at least a quarter is empty.
     slots: Vec<Slot>,
     len: usize,
 }
 
-impl Index {
-    /// Number of handles.
-    pub(super) const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The slot where the search for a hash begins.
+impl Part {
+    /// The slot where the search for a hash begins; beyond the end when there is none.
     fn home(&self, hash: u32) -> usize {
-        hash as usize & (self.slots.len() - 1)
+        hash as usize & self.slots.len().wrapping_sub(1)
     }
 
     fn next(&self, at: usize) -> usize {
         (at + 1) & (self.slots.len() - 1)
     }
 
-    /// The handle with this hash that is the same.
-    pub(super) fn find(&self, hash: u32, same: impl Fn(DestId) -> bool) -> Option<DestId> {
-        self.slots[self.seek(hash, same)?].id
-    }
-
-    /// The slot of that handle.
+    /// The slot of the handle with this hash that is the same.
     fn seek(&self, hash: u32, same: impl Fn(DestId) -> bool) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
@@ -63,12 +61,11 @@ impl Index {
         }
     }
 
-    /// Adds a handle that is not there yet.
-    pub(super) fn insert(&mut self, hash: u32, id: DestId) {
+    fn insert(&mut self, slot: Slot) {
         if (self.len + 1) * 4 > self.slots.len() * 3 {
-            self.grow();
+            self.resize(self.slots.len() * 2);
         }
-        self.put(Slot { hash, id: Some(id) });
+        self.put(slot);
         self.len += 1;
     }
 
@@ -80,10 +77,6 @@ impl Index {
         self.slots[at] = slot;
     }
 
-    fn grow(&mut self) {
-        self.resize(self.slots.len() * 2);
-    }
-
     fn resize(&mut self, size: usize) {
         let size = size.max(MIN_SLOTS);
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; size]);
@@ -93,7 +86,7 @@ impl Index {
     }
 
     /// Takes out a handle. False when it is not there.
-    pub(super) fn remove(&mut self, hash: u32, id: DestId) -> bool {
+    fn remove(&mut self, hash: u32, id: DestId) -> bool {
         let Some(mut hole) = self.seek(hash, |seen| seen == id) else {
             return false;
         };
@@ -121,27 +114,97 @@ impl Index {
         }
         true
     }
+}
+
+/// Handles by hash.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// None, one, or [`PARTS`].
+    parts: Vec<Part>,
+    len: usize,
+}
+
+impl Index {
+    /// Number of handles.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The part for a hash, by its highest bits; inside it, the lowest count.
+    fn part(&self, hash: u32) -> usize {
+        match self.parts.len() {
+            PARTS => (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize,
+            _ => 0,
+        }
+    }
+
+    /// The handle with this hash that is the same.
+    pub(super) fn find(&self, hash: u32, same: impl Fn(DestId) -> bool) -> Option<DestId> {
+        let part = self.parts.get(self.part(hash))?;
+        part.slots[part.seek(hash, same)?].id
+    }
+
+    /// Adds a handle that is not there yet.
+    pub(super) fn insert(&mut self, hash: u32, id: DestId) {
+        if self.parts.is_empty() {
+            self.parts.push(Part::default());
+        } else if self.len >= WHOLE && self.parts.len() == 1 {
+            self.divide();
+        }
+        let part = self.part(hash);
+        self.parts[part].insert(Slot { hash, id: Some(id) });
+        self.len += 1;
+    }
+
+    fn divide(&mut self) {
+        let whole = std::mem::take(&mut self.parts);
+        self.parts.resize_with(PARTS, Part::default);
+        let slots = whole.into_iter().flat_map(|part| part.slots);
+        for slot in slots.filter(|slot| slot.id.is_some()) {
+            let part = self.part(slot.hash);
+            self.parts[part].insert(slot);
+        }
+    }
+
+    /// Takes out a handle. False when it is not there.
+    pub(super) fn remove(&mut self, hash: u32, id: DestId) -> bool {
+        let part = self.part(hash);
+        let Some(part) = self.parts.get_mut(part) else {
+            return false;
+        };
+        let removed = part.remove(hash, id);
+        self.len -= usize::from(removed);
+        if self.len == 0 {
+            self.parts = Vec::new();
+        }
+        removed
+    }
 
     /// Octets that it has room for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        let slots: usize = self.parts.iter().map(|part| part.slots.capacity()).sum();
+        slots * size_of::<Slot>() + self.parts.capacity() * size_of::<Part>()
     }
 
-    /// Loads the slots at which searches for these hashes begin, and gives the handles found there. The loads do not
-    /// depend on each other, so the processor has them under way at once.
+    /// Loads the slots at which searches for these hashes begin, and gives the handles found there.
+    /// The loads do not depend on each other, so the processor has them under way at once.
     pub(super) fn prefetch(
         &self,
         hashes: impl Iterator<Item = u32>,
     ) -> impl Iterator<Item = DestId> {
-        let found = hashes.filter(|_| !self.slots.is_empty());
-        found.filter_map(|hash| self.slots[self.home(hash)].id)
+        let first = move |hash: u32| {
+            let part = self.parts.get(self.part(hash))?;
+            part.slots.get(part.home(hash))?.id
+        };
+        hashes.filter_map(first)
     }
 
     /// All handles, in no particular order.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = DestId> {
-        self.slots.iter().filter_map(|slot| slot.id)
+        let slots = self.parts.iter().flat_map(|part| &part.slots);
+        slots.filter_map(|slot| slot.id)
     }
 }
 
@@ -152,6 +215,30 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn hash(n: u32) -> u32 {
+        n.wrapping_mul(0x9e37_79b1)
+    }
+
+    /// What one insertion may have to copy is bounded, whatever the number of handles.
+    #[test]
+    fn no_part_becomes_long() {
+        let mut index = Index::default();
+        for n in 0..1_000_000 {
+            index.insert(hash(n), DestId::new(n));
+            let part = &index.parts[index.part(hash(n))];
+            assert!(part.len <= WHOLE, "{} at once", part.len);
+        }
+        for n in (0..1_000_000).rev() {
+            assert_eq!(
+                index.find(hash(n), |id| id == DestId::new(n)),
+                Some(DestId::new(n))
+            );
+            assert!(index.remove(hash(n), DestId::new(n)));
+            assert!(!index.remove(hash(n), DestId::new(n)));
+        }
+        assert_eq!((index.len(), index.room()), (0, 0));
+    }
 
     #[test]
     fn a_slot_is_eight_octets() {

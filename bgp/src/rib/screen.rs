@@ -17,7 +17,7 @@ use super::table::DestId;
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
-use crate::origin::{Mode, Origins, Range, Reason, Update, Verdict};
+use crate::origin::{Mode, Origins, Reason, Update, Verdict};
 use crate::policy::{Condition, PeerKind, Verdict as Policy};
 use crate::types::PeerName;
 
@@ -139,16 +139,6 @@ impl Screen {
                 Some(format!("{reason}; the datastore is not fresh"))
             }
             Verdict::Unknown(reason) => Some(reason.to_string()),
-        }
-    }
-
-    fn track(&mut self, prefix: Prefix) {
-        let checked = matches!(
-            self.origins.range_of(&prefix),
-            Some((_, Range::Owned { .. }))
-        );
-        if checked && !self.origins.is_held(&prefix) {
-            self.tracked.insert(prefix);
         }
     }
 
@@ -401,7 +391,13 @@ impl Rib {
         prefix: Prefix,
         received: &Arc<PathAttrs>,
     ) -> Option<Refusal> {
-        self.screen.track(prefix);
+        let look = self.screen.origins.look(&prefix, received);
+        if look.within {
+            self.screen.tracked.insert(prefix);
+        }
+        if look.passes {
+            return None;
+        }
         let (reason, unknown) = match self.screen.origins.check(&prefix, received) {
             Verdict::Unchecked | Verdict::Valid => return None,
             Verdict::Invalid(reason) => (reason, false),

@@ -1,0 +1,231 @@
+//! Verdicts.
+
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn identity(n: u8) -> Identity {
+    Identity {
+        addresses: [[10, 0, 0, n].into()].into(),
+        router_ids: [RouterId([10, 0, 0, n].into())].into(),
+        relays: false,
+    }
+}
+
+fn named(name: &str) -> Owner {
+    Owner::Named(name.to_owned())
+}
+
+/// Two nodes with a block each; an address of node1's block is node2's.
+fn origins() -> Origins {
+    let mut origins = Origins::default();
+    let owned = Range::Owned { shortest: 26 };
+    let rules = Rules {
+        mode: Mode::Enforce,
+        ranges: [
+            (prefix("10.244.0.0/16"), owned),
+            (prefix("10.244.255.0/24"), Range::Free),
+        ]
+        .into(),
+        owners: [
+            ("node1".to_owned(), identity(1)),
+            ("node2".to_owned(), identity(2)),
+        ]
+        .into(),
+    };
+    let held = vec![
+        (prefix("10.244.1.0/26"), named("node1"), true),
+        (prefix("10.244.2.0/26"), named("node2"), true),
+        (prefix("10.244.1.5/32"), named("node2"), true),
+        (prefix("10.244.3.0/26"), Owner::Free, true),
+    ];
+    origins.apply(Update {
+        rules: Some(rules),
+        held,
+        stale: None,
+    });
+    origins
+}
+
+fn route(hop: u8, originator: Option<u8>) -> PathAttrs {
+    PathAttrs {
+        next_hop: Some([10, 0, 0, hop].into()),
+        originator_id: originator.map(|n| RouterId([10, 0, 0, n].into())),
+        ..PathAttrs::default()
+    }
+}
+
+fn word(origins: &Origins, text: &str, attrs: &PathAttrs) -> &'static str {
+    match origins.check(&prefix(text), attrs) {
+        Verdict::Unchecked => "unchecked",
+        Verdict::Valid => "valid",
+        Verdict::Invalid(_) => "invalid",
+        Verdict::Unknown(_) => "unknown",
+    }
+}
+
+#[test]
+fn the_owner_of_the_longest_match_may_announce() {
+    let origins = origins();
+    for (text, hop, expected) in [
+        ("10.244.1.0/26", 1, "valid"),
+        ("10.244.1.0/26", 2, "invalid"),
+        ("10.244.1.0/26", 9, "invalid"),
+        ("10.244.1.7/32", 1, "valid"),
+        ("10.244.1.7/32", 2, "invalid"),
+        ("10.244.1.5/32", 2, "valid"),
+        ("10.244.1.5/32", 1, "invalid"),
+        ("10.244.0.0/16", 1, "invalid"),
+        ("10.244.1.0/25", 1, "invalid"),
+        ("10.244.9.0/26", 1, "unknown"),
+        ("10.244.9.1/32", 9, "unknown"),
+        ("10.0.0.0/8", 9, "unchecked"),
+        ("0.0.0.0/0", 9, "unchecked"),
+        ("192.0.2.0/24", 9, "unchecked"),
+        ("10.244.3.0/26", 9, "unchecked"),
+        ("10.244.255.7/32", 9, "unchecked"),
+    ] {
+        let seen = word(&origins, text, &route(hop, None));
+        assert_eq!(seen, expected, "{text} via {hop}");
+    }
+}
+
+#[test]
+fn rfc4456_8_behind_a_reflector_the_originator_counts_where_it_is_known() {
+    let origins = origins();
+    for (hop, originator, expected) in [
+        (1, 1, "valid"),
+        (1, 2, "invalid"),
+        (2, 1, "invalid"),
+        // A node with CALICO_ROUTER_ID of its own, and one that the data does not know: packets go
+        // to the owner.
+        (1, 77, "valid"),
+        (2, 77, "invalid"),
+    ] {
+        let attrs = route(hop, Some(originator));
+        let seen = word(&origins, "10.244.1.0/26", &attrs);
+        assert_eq!(seen, expected, "{hop} {originator}");
+    }
+}
+
+/// `nextHopMode: Self` on a reflector (node9): its own address is the next hop of what it reflects.
+#[test]
+fn rfc4456_10_a_reflector_that_is_the_next_hop_is_believed_what_is_the_owners() {
+    let mut origins = origins();
+    for (relays, originator, expected) in [
+        (false, Some(1), "invalid"),
+        (true, Some(1), "valid"),
+        // Another node's, an unknown node's, and what the reflector says of itself.
+        (true, Some(2), "invalid"),
+        (true, Some(77), "invalid"),
+        (true, None, "invalid"),
+    ] {
+        let mut rules = origins.rules.clone();
+        let reflector = Identity {
+            relays,
+            ..identity(9)
+        };
+        rules.owners.insert("node9".to_owned(), reflector);
+        origins.apply(Update {
+            rules: Some(rules),
+            ..Update::default()
+        });
+        let seen = word(&origins, "10.244.1.0/26", &route(9, originator));
+        assert_eq!(seen, expected, "{relays} {originator:?}");
+        // Another node is no relay.
+        let by_node = word(&origins, "10.244.1.0/26", &route(2, originator));
+        assert_eq!(by_node, "invalid");
+    }
+}
+
+#[test]
+fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
+    let mut origins = origins();
+    let update = |stale| Update {
+        stale: Some(stale),
+        ..Update::default()
+    };
+    origins.apply(update(true));
+    let other = route(9, None);
+    assert_eq!(word(&origins, "10.244.1.0/26", &other), "unknown");
+    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "valid");
+    origins.apply(update(false));
+    assert_eq!(word(&origins, "10.244.1.0/26", &other), "invalid");
+    let off = Rules {
+        mode: Mode::Off,
+        ..origins.rules.clone()
+    };
+    origins.apply(Update {
+        rules: Some(off),
+        ..Update::default()
+    });
+    assert_eq!(word(&origins, "10.244.1.0/26", &other), "unchecked");
+}
+
+#[test]
+fn a_prefix_changes_hands() {
+    let mut origins = origins();
+    let block = prefix("10.244.1.0/26");
+    let change = |held| Update {
+        held,
+        ..Update::default()
+    };
+    origins.apply(change(vec![(block, named("node2"), true)]));
+    for hop in [1, 2] {
+        let seen = word(&origins, "10.244.1.0/26", &route(hop, None));
+        assert_eq!(seen, "valid", "both are named");
+    }
+    origins.apply(change(vec![(block, named("node1"), false)]));
+    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "invalid");
+    origins.apply(change(vec![(block, named("node2"), false)]));
+    assert_eq!(word(&origins, "10.244.1.0/26", &route(1, None)), "unknown");
+    assert_eq!(origins.len(), 3);
+}
+
+#[test]
+fn reasons_name_owner_and_next_hop() {
+    let origins = origins();
+    let Verdict::Invalid(reason) = origins.check(&prefix("10.244.1.0/26"), &route(9, None)) else {
+        panic!("it is invalid");
+    };
+    assert_eq!(
+        reason.to_string(),
+        "10.244.1.0/26 is node1's, and the next hop 10.0.0.9 is no address of it"
+    );
+}
+
+proptest! {
+    /// The first look, which remembers where the route before came from, is what a full check would
+    /// say.
+    #[test]
+    fn a_look_says_what_a_check_says(
+        relays in any::<bool>(),
+        routes in proptest::collection::vec((0u8..4, 0u8..8, 24u8..=32, 0u8..4, 0u8..4), 1..80),
+    ) {
+        let mut origins = origins();
+        let mut rules = origins.rules.clone();
+        rules.owners.get_mut("node2").unwrap().relays = relays;
+        // Both nodes have this address, and both of them this block.
+        for owner in rules.owners.values_mut() {
+            owner.addresses.insert([10, 0, 0, 3].into());
+        }
+        let held = vec![(prefix("10.244.2.0/26"), named("node1"), true)];
+        origins.apply(Update { rules: Some(rules), held, stale: None });
+        for (third, fourth, len, hop, originator) in routes {
+            let asked = Prefix::v4([10, 244, third, fourth].into(), len);
+            let attrs = route(hop, (originator > 0).then_some(originator));
+            let look = origins.look(&asked, &attrs);
+            let verdict = origins.check(&asked, &attrs);
+            let passes = matches!(verdict, Verdict::Valid | Verdict::Unchecked);
+            prop_assert_eq!(look.passes, passes, "{} {:?}: {:?}", asked, attrs, verdict);
+            let exact = origins.held.longest(&asked).is_some_and(|(held, _)| held == asked);
+            prop_assert_eq!(look.within, !exact);
+        }
+    }
+}
