@@ -26,7 +26,6 @@ fn load() -> Result<String> {
 }
 
 impl Begun {
-    /// Now.
     pub fn now() -> Result<Self> {
         let date = first_line("date", &["+%F %H:%M"]).context("cannot run date")?;
         Ok(Self {

@@ -12,6 +12,5 @@ pub enum Speaker {
     Bird1,
     /// FRR's bgpd.
     Frr,
-    /// GoBGP.
     Gobgp,
 }

@@ -10,13 +10,9 @@ use anyhow::{Context, Result, bail};
 pub const HEADER: usize = 19;
 /// Type codes of messages.
 pub const OPEN: u8 = 1;
-/// UPDATE.
 pub const UPDATE: u8 = 2;
-/// NOTIFICATION.
 pub const NOTIFICATION: u8 = 3;
-/// KEEPALIVE.
 pub const KEEPALIVE: u8 = 4;
-/// ROUTE-REFRESH.
 const ROUTE_REFRESH: u8 = 5;
 
 /// An IPv4 prefix: address bits and length.
@@ -33,9 +29,7 @@ pub struct Net {
 pub struct Attrs {
     /// AS_PATH, one sequence.
     pub as_path: Vec<u32>,
-    /// NEXT_HOP.
     pub next_hop: Option<Ipv4Addr>,
-    /// LOCAL_PREF.
     pub local_pref: Option<u32>,
     /// COMMUNITIES, sorted.
     pub communities: Vec<u32>,

@@ -45,7 +45,6 @@ pub enum AddressError {
     /// A wished one could not be taken.
     #[error("address {address} cannot be assigned")]
     AssignIp {
-        /// The address.
         address: IpAddr,
         /// Why.
         #[source]
@@ -56,7 +55,6 @@ pub enum AddressError {
         "cannot release addresses of {handle} that Calico's plugin took for a further interface"
     )]
     Calicos {
-        /// The handle.
         handle: HandleId,
         /// Why.
         #[source]
@@ -68,7 +66,6 @@ pub enum AddressError {
          See `caracal ipam check`"
     )]
     InUse {
-        /// The address.
         address: IpAddr,
         /// Who uses it.
         by: String,
@@ -79,7 +76,6 @@ pub enum AddressError {
     /// They could not be released or looked up.
     #[error("cannot look up or release handle {handle}")]
     Handle {
-        /// The handle.
         handle: HandleId,
         /// Why.
         #[source]

@@ -41,20 +41,13 @@ pub(crate) struct AssignedAddress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// A pod; orchestrator `k8s`.
-    Pod {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
+    Pod { namespace: String, name: String },
     /// Anything else; orchestrator `cni`.
     Container,
 }
 
-/// One attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
-    /// The network.
     pub network: String,
     /// The container (sandbox).
     pub container_id: String,
@@ -62,7 +55,6 @@ pub(crate) struct Attachment {
     pub ifname: String,
     /// Who runs the container.
     pub workload: Workload,
-    /// The node.
     pub node: NodeName,
     /// Our main plugin makes the interface, and writes the endpoint. False for addresses of another
     /// main plugin: of their interface nothing is known.

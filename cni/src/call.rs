@@ -59,7 +59,6 @@ pub enum Role {
     Ipam,
 }
 
-/// One call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// Which plugin was called.

@@ -25,7 +25,6 @@ pub(crate) enum DelegateError {
         "the IPAM plugin {name} is not in CNI_PATH={path:?}; install it or use \"caracal-ipam\""
     )]
     NotFound {
-        /// Its name.
         name: String,
         /// Where was looked.
         path: Vec<PathBuf>,
@@ -33,7 +32,6 @@ pub(crate) enum DelegateError {
     /// It could not be run.
     #[error("cannot run {program:?}")]
     Run {
-        /// The program.
         program: PathBuf,
         /// What the system says.
         #[source]
@@ -42,9 +40,7 @@ pub(crate) enum DelegateError {
     /// It failed and said why.
     #[error("{name}: {message}")]
     Failed {
-        /// Its name.
         name: String,
-        /// Its code.
         code: u32,
         /// Its message, with details.
         message: String,
@@ -52,7 +48,6 @@ pub(crate) enum DelegateError {
     /// It printed what is no result.
     #[error("{name} printed no CNI result")]
     Answer {
-        /// Its name.
         name: String,
         /// What is wrong.
         #[source]

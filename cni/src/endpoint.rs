@@ -42,10 +42,7 @@ pub enum EndpointError {
     Locked,
     /// Others wrote the same key each time.
     #[error("{key} changes faster than it can be written, {TRIES} tries; are two ADDs running?")]
-    Contended {
-        /// The key.
-        key: String,
-    },
+    Contended { key: String },
     /// The addresses of an earlier try were released in the meantime.
     #[error(
         "{key} has changed: the addresses of an earlier try of this ADD were released meanwhile \

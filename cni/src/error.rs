@@ -45,7 +45,6 @@ pub(crate) enum StatusError {
     /// The node's process is not ready.
     #[error("node {node} is not ready: {reason}")]
     NotReady {
-        /// The node.
         node: String,
         /// What it waits for.
         reason: String,
@@ -79,10 +78,8 @@ pub(crate) enum CniError {
     /// The configuration of the datastore.
     #[error("the settings of the datastore are wrong")]
     Datastore(#[source] etcd::ConfigError),
-    /// The endpoint.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The addresses.
     #[error(transparent)]
     Addresses(#[from] AddressError),
     /// The delegated IPAM plugin.
@@ -91,7 +88,6 @@ pub(crate) enum CniError {
     /// The delegated IPAM plugin gave no address.
     #[error("the IPAM plugin {0} gave no address")]
     NoAddress(String),
-    /// The kernel.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// A program that the configuration wants to be ready.

@@ -22,7 +22,6 @@ const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 /// Why the node's process gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeProcessError {
-    /// It does not listen.
     #[error(
         "the node's process does not listen on {path:?}; is it running? \
          Without it no pod gets a route"

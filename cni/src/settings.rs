@@ -30,7 +30,6 @@ pub(crate) enum SettingsError {
     /// A file that the configuration names cannot be read.
     #[error("network configuration: {key}: cannot read {path:?}; has the node's process started?")]
     File {
-        /// The key.
         key: &'static str,
         /// The file.
         path: PathBuf,

@@ -286,7 +286,6 @@ pub enum AssignIpError {
     /// A stored value that must be understood does not parse.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// No pool covers it.
     #[error(
         "{address} is in no IP pool; choose one inside a pool, or create a pool that covers it"
     )]

@@ -54,7 +54,6 @@ impl Extend<Prefix> for Reservations {
 /// A pool that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Its name.
     pub name: PoolName,
     /// Its range.
     pub cidr: Prefix,

@@ -24,7 +24,6 @@ const CALL: Duration = Duration::from_secs(30);
 pub enum Cell {
     /// The pod itself.
     Own,
-    /// An answer.
     Answer {
         /// Round trip in milliseconds.
         ms: f64,

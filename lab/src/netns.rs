@@ -40,7 +40,6 @@ pub enum NetnsError {
     /// A program does not start in it.
     #[error("cannot start {program} in network namespace {name}")]
     Spawn {
-        /// The program.
         program: String,
         /// The namespace.
         name: String,
@@ -55,7 +54,6 @@ pub enum NetnsError {
         name: String,
         /// With slashes.
         key: String,
-        /// The value.
         value: String,
         /// The operating system's answer.
         #[source]

@@ -32,22 +32,18 @@ pub const ETCD_PORT: u16 = 2379;
 /// Every name and address of one lab.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// The lab.
     pub lab: LabName,
     /// Bridges, in the switch namespace.
     pub bridges: Vec<Bridge>,
     /// etcd's legs, one per segment.
     pub etcd: Vec<Interface>,
-    /// Routers.
     pub routers: Vec<RouterLayout>,
-    /// Nodes.
     pub nodes: Vec<NodeLayout>,
 }
 
 /// A segment's bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// The segment.
     pub segment: String,
     /// Name of the bridge device.
     pub device: String,
@@ -58,7 +54,6 @@ pub struct Bridge {
 /// One end of a cable: a device in a namespace and its port in the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The segment.
     pub segment: String,
     /// Name inside the namespace, `eth0` upwards.
     pub device: String,
@@ -104,7 +99,6 @@ pub struct RouterLayout {
     pub name: String,
     /// Namespace.
     pub netns: String,
-    /// Legs.
     pub legs: Vec<Interface>,
     /// Routes to segments behind other routers.
     pub routes: Vec<Via>,
@@ -151,7 +145,6 @@ pub(crate) enum Step {
         netns: String,
         /// With slashes, below `/proc/sys`.
         key: String,
-        /// Value.
         value: &'static str,
         /// A kernel without this key is fine.
         optional: bool,

@@ -18,7 +18,6 @@ use crate::topology::NodeKind;
 /// A lab at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The lab.
     pub lab: String,
     /// Its nodes, in the topology's order.
     pub nodes: Vec<NodeReport>,
@@ -32,7 +31,6 @@ pub struct Report {
 /// A node at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeReport {
-    /// Its name.
     pub name: String,
     /// What runs in it.
     pub kind: &'static str,
@@ -41,7 +39,6 @@ pub struct NodeReport {
     /// Its IPv6 address beside an IPv4 one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address6: Option<String>,
-    /// Its segment.
     pub segment: String,
     /// Is its process there?
     pub running: bool,

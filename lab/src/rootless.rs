@@ -58,7 +58,6 @@ pub enum RootlessError {
         "lab {lab} is already there (held by process {pid}); remove it with: caracal lab down {lab}"
     )]
     Exists {
-        /// The lab.
         lab: String,
         /// Its holder.
         pid: i32,
@@ -66,7 +65,6 @@ pub enum RootlessError {
     /// `nsenter` or the command inside did not start.
     #[error("cannot start {program}")]
     Start {
-        /// The program.
         program: String,
         /// The operating system's answer.
         #[source]

@@ -90,7 +90,6 @@ pub enum StateError {
 pub enum Phase {
     /// Being brought up.
     Building,
-    /// Up.
     Up,
 }
 

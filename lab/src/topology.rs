@@ -78,11 +78,9 @@ impl Backend {
 /// When packets to another node's pods are encapsulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum EncapMode {
-    /// Always.
     Always,
     /// Only towards nodes in another subnet.
     CrossSubnet,
-    /// Never.
     #[default]
     Never,
 }

@@ -137,16 +137,13 @@ pub enum StepError {
     /// A namespace.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// A program.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The lab's folder.
     #[error(transparent)]
     State(#[from] StateError),
-    /// etcd.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
-    /// A node.
     #[error(transparent)]
     Node(#[from] NodeError),
     /// A pod.

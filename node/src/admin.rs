@@ -178,7 +178,6 @@ pub(crate) enum Reply {
 
 /// What an owner says.
 pub(crate) enum Answered {
-    /// A value.
     Value(Value),
     /// Many routes.
     Rows(Box<Rows>),

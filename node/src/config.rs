@@ -27,7 +27,6 @@ use crate::detect::Method;
 /// Everything `caracal node` was told.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
-    /// This node's name.
     pub(crate) node: NodeName,
     /// Directory of `nodename`, `mtu` and pending releases.
     pub(crate) lib_dir: PathBuf,
@@ -107,7 +106,6 @@ pub(crate) enum AddressChoice {
     },
     /// Given. Without a prefix length, it is taken from the interface that has the address.
     Literal {
-        /// The address.
         address: IpAddr,
         /// The prefix length, when given.
         len: Option<u8>,
@@ -132,15 +130,12 @@ pub(crate) enum RouterIdSetting {
 pub(crate) struct PoolDefaults {
     /// Range; `None` = Calico's choice.
     pub(crate) cidr: Option<Prefix>,
-    /// IPIP.
     pub(crate) ipip: EncapMode,
-    /// VXLAN.
     pub(crate) vxlan: EncapMode,
     /// Prefix length of blocks.
     pub(crate) block_size: u8,
     /// Masquerade.
     pub(crate) nat_outgoing: bool,
-    /// Node selector.
     pub(crate) node_selector: String,
     /// Do not announce.
     pub(crate) disable_bgp_export: bool,

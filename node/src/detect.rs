@@ -11,7 +11,6 @@ use regex::Regex;
 pub(crate) struct Interface {
     /// Index in the kernel.
     pub(crate) index: u32,
-    /// Name.
     pub(crate) name: String,
     /// Addresses in the kernel's order.
     pub(crate) addresses: Vec<Cidr>,

@@ -33,7 +33,6 @@ pub(crate) enum RegisterError {
     /// The Node resource cannot be read.
     #[error("the Node resource at {key} cannot be read: {reason}; correct or delete it")]
     InvalidNode {
-        /// Its key.
         key: String,
         /// Why.
         reason: Invalid,
@@ -43,12 +42,7 @@ pub(crate) enum RegisterError {
         "node {other} already has the address {address}; two nodes with one address cannot both route. \
          Set IP to this node's own address, delete the stale Node {other}, or set DISABLE_NODE_IP_CHECK=true"
     )]
-    AddressConflict {
-        /// The other node.
-        other: NodeName,
-        /// The address.
-        address: IpAddr,
-    },
+    AddressConflict { other: NodeName, address: IpAddr },
     /// There is no address at all.
     #[error(
         "this node has no IPv4 and no IPv6 address; set IP or IP6 (or CALICO_NETWORKING_BACKEND=none)"
@@ -56,10 +50,7 @@ pub(crate) enum RegisterError {
     NoAddress,
     /// Others write the same key all the time.
     #[error("{key} was changed by others {TRIES} times in a row; try again")]
-    Contention {
-        /// The key.
-        key: String,
-    },
+    Contention { key: String },
 }
 
 /// The addresses that were found for this node.
@@ -71,7 +62,6 @@ pub(crate) struct Addresses {
     pub(crate) v6: Option<Cidr>,
 }
 
-/// Reads one key.
 async fn read<S: Store>(store: &S, key: &Key) -> Result<Option<KeyValue>, StoreError> {
     let answer = store.read(&[Range::Key(key.to_path())]).await?;
     Ok(answer.ranges.into_iter().flatten().next())

@@ -40,7 +40,6 @@ pub struct Neighbor {
     pub node: String,
     /// Name of a protocol for it: letters, digits, underscores.
     pub symbol: String,
-    /// Its address.
     pub address: String,
     /// Its port, when it is not 179.
     pub port: Option<u16>,
@@ -84,7 +83,6 @@ pub struct RouterFamily {
 pub struct Accepted {
     /// 5, 10, …
     pub sequence: usize,
-    /// The range.
     pub range: String,
     /// It can hold longer ones.
     pub longer: bool,

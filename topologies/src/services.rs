@@ -50,7 +50,6 @@ struct Endpoints(BTreeMap<AddressType, BTreeSet<Option<String>>>);
 /// What the addresses of endpoints are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AddressType {
-    /// Of a family.
     Ip(Family),
     /// A document that does not say.
     Unsaid,

@@ -49,7 +49,6 @@ pub struct Transition {
 /// A resource that a change writes or deletes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceChange {
-    /// Its path.
     pub path: String,
     /// What is there now, with its revision.
     pub old: Option<(i64, Vec<u8>)>,

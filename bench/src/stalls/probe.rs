@@ -33,7 +33,6 @@ impl Admin {
         Ok(Self(BufReader::with_capacity(256 * 1024, stream)))
     }
 
-    /// Puts a question.
     pub fn put(&mut self, question: &str) -> Result<()> {
         let stream = self.0.get_mut();
         stream.write_all(question.as_bytes())?;

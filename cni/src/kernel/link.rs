@@ -33,17 +33,13 @@ pub enum KernelError {
     },
     /// A device that was just made is not there.
     #[error("interface {name} is gone again; did the container end, or another program delete it?")]
-    Vanished {
-        /// The name.
-        name: String,
-    },
+    Vanished { name: String },
     /// The host side's name is in use for another container.
     #[error(
         "interface {name} on the host belongs to {owner}; two container ids lead to one name: \
          choose another CNI_CONTAINERID"
     )]
     Collision {
-        /// The name.
         name: String,
         /// Whose it is: a handle.
         owner: String,
@@ -53,10 +49,7 @@ pub enum KernelError {
         "the container already has an interface {name} that another program made; \
          remove it or choose another CNI_IFNAME"
     )]
-    Taken {
-        /// The name.
-        name: String,
-    },
+    Taken { name: String },
 }
 
 impl KernelError {
@@ -72,7 +65,6 @@ impl KernelError {
 pub(crate) struct Link {
     /// Interface index.
     pub index: u32,
-    /// Name.
     pub name: String,
     /// MAC, for Ethernet.
     pub mac: Option<Mac>,

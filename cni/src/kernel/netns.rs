@@ -21,20 +21,13 @@ pub(crate) struct Netns {
 pub enum NetnsError {
     /// There is nothing at the path, or no network namespace any more.
     #[error("there is no network namespace at {path:?} (CNI_NETNS); has the container ended?")]
-    Gone {
-        /// The path.
-        path: PathBuf,
-    },
+    Gone { path: PathBuf },
     /// The path is the host's own namespace.
     #[error("{path:?} (CNI_NETNS) is the host's own network namespace; a pod needs one of its own")]
-    Host {
-        /// The path.
-        path: PathBuf,
-    },
+    Host { path: PathBuf },
     /// It cannot be opened or entered.
     #[error("cannot enter the network namespace at {path:?} (CNI_NETNS)")]
     Enter {
-        /// The path.
         path: PathBuf,
         /// What the kernel says.
         #[source]

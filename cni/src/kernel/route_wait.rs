@@ -45,7 +45,6 @@ pub(crate) enum RouteWaitError {
         interface: String,
         /// How long was waited.
         seconds: u32,
-        /// The node.
         node: String,
     },
     /// The kernel could not be asked.

@@ -21,7 +21,6 @@ pub(crate) enum ConfigError {
     /// A key has a value of another type.
     #[error("network configuration: {key} has a value of the wrong type")]
     Type {
-        /// The key.
         key: String,
         /// What was seen and what was expected.
         #[source]
@@ -33,7 +32,6 @@ pub(crate) enum ConfigError {
     /// A key is required or its value is impossible.
     #[error("network configuration: {key}: {reason}")]
     Invalid {
-        /// The key.
         key: &'static str,
         /// What was seen and what would be right.
         reason: String,
@@ -41,7 +39,6 @@ pub(crate) enum ConfigError {
     /// A value that Calico knows and Caracal does not have.
     #[error("network configuration: {key} {value:?} is not supported; {hint}")]
     Unsupported {
-        /// The key.
         key: &'static str,
         /// What was seen.
         value: String,
@@ -218,7 +215,6 @@ pub(crate) struct FeatureControl {
 /// One attachment of `cni.dev/valid-attachments`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ValidAttachment {
-    /// The container.
     #[serde(rename = "containerID")]
     pub container_id: String,
     /// The interface in it.

@@ -55,7 +55,6 @@ pub(crate) enum EnvError {
     /// A required variable is unset or empty.
     #[error("{variable} is not set; {command} needs it")]
     Missing {
-        /// The variable.
         variable: &'static str,
         /// The verb.
         command: &'static str,
@@ -69,7 +68,6 @@ pub(crate) enum EnvError {
     /// A variable holds what it must not.
     #[error("{variable}={value:?} is refused: {rule}")]
     Malformed {
-        /// The variable.
         variable: &'static str,
         /// What was seen.
         value: String,

@@ -40,7 +40,6 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// The number.
     #[must_use]
     pub(crate) const fn number(self) -> u32 {
         match self {
@@ -67,7 +66,6 @@ impl Code {
 /// The error object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// The code.
     pub code: Code,
     /// What happened, for people, with what to do.
     pub message: String,

@@ -13,7 +13,6 @@ use super::CniVersion;
 /// An interface of the result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Interface {
-    /// The name.
     pub name: String,
     /// The hardware address, `ee:ee:ee:ee:ee:ee`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +164,6 @@ impl Outcome {
         all
     }
 
-    /// The addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ips.iter().map(|ip| ip.address.address)
     }

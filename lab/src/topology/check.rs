@@ -35,10 +35,7 @@ pub enum Invalid {
     #[error(
         "{name:?} is already taken; names of nodes, routers, pods' namespaces, 'etcd' and 'switch' are one set"
     )]
-    Duplicate {
-        /// The name.
-        name: String,
-    },
+    Duplicate { name: String },
     /// A reference to nothing.
     #[error("no segment is called {name:?}; the segments are {known}")]
     UnknownSegment {
@@ -52,7 +49,6 @@ pub enum Invalid {
     OutsideSegment {
         /// As written.
         address: IpAddr,
-        /// The segment.
         segment: String,
         /// Its subnet.
         cidr: Prefix,
@@ -72,7 +68,6 @@ pub enum Invalid {
         cidr: Prefix,
         /// The other's subnet.
         other_cidr: Prefix,
-        /// The other.
         other: String,
     },
     /// A subnet too small or too large for a segment.
@@ -90,7 +85,6 @@ pub enum Invalid {
         cidr: Prefix,
         /// What it does not fit.
         what: &'static str,
-        /// Its family.
         wanted: Family,
     },
     /// A dual-stack segment beside one that is not, or a pool for a family that the segments lack.
@@ -107,7 +101,6 @@ pub enum Invalid {
     /// More interfaces than addresses, or than a bridge has ports.
     #[error("segment {segment} ({cidr}) has room for {room} interfaces, but {wanted} stand in it")]
     SegmentFull {
-        /// The segment.
         segment: String,
         /// Its subnet.
         cidr: Prefix,
@@ -118,10 +111,7 @@ pub enum Invalid {
     },
     /// A router with nothing to route between.
     #[error("router {router} needs legs in at least two different segments")]
-    TooFewLegs {
-        /// The router.
-        router: String,
-    },
+    TooFewLegs { router: String },
     /// IPIP and VXLAN at once.
     #[error("ipipMode and vxlanMode cannot both be other than Never in one pool")]
     TwoEncapsulations,
@@ -137,26 +127,13 @@ pub enum Invalid {
     },
     /// A foreign speaker without configuration.
     #[error("node {node} is of kind gobgp and needs 'config'")]
-    ConfigMissing {
-        /// The node.
-        node: String,
-    },
+    ConfigMissing { node: String },
     /// A configuration nobody would read.
     #[error("node {node} is of kind {kind}, which reads no 'config'")]
-    ConfigUnused {
-        /// The node.
-        node: String,
-        /// Its kind.
-        kind: &'static str,
-    },
+    ConfigUnused { node: String, kind: &'static str },
     /// Pods on a node that is not in the cluster.
     #[error("node {node} is of kind {kind} and cannot have pods")]
-    PodsUnsupported {
-        /// The node.
-        node: String,
-        /// Its kind.
-        kind: &'static str,
-    },
+    PodsUnsupported { node: String, kind: &'static str },
     /// A resource nobody reads.
     #[error("{kind:?} is no kind of Calico resource this lab knows; known are {known}")]
     UnknownKind {
@@ -173,18 +150,12 @@ pub enum Invalid {
     },
     /// A resource without a name.
     #[error("a {kind} resource needs metadata.name")]
-    ResourceUnnamed {
-        /// Its kind.
-        kind: String,
-    },
+    ResourceUnnamed { kind: String },
     /// A Node resource for a node of the lab.
     #[error(
         "set labels, asn and routeReflectorClusterID on node {node} itself instead of by a Node resource"
     )]
-    NodeResource {
-        /// The node.
-        node: String,
-    },
+    NodeResource { node: String },
     /// A list that must not be empty.
     #[error("a topology needs at least one of its {what}")]
     Empty {

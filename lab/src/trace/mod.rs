@@ -20,7 +20,6 @@ pub use shell::TraceError;
 /// An interface in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
-    /// Name.
     pub name: String,
     /// Administratively up.
     pub up: bool,
@@ -30,7 +29,6 @@ pub(crate) struct Interface {
     pub mtu: u32,
     /// `veth`, `vxlan`, `ipip`, …; empty for others.
     pub kind: String,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// MAC address.
     pub mac: String,
@@ -109,9 +107,7 @@ pub(crate) trait Look {
 /// A packet on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// Source.
     pub source: IpAddr,
-    /// Destination.
     pub destination: IpAddr,
     /// Octets of the IP packet.
     pub size: u32,

@@ -15,7 +15,6 @@ use super::{duration, run_dir};
 use crate::admin::{Outcome, PeerOrder, Request, ask};
 use crate::args::Output;
 
-/// Shows a peer.
 pub(super) fn show(peer: &str, output: Output) -> anyhow::Result<ExitCode> {
     let request = Request::Peer {
         peer: peer.to_owned(),

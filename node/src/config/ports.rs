@@ -120,7 +120,6 @@ impl PortsEnv {
 }
 
 impl Ports {
-    /// The addresses.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let second = self.metrics.filter(|_| self.metrics != self.health);
         self.health.into_iter().chain(second)

@@ -76,7 +76,6 @@ impl Family {
         self
     }
 
-    /// With samples.
     pub(crate) fn samples(self, samples: impl IntoIterator<Item = (Labels, f64)>) -> Self {
         samples
             .into_iter()

@@ -6,7 +6,6 @@ pub(crate) struct Report {
     checks: Vec<Check>,
 }
 
-/// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     /// What is checked; the same word in the probe's answer and in `caracal_ready{check=…}`.
@@ -22,7 +21,6 @@ impl Report {
         self
     }
 
-    /// The checks.
     pub(crate) fn checks(&self) -> &[Check] {
         &self.checks
     }

@@ -53,7 +53,6 @@ fn is_up(peer: &PeerStatus) -> bool {
     peer.state == SessionState::Established
 }
 
-/// The families.
 pub(crate) fn families(status: &SpeakerStatus) -> Vec<Family> {
     let peers = &status.peers;
     let sum = |of: fn(&PeerStatus) -> usize| count(peers.iter().map(of).sum());

@@ -8,7 +8,6 @@ use crate::http::exposition::{Family, Kind};
 /// Phases of [`caracal_agent::Phase`].
 const PHASES: [&str; 3] = ["learning", "synced", "frozen"];
 
-/// The families.
 pub(crate) fn families(status: &AgentStatus) -> Vec<Family> {
     let kernel = &status.kernel;
     let routes = kernel

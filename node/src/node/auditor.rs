@@ -38,7 +38,6 @@ const QUESTIONS: usize = 8;
 /// What `caracal audit` is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The node.
     pub(crate) node: String,
     /// Revision of the snapshot that was compared.
     pub(crate) revision: i64,

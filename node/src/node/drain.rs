@@ -42,7 +42,6 @@ const NAMED: usize = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Stage {
-    /// In service.
     #[default]
     InService,
     /// Announcements carry GRACEFUL_SHUTDOWN.

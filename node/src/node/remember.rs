@@ -26,7 +26,6 @@ use tokio::time::Instant;
 
 use super::problems::Reporter;
 
-/// The file.
 const FILE: &str = "last-snapshot";
 /// Raised when an older program could not read it.
 const VERSION: u32 = 1;

@@ -16,7 +16,6 @@ pub(crate) enum FileError {
     Invalid(String),
 }
 
-/// Reads a file.
 pub(crate) fn read(path: &Path) -> Result<File, FileError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| FileError::Read(path.to_owned(), error))?;

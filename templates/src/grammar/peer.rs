@@ -16,7 +16,6 @@ use super::lexer::{
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
 use super::policy::name_line;
 
-/// One option.
 #[derive(Clone, Debug)]
 pub(super) enum PeerOption<'a> {
     Name(String),

@@ -98,7 +98,6 @@ enum Table {
     },
 }
 
-/// A node.
 pub struct Node {
     ends: Vec<End>,
     table: Table,

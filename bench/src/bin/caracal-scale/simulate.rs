@@ -12,7 +12,6 @@ use crate::network::Network;
 pub struct Outcome {
     /// Which topology.
     pub shape: Shape,
-    /// Nodes.
     pub nodes: usize,
     /// Sessions of the cluster.
     pub sessions: usize,

@@ -19,7 +19,6 @@ pub struct Line {
     pub points: Vec<(f64, f64, bool)>,
 }
 
-/// A plot.
 pub struct Plot<'a> {
     pub title: &'a str,
     pub x: &'a str,

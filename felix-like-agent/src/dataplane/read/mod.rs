@@ -28,7 +28,6 @@ use crate::desired::{FdbKey, NeighbourKey, NextHop, Target};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
 
-/// The main table.
 pub(in crate::dataplane) const MAIN_TABLE: u32 = RouteHeader::RT_TABLE_MAIN as u32;
 
 /// Reads interfaces with their addresses.

@@ -28,7 +28,6 @@ pub(super) enum ModeError {
     /// The pool would not be valid.
     #[error("pool {pool} cannot have these modes: {reason}")]
     Invalid {
-        /// The pool.
         pool: String,
         /// Why.
         reason: String,

@@ -23,7 +23,6 @@ pub(super) async fn reports<S: Store>(store: &S, check: &str) -> anyhow::Result<
     Ok(all)
 }
 
-/// All reports.
 pub(super) async fn all_reports<S: Store>(store: &S) -> anyhow::Result<Reports> {
     let answer = store
         .read(&[Range::Prefix(REPORTS.to_owned())])
