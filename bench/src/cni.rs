@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use caracal_lab::{
-    Lab, LabName, Options, Topology, container_id, ip_batch, netns_path, run_in_netns,
+    Lab, LabName, Topology, UpOptions, container_id, ip_batch, netns_path, run_in_netns,
 };
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ pub fn run(args: &CniArgs) -> Result<()> {
     let lab = Lab::up(
         topology,
         TOPOLOGY,
-        Options::test(binary, "bench-cni"),
+        UpOptions::test(binary, "bench-cni"),
         &|_| {},
     )?;
     let pods: Vec<String> = (0..args.parallel)

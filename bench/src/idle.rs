@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use caracal_lab::{Lab, LabName, Options, Progress, Topology};
+use caracal_lab::{Lab, LabName, Topology, UpOptions, UpProgress};
 
 use crate::dut::{cpu_of, memory_of, node_binary};
 use crate::report;
@@ -60,13 +60,13 @@ pub fn run(args: &IdleArgs) -> Result<()> {
     let _leftovers = caracal_lab::down(&name);
     let text = topology(args.nodes, args.pods.unwrap_or(args.nodes));
     let pids = Mutex::new(Vec::new());
-    let note = |progress: Progress| {
-        if let Progress::NodeStarted { pid, .. } = progress {
+    let note = |progress: UpProgress| {
+        if let UpProgress::NodeStarted { pid, .. } = progress {
             let mut pids = pids.lock().unwrap_or_else(PoisonError::into_inner);
             pids.push(u32::try_from(pid).unwrap_or_default());
         }
     };
-    let options = Options::test(binary, "bench-idle");
+    let options = UpOptions::test(binary, "bench-idle");
     let lab = Lab::up(Topology::parse(&text, "idle")?, &text, options, &note)?;
     if args.reflectors {
         lab.caracal_within("node1", &["topology", "apply", "--auto"], PATIENCE)?;

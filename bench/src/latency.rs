@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
 use caracal_datastore::store::{Store, WatchEvent};
-use caracal_lab::{ETCD_PORT, Lab, LabName, Options, Topology, run_in_netns};
+use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
 use caracal_model::net::Prefix;
@@ -159,7 +159,7 @@ fn measure(
     let name = LabName::new("bench-latency")?;
     let _leftovers = caracal_lab::down(&name);
     let text = carrier.topology();
-    let mut options = Options::test(binary, "bench-latency");
+    let mut options = UpOptions::test(binary, "bench-latency");
     if matches!(carrier, Carrier::Bird2) {
         options.speaker_config = Some(Box::new(|_, node| {
             let (own, peer) = match node.name.as_str() {

@@ -286,6 +286,7 @@ pub enum AssignIpError {
     /// A stored value that must be understood does not parse.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
+    /// Outside of all pools.
     #[error(
         "{address} is in no IP pool; choose one inside a pool, or create a pool that covers it"
     )]

@@ -13,11 +13,11 @@ use crate::lab::{AttachError, ExecError, Lab};
 use crate::netns;
 use crate::plan::{LabName, LabNameError};
 use crate::program::Missing;
-use crate::rootless::{self, Entry, Purpose, RootlessError};
+use crate::rootless::{self, Entry, NamespacePurpose, RootlessError};
 use crate::table;
 use crate::topology::{Backend, NodeKind, Topology, TopologyError};
 use crate::trace::TraceError;
-use crate::up::{Options, Progress, UpError};
+use crate::up::{UpError, UpOptions, UpProgress};
 use crate::wait::{Timeout, wait_until};
 
 /// How long sessions and pings may take to come after everything has started.
@@ -157,7 +157,7 @@ pub fn up(arguments: &UpCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let (topology, text) = Topology::load_text(&arguments.file)?;
     let name = LabName::new(arguments.name.as_deref().unwrap_or(&topology.name.value))?;
     let first = topology.nodes.first().map(|n| n.name.value.clone());
-    if let Some(status) = inside(&name, Purpose::Create)? {
+    if let Some(status) = inside(&name, NamespacePurpose::Create)? {
         return Ok(status);
     }
     let status = bring_up(arguments, &name, topology, &text, out)?;
@@ -184,7 +184,7 @@ fn bring_up(
     let start = Instant::now();
     let lab = {
         let printer = Mutex::new(&mut *out);
-        let say = |event: Progress| {
+        let say = |event: UpProgress| {
             let words = words(&event);
             if let (false, Ok(mut out)) = (words.is_empty(), printer.lock()) {
                 // A closed pipe must not stop a half-made lab.
@@ -192,10 +192,10 @@ fn bring_up(
                 let _ = out.flush();
             }
         };
-        let options = Options {
+        let options = UpOptions {
             name: Some(name.to_string()),
             keep_on_failure: arguments.keep,
-            ..Options::new(&arguments.binary)
+            ..UpOptions::new(&arguments.binary)
         };
         Lab::up(topology, text, options, &say).map_err(Box::new)?
     };
@@ -221,7 +221,7 @@ pub fn demo(arguments: &UpCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let (topology, text) = Topology::load_text(&arguments.file)?;
     let name = LabName::new(arguments.name.as_deref().unwrap_or(&topology.name.value))?;
     // One entry for all three: without root, the whole command line runs again inside.
-    if let Some(status) = inside(&name, Purpose::Visit)? {
+    if let Some(status) = inside(&name, NamespacePurpose::Visit)? {
         return Ok(status);
     }
     down::down(&name)?;
@@ -236,7 +236,7 @@ pub fn demo(arguments: &UpCommand, out: Out<'_>) -> Result<i32, CommandError> {
 /// [`CommandError`].
 pub fn status(arguments: &StatusCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
-    if let Some(status) = inside(&name, Purpose::Use)? {
+    if let Some(status) = inside(&name, NamespacePurpose::Use)? {
         return Ok(status);
     }
     let lab = Lab::attach(&name).map_err(Box::new)?;
@@ -261,7 +261,7 @@ pub fn status(arguments: &StatusCommand, out: Out<'_>) -> Result<i32, CommandErr
 /// [`CommandError`].
 pub fn exec(arguments: &ExecCommand) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
-    if let Some(status) = inside(&name, Purpose::Use)? {
+    if let Some(status) = inside(&name, NamespacePurpose::Use)? {
         return Ok(status);
     }
     let lab = Lab::attach(&name).map_err(Box::new)?;
@@ -275,7 +275,7 @@ pub fn exec(arguments: &ExecCommand) -> Result<i32, CommandError> {
 /// [`CommandError`].
 pub fn trace(arguments: &TraceCommand, out: Out<'_>) -> Result<i32, CommandError> {
     let name = choose(arguments.lab.as_deref())?;
-    if let Some(status) = inside(&name, Purpose::Use)? {
+    if let Some(status) = inside(&name, NamespacePurpose::Use)? {
         return Ok(status);
     }
     let lab = Lab::attach(&name).map_err(Box::new)?;
@@ -307,7 +307,7 @@ pub fn down(arguments: &DownCommand, out: Out<'_>) -> Result<i32, CommandError> 
         writeln!(out, "there is no lab and nothing is left of one")?;
     }
     for name in names {
-        match rootless::enter(&name, Purpose::Remove)? {
+        match rootless::enter(&name, NamespacePurpose::Remove)? {
             Entry::Done(0) => {}
             Entry::Done(status) => return Ok(status),
             Entry::Absent => writeln!(out, "lab {name}: nothing is left of it")?,
@@ -347,7 +347,7 @@ fn tell_removal(name: &LabName, report: &DownReport, out: Out<'_>) -> io::Result
     )
 }
 
-fn inside(name: &LabName, purpose: Purpose) -> Result<Option<i32>, CommandError> {
+fn inside(name: &LabName, purpose: NamespacePurpose) -> Result<Option<i32>, CommandError> {
     match rootless::enter(name, purpose)? {
         Entry::Here => Ok(None),
         Entry::Done(status) => Ok(Some(status)),
@@ -419,14 +419,14 @@ impl Lab {
     }
 }
 
-fn words(event: &Progress) -> String {
+fn words(event: &UpProgress) -> String {
     let plural = |n: usize, what: &str| match n {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     };
     match event {
-        Progress::Namespaces { count } => plural(*count, "namespace"),
-        Progress::Network {
+        UpProgress::Namespaces { count } => plural(*count, "namespace"),
+        UpProgress::Network {
             segments,
             routers,
             nodes,
@@ -436,8 +436,8 @@ fn words(event: &Progress) -> String {
             plural(*routers, "router"),
             plural(*nodes, "node")
         ),
-        Progress::Etcd { .. } => "etcd serves".to_owned(),
-        Progress::Resources { keys } => {
+        UpProgress::Etcd { .. } => "etcd serves".to_owned(),
+        UpProgress::Resources { keys } => {
             let short = keys
                 .iter()
                 .map(|k| k.rsplitn(3, '/').take(2).collect::<Vec<_>>());
@@ -447,14 +447,14 @@ fn words(event: &Progress) -> String {
             format!("resources: {}", short.join(", "))
         }
         // Its being ready says more.
-        Progress::NodeStarted { .. } => String::new(),
-        Progress::NodeReady { node, kind, .. } => match kind {
+        UpProgress::NodeStarted { .. } => String::new(),
+        UpProgress::NodeReady { node, kind, .. } => match kind {
             NodeKind::Caracal => format!("{node} is ready"),
             kind => format!("{node} ({}) is ready", kind.as_str()),
         },
-        Progress::Pod { pod, address, took } => {
+        UpProgress::Pod { pod, address, took } => {
             format!("pod {pod} has {address} (CNI ADD {} ms)", took.as_millis())
         }
-        Progress::Done { .. } => "everything has started".to_owned(),
+        UpProgress::Done { .. } => "everything has started".to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use crate::lab::Lab;
 use crate::netns;
 use crate::plan::LabName;
 use crate::process::{Identity, Running};
-use crate::state::{Folder, Phase, StateError};
+use crate::state::{Folder, LabPhase, StateError};
 use crate::wait::wait_until;
 
 const GRACE: Duration = Duration::from_secs(20);
@@ -67,7 +67,7 @@ pub fn down(name: &LabName) -> Result<DownReport, DownError> {
     let folder = Folder::of(name);
     if let Ok(state) = folder.load() {
         let creator = state.creator;
-        if state.phase == Phase::Building && creator != Identity::own() && creator.alive() {
+        if state.phase == LabPhase::Building && creator != Identity::own() && creator.alive() {
             return Err(DownError::Busy {
                 lab: name.to_string(),
                 pid: creator.pid,

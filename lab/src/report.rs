@@ -17,7 +17,7 @@ use crate::topology::NodeKind;
 
 /// A lab at one moment.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct LabReport {
     pub lab: String,
     /// Its nodes, in the topology's order.
     pub nodes: Vec<NodeReport>,
@@ -68,7 +68,7 @@ impl NodeReport {
     }
 }
 
-impl Report {
+impl LabReport {
     /// Does every node answer, is every session up, and does every ping arrive?
     #[must_use]
     pub fn is_healthy(&self) -> bool {
@@ -91,7 +91,7 @@ impl Lab {
     ///
     /// # Errors
     /// [`Missing`] when there is no `ping`.
-    pub fn report(&self, pings: Option<Duration>) -> Result<Report, Missing> {
+    pub fn report(&self, pings: Option<Duration>) -> Result<LabReport, Missing> {
         let nodes = std::thread::scope(|scope| {
             let asked: Vec<_> = self
                 .layout
@@ -114,7 +114,7 @@ impl Lab {
             }
         }
         let mut matrices = matrices.into_iter();
-        Ok(Report {
+        Ok(LabReport {
             lab: self.name().to_string(),
             nodes,
             matrix: matrices.next(),

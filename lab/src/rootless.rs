@@ -74,7 +74,7 @@ pub enum RootlessError {
 
 /// What a command does to the namespace of its lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum NamespacePurpose {
     /// Makes it; it goes again when the command fails.
     Create,
     /// Uses it, if it is there.
@@ -114,7 +114,7 @@ pub(crate) fn restore_directory() -> Result<(), RootlessError> {
 ///
 /// # Errors
 /// [`RootlessError`] when the kernel does not allow that.
-pub(crate) fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessError> {
+pub(crate) fn enter(lab: &LabName, purpose: NamespacePurpose) -> Result<Entry, RootlessError> {
     if is_here() {
         return Ok(Entry::Here);
     }
@@ -123,18 +123,18 @@ pub(crate) fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessEr
     let record = folder.join(lab.as_str());
     let known = read(&record).filter(Identity::alive);
     let holder = match (purpose, known) {
-        (Purpose::Create, Some(holder)) => {
+        (NamespacePurpose::Create, Some(holder)) => {
             return Err(RootlessError::Exists {
                 lab: lab.to_string(),
                 pid: holder.pid,
             });
         }
-        (Purpose::Create, None) => {
+        (NamespacePurpose::Create, None) => {
             own(&folder)?;
             hold(&record)?
         }
         (_, Some(holder)) => holder,
-        (Purpose::Visit, None) => {
+        (NamespacePurpose::Visit, None) => {
             own(&folder)?;
             hold(&record)?
         }
@@ -146,9 +146,9 @@ pub(crate) fn enter(lab: &LabName, purpose: Purpose) -> Result<Entry, RootlessEr
     let status = again(holder);
     let failed = !matches!(status, Ok(0));
     let over = match purpose {
-        Purpose::Remove | Purpose::Visit => true,
-        Purpose::Create => failed,
-        Purpose::Use => false,
+        NamespacePurpose::Remove | NamespacePurpose::Visit => true,
+        NamespacePurpose::Create => failed,
+        NamespacePurpose::Use => false,
     };
     if over {
         // Its namespaces, and everything in them, end before it does.

@@ -87,7 +87,7 @@ pub enum StateError {
 /// How far a lab is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum LabPhase {
     /// Being brought up.
     Building,
     Up,
@@ -101,7 +101,7 @@ pub struct State {
     /// The lab's name.
     pub lab: String,
     /// How far it is.
-    pub phase: Phase,
+    pub phase: LabPhase,
     /// Who brings it up, or did.
     pub creator: Identity,
     /// The `caracal` binary it runs.
@@ -157,7 +157,7 @@ impl State {
         Self {
             version: VERSION,
             lab: lab.to_string(),
-            phase: Phase::Building,
+            phase: LabPhase::Building,
             creator: Identity::own(),
             binary: binary.to_owned(),
             namespaces,

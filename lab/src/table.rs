@@ -1,11 +1,11 @@
-//! A [`Report`] as tables for people.
+//! A [`LabReport`] as tables for people.
 
 use std::fmt::Write;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use crate::matrix::{self, Matrix};
-use crate::report::{NodeReport, Report};
+use crate::report::{LabReport, NodeReport};
 
 /// Above this many pods the matrix is told in words.
 const MATRIX_WIDTH: usize = 12;
@@ -14,7 +14,7 @@ const ROUTE_KINDS: [&str; 5] = ["blackhole", "local", "direct", "ipip", "vxlan"]
 
 /// The whole report. Tables are at most `columns` wide, if that is given: cells wrap.
 #[must_use]
-pub fn render(report: &Report, columns: Option<u16>) -> String {
+pub fn render(report: &LabReport, columns: Option<u16>) -> String {
     let mut text = String::new();
     section(&mut text, "Nodes", nodes(report), columns);
     if let Some(peers) = peers(report) {
@@ -51,7 +51,7 @@ fn table(header: &[&str], right: &[usize]) -> Table {
     table
 }
 
-fn nodes(report: &Report) -> Table {
+fn nodes(report: &LabReport) -> Table {
     let mut header = vec![
         "node", "address", "segment", "kind", "state", "peers up", "pods",
     ];
@@ -97,7 +97,7 @@ fn state(node: &NodeReport) -> String {
     }
 }
 
-fn peers(report: &Report) -> Option<Table> {
+fn peers(report: &LabReport) -> Option<Table> {
     let header = [
         "node",
         "peer",
@@ -130,7 +130,7 @@ fn peers(report: &Report) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
-fn blocks(report: &Report) -> Option<Table> {
+fn blocks(report: &LabReport) -> Option<Table> {
     let mut table = table(&["node", "block", "affinity", "in use"], &[3]);
     for node in &report.nodes {
         for block in node.status.iter().flat_map(|s| &s.blocks) {
@@ -146,7 +146,7 @@ fn blocks(report: &Report) -> Option<Table> {
 }
 
 /// Everything that is not as it should be, one line each.
-fn troubles(report: &Report) -> String {
+fn troubles(report: &LabReport) -> String {
     let mut text = String::new();
     let mut line = |node: &str, words: &str| {
         let _ = writeln!(text, "! {node}: {words}");
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> LabReport {
         let peer = |name: &str, state: &str| PeerStatus {
             name: name.to_owned(),
             address: Some([10, 0, 0, 2].into()),
@@ -285,7 +285,7 @@ mod tests {
             reason: "no answer".to_owned(),
             attempts: 3,
         };
-        Report {
+        LabReport {
             lab: "t".to_owned(),
             nodes: vec![
                 node("node1", Some(status), None),

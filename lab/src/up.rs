@@ -32,7 +32,7 @@ pub enum Extent {
 pub(crate) type SpeakerConfig = Box<dyn FnMut(&Lab, &NodeLayout) -> Option<String>>;
 
 /// How a lab is brought up.
-pub struct Options {
+pub struct UpOptions {
     /// Another name than the topology's.
     pub name: Option<String>,
     /// The `caracal` binary.
@@ -47,7 +47,7 @@ pub struct Options {
     pub keep_on_failure: bool,
 }
 
-impl Options {
+impl UpOptions {
     /// Everything, under the topology's name, until somebody takes it down.
     #[must_use]
     pub fn new(binary: impl Into<PathBuf>) -> Self {
@@ -74,7 +74,7 @@ impl Options {
 
 /// What has just been done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum UpProgress {
     /// The namespaces are there.
     Namespaces {
         /// How many.
@@ -194,12 +194,12 @@ impl Lab {
     /// Brings a lab up. `text` is the topology's source, kept for other processes to read.
     ///
     /// # Errors
-    /// [`UpError`]. After a failed step everything is removed, unless [`Options::keep_on_failure`].
+    /// [`UpError`]. After a failed step everything is removed, unless [`UpOptions::keep_on_failure`].
     pub fn up(
         topology: Topology,
         text: &str,
-        options: Options,
-        progress: &(dyn Fn(Progress) + Sync),
+        options: UpOptions,
+        progress: &(dyn Fn(UpProgress) + Sync),
     ) -> Result<Self, UpError> {
         let name = LabName::new(options.name.as_deref().unwrap_or(&topology.name.value))?;
         program::require(&program::needed(&topology))?;

@@ -25,7 +25,7 @@ pub(crate) fn report_path(node: &NodeName) -> String {
 /// What a node sees, its kernel being in step with the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct ModeCheckReport {
     /// The check that it is about.
     pub(crate) check: String,
     /// The [`basis`] with which the kernel was in step before the first echo.

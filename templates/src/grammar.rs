@@ -32,8 +32,8 @@ use dump::{DumpStatement, dump};
 use kernel::{KernelStatement, kernel};
 pub use kernel::{KernelTable, Learn};
 use lexer::{
-    Fault, Located, Number, Res, block, directive, ip_address, ipv4_address, number, one_of_words,
-    skip, string, symbol, token, u16_number,
+    Located, Number, ParseFault, Res, block, directive, ip_address, ipv4_address, number,
+    one_of_words, skip, string, symbol, token, u16_number,
 };
 use peer::{PeerOption, peer_option};
 use policy::{Function, filter, function};
@@ -133,7 +133,7 @@ enum Statement<'a> {
     Peer(PeerStatement<'a>),
     Station(StationStatement<'a>),
     /// For a speaker that writes no routes, what it says does not matter.
-    Kernel(Located<'a, Result<KernelStatement<'a>, Fault<'a>>>),
+    Kernel(Located<'a, Result<KernelStatement<'a>, ParseFault<'a>>>),
     /// Only for who writes files.
     Dump(DumpStatement<'a>),
     /// Something that concerns a BIRD daemon only.
@@ -206,7 +206,7 @@ fn protocol(s: &str) -> Res<'_, Statement<'_>> {
         "bgp" => {
             let (rest, template) = opt(preceded(token("from"), cut(symbol))).parse(rest)?;
             let Some(symbol) = name else {
-                return Err(Err::Failure(Fault::new(rest, "the name of the peer")));
+                return Err(Err::Failure(ParseFault::new(rest, "the name of the peer")));
             };
             let (rest, options) = block(peer_option)(rest)?;
             let statement = PeerStatement {
@@ -227,7 +227,7 @@ fn protocol(s: &str) -> Res<'_, Statement<'_>> {
             let value = match kernel(rest) {
                 Ok((_, statement)) => Ok(statement),
                 Err(Err::Error(fault) | Err::Failure(fault)) => Err(fault),
-                Err(Err::Incomplete(_)) => Err(Fault::new(at, "a kernel protocol")),
+                Err(Err::Incomplete(_)) => Err(ParseFault::new(at, "a kernel protocol")),
             };
             Ok((after, Statement::Kernel(Located { at, value })))
         }

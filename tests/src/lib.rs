@@ -19,7 +19,7 @@ use std::time::Duration;
 use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::Client;
 use caracal_lab::{
-    Lab, LabName, Options, PodState, RouteKind, Topology, UpError, container_id, error_chain,
+    Lab, LabName, PodState, RouteKind, Topology, UpError, UpOptions, container_id, error_chain,
     ip_batch, list_netns, require_programs, run_in_netns, wait_until,
 };
 use caracal_model::status::Status;
@@ -138,7 +138,7 @@ pub fn up_text(text: &str, path: &str, name: &str) -> Lab {
     let topology = Topology::parse(text, path).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let lab_name = LabName::new(name).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let _leftovers = caracal_lab::down(&lab_name);
-    let mut options = Options::test(binary(), name);
+    let mut options = UpOptions::test(binary(), name);
     options.keep_on_failure = true;
     let up: Result<Lab, UpError> = Lab::up(topology, text, options, &|_| {});
     up.unwrap_or_else(|error| {

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use caracal_lab::{
-    Extent, Lab, LabName, Options, PodState, Topology, container_id, error_chain, wait_for,
+    Extent, Lab, LabName, PodState, Topology, UpOptions, container_id, error_chain, wait_for,
 };
 
 use crate::kernel::{run, whole_state};
@@ -69,7 +69,7 @@ pub fn live(life: &Life<'_>) {
     let topology =
         Topology::parse(life.topology, life.lab).unwrap_or_else(|e| panic!("{}", error_chain(&e)));
     let _leftovers = caracal_lab::down(&LabName::new(life.lab).expect("a valid name"));
-    let mut options = Options::test(binary(), life.lab);
+    let mut options = UpOptions::test(binary(), life.lab);
     options.extent = Extent::Network;
     let up = Lab::up(topology, life.topology, options, &|_| {});
     let mut lab = up.unwrap_or_else(|e| panic!("{}", error_chain(&e)));

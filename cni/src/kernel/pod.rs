@@ -240,7 +240,7 @@ pub(crate) async fn destinations(
         .await
         .map_err(KernelError::refused("list routes in the container"))?;
     let through = |message: &RouteMessage| {
-        let mut seen = Seen::default();
+        let mut seen = RouteAttributes::default();
         seen.read(message);
         (seen.table == MAIN
             && seen.oif == Some(link.index)
@@ -261,16 +261,16 @@ pub(crate) async fn destinations(
     Ok(destinations)
 }
 
-/// The attributes of a route that matter here.
+/// The attributes of a route that are compared.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct RouteAttributes {
     pub(super) table: u32,
     pub(super) oif: Option<u32>,
     pub(super) gateway: Option<IpAddr>,
     pub(super) destination: Option<IpAddr>,
 }
 
-impl Seen {
+impl RouteAttributes {
     pub(super) fn read(&mut self, message: &RouteMessage) {
         self.table = u32::from(message.header.table);
         for attribute in &message.attributes {

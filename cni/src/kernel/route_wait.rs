@@ -18,7 +18,7 @@ use rtnetlink::{MulticastGroup, RouteMessageBuilder};
 
 use super::link::{KernelError, Link, Links};
 use super::netns::Netns;
-use super::pod::Seen;
+use super::pod::RouteAttributes;
 
 type Messages = futures_util::stream::BoxStream<'static, NetlinkMessage<RouteNetlinkMessage>>;
 
@@ -161,7 +161,7 @@ impl RouteWait {
 fn concerns(message: &NetlinkMessage<RouteNetlinkMessage>, missing: &[Prefix]) -> bool {
     match &message.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
-            let mut seen = Seen::default();
+            let mut seen = RouteAttributes::default();
             seen.read(route);
             seen.destination
                 .is_some_and(|ip| missing.iter().any(|p| p.address() == ip))
@@ -213,7 +213,7 @@ async fn exact(
     links: &Links,
     kind: RouteType,
     prefix: &Prefix,
-) -> Result<Option<Seen>, KernelError> {
+) -> Result<Option<RouteAttributes>, KernelError> {
     let mut question = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(prefix.address(), prefix.len())
         .expect("MODEL-2: the length fits the family")
@@ -226,7 +226,7 @@ async fn exact(
         Some(Err(rtnetlink::Error::NetlinkError(_))) => Ok(None),
         Some(Err(error)) => Err(KernelError::refused(format!("look up {prefix}"))(error)),
         Some(Ok(route)) => {
-            let mut seen = Seen::default();
+            let mut seen = RouteAttributes::default();
             seen.read(&route);
             let exact = route.header.destination_prefix_length == prefix.len()
                 && seen.destination == Some(prefix.address());

@@ -237,7 +237,7 @@ pub fn drops_forward(saved: &str) -> bool {
 
 /// What `iptables-save` says of our forwarding rules.
 #[must_use]
-pub fn compare_forward(nat: &Nat, saved: &str) -> Seen {
+pub fn compare_forward(nat: &Nat, saved: &str) -> Comparison {
     compare_tables([forward_table(nat)], saved)
 }
 
@@ -298,7 +298,7 @@ pub fn removal(saved: &str) -> String {
 
 /// What `iptables-legacy-save` says of our rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Comparison {
     /// None of ours.
     Nothing,
     /// Exactly the wanted ones.
@@ -309,11 +309,11 @@ pub enum Seen {
 
 /// Compares what was printed with what is wanted.
 #[must_use]
-pub fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Seen {
+pub fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Comparison {
     compare_tables(tables(nat, rules), saved)
 }
 
-fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Seen {
+fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Comparison {
     let mut any = false;
     let mut wanted = true;
     for table in tables {
@@ -352,9 +352,9 @@ fn compare_tables(tables: impl IntoIterator<Item = Table>, saved: &str) -> Seen 
                 .all(|chain| per_chain(&in_chains, chain) == per_chain(&expected, chain));
     }
     match (any, wanted) {
-        (false, _) => Seen::Nothing,
-        (true, true) => Seen::Wanted,
-        (true, false) => Seen::Different,
+        (false, _) => Comparison::Nothing,
+        (true, true) => Comparison::Wanted,
+        (true, false) => Comparison::Different,
     }
 }
 
@@ -514,7 +514,7 @@ COMMIT
                     .any(|of| line.contains(of))
             })
             .fold(String::new(), |text, line| text + line + "\n");
-        assert_eq!(compare_forward(&nat, &beside_nftables), Seen::Wanted);
+        assert_eq!(compare_forward(&nat, &beside_nftables), Comparison::Wanted);
         let script = restore_forward(&nat, "");
         assert!(
             script.starts_with("*filter\n") && !script.contains("*nat"),
@@ -534,11 +534,11 @@ COMMIT
     fn what_is_there_is_compared_line_by_line() {
         let nat = example();
         let compare = |saved: &str| super::compare(&nat, &nat.ipv4, saved);
-        assert_eq!(compare(SAVED), Seen::Wanted);
-        assert_eq!(compare(""), Seen::Nothing);
+        assert_eq!(compare(SAVED), Comparison::Wanted);
+        assert_eq!(compare(""), Comparison::Nothing);
         assert_eq!(
             compare("*nat\n:POSTROUTING ACCEPT [0:0]\nCOMMIT\n"),
-            Seen::Nothing
+            Comparison::Nothing
         );
         for gone in [
             "-A POSTROUTING -j caracal-postrouting\n",
@@ -550,13 +550,17 @@ COMMIT
             "-A caracal-input -s 10.244.0.0/16 -p tcp -m tcp --dport 179 -j caracal-bgp\n",
             "-A caracal-antispoof -i cali123 -j DROP\n",
         ] {
-            assert_eq!(compare(&SAVED.replace(gone, "")), Seen::Different, "{gone}");
+            assert_eq!(
+                compare(&SAVED.replace(gone, "")),
+                Comparison::Different,
+                "{gone}"
+            );
         }
         let swapped = SAVED.replace(
             "-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n-A caracal-outgoing -j MASQUERADE\n",
             "-A caracal-outgoing -j MASQUERADE\n-A caracal-outgoing -d 10.245.0.0/16 -j RETURN\n",
         );
-        assert_eq!(compare(&swapped), Seen::Different);
+        assert_eq!(compare(&swapped), Comparison::Different);
     }
 
     #[test]

@@ -145,14 +145,14 @@ impl Direction {
 
 /// Both ways.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct TraceReport {
     /// There, and back.
     pub directions: Vec<Direction>,
     /// What a ping of full size said: an answer, or why there was none.
     pub ping: Result<String, String>,
 }
 
-impl Report {
+impl TraceReport {
     /// The first hop at which packets stop, in either direction.
     #[must_use]
     pub fn broken(&self) -> Option<&Hop> {

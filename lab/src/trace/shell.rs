@@ -7,7 +7,7 @@ use std::time::Duration;
 use caracal_model::Family;
 
 use super::walk::walk;
-use super::{Interface, Look, Lookup, Neighbour, Packet, Report, parse};
+use super::{Interface, Look, Lookup, Neighbour, Packet, TraceReport, parse};
 use crate::lab::{Lab, UnknownTarget};
 use crate::program::{self, ProgramError};
 use crate::state::PodState;
@@ -51,7 +51,7 @@ impl Lab {
     ///
     /// # Errors
     /// [`TraceError`]; a broken way is none.
-    pub fn trace(&self, from: &str, to: &str) -> Result<Report, TraceError> {
+    pub fn trace(&self, from: &str, to: &str) -> Result<TraceReport, TraceError> {
         let (a, b) = (self.pod(from)?, self.pod(to)?);
         let look = Shell::new(self);
         let mut directions = Vec::new();
@@ -76,7 +76,7 @@ impl Lab {
             });
         }
         let pings: Result<Vec<String>, String> = pings.into_iter().collect();
-        Ok(Report {
+        Ok(TraceReport {
             directions,
             ping: pings.map(|answers| answers.join("; ")),
         })

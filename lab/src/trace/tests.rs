@@ -324,7 +324,7 @@ fn each_fault_is_the_broken_hop() {
 #[test]
 fn a_report_names_the_first_broken_hop_and_distrusts_itself() {
     let mut world = World::healthy();
-    let mut report = Report {
+    let mut report = TraceReport {
         directions: vec![world.walk()],
         ping: Err("no answer".to_owned()),
     };

@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Extent, Options, Progress, StepError, UpError};
+use super::{Extent, StepError, UpError, UpOptions, UpProgress};
 use crate::cni;
 use crate::lab::Lab;
 use crate::netns;
 use crate::node::NodeError;
 use crate::plan::{self, Step};
 use crate::program::{self, ProgramError};
-use crate::state::{Phase, PodState, StateError};
+use crate::state::{LabPhase, PodState, StateError};
 use crate::topology::NodeKind;
 
 /// A bring-up under way.
 pub(super) struct Work<'a> {
     pub(super) lab: &'a mut Lab,
-    pub(super) options: Options,
-    pub(super) progress: &'a (dyn Fn(Progress) + Sync),
+    pub(super) options: UpOptions,
+    pub(super) progress: &'a (dyn Fn(UpProgress) + Sync),
     pub(super) start: Instant,
 }
 
@@ -45,7 +45,7 @@ impl Work<'_> {
                     }
                 }
                 let layout = &self.lab.layout;
-                self.tell(Progress::Network {
+                self.tell(UpProgress::Network {
                     segments: layout.bridges.len(),
                     routers: layout.routers.len(),
                     nodes: layout.nodes.len(),
@@ -53,15 +53,15 @@ impl Work<'_> {
             }
             self.one(step).map_err(failed(describe(step)))?;
         }
-        self.lab.state.phase = Phase::Up;
+        self.lab.state.phase = LabPhase::Up;
         self.lab.save()?;
-        self.tell(Progress::Done {
+        self.tell(UpProgress::Done {
             took: self.start.elapsed(),
         });
         Ok(())
     }
 
-    fn tell(&self, event: Progress) {
+    fn tell(&self, event: UpProgress) {
         (self.progress)(event);
     }
 
@@ -96,7 +96,7 @@ impl Work<'_> {
             Step::Namespaces(names) => {
                 let lines: Vec<_> = names.iter().map(|n| format!("netns add {n}")).collect();
                 crate::ip::batch(None, &lines)?;
-                self.tell(Progress::Namespaces { count: names.len() });
+                self.tell(UpProgress::Namespaces { count: names.len() });
             }
             Step::Sysctl {
                 netns,
@@ -110,14 +110,14 @@ impl Work<'_> {
             Step::StartEtcd => {
                 let start = Instant::now();
                 self.lab.start_etcd()?;
-                self.tell(Progress::Etcd {
+                self.tell(UpProgress::Etcd {
                     took: start.elapsed(),
                 });
             }
             Step::Put(documents) => {
                 self.lab.put(documents)?;
                 let keys = documents.iter().map(|d| d.key.clone()).collect();
-                self.tell(Progress::Resources { keys });
+                self.tell(UpProgress::Resources { keys });
             }
             Step::StartNode(node) => self.start(node)?,
             Step::AwaitNode(node) => self.ready(node)?,
@@ -134,7 +134,7 @@ impl Work<'_> {
     fn start(&mut self, node: &str) -> Result<(), NodeError> {
         self.lab.start_node(node)?;
         let pid = self.lab.state.processes[node].pid;
-        self.tell(Progress::NodeStarted {
+        self.tell(UpProgress::NodeStarted {
             node: node.to_owned(),
             pid,
         });
@@ -149,7 +149,7 @@ impl Work<'_> {
             .node(node)
             .map_or(NodeKind::Plain, |n| n.kind);
         let after = self.start.elapsed();
-        self.tell(Progress::NodeReady {
+        self.tell(UpProgress::NodeReady {
             node: node.to_owned(),
             kind,
             after,
@@ -181,7 +181,7 @@ impl Work<'_> {
                 Some(second) => format!("{} and {second}", attachment.address),
                 None => attachment.address.to_string(),
             };
-            progress(Progress::Pod {
+            progress(UpProgress::Pod {
                 pod: pod.label(),
                 address,
                 took,

@@ -12,7 +12,7 @@ use super::exit::DEGRADED;
 use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{AuditArgs, Output};
-use crate::node::auditor::Report;
+use crate::node::auditor::AuditReport;
 
 /// Time between questions of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
         return watch(output);
     }
     let value = ask(&run_dir(), &Request::Audit)?;
-    let report: Report = serde_json::from_value(value.clone())?;
+    let report: AuditReport = serde_json::from_value(value.clone())?;
     match output {
         Output::Json | Output::Yaml => output.print(&value),
         Output::Table | Output::Wide => print(&report),
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn print(report: &Report) {
+fn print(report: &AuditReport) {
     if report.findings.is_empty() {
         println!(
             "{}: nothing is wrong at revision {}",
@@ -108,7 +108,7 @@ fn watch(output: Output) -> anyhow::Result<ExitCode> {
     loop {
         match ask(&run_dir(), &Request::Audit) {
             Ok(value) => {
-                let report: Report = serde_json::from_value(value)?;
+                let report: AuditReport = serde_json::from_value(value)?;
                 let now: Known = report
                     .findings
                     .iter()

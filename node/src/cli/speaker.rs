@@ -9,7 +9,7 @@ use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{Output, SpeakerArgs, SpeakerCommand};
 use crate::cli::exit::REFUSED;
-use crate::speaker::change::Change;
+use crate::speaker::change::ReloadChange;
 use crate::speaker::file::{self, FileError};
 
 pub(crate) fn run(args: &SpeakerArgs) -> anyhow::Result<ExitCode> {
@@ -64,7 +64,9 @@ fn reload(output: Output) -> anyhow::Result<ExitCode> {
     let value = ask(&run_dir(), &Request::Reload)?;
     match output {
         Output::Json | Output::Yaml => output.print(&value),
-        Output::Table | Output::Wide => print!("{}", serde_json::from_value::<Change>(value)?),
+        Output::Table | Output::Wide => {
+            print!("{}", serde_json::from_value::<ReloadChange>(value)?)
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 
 /// The checks of a probe, in the order in which they were made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
+pub(crate) struct HealthReport {
     checks: Vec<Check>,
 }
 
@@ -14,7 +14,7 @@ pub(crate) struct Check {
     pub(crate) verdict: Result<String, String>,
 }
 
-impl Report {
+impl HealthReport {
     /// The report with one more check.
     pub(crate) fn with(mut self, name: &'static str, verdict: Result<String, String>) -> Self {
         self.checks.push(Check { name, verdict });

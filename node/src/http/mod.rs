@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
 use exposition::{Family, Form};
-use health::Report;
+use health::HealthReport;
 use slots::Slots;
 
 /// How long a client may take.
@@ -52,9 +52,9 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Who knows how the process is.
 pub(crate) trait Observe: Clone + Send + Sync + 'static {
     /// Whether its tasks turn; when not, a restart may help.
-    fn live(&self) -> impl Future<Output = Report> + Send;
+    fn live(&self) -> impl Future<Output = HealthReport> + Send;
     /// Whether it does its work.
-    fn ready(&self) -> impl Future<Output = Report> + Send;
+    fn ready(&self) -> impl Future<Output = HealthReport> + Send;
     /// Everything that is counted.
     fn metrics(&self) -> impl Future<Output = Vec<Family>> + Send;
 }
@@ -159,7 +159,7 @@ async fn answer<B>(request: &Request<B>, observe: &impl Observe) -> Response<Ful
     }
 }
 
-fn verdict(report: &Report, word: &str) -> Response<Full<Bytes>> {
+fn verdict(report: &HealthReport, word: &str) -> Response<Full<Bytes>> {
     let status = match report.is_good() {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

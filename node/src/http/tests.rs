@@ -10,16 +10,16 @@ use super::*;
 struct Subject(bool);
 
 impl Observe for Subject {
-    async fn live(&self) -> Report {
-        Report::default().with("speaker", Ok("it answers".to_owned()))
+    async fn live(&self) -> HealthReport {
+        HealthReport::default().with("speaker", Ok("it answers".to_owned()))
     }
 
-    async fn ready(&self) -> Report {
+    async fn ready(&self) -> HealthReport {
         let datastore = match self.0 {
             true => Ok("fresh at revision 7".to_owned()),
             false => Err("stale: etcd\ndoes not answer".to_owned()),
         };
-        Report::default()
+        HealthReport::default()
             .with("kernel", Ok("in step".to_owned()))
             .with("datastore", datastore)
     }

@@ -6,10 +6,10 @@ use caracal_model::snapshot::Problem;
 
 use super::count;
 use crate::http::exposition::{Family, Kind};
-use crate::http::health::Report;
+use crate::http::health::HealthReport;
 
 /// The families. Codes of problems are a closed list, so their series are bounded.
-pub(crate) fn families(ready: &Report, problems: &[Problem]) -> Vec<Family> {
+pub(crate) fn families(ready: &HealthReport, problems: &[Problem]) -> Vec<Family> {
     let checks = ready.checks().iter().map(|check| {
         let good = if check.verdict.is_ok() { 1.0 } else { 0.0 };
         (vec![("check", check.name.to_owned())], good)

@@ -37,7 +37,7 @@ const QUESTIONS: usize = 8;
 
 /// What `caracal audit` is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct AuditReport {
     pub(crate) node: String,
     /// Revision of the snapshot that was compared.
     pub(crate) revision: i64,
@@ -62,7 +62,7 @@ pub(super) struct Heard {
 /// The way to the auditor.
 #[derive(Clone)]
 pub(super) struct Auditor {
-    questions: mpsc::Sender<oneshot::Sender<Report>>,
+    questions: mpsc::Sender<oneshot::Sender<AuditReport>>,
 }
 
 impl Auditor {
@@ -74,7 +74,7 @@ impl Auditor {
     }
 
     /// Compares now.
-    pub(super) async fn report(&self) -> Result<Report, String> {
+    pub(super) async fn report(&self) -> Result<AuditReport, String> {
         let ended = "the auditor has ended";
         let (answer, wait) = oneshot::channel();
         self.questions.send(answer).await.map_err(|_| ended)?;
@@ -82,7 +82,7 @@ impl Auditor {
     }
 }
 
-async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Report>>) {
+async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>) {
     let mut ages = FindingAges::default();
     let mut nat = None;
     let mut known = BTreeSet::new();
@@ -138,7 +138,7 @@ impl Heard {
         changed.is_ok()
     }
 
-    async fn audit(&mut self, ages: &mut FindingAges, nat: Option<String>) -> Report {
+    async fn audit(&mut self, ages: &mut FindingAges, nat: Option<String>) -> AuditReport {
         // The plan before the kernel: what is planned later is not missed in an older picture.
         let view = self.view.borrow_and_update().clone();
         let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
@@ -166,7 +166,7 @@ impl Heard {
             rib: rib.as_ref(),
         });
         let findings = ages.update(Instant::now().into_std(), observations);
-        Report {
+        AuditReport {
             node: self.me.to_string(),
             revision: view.snapshot.revision,
             wrong: findings.iter().any(|finding| finding.counts),

@@ -12,7 +12,7 @@ use caracal_model::status::KernelStatus;
 use super::answers::{Answers, Owners, Stage};
 use crate::admin::routes::text;
 use crate::http::exposition::Family;
-use crate::http::health::Report;
+use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
 
@@ -20,18 +20,18 @@ use crate::metrics;
 const SYNCED: &str = "synced";
 
 impl Observe for Answers {
-    async fn live(&self) -> Report {
+    async fn live(&self) -> HealthReport {
         match self.owners() {
-            Err(reason) => Report::default().with("start", Ok(reason)),
-            Ok(owners) => Report::default()
+            Err(reason) => HealthReport::default().with("start", Ok(reason)),
+            Ok(owners) => HealthReport::default()
                 .with("speaker", speaker(&owners).await.map(|_| answers()))
                 .with("agent", agent_answers(&owners).await),
         }
     }
 
-    async fn ready(&self) -> Report {
+    async fn ready(&self) -> HealthReport {
         match self.owners() {
-            Err(reason) => Report::default().with("start", Err(reason)),
+            Err(reason) => HealthReport::default().with("start", Err(reason)),
             Ok(owners) => ready(&owners, &speaker(&owners).await),
         }
     }
@@ -85,8 +85,8 @@ async fn agent_answers(owners: &Owners) -> Result<String, String> {
     }
 }
 
-fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> Report {
-    Report::default()
+fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
+    HealthReport::default()
         .with("datastore", datastore(&owners.view.borrow()))
         .with("kernel", kernel(&owners.kernel.borrow().kernel))
         .with("bgp", metrics::bgp::readiness(bgp))

@@ -17,7 +17,7 @@ use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 
 use super::report;
-use crate::mode_check::{Answer, Report, basis, report_path, wanted};
+use crate::mode_check::{Answer, ModeCheckReport, basis, report_path, wanted};
 
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub(super) async fn keep<S: Store>(
     mut kernel: watch::Receiver<Arc<AgentStatus>>,
 ) {
     // `None` = unknown: a run before may have left a report.
-    let mut written: Option<Option<Report>> = None;
+    let mut written: Option<Option<ModeCheckReport>> = None;
     loop {
         let snapshot = Arc::clone(&view.borrow_and_update().snapshot);
         let reconciled = kernel.borrow_and_update().kernel.revision;
@@ -70,13 +70,13 @@ pub(super) async fn keep<S: Store>(
 }
 
 /// One round, all nodes side by side.
-async fn look(snapshot: &Snapshot, me: &NodeName, pool: &IpPool, check: &str) -> Report {
+async fn look(snapshot: &Snapshot, me: &NodeName, pool: &IpPool, check: &str) -> ModeCheckReport {
     let sample = sample(snapshot, me, check);
     let probes = sample.iter().map(|name| async move {
         let node = &snapshot.nodes[name];
         (name.clone(), ask(snapshot, pool, name, node).await)
     });
-    Report {
+    ModeCheckReport {
         check: check.to_owned(),
         basis: basis(snapshot),
         nodes: futures_util::future::join_all(probes)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The difference between the configuration before and after. Empty when the file says the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Change {
+pub(crate) struct ReloadChange {
     /// The listening socket is another one.
     pub(crate) listen: bool,
     /// Our AS or BGP Identifier is another one.
@@ -81,7 +81,7 @@ fn effects(change: PeerChange) -> Vec<Effect> {
     .collect()
 }
 
-impl From<ConfigChange> for Change {
+impl From<ConfigChange> for ReloadChange {
     fn from(change: ConfigChange) -> Self {
         Self {
             listen: change.listen,
@@ -101,7 +101,7 @@ impl From<ConfigChange> for Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ReloadChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {
             return writeln!(f, "nothing has changed");
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn equal_files_change_nothing() {
-        let change = Change::from(diff(&config(), &config()));
+        let change = ReloadChange::from(diff(&config(), &config()));
         assert_eq!(change.to_string(), "nothing has changed\n");
     }
 
@@ -170,7 +170,7 @@ mod tests {
         new.peers.remove(&"a".into());
         new.peers
             .insert("c".into(), PeerConfig::new([10, 0, 0, 4].into(), Asn(1)));
-        let change = Change::from(diff(&config(), &new));
+        let change = ReloadChange::from(diff(&config(), &new));
         assert_eq!(
             change.to_string(),
             "peer c: added\npeer a: removed\npeer b: a new session is negotiated\n\
@@ -181,6 +181,9 @@ mod tests {
             json["changed"]["b"],
             serde_json::json!(["session-reset", "import-rerun"])
         );
-        assert_eq!(serde_json::from_value::<Change>(json).unwrap(), change);
+        assert_eq!(
+            serde_json::from_value::<ReloadChange>(json).unwrap(),
+            change
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::admin::routes::text;
 use crate::http::exposition::Family;
-use crate::http::health::Report;
+use crate::http::health::HealthReport;
 use crate::http::{Observe, in_time};
 use crate::metrics;
 use crate::peer_problems;
@@ -21,18 +21,18 @@ impl Health {
 }
 
 impl Observe for Health {
-    async fn live(&self) -> Report {
+    async fn live(&self) -> HealthReport {
         let answers = self.status().await.map(|_| "its task answers".to_owned());
-        Report::default().with("speaker", answers)
+        HealthReport::default().with("speaker", answers)
     }
 
-    async fn ready(&self) -> Report {
-        Report::default().with("bgp", metrics::bgp::readiness(&self.status().await))
+    async fn ready(&self) -> HealthReport {
+        HealthReport::default().with("bgp", metrics::bgp::readiness(&self.status().await))
     }
 
     async fn metrics(&self) -> Vec<Family> {
         let status = self.status().await;
-        let report = Report::default().with("bgp", metrics::bgp::readiness(&status));
+        let report = HealthReport::default().with("bgp", metrics::bgp::readiness(&status));
         let mut families = metrics::process::families();
         let problems = status.as_ref().map(peer_problems::problems);
         let problems = problems.unwrap_or_default();

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admin;
 use answers::Answers;
 use caracal_templates::File;
-use change::Change;
+use change::ReloadChange;
 use dump::Dumps;
 use health::Health;
 use kernel::Kernel;
@@ -42,7 +42,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 const RELOADS: usize = 4;
 
 /// Asks for a reload; the answer says what changed, or why nothing did.
-type Reload = oneshot::Sender<Result<Change, String>>;
+type Reload = oneshot::Sender<Result<ReloadChange, String>>;
 
 /// Runs a speaker until SIGTERM (a restart is expected) or SIGINT (it leaves for good).
 pub(crate) fn run(
@@ -184,7 +184,7 @@ struct Current {
 
 impl Current {
     /// Goes over to what the file says now. When it does not parse, nothing changes.
-    async fn reload(&mut self) -> Result<Change, String> {
+    async fn reload(&mut self) -> Result<ReloadChange, String> {
         let File {
             speaker: config,
             kernel: tables,
@@ -199,7 +199,7 @@ impl Current {
         };
         let change = diff(&self.config, &config);
         let nothing = change.is_empty();
-        let mut change = Change::from(change);
+        let mut change = ReloadChange::from(change);
         // Equal configurations are not told: a reload of the same file touches nobody.
         if !nothing {
             self.config = config;

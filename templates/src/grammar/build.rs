@@ -11,7 +11,7 @@ use caracal_bgp::policy::Filter;
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
 use caracal_model::net::Prefix;
 
-use super::lexer::{Fault, Located, Number};
+use super::lexer::{Located, Number, ParseFault};
 use super::options::{self, Extras};
 use super::peer::{Call, Channel, PeerOption};
 use super::policy::Function;
@@ -39,7 +39,7 @@ struct Builder<'a> {
 pub(super) fn build<'a>(
     text: &'a str,
     statements: Vec<Statement<'a>>,
-) -> Result<SpeakerConfig, Fault<'a>> {
+) -> Result<SpeakerConfig, ParseFault<'a>> {
     let mut builder = Builder {
         text,
         router_id: None,
@@ -60,11 +60,11 @@ pub(super) fn build<'a>(
 
 impl<'a> Builder<'a> {
     /// A fault that no place in the text is to blame for.
-    fn missing(&self, what: &str) -> Fault<'a> {
-        Fault::new(&self.text[self.text.len()..], what)
+    fn missing(&self, what: &str) -> ParseFault<'a> {
+        ParseFault::new(&self.text[self.text.len()..], what)
     }
 
-    fn add(&mut self, statement: Statement<'a>) -> Result<(), Fault<'a>> {
+    fn add(&mut self, statement: Statement<'a>) -> Result<(), ParseFault<'a>> {
         match statement {
             Statement::RouterId(id) => self.router_id = Some(id),
             Statement::Listen(listen) => self.listen = Some(listen),
@@ -72,13 +72,16 @@ impl<'a> Builder<'a> {
                 self.constants.insert(name.value, value);
             }
             Statement::Define(_, Number::Constant(name)) => {
-                return Err(Fault::new(name.at, "a number"));
+                return Err(ParseFault::new(name.at, "a number"));
             }
             Statement::Function(function) => self.add_filter(function)?,
             Statement::Routes(routes) => {
                 for Located { at, value } in routes {
                     if self.originate.insert(value.0, value.1).is_some() {
-                        return Err(Fault::new(at, "every route once; this one is a repetition"));
+                        return Err(ParseFault::new(
+                            at,
+                            "every route once; this one is a repetition",
+                        ));
                     }
                 }
             }
@@ -91,7 +94,7 @@ impl<'a> Builder<'a> {
                 value: (name, station),
             }) => {
                 if self.stations.insert(name, station).is_some() {
-                    return Err(Fault::new(at, "a name that no station has yet"));
+                    return Err(ParseFault::new(at, "a name that no station has yet"));
                 }
             }
             Statement::Kernel(_) | Statement::Dump(_) | Statement::Ignored => {}
@@ -99,17 +102,17 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn add_filter(&mut self, function: Function<'a>) -> Result<(), Fault<'a>> {
+    fn add_filter(&mut self, function: Function<'a>) -> Result<(), ParseFault<'a>> {
         let symbol = function.symbol;
         let name = function.name.unwrap_or_else(|| symbol.value.to_owned());
         let known = self.filter_names.insert(symbol.value, name.clone());
         if known.is_some() || self.filters.insert(name, function.filter).is_some() {
-            return Err(Fault::new(symbol.at, "a name that no filter has yet"));
+            return Err(ParseFault::new(symbol.at, "a name that no filter has yet"));
         }
         Ok(())
     }
 
-    fn resolve(&self, number: Number<'a>) -> Result<Asn, Fault<'a>> {
+    fn resolve(&self, number: Number<'a>) -> Result<Asn, ParseFault<'a>> {
         match number {
             Number::Literal(value) => Ok(Asn(value)),
             Number::Constant(name) => {
@@ -118,7 +121,7 @@ impl<'a> Builder<'a> {
                     .copied()
                     .map(Asn)
                     .ok_or_else(|| {
-                        Fault::new(
+                        ParseFault::new(
                             name.at,
                             format!("a constant; {:?} is not defined", name.value),
                         )
@@ -127,7 +130,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<SpeakerConfig, Fault<'a>> {
+    fn finish(mut self) -> Result<SpeakerConfig, ParseFault<'a>> {
         let Some(router_id) = self.router_id else {
             return Err(self.missing("a line \"router id ADDRESS;\" somewhere in the file"));
         };
@@ -141,7 +144,10 @@ impl<'a> Builder<'a> {
         for peer in &peers {
             let (name, config) = self.peer(peer, local_as, &own_constant)?;
             if configs.insert(name, config).is_some() {
-                return Err(Fault::new(peer.symbol.at, "a name that no peer has yet"));
+                return Err(ParseFault::new(
+                    peer.symbol.at,
+                    "a name that no peer has yet",
+                ));
             }
         }
         Ok(SpeakerConfig {
@@ -160,7 +166,7 @@ impl<'a> Builder<'a> {
     }
 
     /// In a file written by hand, our AS is the one of the first peer.
-    fn first_local_as(&self, peers: &[PeerStatement<'a>]) -> Result<Asn, Fault<'a>> {
+    fn first_local_as(&self, peers: &[PeerStatement<'a>]) -> Result<Asn, ParseFault<'a>> {
         let number = peers
             .iter()
             .flat_map(|p| self.options(p))
@@ -190,11 +196,11 @@ impl<'a> Builder<'a> {
         peer: &PeerStatement<'a>,
         local_as: Asn,
         own_constant: &str,
-    ) -> Result<(PeerName, PeerConfig), Fault<'a>> {
+    ) -> Result<(PeerName, PeerConfig), ParseFault<'a>> {
         if let Some(template) = peer.template
             && !self.templates.contains_key(template.value)
         {
-            return Err(Fault::new(template.at, "the name of a template"));
+            return Err(ParseFault::new(template.at, "the name of a template"));
         }
         let mut draft = Draft::default();
         for option in self.options(peer) {
@@ -206,7 +212,7 @@ impl<'a> Builder<'a> {
         }) = draft.neighbor
         else {
             let what = "a peer with a line \"neighbor ADDRESS as NUMBER;\"";
-            return Err(Fault::new(peer.symbol.at, what));
+            return Err(ParseFault::new(peer.symbol.at, what));
         };
         let mut config = PeerConfig::new(address, self.resolve(number)?);
         config.range = range;
@@ -239,9 +245,9 @@ impl<'a> Builder<'a> {
         draft: &Draft<'_, 'a>,
         config: &mut PeerConfig,
         internal: bool,
-    ) -> Result<(), Fault<'a>> {
+    ) -> Result<(), ParseFault<'a>> {
         let Some((_, first)) = draft.channels.first() else {
-            return Err(Fault::new(
+            return Err(ParseFault::new(
                 peer.symbol.at,
                 "a peer with \"ipv4 { … };\" or \"ipv6 { … };\"",
             ));
@@ -255,7 +261,7 @@ impl<'a> Builder<'a> {
         for (at, channel) in &draft.channels {
             // RFC 8212: towards another AS, letting everything pass has to be said.
             if channel.none && (internal || !config.require_policy) {
-                return Err(Fault::new(
+                return Err(ParseFault::new(
                     at,
                     "\"all\" or a filter; \"none\" stands only beside \"#: policy required\", for an external peer",
                 ));
@@ -264,13 +270,13 @@ impl<'a> Builder<'a> {
             if config.require_policy && !internal {
                 let all = |calls: &Option<Vec<Call<'_>>>| calls.as_ref().is_some_and(Vec::is_empty);
                 if all(&channel.import) || all(&channel.export) {
-                    return Err(Fault::new(
+                    return Err(ParseFault::new(
                         at,
                         "a filter or no line at all: with \"policy required\", \"all\" is no policy",
                     ));
                 }
             } else if !internal && silent {
-                return Err(Fault::new(
+                return Err(ParseFault::new(
                     at,
                     "a family with \"import …;\" and \"export …;\": an external peer needs both (RFC 8212), \"all\" lets \
                      everything pass",
@@ -283,7 +289,7 @@ impl<'a> Builder<'a> {
                 && options::prefix_limit(&channel.limit) == config.prefix_limit;
             config.extended_next_hop |= channel.extended_next_hop;
             if !same || config.families.contains(&channel.family) {
-                return Err(Fault::new(
+                return Err(ParseFault::new(
                     at,
                     "each family once, all with the same filters, next hop, paths and limit",
                 ));
@@ -302,17 +308,17 @@ impl<'a> Builder<'a> {
         &self,
         calls: Option<&Vec<Call<'a>>>,
         internal: bool,
-    ) -> Result<Vec<String>, Fault<'a>> {
+    ) -> Result<Vec<String>, ParseFault<'a>> {
         calls.map_or_else(|| Ok(Vec::new()), |calls| self.calls(calls, internal))
     }
 
-    fn calls(&self, calls: &[Call<'a>], internal: bool) -> Result<Vec<String>, Fault<'a>> {
+    fn calls(&self, calls: &[Call<'a>], internal: bool) -> Result<Vec<String>, ParseFault<'a>> {
         let mut names = Vec::with_capacity(calls.len());
         for call in calls {
             if let Some(said) = call.internal
                 && said.value != internal
             {
-                return Err(Fault::new(
+                return Err(ParseFault::new(
                     said.at,
                     format!("{internal:?}, from the AS numbers of the peer"),
                 ));
@@ -320,7 +326,7 @@ impl<'a> Builder<'a> {
             match self.filter_names.get(call.symbol.value) {
                 Some(name) => names.push(name.clone()),
                 None => {
-                    return Err(Fault::new(
+                    return Err(ParseFault::new(
                         call.symbol.at,
                         "the name of a function or filter",
                     ));

@@ -10,7 +10,7 @@ use nom::sequence::{delimited, preceded, separated_pair, terminated};
 use nom::{Err, Parser};
 
 use super::lexer::{
-    Fault, Res, hex_number, ipv4_address, one_of_words, skip, token, u16_number, u32_number,
+    ParseFault, Res, hex_number, ipv4_address, one_of_words, skip, token, u16_number, u32_number,
 };
 
 /// The attributes that hold them.
@@ -80,7 +80,7 @@ fn extended(s: &str) -> Res<'_, AnyCommunity> {
     let (rest, number) = delimited(token(","), hex_number, token(")")).parse(rest)?;
     match ExtCommunity::known(kind, administrator, number) {
         Some(community) => Ok((rest, AnyCommunity::Extended(community))),
-        None => Err(Err::Failure(Fault::new(
+        None => Err(Err::Failure(ParseFault::new(
             at,
             "a number up to 65535 beside an address or an AS above 65535",
         ))),

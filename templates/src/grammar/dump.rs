@@ -8,7 +8,7 @@ use nom::sequence::{delimited, terminated};
 
 use super::lexer::switch;
 use super::lexer::{
-    Fault, Located, Res, block, one_of_words, skip, string, symbol, token, u32_number,
+    Located, ParseFault, Res, block, one_of_words, skip, string, symbol, token, u32_number,
 };
 
 /// A table dump that is made again and again.
@@ -49,7 +49,7 @@ pub(super) fn dump(s: &str) -> Res<'_, DumpStatement<'_>> {
     }
     let (Some(filename), Some(period)) = (filename, period) else {
         let what = "a dump with lines \"filename\" and \"period\"";
-        return Err(nom::Err::Failure(Fault::new(at, what)));
+        return Err(nom::Err::Failure(ParseFault::new(at, what)));
     };
     let value = (name, Dump { filename, period });
     Ok((rest, Located { at, value }))
@@ -71,7 +71,7 @@ fn option(s: &str) -> Res<'_, DumpOption<'_>> {
                 };
                 if !known {
                     let what = "a name with none but %Y %m %d %H %M %S %F %T %s %N %% in it";
-                    return Err(nom::Err::Failure(Fault::new(at, what)));
+                    return Err(nom::Err::Failure(ParseFault::new(at, what)));
                 }
             }
             Ok((rest, DumpOption::Filename(name)))
@@ -80,7 +80,10 @@ fn option(s: &str) -> Res<'_, DumpOption<'_>> {
             let at = skip(rest);
             let (rest, seconds) = terminated(cut(u32_number), end()).parse(rest)?;
             if seconds == 0 {
-                return Err(nom::Err::Failure(Fault::new(at, "at least one second")));
+                return Err(nom::Err::Failure(ParseFault::new(
+                    at,
+                    "at least one second",
+                )));
             }
             Ok((rest, DumpOption::Period(seconds)))
         }

@@ -12,8 +12,8 @@ use nom::sequence::{delimited, preceded, terminated};
 
 use super::lexer::switch;
 use super::lexer::{
-    Fault, Located, Res, block, directive, end_of_line, family, one_of_words, skip, symbol, token,
-    u8_number, u32_number,
+    Located, ParseFault, Res, block, directive, end_of_line, family, one_of_words, skip, symbol,
+    token, u8_number, u32_number,
 };
 use super::policy;
 
@@ -111,14 +111,17 @@ impl<'a> KernelProtocol<'a> {
     pub(super) fn resolve(
         self,
         filters: &BTreeMap<String, Filter>,
-    ) -> Result<KernelTable, Fault<'a>> {
+    ) -> Result<KernelTable, ParseFault<'a>> {
         let filter = |passes: Passes<'a>| match passes {
             Passes::Nothing => Ok(Some(nothing())),
             Passes::All => Ok(None),
             Passes::Filter(filter) => Ok(Some(filter)),
             Passes::Named(name) => match filters.get(name.value) {
                 Some(filter) => Ok(Some(filter.clone())),
-                None => Err(Fault::new(name.at, "the name of a filter of this file")),
+                None => Err(ParseFault::new(
+                    name.at,
+                    "the name of a filter of this file",
+                )),
             },
         };
         let import = filter(self.import)?;
@@ -153,7 +156,7 @@ pub(super) fn kernel(s: &str) -> Res<'_, KernelStatement<'_>> {
                 if channel.is_some() {
                     let what =
                         "one family in a kernel protocol; the other needs a protocol of its own";
-                    return Err(nom::Err::Failure(Fault::new(at, what)));
+                    return Err(nom::Err::Failure(ParseFault::new(at, what)));
                 }
                 channel = Some((family, passes));
             }

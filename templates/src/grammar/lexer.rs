@@ -10,16 +10,16 @@ use nom::{Err, IResult, Parser};
 
 use crate::error::ParseError;
 
-pub(super) type Res<'a, T> = IResult<&'a str, T, Fault<'a>>;
+pub(super) type Res<'a, T> = IResult<&'a str, T, ParseFault<'a>>;
 
 /// The furthest place that a parser reached, and what it wanted there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault<'a> {
+pub(super) struct ParseFault<'a> {
     at: &'a str,
     expected: Vec<String>,
 }
 
-impl<'a> Fault<'a> {
+impl<'a> ParseFault<'a> {
     /// Words are expected as they are, so they appear in quotes; descriptions do not.
     pub(super) fn new(at: &'a str, expected: impl Into<String>) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<'a> Fault<'a> {
     }
 }
 
-impl<'a> NomError<&'a str> for Fault<'a> {
+impl<'a> NomError<&'a str> for ParseFault<'a> {
     fn from_error_kind(at: &'a str, _: ErrorKind) -> Self {
         Self {
             at,
@@ -91,7 +91,7 @@ impl<'a, T> Located<'a, Option<T>> {
 }
 
 fn error<'a, T>(at: &'a str, expected: impl Into<String>) -> Res<'a, T> {
-    Err(Err::Error(Fault::new(at, expected)))
+    Err(Err::Error(ParseFault::new(at, expected)))
 }
 
 /// What follows blanks and comments. A `#:` line is no comment.
@@ -124,7 +124,7 @@ pub(super) fn token<'a>(text: &'static str) -> impl Fn(&'a str) -> Res<'a, &'a s
             Some(rest) if !(text.ends_with(is_word_char) && rest.starts_with(is_word_char)) => {
                 Ok((rest, &s[..text.len()]))
             }
-            _ => Err(Err::Error(Fault::token(s, text))),
+            _ => Err(Err::Error(ParseFault::token(s, text))),
         }
     }
 }
@@ -137,7 +137,7 @@ pub(super) fn one_of_words<'a>(words: &[&'static str], s: &'a str) -> Res<'a, &'
         }
     }
     let expected = words.iter().map(|word| format!("{word:?}")).collect();
-    Err(Err::Error(Fault {
+    Err(Err::Error(ParseFault {
         at: skip(s),
         expected,
     }))
@@ -287,12 +287,12 @@ pub(super) fn directive(s: &str) -> Res<'_, &str> {
 }
 
 /// Nothing more on a `#:` line.
-pub(super) fn end_of_line(line: &str) -> Result<(), Err<Fault<'_>>> {
+pub(super) fn end_of_line(line: &str) -> Result<(), Err<ParseFault<'_>>> {
     let rest = line.trim_start();
     if rest.is_empty() {
         Ok(())
     } else {
-        Err(Err::Failure(Fault::new(rest, "the end of the line")))
+        Err(Err::Failure(ParseFault::new(rest, "the end of the line")))
     }
 }
 
@@ -345,7 +345,7 @@ pub(super) fn balanced_block(s: &str) -> Res<'_, ()> {
     loop {
         rest = skip(rest);
         let Some(c) = rest.chars().next() else {
-            return Err(Err::Failure(Fault::token(rest, "}")));
+            return Err(Err::Failure(ParseFault::token(rest, "}")));
         };
         match c {
             '"' => {

@@ -10,8 +10,9 @@ use nom::{Err, Parser};
 
 use super::lexer::switch;
 use super::lexer::{
-    Fault, Located, Number, Res, block, directive, end_of_line, family, ip_address, ipv4_address,
-    number, one_of_words, prefix, string, symbol, token, u8_number, u16_number, u32_number,
+    Located, Number, ParseFault, Res, block, directive, end_of_line, family, ip_address,
+    ipv4_address, number, one_of_words, prefix, string, symbol, token, u8_number, u16_number,
+    u32_number,
 };
 use super::options::{self, ChannelLine, Extra, LimitOption, PathOption};
 use super::policy::name_line;
@@ -251,7 +252,7 @@ fn line(s: &str) -> Res<'_, PeerOption<'_>> {
             end_of_line(line)?;
             Ok((rest, PeerOption::Ttl(ttl, security)))
         }
-        _ => Err(Err::Failure(Fault::new(
+        _ => Err(Err::Failure(ParseFault::new(
             line.trim_start(),
             "the password itself; this text was written without its passwords",
         ))),
@@ -296,7 +297,7 @@ fn channel(s: &str) -> Res<'_, PeerOption<'_>> {
             ChannelOption::NextHop(mode) => channel.next_hop = mode,
             ChannelOption::OwnNextHop(own) => {
                 if Family::of(own.value) != family {
-                    return Err(Err::Failure(Fault::new(own.at, own_next_hop(family))));
+                    return Err(Err::Failure(ParseFault::new(own.at, own_next_hop(family))));
                 }
                 channel.own_next_hop = Some(own.value);
             }

@@ -13,8 +13,8 @@ use nom::{Err, Parser};
 
 use super::community;
 use super::lexer::{
-    Fault, Located, Res, block, directive, end_of_line, one_of_words, prefix, skip, string, symbol,
-    token, u8_number, u32_number,
+    Located, ParseFault, Res, block, directive, end_of_line, one_of_words, prefix, skip, string,
+    symbol, token, u8_number, u32_number,
 };
 
 /// A function or filter.
@@ -104,7 +104,7 @@ fn bare(s: &str) -> Res<'_, Condition> {
     // BIRD's "and" binds closer than its "or".
     if s[..s.len() - rest.len()].contains("||") {
         let at = skip(s);
-        return Err(Err::Failure(Fault::new(
+        return Err(Err::Failure(ParseFault::new(
             at,
             "this condition in parentheses",
         )));
@@ -147,7 +147,10 @@ pub(super) fn name_line(s: &str) -> Res<'_, String> {
     let text = text.trim();
     match serde_json::from_str(text) {
         Ok(name) => Ok((rest, name)),
-        Err(_) => Err(Err::Failure(Fault::new(text, "a name as a JSON string"))),
+        Err(_) => Err(Err::Failure(ParseFault::new(
+            text,
+            "a name as a JSON string",
+        ))),
     }
 }
 
@@ -184,13 +187,15 @@ enum Step {
     Verdict(Verdict),
 }
 
-fn fold(steps: Vec<Located<'_, Step>>) -> Result<(Vec<Action>, Option<Verdict>), Err<Fault<'_>>> {
+fn fold(
+    steps: Vec<Located<'_, Step>>,
+) -> Result<(Vec<Action>, Option<Verdict>), Err<ParseFault<'_>>> {
     let mut actions = Vec::new();
     let mut path_open = false;
     let mut verdict = None;
     for Located { at, value } in steps {
         if verdict.is_some() {
-            return Err(Err::Failure(Fault::new(
+            return Err(Err::Failure(ParseFault::new(
                 at,
                 "\"}\" (nothing runs after accept or reject)",
             )));
@@ -335,13 +340,13 @@ fn pattern(s: &str) -> Res<'_, PrefixPattern> {
     Ok((after, PrefixPattern { prefix, min, max }))
 }
 
-fn check_lengths(at: &str, prefix: Prefix, min: u8, max: u8) -> Result<(), Err<Fault<'_>>> {
+fn check_lengths(at: &str, prefix: Prefix, min: u8, max: u8) -> Result<(), Err<ParseFault<'_>>> {
     let (own, bits) = (prefix.len(), prefix.family().bits());
     if own <= min && min <= max && max <= bits {
         return Ok(());
     }
     let expected = format!("lengths {{MIN,MAX}} with {own} <= MIN <= MAX <= {bits}");
-    Err(Err::Failure(Fault::new(at, expected)))
+    Err(Err::Failure(ParseFault::new(at, expected)))
 }
 
 fn community(s: &str) -> Res<'_, Condition> {
@@ -369,7 +374,9 @@ fn as_path(s: &str) -> Res<'_, Condition> {
 }
 
 /// `defined(ATTRIBUTE) && ATTRIBUTE`: an absent attribute must not be compared.
-fn defined<'a>(attribute: &'static str) -> impl Parser<&'a str, Output = (), Error = Fault<'a>> {
+fn defined<'a>(
+    attribute: &'static str,
+) -> impl Parser<&'a str, Output = (), Error = ParseFault<'a>> {
     (
         token("defined"),
         token("("),

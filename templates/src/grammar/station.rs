@@ -11,7 +11,7 @@ use nom::sequence::{delimited, preceded};
 
 use super::lexer::switch;
 use super::lexer::{
-    Fault, Located, Res, block, directive, end_of_line, ip_address, json_string, one_of_words,
+    Located, ParseFault, Res, block, directive, end_of_line, ip_address, json_string, one_of_words,
     skip, string, symbol, token, u16_number, u32_number,
 };
 
@@ -55,7 +55,7 @@ pub(super) fn station_block(s: &str) -> Res<'_, StationStatement<'_>> {
     }
     let Some((address, port)) = place else {
         let what = "a station with a line \"station address ip ADDRESS port PORT;\"";
-        return Err(nom::Err::Failure(Fault::new(at, what)));
+        return Err(nom::Err::Failure(ParseFault::new(at, what)));
     };
     (station.address, station.port) = (address, port);
     let value = (name, station);

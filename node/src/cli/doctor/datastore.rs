@@ -12,7 +12,7 @@ use caracal_model::code::{DoctorCode, ProblemCode};
 use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range};
 
-use super::{Finding, Verdict};
+use super::{CheckVerdict, Finding};
 use crate::cli::read_everything;
 
 const SUBJECT: &str = "etcd";
@@ -29,7 +29,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
             findings.push(Finding::new(
                 DoctorCode::EtcdReachable,
                 SUBJECT,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 format!("{error:#}"),
                 "check ETCD_ENDPOINTS, the certificates in ETCD_CA_CERT_FILE, ETCD_CERT_FILE and ETCD_KEY_FILE, and TCP 2379 from here; routes stay as they are meanwhile",
             ));
@@ -43,17 +43,17 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
         let (check, verdict, remedy) = match problem.code {
             ProblemCode::PolicyNotEnforced => (
                 DoctorCode::Policies,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 "run a policy engine beside Caracal, or delete the policies",
             ),
             ProblemCode::DatastoreUnknownField | ProblemCode::DatastoreFieldWithoutEffect => (
                 DoctorCode::EtcdFields,
-                Verdict::Warn,
+                CheckVerdict::Warn,
                 "correct the field's name, or take it out; docs/resources.md has all fields",
             ),
             _ => (
                 DoctorCode::EtcdValues,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 "correct or delete the key; the last good value is in use meanwhile",
             ),
         };
@@ -80,7 +80,7 @@ fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
         false => Finding::new(
             DoctorCode::EtcdReachable,
             SUBJECT,
-            Verdict::Warn,
+            CheckVerdict::Warn,
             seen,
             "look at etcd's disk: etcd_disk_wal_fsync_duration_seconds should stay below 10 ms",
         ),
@@ -102,7 +102,7 @@ async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
         findings.push(Finding::new(
             DoctorCode::EtcdReady,
             "ClusterInformation default",
-            Verdict::Fail,
+            CheckVerdict::Fail,
             "datastoreReady is false: somebody has locked the datastore, as for a migration",
             "finish or abort that migration (calicoctl datastore migrate unlock)",
         ));
@@ -122,14 +122,14 @@ fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
         None => Finding::new(
             CHECK,
             "clocks",
-            Verdict::Skip,
+            CheckVerdict::Skip,
             "no node has written a liveness lease yet",
             "",
         ),
         Some((ahead, node)) if ahead > APART => Finding::new(
             CHECK,
             node.to_string(),
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!(
                 "{node} wrote a time that is {} s in this machine's future",
                 ahead.as_secs()
@@ -157,11 +157,11 @@ mod tests {
                 mod_revision: 1,
             }
         };
-        assert_eq!(clocks(&[], now).verdict, Verdict::Skip);
+        assert_eq!(clocks(&[], now).verdict, CheckVerdict::Skip);
         for (renewed, verdict) in [
-            ("2025-12-31T23:00:00Z", Verdict::Ok),
-            ("2026-01-01T00:00:03Z", Verdict::Ok),
-            ("2026-01-01T00:01:00Z", Verdict::Fail),
+            ("2025-12-31T23:00:00Z", CheckVerdict::Ok),
+            ("2026-01-01T00:00:03Z", CheckVerdict::Ok),
+            ("2026-01-01T00:01:00Z", CheckVerdict::Fail),
         ] {
             let finding = clocks(&[stored(renewed)], now);
             assert_eq!(finding.verdict, verdict, "{finding:?}");

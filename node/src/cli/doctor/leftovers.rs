@@ -5,7 +5,7 @@ use std::path::Path;
 
 use caracal_agent::links::Links;
 
-use super::{Finding, Verdict};
+use super::{CheckVerdict, Finding};
 use caracal_model::code::DoctorCode;
 
 /// Devices by name or by its beginning (`*`), and whose they are.
@@ -34,7 +34,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, links: &Links, conf_dir: &Path) 
         findings.push(Finding::new(
             DoctorCode::LeftoverDevice,
             device,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("a device of {owner} is there: its routes compete with ours, and its pods are not ours"),
             format!("stop {owner} on this node if it runs, move its pods, then: ip link delete {device}"),
         ));
@@ -86,7 +86,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
             (None, _) => Finding::new(
                 CHECK,
                 subject,
-                Verdict::Warn,
+                CheckVerdict::Warn,
                 "no CNI configuration: the runtime starts no pods",
                 "caracal install-cni",
             ),
@@ -96,7 +96,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
             (Some(first), Some(ours)) => Finding::new(
                 CHECK,
                 subject,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 format!(
                     "{first} comes before {ours}: the runtime calls another plugin for new pods"
                 ),
@@ -108,7 +108,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
             (Some(first), None) => Finding::new(
                 CHECK,
                 subject,
-                Verdict::Warn,
+                CheckVerdict::Warn,
                 format!("{first} is another plugin's, and there is none of ours"),
                 "caracal install-cni; CNI_CONF_NAME names the file to replace",
             ),
@@ -133,7 +133,7 @@ mod tests {
         look(&mut findings, &links, Path::new("/nonexistent"));
         let failed: Vec<&str> = findings
             .iter()
-            .filter(|f| f.verdict == Verdict::Fail)
+            .filter(|f| f.verdict == CheckVerdict::Fail)
             .map(|f| f.subject.as_str())
             .collect();
         assert_eq!(failed, ["flannel.1"]);
@@ -151,12 +151,12 @@ mod tests {
             configurations(&mut findings, &dir);
             findings[0].verdict
         };
-        assert_eq!(verdict(), Verdict::Warn);
+        assert_eq!(verdict(), CheckVerdict::Warn);
         std::fs::write(dir.join("10-caracal.conflist"), r#"{"type":"caracal-cni"}"#).unwrap();
         std::fs::write(dir.join(".10.caracal-new"), "{}").unwrap();
-        assert_eq!(verdict(), Verdict::Ok);
+        assert_eq!(verdict(), CheckVerdict::Ok);
         std::fs::write(dir.join("05-cilium.conflist"), "{}").unwrap();
-        assert_eq!(verdict(), Verdict::Fail);
+        assert_eq!(verdict(), CheckVerdict::Fail);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

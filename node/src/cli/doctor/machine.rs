@@ -12,7 +12,7 @@ use caracal_model::Snapshot;
 use caracal_model::code::DoctorCode;
 use caracal_model::net::Family;
 
-use super::{Finding, Verdict};
+use super::{CheckVerdict, Finding};
 use crate::config::Config;
 
 const HERE: &str = "this machine";
@@ -45,7 +45,7 @@ pub(super) async fn look(
         Err(error) => findings.push(Finding::new(
             DoctorCode::KernelNetlink,
             HERE,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             error.to_string(),
             "run it as root in the node's network namespace, or with the capability NET_ADMIN",
         )),
@@ -72,7 +72,7 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
             Err(reason) if wanted => Finding::new(
                 check,
                 HERE,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 format!("a pool needs it, and the kernel refuses: {reason}"),
                 format!(
                     "modprobe {module}, and name {module} in /etc/modules-load.d/caracal.conf; without the module change the pool with caracal mode apply"
@@ -81,7 +81,7 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
             Err(reason) => Finding::new(
                 check,
                 HERE,
-                Verdict::Ok,
+                CheckVerdict::Ok,
                 format!("not there ({reason}); no pool needs it"),
                 "",
             ),
@@ -93,7 +93,7 @@ fn kernel(findings: &mut Vec<Finding>, support: &KernelSupport, wanted: Option<W
         Err(reason) => Finding::new(
             DoctorCode::KernelIpv6,
             HERE,
-            Verdict::Ok,
+            CheckVerdict::Ok,
             reason.clone(),
             "",
         ),
@@ -112,7 +112,7 @@ fn nat(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
         None => Finding::new(
             DoctorCode::KernelNat,
             HERE,
-            if wanted { Verdict::Fail } else { Verdict::Ok },
+            if wanted { CheckVerdict::Fail } else { CheckVerdict::Ok },
             "neither nft nor iptables-legacy-restore is installed",
             if wanted {
                 "install nftables, or set natOutgoing to false in the pools: pods cannot reach hosts outside the cluster"
@@ -144,7 +144,7 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
             seen => Finding::new(
                 DoctorCode::SysctlForwarding,
                 name.clone(),
-                Verdict::Warn,
+                CheckVerdict::Warn,
                 format!(
                     "{}; caracal node sets it when it starts",
                     seen.unwrap_or("not there")
@@ -163,7 +163,7 @@ fn sysctls(findings: &mut Vec<Finding>, snapshot: Option<&Snapshot>) {
         Some(scope) => Finding::new(
             DoctorCode::SysctlRpFilter,
             format!("net.ipv4.conf.{scope}.rp_filter"),
-            Verdict::Warn,
+            CheckVerdict::Warn,
             "strict: a packet is dropped when its answer would leave by another device, as while a pool changes its mode",
             format!("sysctl -w net.ipv4.conf.{scope}.rp_filter=2"),
         ),
@@ -182,7 +182,7 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
         findings.push(Finding::new(
             DoctorCode::MtuDevice,
             HERE,
-            Verdict::Skip,
+            CheckVerdict::Skip,
             seen,
             "",
         ));
@@ -202,7 +202,7 @@ fn mtu(findings: &mut Vec<Finding>, links: &Links, snapshot: Option<&Snapshot>, 
             false => Finding::new(
                 DoctorCode::MtuDevice,
                 name,
-                Verdict::Fail,
+                CheckVerdict::Fail,
                 seen,
                 "unset FELIX_VXLANMTU, FELIX_VXLANMTUV6 and FELIX_IPINIPMTU and the FelixConfiguration fields of that name: Caracal computes them",
             ),
@@ -219,7 +219,7 @@ fn port(findings: &mut Vec<Finding>) {
         Some(owner) => Finding::new(
             CHECK,
             HERE,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("{owner} listens on TCP 179, so caracal cannot"),
             "stop it (calico-node, bird, FRR), or give caracal another port with listenPort in the BGPConfiguration",
         ),

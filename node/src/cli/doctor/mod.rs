@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     /// As it should be.
     Ok,
     /// Works now; may not later, or not for everybody.
@@ -55,7 +55,7 @@ pub(super) struct Finding {
     /// What was looked at: this machine, or another node.
     pub(super) subject: String,
     /// How serious it is.
-    pub(super) verdict: Verdict,
+    pub(super) verdict: CheckVerdict,
     /// What was seen.
     pub(super) seen: String,
     /// What to do; empty when all is well.
@@ -69,14 +69,14 @@ impl Finding {
         subject: impl Into<String>,
         seen: impl Into<String>,
     ) -> Self {
-        Self::new(check, subject, Verdict::Ok, seen, "")
+        Self::new(check, subject, CheckVerdict::Ok, seen, "")
     }
 
     /// A finding.
     pub(super) fn new(
         check: DoctorCode,
         subject: impl Into<String>,
-        verdict: Verdict,
+        verdict: CheckVerdict,
         seen: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {
             network::look(&mut findings, snapshot, &config.node, &links);
         }
-        let sick = findings.iter().any(|f| f.verdict == Verdict::Fail);
+        let sick = findings.iter().any(|f| f.verdict == CheckVerdict::Fail);
         let output = args.output.output;
         match output {
             Output::Json | Output::Yaml => {
@@ -120,10 +120,10 @@ fn show(findings: &[Finding]) {
     let mut rows = table(&["", "CHECK", "SUBJECT", "SEEN"]);
     for finding in findings {
         let sign = match finding.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "FAIL",
-            Verdict::Skip => "skip",
+            CheckVerdict::Ok => "ok",
+            CheckVerdict::Warn => "warn",
+            CheckVerdict::Fail => "FAIL",
+            CheckVerdict::Skip => "skip",
         };
         rows.add_row([
             sign,

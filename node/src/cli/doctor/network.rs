@@ -17,7 +17,7 @@ use caracal_model::names::NodeName;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::{EncapMode, Node};
 
-use super::{Finding, Verdict};
+use super::{CheckVerdict, Finding};
 
 /// Nodes that are probed; a large cluster is not to hear from everybody at once.
 const MOST: usize = 20;
@@ -48,7 +48,7 @@ pub(super) fn look(findings: &mut Vec<Finding>, snapshot: &Snapshot, me: &NodeNa
         findings.push(Finding::new(
             DoctorCode::Nodes,
             "other nodes",
-            Verdict::Skip,
+            CheckVerdict::Skip,
             seen,
             "",
         ));
@@ -125,7 +125,7 @@ fn probe(here: &Here, name: &str, node: &Node) -> Vec<Finding> {
         return vec![Finding::new(
             DoctorCode::Nodes,
             name,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             seen,
             "start its node process, or delete the Node",
         )];
@@ -149,7 +149,7 @@ fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Finding::new(
             CHECK,
             name,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("TCP {port} refused by {address}"),
             format!(
                 "nothing listens there, or a firewall rejects: start caracal on {name}, allow TCP {port} between nodes"
@@ -158,7 +158,7 @@ fn bgp(port: u16, name: &str, address: IpAddr) -> Finding {
         Err(error) => Finding::new(
             CHECK,
             name,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("TCP {port} of {address}: {error}"),
             format!(
                 "allow TCP {port} between nodes in firewalls and security groups; look whether {address} can be reached at all"
@@ -178,7 +178,7 @@ fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>)
                 "allow ICMP echo between nodes; without it neither the MTU nor the tunnels can be tested"
             }
         };
-        found.push(Finding::new(CHECK, name, Verdict::Skip, seen, fix));
+        found.push(Finding::new(CHECK, name, CheckVerdict::Skip, seen, fix));
         return false;
     }
     let Some(mtu) = mtu else {
@@ -189,7 +189,7 @@ fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>)
         Err(error) => Finding::new(
             CHECK,
             name,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!(
                 "packets of {mtu} octets, which this node's interface sends, do not arrive at {address} ({error}){}",
                 passes(address, mtu)
@@ -243,7 +243,7 @@ fn tunnel(check: DoctorCode, name: &str, address: IpAddr, fix: &str) -> Finding 
         Err(error) => Finding::new(
             check,
             name,
-            Verdict::Fail,
+            CheckVerdict::Fail,
             format!("the node answers, but its tunnel address {address} does not ({error})"),
             format!("{fix}; and look whether caracal runs on {name}"),
         ),

@@ -8,13 +8,13 @@ use caracal_ipam::lease;
 use caracal_model::txn::Range;
 use caracal_model::{Family, NodeName, Snapshot};
 
-use crate::mode_check::{Answer, REPORTS, Report};
+use crate::mode_check::{Answer, ModeCheckReport, REPORTS};
 
 /// Pairs that are named in a sentence.
 const SHOWN: usize = 3;
 
 /// Reports by the node that wrote them.
-pub(super) type Reports = BTreeMap<NodeName, Report>;
+pub(super) type Reports = BTreeMap<NodeName, ModeCheckReport>;
 
 /// The reports of one check.
 pub(super) async fn reports<S: Store>(store: &S, check: &str) -> anyhow::Result<Reports> {
