@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
+use caracal_model::net::underlay::Gateway;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 use caracal_model::snapshot::Problem;
@@ -63,6 +64,16 @@ impl NextHop {
     #[must_use]
     pub fn same_way(&self, other: &Self) -> bool {
         self.gateway == other.gateway && self.link == other.link
+    }
+}
+
+impl From<&Gateway> for NextHop {
+    fn from(gateway: &Gateway) -> Self {
+        Self {
+            gateway: Some(gateway.address),
+            link: gateway.interface.clone(),
+            onlink: true,
+        }
     }
 }
 
@@ -371,8 +382,6 @@ pub struct Desired {
     pub workload_mtu: u32,
     /// What tells our objects from those of others.
     pub ownership: crate::ownership::Ownership,
-    /// Ways to next hops, as the routes above were planned with.
-    pub ways: crate::ways::Ways,
     /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
     pub skipped: BTreeMap<Prefix, String>,
 }

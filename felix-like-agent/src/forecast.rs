@@ -13,7 +13,7 @@ use caracal_model::{NodeName, Snapshot};
 use crate::desired::{Desired, RouteKind};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
-use crate::plan::{Inputs, KernelSupport, Underlay, plan};
+use crate::plan::{HostRoutes, Inputs, KernelSupport, plan};
 use crate::settings::{Overrides, Settings};
 
 /// Name of the interface that a forecast node has.
@@ -44,15 +44,20 @@ pub fn desired(
     }
     let links: Links = [Link::new(1, "lo"), uplink].into_iter().collect();
     let (settings, _) = Settings::resolve(&Settings::default(), snapshot, me, &Overrides::new());
-    plan(&Inputs {
+    let inputs = Inputs {
         lifelines: &BTreeSet::new(),
         snapshot,
         me,
         learned,
         links: &links,
-        underlay: &Underlay::default(),
+        host_routes: &HostRoutes::default(),
         settings: &settings,
         kernel: &assumed.kernel,
+    };
+    let learned = inputs.resolved();
+    plan(&Inputs {
+        learned: &learned,
+        ..inputs
     })
 }
 

@@ -2,13 +2,18 @@
 //! speaker's feed; this crate knows no BGP.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::underlay::{Gateway, Underlay};
 
 /// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// BGP next hops as announced, not resolved; more than one = equal-cost multipath. None: a route that a speaker without
+    /// BGP next hops as announced; more than one = equal-cost multipath. None: a route that a speaker without
     /// datastore announces itself, which is a blackhole in its table ([`crate::table`]).
     pub next_hops: Vec<IpAddr>,
+    /// Where packets go: the next hops as the speaker has resolved them. None: it has not.
+    pub gateways: Arc<[Gateway]>,
     /// Learned from an internal peer (iBGP).
     pub internal: bool,
     /// Kept past the end of its session (RFC 4724). It is programmed like any other.
@@ -21,9 +26,21 @@ impl Learned {
     pub fn internal(next_hop: IpAddr) -> Self {
         Self {
             next_hops: vec![next_hop],
+            gateways: Arc::default(),
             internal: true,
             stale: false,
         }
+    }
+
+    /// The same with its next hops resolved over the underlay, for forecasts and simulations in which no speaker does it.
+    #[must_use]
+    pub fn over(mut self, underlay: &Underlay) -> Self {
+        let gateways = self
+            .next_hops
+            .iter()
+            .filter_map(|hop| underlay.gateway(*hop));
+        self.gateways = gateways.collect();
+        self
     }
 
     /// A path of an external peer with one next hop.

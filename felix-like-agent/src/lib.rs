@@ -36,7 +36,7 @@ pub mod settings;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod ways;
+pub mod underlay;
 
 pub use actual::Actual;
 pub use desired::Desired;
@@ -46,4 +46,4 @@ pub use links::Links;
 pub use op::Op;
 pub use plan::{Inputs, KernelSupport, plan};
 pub use settings::Settings;
-pub use ways::{Way, Ways};
+pub use underlay::{Gateway, Underlay, UnderlayRoute};

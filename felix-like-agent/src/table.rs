@@ -17,7 +17,6 @@ use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::Ownership;
-use crate::ways::Ways;
 
 /// Protocol number of our routes in the kernel: no daemon's in `/etc/iproute2/rt_protos`, so that neither BIRD (12) nor zebra
 /// (186) takes our routes for its own, nor we theirs.
@@ -82,15 +81,10 @@ impl TableSettings {
     }
 
     /// The route for a learned one; a blackhole for one without next hops. `Err`: no next hop can be reached.
-    fn route(&self, prefix: Prefix, learned: &Learned, ways: &Ways) -> Result<Route, Vec<IpAddr>> {
-        let way = |address: &IpAddr| Some(ways.find(*address)?.towards(*address));
-        let mut hops: Vec<NextHop> = Vec::new();
-        for hop in learned.next_hops.iter().filter_map(way) {
-            // The best path's first; two that lead the same way are one.
-            if hops.len() < self.paths && !hops.contains(&hop) {
-                hops.push(hop);
-            }
-        }
+    fn route(&self, prefix: Prefix, learned: &Learned) -> Result<Route, Vec<IpAddr>> {
+        // The best path's first.
+        let gateways = learned.gateways.iter().take(self.paths);
+        let mut hops: Vec<NextHop> = gateways.map(NextHop::from).collect();
         // A route that leads nowhere is one of ours: what no longer way takes ends here.
         let ours = learned.next_hops.is_empty();
         if hops.is_empty() && !ours {
@@ -184,7 +178,7 @@ fn is_of_a_link(prefix: Prefix) -> bool {
 /// The tables by family; a family without one is not written.
 pub type Tables = BTreeMap<Family, TableSettings>;
 
-/// The changes for some prefixes, and those of them that have no way.
+/// The changes for some prefixes, and those of them whose next hops are not resolved.
 ///
 /// `actual` holds the routes of the tables; of them only those to these prefixes count.
 #[must_use]
@@ -192,7 +186,6 @@ pub fn changes<'a>(
     tables: &Tables,
     wanted: impl IntoIterator<Item = (&'a Prefix, Option<&'a Learned>)>,
     actual: &Actual,
-    ways: &Ways,
     phase: Phase,
 ) -> (Vec<Op>, BTreeSet<Prefix>) {
     let mut unreachable = BTreeSet::new();
@@ -212,7 +205,7 @@ pub fn changes<'a>(
         for route in actual.routes_to(prefix) {
             there.push_route(route.clone());
         }
-        match learned.map(|learned| settings.route(*prefix, learned, ways)) {
+        match learned.map(|learned| settings.route(*prefix, learned)) {
             None => {}
             Some(Err(_)) => {
                 unreachable.insert(*prefix);

@@ -1,5 +1,7 @@
 //! IP prefixes. A [`Prefix`] is a route's destination and never carries host bits (MODEL-2).
 
+pub mod underlay;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};

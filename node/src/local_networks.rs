@@ -1,7 +1,8 @@
 //! From the interfaces, as the agent reads them, to the networks that no peer may route for this machine.
 
+use caracal_agent::dataplane;
 use caracal_agent::links::{self, Links};
-use caracal_agent::ownership::{Ownership, is_tunnel_device};
+use caracal_agent::ownership::Ownership;
 use caracal_bgp::martian::LocalNetworks;
 
 /// The same for the speaker.
@@ -15,9 +16,5 @@ pub(crate) fn of(local: &links::LocalNetworks) -> LocalNetworks {
 /// The networks of a node: the addresses of its tunnels and the interfaces of its workloads are of pools, and the
 /// datastore says whose.
 pub(crate) fn of_node(links: &Links, ownership: &Ownership) -> LocalNetworks {
-    let workloads = &ownership.interface_prefixes;
-    of(&links.local_networks(|link| {
-        let name = link.name.as_str();
-        is_tunnel_device(name) || workloads.iter().any(|prefix| name.starts_with(prefix))
-    }))
+    of(&dataplane::local_networks(links, ownership))
 }

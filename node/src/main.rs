@@ -15,7 +15,6 @@ mod http;
 mod local_networks;
 mod metrics;
 mod mode_check;
-mod next_hops;
 mod node;
 mod peer_problems;
 mod register;

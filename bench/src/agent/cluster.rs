@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use caracal_agent::actual::ActualNeighbour;
 use caracal_agent::desired::{Desired, TunnelKind};
 use caracal_agent::links::{Link, VxlanParameters};
-use caracal_agent::plan::Underlay;
+use caracal_agent::plan::HostRoutes;
 use caracal_agent::{Actual, Inputs, KernelSupport, Learned, Links, Settings, plan};
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use caracal_model::net::Prefix;
@@ -72,7 +72,7 @@ pub struct Node {
     me: NodeName,
     learned: BTreeMap<Prefix, Learned>,
     links: Links,
-    underlay: Underlay,
+    host_routes: HostRoutes,
     settings: Settings,
     kernel: KernelSupport,
 }
@@ -86,7 +86,7 @@ impl Node {
             me: "node0".into(),
             learned: BTreeMap::new(),
             links: [Link::new(1, "lo"), uplink].into_iter().collect(),
-            underlay: Underlay::default(),
+            host_routes: HostRoutes::default(),
             settings: Settings::default(),
             kernel: KernelSupport::default(),
             snapshot,
@@ -102,7 +102,7 @@ impl Node {
             me: &self.me,
             learned: &self.learned,
             links: &self.links,
-            underlay: &self.underlay,
+            host_routes: &self.host_routes,
             settings: &self.settings,
             kernel: &self.kernel,
         })

@@ -286,10 +286,6 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
         );
         data.apply(&path, Some(value.as_bytes()), 1);
     }
-    let learned: BTreeMap<Prefix, Learned> = prefixes(routes)
-        .into_iter()
-        .map(|prefix| (prefix, Learned::internal(LINK.into())))
-        .collect();
     let (_snapshot, snapshot) = watch::channel(Arc::new(data));
     let (_precondition, precondition) = watch::channel(SweepPrecondition::met());
     let (feed, receiver) = watch::channel(Arc::new(BTreeMap::new()));
@@ -308,6 +304,11 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
         let first = status.wait_for(|s| s.passes > 0 && s.kernel.phase == "synced");
         Ok::<_, anyhow::Error>(tokio::time::timeout(LIMIT, first).await??.applied)
     })?;
+    let path = Learned::internal(LINK.into()).over(&handle.underlay().borrow().underlay);
+    let learned: BTreeMap<Prefix, Learned> = prefixes(routes)
+        .into_iter()
+        .map(|prefix| (prefix, path.clone()))
+        .collect();
     own(|| {
         feed.send_replace(Arc::new(learned));
         let target = settled + u64::from(routes);

@@ -344,7 +344,12 @@ impl Rib {
         let mut left: Vec<_> = dest
             .paths()
             .iter()
-            .filter_map(|path| Some((candidate(path, &self.peers, &self.next_hops)?, path)))
+            .filter_map(|path| {
+                Some((
+                    candidate(&dest.prefix, path, &self.peers, &self.next_hops)?,
+                    path,
+                ))
+            })
             .collect();
         let mut decision = Decision::default();
         let mut ordered = Vec::with_capacity(left.len());

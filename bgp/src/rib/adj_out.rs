@@ -16,7 +16,7 @@ use super::add_path::AdvertisedPaths;
 use super::advertised::{Advertised, AdvertisedRoutes, Before};
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
-use super::next_hops::Tracked;
+use super::next_hops::NextHopTable;
 use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;
@@ -224,7 +224,7 @@ pub(super) struct ExportRoute<'a> {
     /// The path's own handle; that of the peer unless it sends several paths.
     pub(super) handle: PeerId,
     pub(super) source: PathSource,
-    pub(super) next_hops: &'a Tracked,
+    pub(super) next_hops: &'a NextHopTable,
 }
 
 impl<'a> ExportRoute<'a> {

@@ -7,7 +7,7 @@ use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
 use super::jobs::Kind;
-use super::next_hops::Tracked;
+use super::next_hops::NextHopTable;
 use super::peers::Peers;
 use super::table::{Dest, DestId, Path};
 use super::{Changes, Outbound, PeerId, Rib};
@@ -188,7 +188,7 @@ impl Rib {
 pub(super) fn export_route<'a>(
     dest: &'a Dest,
     peers: &Peers,
-    next_hops: &'a Tracked,
+    next_hops: &'a NextHopTable,
 ) -> Option<ExportRoute<'a>> {
     export_path(dest.prefix, dest.best()?, peers, next_hops)
 }
@@ -198,7 +198,7 @@ pub(super) fn export_path<'a>(
     prefix: Prefix,
     path: &'a Path,
     peers: &Peers,
-    next_hops: &'a Tracked,
+    next_hops: &'a NextHopTable,
 ) -> Option<ExportRoute<'a>> {
     let source = match path.peer {
         PeerId::LOCAL => PathSource::Local,

@@ -20,12 +20,6 @@ use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
 pub struct FibExportFilter(BTreeMap<Family, Filter>);
 
 impl FibExportFilter {
-    /// Some filter asks for the interface of a route.
-    #[must_use]
-    pub fn asks_for_interface(&self) -> bool {
-        self.0.values().any(Filter::asks_for_interface)
-    }
-
     /// Whether an own route passes.
     #[must_use]
     pub fn admits_own(&self, prefix: Prefix, route: &Origination) -> bool {
@@ -122,11 +116,6 @@ impl Rib {
             interface: next_hop.and_then(|hop| self.next_hops.interface(hop)),
         };
         passes(filter, &mut view)
-    }
-
-    /// From now on a prefix counts as changed also when its next hop has moved to another interface.
-    pub fn follow_interfaces(&mut self) {
-        self.follows_interfaces = true;
     }
 }
 

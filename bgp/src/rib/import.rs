@@ -13,7 +13,7 @@ use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
 use super::intern::Interner;
-use super::next_hops::Tracked;
+use super::next_hops::NextHopTable;
 use crate::attrs::PathAttrs;
 use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
 use crate::types::{Asn, ClusterId, Community, RouterId};
@@ -109,7 +109,7 @@ pub(super) struct ImportRules<'a> {
     pub(super) own_addresses: [Option<IpAddr>; 3],
     pub(super) filters: &'a [Arc<NamedFilter>],
     /// Where next hops are.
-    pub(super) next_hops: &'a Tracked,
+    pub(super) next_hops: &'a NextHopTable,
 }
 
 /// Takes away what a peer of this kind must not say.
@@ -236,7 +236,7 @@ mod tests {
             clusters: &clusters,
             own_addresses: [Some([10, 0, 0, 1].into()), None, None],
             filters: &[],
-            next_hops: &Tracked::default(),
+            next_hops: &NextHopTable::default(),
         };
         let mut attrs = attrs();
         change(&mut attrs);

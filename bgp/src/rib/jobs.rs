@@ -22,8 +22,8 @@ use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 use super::adj_out::ExportCache;
+use super::next_hops::NextHopChange;
 use super::peers::PeerState;
-use super::reconfigure::NextHopChange;
 use super::restart::{FAMILIES, slot};
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
@@ -326,10 +326,14 @@ impl Rib {
     }
 
     /// The first slice of what was queued since the last time.
-    pub(super) fn begin_jobs(&mut self, changes: &mut Changes) {
-        if std::mem::take(&mut self.jobs.new) {
+    ///
+    /// False: there was nothing.
+    pub(super) fn begin_jobs(&mut self, changes: &mut Changes) -> bool {
+        let new = std::mem::take(&mut self.jobs.new);
+        if new {
             self.run_jobs(self.inline, changes);
         }
+        new
     }
 
     pub(super) fn queue(&mut self, mut kind: Kind) {
@@ -357,15 +361,6 @@ impl Rib {
             kind,
             at: 0,
         });
-    }
-
-    /// The ways to next hops are others again, or whether exports ask for interfaces.
-    pub(super) fn forget_next_hop_changes(&mut self) {
-        for job in &mut self.jobs.list {
-            if let Kind::NextHops(change) = &mut job.kind {
-                change.forget();
-            }
-        }
     }
 
     /// Takes out the jobs that judge received paths of a peer: something else is to become of them.

@@ -52,13 +52,14 @@ use caracal_model::net::{Family, Prefix};
 
 pub use add_path::{PathAdvertisement, PathRoute, PathUpdate};
 pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
+pub use caracal_model::net::underlay::{Gateway, Underlay, UnderlayRoute};
 pub use decision::Reason;
 pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, Refusal};
 pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};
 pub use mrt::MrtPeers;
-pub use next_hops::{NextHops, Way};
+pub use next_hops::ResolvedNextHop;
 #[cfg(feature = "speaker")]
 pub(crate) use packing::Packer;
 pub use packing::{Bucket, Buckets, MemberUpdate};
@@ -198,7 +199,7 @@ pub struct Rib {
     interner: Interner,
     /// Update groups; an empty slot is free.
     groups: Vec<Option<Group>>,
-    next_hops: next_hops::Tracked,
+    next_hops: next_hops::NextHopTable,
     selector: Selector,
     screen: Screen,
     startup: Startup,
@@ -227,8 +228,6 @@ pub struct Rib {
     pending_warnings: Vec<Outbound>,
     /// Paths that have changed, while somebody monitors them.
     changed_paths: Option<Vec<PathName>>,
-    /// A next hop that moves to another interface is a change of its prefixes.
-    follows_interfaces: bool,
 }
 
 impl Rib {
@@ -247,7 +246,7 @@ impl Rib {
             table: Table::default(),
             interner: Interner::default(),
             groups: Vec::new(),
-            next_hops: next_hops::Tracked::default(),
+            next_hops: next_hops::NextHopTable::default(),
             selector: Selector::default(),
             screen: Screen::new(options.open, options.local, options.origins),
             startup: Startup::new(now, options.restarting, options.startup),
@@ -264,7 +263,6 @@ impl Rib {
             end_of_rib_after: 0,
             pending_warnings: Vec::new(),
             changed_paths: None,
-            follows_interfaces: false,
         };
         let changes = rib.reconfigure(now, config);
         (rib, changes)
@@ -390,15 +388,6 @@ impl Rib {
         self.finish(now, Changes::default())
     }
 
-    /// Says which next hops can be reached, and at what cost. Replaces what was said before.
-    pub fn set_next_hops(&mut self, now: Instant, next_hops: NextHops) -> Changes {
-        if next_hops != *self.next_hops.get() {
-            let old = std::mem::replace(&mut self.next_hops, next_hops::Tracked::new(next_hops));
-            self.next_hops_moved(old);
-        }
-        self.finish(now, Changes::default())
-    }
-
     /// Does what is due: drops stale routes, ends a deferral.
     pub fn handle_timeout(&mut self, now: Instant) -> Changes {
         self.expire_stale(now);
@@ -435,7 +424,7 @@ impl Rib {
 
     /// Ends every call that changes something.
     fn finish(&mut self, now: Instant, mut changes: Changes) -> Changes {
-        self.begin_jobs(&mut changes);
+        self.follow(&mut changes);
         // So long a list is left by the end of a deferral only.
         let most = if self.dirty.len() > BACKLOG {
             self.inline
@@ -453,6 +442,7 @@ impl Rib {
         if due {
             self.end_of_rib_after = self.marked;
         }
+        self.resolve_again();
         if !self.startup.deferring() {
             self.decide_and_export(most, &mut changes);
             self.undecided_left = !self.dirty.is_empty();

@@ -1,182 +1,386 @@
-//! Which next hops can be reached (RFC 4271 §9.1.2.1): an input of the decision process, found out
-//! elsewhere.
+//! The next-hop table: how each next hop is resolved (RFC 4271 §9.1.2.1), over the underlay and through our own best
+//! routes.
 //!
-//! What comes in is not a list of next hops but the ways by which any would be reached, so that a next hop that is
-//! heard of for the first time needs no question and no answer. Whoever feeds it leaves out what this speaker put into the
-//! forwarding table itself: a next hop that is reached through what it announced is not reached.
+//! The underlay comes in as a whole, so that a next hop that is heard of for the first time needs no question and no
+//! answer. Every next hop of a stored path has an entry. An entry changes when the underlay does, or when the paths to
+//! a destination change that some next hop lies in; only what leads over a next hop that is then another one is decided
+//! again.
+//!
+//! * RIB-6: the table is a function of the underlay and of the paths that are stored, whatever was before.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+mod follow;
+mod graph;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use caracal_model::net::underlay::{Gateway, IfName, Underlay, UnderlayRoute};
 use caracal_model::net::{Family, Prefix};
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
-/// How a range of addresses is reached.
+/// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer than one behind a
+/// router that BGP told of.
+const STEP_COST: u32 = 1024;
+
+/// So many next hops that nobody uses any more are kept without a reason to look for them.
+const UNUSED: usize = 1024;
+
+/// How a next hop is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+pub struct ResolvedNextHop {
     /// The interior cost.
     pub metric: u32,
     /// The interface, when it is known.
-    pub interface: Option<String>,
-    /// The gateway; `None` = the address is on the link.
+    pub interface: Option<IfName>,
+    /// The gateway on the link; `None` = the next hop is on the link itself.
     pub gateway: Option<IpAddr>,
-    /// Something is at the other end of the interface. Without, the way is a last resort: a path over another one
-    /// wins, whatever its attributes, and with no other one the path stays in use, for the cable may come back
-    /// and nothing would be won by its loss.
+    /// Something is at the other end of the interface.
     pub carrier: bool,
+    /// The route of our own table that it is resolved through; `None` = none, the underlay leads there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<Prefix>,
 }
 
-impl Default for Way {
+impl From<&UnderlayRoute> for ResolvedNextHop {
+    fn from(route: &UnderlayRoute) -> Self {
+        Self {
+            metric: route.metric,
+            interface: route.interface.clone(),
+            gateway: route.gateway,
+            carrier: route.carrier,
+            through: None,
+        }
+    }
+}
+
+impl Default for ResolvedNextHop {
     /// Reached at no cost, nobody knows how.
     fn default() -> Self {
-        Self {
-            metric: 0,
-            interface: None,
-            gateway: None,
-            carrier: true,
-        }
+        Self::from(&UnderlayRoute::default())
     }
 }
 
-impl fmt::Display for Way {
+impl ResolvedNextHop {
+    /// How what lies in `prefix` is reached, when this is how the next hop of the best path to it is.
+    fn behind(self, next_hop: IpAddr, prefix: Prefix) -> Self {
+        Self {
+            metric: self.metric.saturating_add(STEP_COST),
+            gateway: Some(self.gateway.unwrap_or(next_hop)),
+            through: Some(prefix),
+            ..self
+        }
+    }
+
+    fn gateways(&self, next_hop: IpAddr) -> Arc<[Gateway]> {
+        let interface = self.interface.iter().cloned();
+        let gateway = |interface| Gateway {
+            address: self.gateway.unwrap_or(next_hop),
+            interface,
+        };
+        interface.map(gateway).collect()
+    }
+}
+
+impl fmt::Display for ResolvedNextHop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.gateway {
-            Some(gateway) => write!(f, "via {gateway}")?,
-            None => f.write_str("on the link")?,
-        }
-        if let Some(interface) = &self.interface {
-            write!(f, " dev {interface}")?;
-        }
-        write!(f, ", metric {}", self.metric)?;
-        f.write_str(if self.carrier { "" } else { ", no carrier" })
-    }
-}
-
-/// The ways to next hops.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NextHops {
-    /// Ways by range; the longest one that contains a next hop counts. `None`: it cannot be reached.
-    pub known: BTreeMap<Prefix, Option<Way>>,
-    /// The answer for all others.
-    pub others: Option<Way>,
-}
-
-impl Default for NextHops {
-    /// Everything can be reached at no cost.
-    fn default() -> Self {
-        Self {
-            known: BTreeMap::new(),
-            others: Some(Way::default()),
+        let route = UnderlayRoute {
+            metric: self.metric,
+            interface: self.interface.clone(),
+            gateway: self.gateway,
+            carrier: self.carrier,
+        };
+        route.fmt(f)?;
+        match self.through {
+            Some(through) => write!(f, ", through the route to {through}"),
+            None => Ok(()),
         }
     }
 }
 
-impl NextHops {
-    /// The way to a next hop; `None`: it cannot be reached.
-    #[must_use]
-    pub fn way(&self, next_hop: &IpAddr) -> Option<&Way> {
-        let bits = Family::of(*next_hop).bits();
-        let known = (0..=bits)
-            .rev()
-            .find_map(|len| self.known.get(&Prefix::truncated(*next_hop, len)));
-        known.unwrap_or(&self.others).as_ref()
-    }
-}
-
-/// What the decision process wants to know of a way.
+/// What the decision process wants to know of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) metric: u32,
     pub(super) carrier: bool,
 }
 
-/// The ways in force, with the answers given so far: next hops are few and paths are many.
-#[derive(Debug, Default)]
-pub(super) struct Tracked {
-    next_hops: NextHops,
-    answers: RefCell<HashMap<IpAddr, Option<Cost>>>,
+impl From<&ResolvedNextHop> for Cost {
+    fn from(resolved: &ResolvedNextHop) -> Self {
+        Self {
+            metric: resolved.metric,
+            carrier: resolved.carrier,
+        }
+    }
 }
 
-impl Tracked {
-    pub(super) fn new(next_hops: NextHops) -> Self {
+/// What is known of a next hop; nothing when it cannot be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Resolution {
+    resolved: Option<ResolvedNextHop>,
+    gateways: Arc<[Gateway]>,
+}
+
+impl Resolution {
+    fn of(next_hop: IpAddr, resolved: Option<ResolvedNextHop>) -> Self {
+        let gateways = resolved
+            .as_ref()
+            .map_or_else(Arc::default, |resolved| resolved.gateways(next_hop));
+        Self { resolved, gateways }
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        self.resolved.as_ref().map(Cost::from)
+    }
+
+    /// What is another for who uses it.
+    fn moved(&self, old: &Self) -> Moved {
+        Moved {
+            cost: self.cost() != old.cost(),
+            gateway: self.gateways != old.gateways,
+        }
+    }
+}
+
+/// A next hop of some path.
+#[derive(Debug)]
+struct Entry {
+    /// By the underlay alone, and the length of its range.
+    own: Option<ResolvedNextHop>,
+    own_len: Option<u8>,
+    /// Destinations with paths that contain it and are longer than the range of the underlay, the longest first.
+    covering: Vec<Prefix>,
+    now: Resolution,
+    /// When a path came in with it, counted in looks for unused ones.
+    born: u64,
+}
+
+/// What is another for a next hop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Moved {
+    cost: bool,
+    gateway: bool,
+}
+
+impl Moved {
+    const fn or(self, other: Self) -> Self {
         Self {
-            next_hops,
-            answers: RefCell::default(),
+            cost: self.cost || other.cost,
+            gateway: self.gateway || other.gateway,
         }
     }
 
-    pub(super) const fn get(&self) -> &NextHops {
-        &self.next_hops
+    const fn is_any(self) -> bool {
+        self.cost || self.gateway
     }
+}
 
-    /// True once somebody has said anything.
+/// A change of the next-hop table on its way through the routes.
+#[derive(Debug, Default)]
+pub(super) struct NextHopChange {
+    moved: HashMap<IpAddr, Moved>,
+    /// Every next hop has moved: somebody began to read the underlay, or ceased to.
+    all: bool,
+    /// The next hops that were met, and since when.
+    seen: HashSet<IpAddr>,
+    began: u64,
+}
+
+impl NextHopChange {
+    /// Takes another one in, before it has begun.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.all |= other.all;
+        for (next_hop, moved) in &other.moved {
+            let known = self.moved.entry(*next_hop).or_default();
+            *known = known.or(*moved);
+        }
+    }
+}
+
+/// The next hops of all paths, and how each is reached.
+#[derive(Debug, Default)]
+pub(super) struct NextHopTable {
+    underlay: Underlay,
+    /// The lengths of the underlay's ranges by family, the longest first.
+    lens: [Vec<u8>; 2],
+    entries: HashMap<IpAddr, Entry>,
+    /// The same in order: which of them lie in a prefix?
+    order: BTreeSet<IpAddr>,
+    /// First octets of next hops, a bit for each, by family.
+    octets: [[u64; 4]; 2],
+    /// Those that lie in some destination.
+    recursive: BTreeSet<IpAddr>,
+    /// Where a path's next hop is reached otherwise than that of others, lest it resolve through its own destination or
+    /// one that depends on it.
+    apart: BTreeMap<(Prefix, IpAddr), Resolution>,
+    /// Destinations with next hops in them whose paths are others.
+    stale: BTreeSet<Prefix>,
+    /// Next hops that are not resolved yet.
+    new: BTreeSet<IpAddr>,
+    clock: u64,
+    /// How many entries there were after the last look for unused ones.
+    used: usize,
+}
+
+const fn slot(family: Family) -> usize {
+    match family {
+        Family::Ipv4 => 0,
+        Family::Ipv6 => 1,
+    }
+}
+
+const fn first_octet(address: IpAddr) -> (usize, u8) {
+    match address {
+        IpAddr::V4(address) => (0, address.octets()[0]),
+        IpAddr::V6(address) => (1, address.octets()[0]),
+    }
+}
+
+/// The last address of a prefix.
+fn last_address(prefix: &Prefix) -> IpAddr {
+    prefix
+        .nth(prefix.size() - 1)
+        .unwrap_or_else(|| prefix.address())
+}
+
+impl NextHopTable {
+    /// True once somebody reads the underlay. Until then every next hop counts as reached.
     pub(super) fn is_tracking(&self) -> bool {
-        !self.next_hops.known.is_empty() || self.next_hops.others != Some(Way::default())
+        !self.underlay.routes.is_empty() || self.underlay.others != Some(UnderlayRoute::default())
     }
 
-    /// The cost of a next hop; `None`: it cannot be reached.
-    pub(super) fn cost(&self, next_hop: &IpAddr) -> Option<Cost> {
-        let cost = |way: &Way| Cost {
-            metric: way.metric,
-            carrier: way.carrier,
-        };
-        if self.next_hops.known.is_empty() {
-            return self.next_hops.others.as_ref().map(cost);
+    fn resolution(&self, next_hop: &IpAddr, prefix: &Prefix) -> Option<&Resolution> {
+        if !self.apart.is_empty()
+            && let Some(apart) = self.apart.get(&(*prefix, *next_hop))
+        {
+            return Some(apart);
         }
-        *self
-            .answers
-            .borrow_mut()
-            .entry(*next_hop)
-            .or_insert_with(|| self.next_hops.way(next_hop).map(cost))
+        self.entries.get(next_hop).map(|entry| &entry.now)
+    }
+
+    /// The cost of a path's next hop; `None`: it cannot be reached.
+    pub(super) fn cost(&self, next_hop: &IpAddr, prefix: &Prefix) -> Option<Cost> {
+        if self.underlay.routes.is_empty() {
+            return self.underlay.others.as_ref().map(|route| Cost {
+                metric: route.metric,
+                carrier: route.carrier,
+            });
+        }
+        self.resolution(next_hop, prefix)?.cost()
+    }
+
+    /// How a path's next hop is reached.
+    pub(super) fn resolved(&self, next_hop: &IpAddr, prefix: &Prefix) -> Option<ResolvedNextHop> {
+        if self.underlay.routes.is_empty() {
+            return self.underlay.others.as_ref().map(ResolvedNextHop::from);
+        }
+        self.resolution(next_hop, prefix)?.resolved.clone()
+    }
+
+    /// Where packets for a path's next hop go; nowhere while nobody reads the underlay.
+    pub(super) fn gateways(&self, next_hop: &IpAddr, prefix: &Prefix) -> Arc<[Gateway]> {
+        if self.underlay.routes.is_empty() {
+            let others = self.underlay.others.as_ref();
+            return others.map_or_else(Arc::default, |route| {
+                ResolvedNextHop::from(route).gateways(*next_hop)
+            });
+        }
+        let found = self.resolution(next_hop, prefix);
+        found.map_or_else(Arc::default, |found| Arc::clone(&found.gateways))
     }
 
     /// The interface by which a next hop is reached.
     pub(super) fn interface(&self, next_hop: &IpAddr) -> Option<&str> {
-        if self.next_hops.known.is_empty() {
-            return None;
-        }
-        self.next_hops.way(next_hop)?.interface.as_deref()
+        let entry = self.entries.get(next_hop)?;
+        let interface = entry.now.resolved.as_ref()?.interface.as_ref();
+        interface.map(|name| name.as_str())
     }
-}
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
+    /// True when some next hop lies in a prefix.
+    fn contains_some(&self, prefix: &Prefix) -> bool {
+        let (slot, octet) = first_octet(prefix.address());
+        let bit = self.octets[slot][usize::from(octet / 64)] >> (octet % 64) & 1;
+        (prefix.len() < 8 || bit == 1) && self.inside(prefix).next().is_some()
+    }
 
-    use super::*;
+    fn inside(&self, prefix: &Prefix) -> impl Iterator<Item = &IpAddr> {
+        self.order.range(prefix.address()..=last_address(prefix))
+    }
 
-    #[test]
-    fn rfc4271_9_1_2_1_the_longest_range_answers() {
-        let way = |metric| {
-            Some(Way {
-                metric,
-                ..Way::default()
-            })
-        };
-        let next_hops = NextHops {
-            known: BTreeMap::from([
-                ("0.0.0.0/0".parse().unwrap(), way(100)),
-                ("10.0.0.0/8".parse().unwrap(), way(7)),
-                ("10.1.0.0/16".parse().unwrap(), None),
-                ("10.1.2.3/32".parse().unwrap(), way(1)),
-            ]),
-            others: None,
-        };
-        let tracked = Tracked::new(next_hops);
-        for (address, metric) in [
-            ("10.1.2.3", Some(1)),
-            ("10.1.2.4", None),
-            ("10.2.0.1", Some(7)),
-            ("192.0.2.1", Some(100)),
-            ("2001:db8::1", None),
-        ] {
-            for _ in 0..2 {
-                let cost = tracked.cost(&address.parse().unwrap());
-                assert_eq!(cost.map(|c| c.metric), metric, "{address}");
-            }
+    /// The paths to a destination are others.
+    pub(super) fn note_change(&mut self, prefix: &Prefix) {
+        if !self.underlay.routes.is_empty() && self.contains_some(prefix) {
+            self.stale.insert(*prefix);
         }
+    }
+
+    /// The route of the underlay to an address, and the length of its range.
+    fn look_up(&self, address: IpAddr) -> (Option<ResolvedNextHop>, Option<u8>) {
+        let lens = self.lens[slot(Family::of(address))].iter();
+        let found = lens
+            .filter_map(|len| {
+                let route = self
+                    .underlay
+                    .routes
+                    .get(&Prefix::truncated(address, *len))?;
+                Some((route.as_ref(), Some(*len)))
+            })
+            .next();
+        let (route, len) = found.unwrap_or((self.underlay.others.as_ref(), None));
+        (route.map(ResolvedNextHop::from), len)
+    }
+
+    /// Takes a next hop in that a path is about to have. What it is before it is resolved, the underlay says.
+    pub(super) fn track(&mut self, next_hop: IpAddr) {
+        if let Some(entry) = self.entries.get_mut(&next_hop) {
+            entry.born = self.clock;
+            return;
+        }
+        let (own, own_len) = self.look_up(next_hop);
+        let now = Resolution::of(next_hop, own.clone());
+        let entry = Entry {
+            own,
+            own_len,
+            covering: Vec::new(),
+            now,
+            born: self.clock,
+        };
+        self.entries.insert(next_hop, entry);
+        self.order.insert(next_hop);
+        let (slot, octet) = first_octet(next_hop);
+        self.octets[slot][usize::from(octet / 64)] |= 1 << (octet % 64);
+        if !self.underlay.routes.is_empty() {
+            self.new.insert(next_hop);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn tracked(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when many entries may be unused.
+    pub(super) fn is_overgrown(&self) -> bool {
+        self.entries.len() > self.used * 2 + UNUSED
+    }
+
+    /// Drops the entries that a walk through all routes has not met and that were there before it.
+    fn sweep(&mut self, change: &NextHopChange) {
+        let unused = |next_hop: &IpAddr, entry: &Entry| {
+            entry.born <= change.began && !change.seen.contains(next_hop)
+        };
+        let order = &mut self.order;
+        let recursive = &mut self.recursive;
+        self.entries.retain(|next_hop, entry| {
+            let goes = unused(next_hop, entry);
+            if goes {
+                order.remove(next_hop);
+                recursive.remove(next_hop);
+            }
+            !goes
+        });
+        self.used = self.entries.len();
     }
 }

@@ -20,6 +20,12 @@ impl Rib {
         }
     }
 
+    /// The same for one whose paths are others: next hops that lie in it may be reached otherwise.
+    fn mark_changed(&mut self, id: DestId) {
+        self.next_hops.note_change(&self.table.get(id).prefix);
+        self.mark(id);
+    }
+
     /// Takes routes from a peer into Adj-RIB-In and through import policy.
     pub(super) fn learn(
         &mut self,
@@ -37,6 +43,9 @@ impl Rib {
             .map(|family| session.families.contains(&family).then_some(family));
         import::correct(&mut attrs, peer.kind());
         let received = self.interner.intern(attrs);
+        if let Some(next_hop) = received.next_hop {
+            self.next_hops.track(next_hop);
+        }
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         // As a rule the prefixes make no difference.
         let for_all = rules.import_any(&received);
@@ -122,7 +131,7 @@ impl Rib {
         dest.push(Path::new(received, peer, outcome));
         self.note_path(id, peer);
         if was_accepted || is_accepted {
-            self.mark(id);
+            self.mark_changed(id);
         }
     }
 
@@ -153,7 +162,7 @@ impl Rib {
         }
         self.peers.paths.drop(peer);
         // Also when it was not in use: the destination may be empty now and must be released.
-        self.mark(id);
+        self.mark_changed(id);
     }
 
     /// A path changed in place.
@@ -167,7 +176,7 @@ impl Rib {
     pub(super) fn touch_at(&mut self, id: DestId, at: usize) {
         let dest = self.table.get_mut(id);
         dest.touched |= dest.paths()[at].rank != Rank::None;
-        self.mark(id);
+        self.mark_changed(id);
     }
 
     /// Removes the paths of a destination that `which` selects.

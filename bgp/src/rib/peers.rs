@@ -10,7 +10,7 @@ use caracal_model::net::Family;
 use super::add_path::PathHandles;
 use super::adj_out::{GroupKey, PathSource};
 use super::import::{ImportRules, NamedFilter};
-use super::next_hops::Tracked;
+use super::next_hops::NextHopTable;
 use super::restart::slot;
 use super::session::SessionInfo;
 use super::table::Staleness;
@@ -283,7 +283,7 @@ impl PeerState {
         &'a self,
         router_id: RouterId,
         clusters: &'a BTreeSet<ClusterId>,
-        next_hops: &'a Tracked,
+        next_hops: &'a NextHopTable,
     ) -> ImportRules<'a> {
         ImportRules {
             kind: self.kind(),

@@ -1,7 +1,10 @@
 //! Questions about the table. They change nothing and copy only what is asked for.
 
+use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 
+use caracal_model::net::underlay::Gateway;
 use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
@@ -51,8 +54,10 @@ impl Rib {
         }
         // The order in which equal paths arrived shall not show.
         next_hops[1..].sort_unstable();
+        let gateways = self.gateways(&dest.prefix, &next_hops);
         Some(LearnedRoute {
             next_hops,
+            gateways,
             peer: peer.name.clone(),
             peer_address: peer.config.address,
             internal: peer.kind() == PeerKind::Internal,
@@ -62,6 +67,25 @@ impl Rib {
             communities: communities(attrs),
             stale: best.stale.is_kept(),
         })
+    }
+
+    /// Where packets to these next hops of a destination go.
+    fn gateways(&self, prefix: &Prefix, next_hops: &[IpAddr]) -> Arc<[Gateway]> {
+        if let [one] = next_hops {
+            return self.next_hops.gateways(one, prefix);
+        }
+        let mut all: Vec<Gateway> = Vec::new();
+        for next_hop in next_hops {
+            let found = self.next_hops.gateways(next_hop, prefix);
+            all.extend(
+                found
+                    .iter()
+                    .filter(|known| !all.contains(known))
+                    .cloned()
+                    .collect::<Vec<_>>(),
+            );
+        }
+        all.into()
     }
 
     /// All paths that are not refused, by prefix, the best first.

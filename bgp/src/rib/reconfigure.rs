@@ -1,62 +1,16 @@
 //! A new configuration: only what differs moves, and no session is needed for a change of policy.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Instant;
-
-use foldhash::HashMap;
 
 use super::import::Imported;
 use super::jobs::Kind;
-use super::next_hops::Tracked;
 use super::peers::{self, PeerState};
 use super::restart;
 use super::table::{DestId, Staleness};
 use super::{Changes, PeerId, Rib};
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;
-
-/// What is another for a next hop.
-#[derive(Clone, Copy, Debug, Default)]
-struct Moved {
-    cost: bool,
-    interface: bool,
-}
-
-impl Moved {
-    const fn or(self, other: Self) -> Self {
-        Self {
-            cost: self.cost || other.cost,
-            interface: self.interface || other.interface,
-        }
-    }
-}
-
-/// A change of the ways to next hops on its way through the table: what was before, and what is known of the difference.
-#[derive(Debug, Default)]
-pub(super) struct NextHopChange {
-    old: Vec<Tracked>,
-    known: HashMap<IpAddr, Moved>,
-}
-
-/// Changes that join one that has not begun. Beyond it every next hop counts as moved.
-const JOINED: usize = 8;
-
-impl NextHopChange {
-    /// Another change has come before this one began: destinations may have been decided by what
-    /// was in between.
-    pub(super) fn join(&mut self, other: &mut Self) {
-        if self.old.len() <= JOINED {
-            self.old.append(&mut other.old);
-        }
-        self.known.clear();
-    }
-
-    /// The present is another one again.
-    pub(super) fn forget(&mut self) {
-        self.known.clear();
-    }
-}
 
 impl Rib {
     /// Gives a peer another name; nothing else changes. The new name is not taken.
@@ -144,54 +98,6 @@ impl Rib {
             }
         }
         again
-    }
-
-    /// Decides again what leads over a next hop whose way is another one than `old` says. Where policy asks for the
-    /// interface, it runs again.
-    pub(super) fn next_hops_moved(&mut self, old: Tracked) {
-        self.forget_next_hop_changes();
-        self.queue(Kind::NextHops(Box::new(NextHopChange {
-            old: vec![old],
-            known: HashMap::default(),
-        })));
-        let asks = |id: &PeerId| {
-            let peer = self.peers.get(*id);
-            peer.is_some_and(|peer| peer.import_asks_for_interface())
-        };
-        let again: BTreeSet<PeerId> = self.peers.ids().into_iter().filter(asks).collect();
-        self.import_again(again);
-    }
-
-    /// A destination follows the next hops of its paths.
-    pub(super) fn follow_next_hops(&mut self, id: DestId, change: &mut NextHopChange) {
-        let mut groups = self.groups.iter().flatten();
-        let exports_ask =
-            self.follows_interfaces || groups.any(|group| group.key.asks_for_interface);
-        let next_hops = self.table.get(id).paths().iter().filter_map(|path| {
-            let attrs = path.accepted().filter(|_| path.peer != PeerId::LOCAL)?;
-            attrs.next_hop
-        });
-        let NextHopChange { old, known } = change;
-        let new = &self.next_hops;
-        let many = old.len() > JOINED;
-        let moved = |next_hop: IpAddr| {
-            *known.entry(next_hop).or_insert_with(|| {
-                let (cost, interface) = (new.cost(&next_hop), new.interface(&next_hop));
-                Moved {
-                    cost: many || old.iter().any(|old| old.cost(&next_hop) != cost),
-                    interface: exports_ask
-                        && (many || old.iter().any(|old| old.interface(&next_hop) != interface)),
-                }
-            })
-        };
-        let moved = next_hops.map(moved).fold(Moved::default(), Moved::or);
-        if moved.interface {
-            // No other path may win, and still export policy has to look again.
-            self.table.get_mut(id).touched = true;
-        }
-        if moved.cost || moved.interface {
-            self.mark(id);
-        }
     }
 
     /// Runs import policy again over the stored routes of a peer.

@@ -13,7 +13,7 @@ use caracal_model::net::Prefix;
 
 use super::adj_out::{Group, Member};
 use super::decision::{Candidate, Decision};
-use super::next_hops::Way;
+use super::next_hops::ResolvedNextHop;
 use super::select::candidate;
 use super::table::{Dest, DestId, Path};
 use super::view::{AdvertisedRoute, AttrsInfo, PathStatus, RouteInfo};
@@ -83,7 +83,7 @@ pub struct RouteRecord {
     /// Kept while the peer restarts.
     pub stale: bool,
     /// How the next hop is reached, where that is tracked.
-    pub way: Option<Way>,
+    pub way: Option<ResolvedNextHop>,
     /// What the origin check says of it, where it says anything.
     pub origin_check: Option<String>,
     /// What became of it; `None` in an Adj-RIB-Out.
@@ -219,7 +219,7 @@ impl Rib {
         let mut places: Vec<Option<usize>> = Vec::with_capacity(dest.paths().len());
         let mut candidates: Vec<Candidate> = Vec::with_capacity(dest.paths().len());
         for path in dest.paths() {
-            let eligible = candidate(path, &self.peers, &self.next_hops);
+            let eligible = candidate(&dest.prefix, path, &self.peers, &self.next_hops);
             places.push(eligible.is_some().then_some(candidates.len()));
             candidates.extend(eligible);
         }
@@ -295,12 +295,12 @@ impl Rib {
     }
 
     /// How the next hop is reached, once somebody keeps track of that.
-    fn way(&self, path: &Path) -> Option<Way> {
+    fn resolved(&self, prefix: &Prefix, path: &Path) -> Option<ResolvedNextHop> {
         if path.peer == PeerId::LOCAL || !self.next_hops.is_tracking() {
             return None;
         }
         let attrs = path.accepted().unwrap_or(&path.received);
-        self.next_hops.get().way(&attrs.next_hop?).cloned()
+        self.next_hops.resolved(&attrs.next_hop?, prefix)
     }
 
     fn record(&self, prefix: Prefix, path: &Path, status: PathStatus) -> RouteRecord {
@@ -310,7 +310,7 @@ impl Rib {
             path_id: self.peers.paths.path_id(path.peer),
             attrs: path.accepted().unwrap_or(&path.received).clone(),
             stale: path.stale.is_kept(),
-            way: self.way(path),
+            way: self.resolved(&prefix, path),
             origin_check: self
                 .screen
                 .concerns(&prefix)

@@ -1,7 +1,11 @@
 //! From the paths of a destination to their ranks.
 
+use std::net::IpAddr;
+
+use caracal_model::net::Prefix;
+
 use super::decision::{Candidate, Decision};
-use super::next_hops::Tracked;
+use super::next_hops::NextHopTable;
 use super::peers::Peers;
 use super::table::{Dest, Path, Rank};
 use super::{DEFAULT_LOCAL_PREF, PeerId};
@@ -19,7 +23,29 @@ pub(super) struct Selector {
 }
 
 /// A path as the decision process sees it; `None` when it is not eligible.
-pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &Tracked) -> Option<Candidate> {
+pub(super) fn candidate(
+    prefix: &Prefix,
+    path: &Path,
+    peers: &Peers,
+    next_hops: &NextHopTable,
+) -> Option<Candidate> {
+    let (candidate, next_hop) = unresolved_candidate(path, peers)?;
+    let Some(next_hop) = next_hop else {
+        return Some(candidate);
+    };
+    let cost = next_hops.cost(&next_hop, prefix)?;
+    Some(Candidate {
+        no_carrier: !cost.carrier,
+        metric: cost.metric,
+        ..candidate
+    })
+}
+
+/// The same without what its next hop adds, and the next hop that has to be resolved, if any.
+pub(super) fn unresolved_candidate(
+    path: &Path,
+    peers: &Peers,
+) -> Option<(Candidate, Option<IpAddr>)> {
     let attrs = path.accepted()?;
     // Sorted, and LLGR_STALE is nearly the highest there is: a look at the last answers for most.
     let last = attrs.communities.last();
@@ -45,29 +71,27 @@ pub(super) fn candidate(path: &Path, peers: &Peers, next_hops: &Tracked) -> Opti
         path_id: 0,
     };
     if path.peer == PeerId::LOCAL {
-        return Some(common);
+        return Some((common, None));
     }
     let peer = peers.get(path.peer)?;
     let session = peer.session.as_ref()?;
-    let cost = next_hops.cost(&attrs.next_hop?)?;
-    Some(Candidate {
-        no_carrier: !cost.carrier,
+    let candidate = Candidate {
         local: false,
         external: peer.kind() == PeerKind::External,
-        metric: cost.metric,
         router_id: attrs.originator_id.unwrap_or(session.router_id).number(),
         address: peer.address(),
         path_id: peers.paths.path_id(path.peer).unwrap_or_default(),
         ..common
-    })
+    };
+    Some((candidate, Some(attrs.next_hop?)))
 }
 
 /// True when there is a [`candidate`]; which one does not matter to a path that has no rival.
-fn is_eligible(path: &Path, peers: &Peers, next_hops: &Tracked) -> bool {
+fn is_eligible(prefix: &Prefix, path: &Path, peers: &Peers, next_hops: &NextHopTable) -> bool {
     let Some(attrs) = path.accepted() else {
         return false;
     };
-    let reached = |next_hop| next_hops.cost(&next_hop).is_some();
+    let reached = |next_hop| next_hops.cost(&next_hop, prefix).is_some();
     let has_session = |peer: PeerId| peers.get(peer).is_some_and(|peer| peer.session.is_some());
     path.peer == PeerId::LOCAL || (has_session(path.peer) && attrs.next_hop.is_some_and(reached))
 }
@@ -75,9 +99,15 @@ fn is_eligible(path: &Path, peers: &Peers, next_hops: &Tracked) -> bool {
 impl Selector {
     /// Ranks the paths of a destination. True when something that the last decision used is gone or
     /// another path is in use now.
-    pub(super) fn decide(&mut self, dest: &mut Dest, peers: &Peers, next_hops: &Tracked) -> bool {
+    pub(super) fn decide(
+        &mut self,
+        dest: &mut Dest,
+        peers: &Peers,
+        next_hops: &NextHopTable,
+    ) -> bool {
+        let prefix = dest.prefix;
         if let [path] = dest.paths_mut() {
-            let rank = if is_eligible(path, peers, next_hops) {
+            let rank = if is_eligible(&prefix, path, peers, next_hops) {
                 Rank::Best
             } else {
                 Rank::None
@@ -90,7 +120,7 @@ impl Selector {
         self.ranks.clear();
         self.ranks.resize(dest.paths().len(), Rank::None);
         for (index, path) in dest.paths().iter().enumerate() {
-            if let Some(candidate) = candidate(path, peers, next_hops) {
+            if let Some(candidate) = candidate(&prefix, path, peers, next_hops) {
                 self.candidates.push(candidate);
                 self.index.push(index);
             }

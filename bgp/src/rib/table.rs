@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::PeerId;
@@ -307,6 +307,8 @@ pub(super) struct Table {
     free: Free,
     /// Number of places, free ones included.
     places: usize,
+    /// Lengths that some prefix has had since the table was empty, a bit for each, by family.
+    lens: [[u64; 3]; 2],
 }
 
 /// What is at a free place of a chunk that has memory.
@@ -373,6 +375,8 @@ impl Table {
             touched: false,
             paths: Paths::Empty,
         };
+        let (family, len) = (usize::from(prefix.family() == Family::Ipv6), prefix.len());
+        self.lens[family][usize::from(len / 64)] |= 1 << (len % 64);
         let id = self.place(dest);
         self.index.insert(hash, id);
         id
@@ -423,7 +427,14 @@ impl Table {
             self.taken = Vec::new();
             self.free = Free::default();
             self.places = 0;
+            self.lens = [[0; 3]; 2];
         }
+    }
+
+    /// False: no prefix has this length.
+    pub(super) fn has_len(&self, family: Family, len: u8) -> bool {
+        let lens = &self.lens[usize::from(family == Family::Ipv6)];
+        lens[usize::from(len / 64)] >> (len % 64) & 1 == 1
     }
 
     /// Octets that the table has room for.

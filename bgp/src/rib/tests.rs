@@ -9,6 +9,7 @@ mod limits;
 mod long_lived;
 mod monitor;
 mod mrt;
+mod next_hops;
 mod origin;
 mod reconfigure;
 mod refresh;

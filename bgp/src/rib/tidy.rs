@@ -36,5 +36,6 @@ impl Rib {
         if self.interner.take_due() || much_smaller || again {
             self.queue(Kind::Sets);
         }
+        self.tidy_next_hops();
     }
 }

@@ -1,14 +1,16 @@
 //! The table as people and other programs see it. Everything here is a copy and can be serialised.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::net::Prefix;
+use caracal_model::net::underlay::Gateway;
 use serde::{Deserialize, Serialize};
 
 use super::adj_out::Withheld;
 use super::decision::Reason;
 use super::import::{DecidedBy, Refusal};
-use super::next_hops::Way;
+use super::next_hops::ResolvedNextHop;
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 
@@ -18,6 +20,10 @@ use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 pub struct LearnedRoute {
     /// Next hops of the ECMP set, the best path's first, without duplicates; never empty.
     pub next_hops: Vec<IpAddr>,
+    /// Where packets go: the next hops as they are resolved, in the same order and without duplicates. Empty while nobody
+    /// reads the underlay.
+    #[serde(default, skip_serializing_if = "<[Gateway]>::is_empty")]
+    pub gateways: Arc<[Gateway]>,
     /// The peer that sent the best path.
     pub peer: PeerName,
     /// The peer's address.
@@ -170,7 +176,7 @@ pub struct RouteInfo {
     pub stale: bool,
     /// How the next hop is reached, where that is tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub way: Option<Way>,
+    pub way: Option<ResolvedNextHop>,
     /// What the origin check says of it, where it says anything.
     #[serde(
         default,

@@ -38,8 +38,8 @@ use crate::config::SpeakerConfig;
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::rib::{
-    AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, NextHops, Parting, RouteInfo,
-    RouteQuery, RouteRecord, RouteTable, StartupTimes,
+    AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, Parting, RouteInfo, RouteQuery,
+    RouteRecord, RouteTable, StartupTimes, Underlay,
 };
 use crate::types::{PeerName, SessionState};
 pub use addresses::missing_next_hops;
@@ -182,7 +182,7 @@ enum Command {
     Reconfigure(Box<SpeakerConfig>, oneshot::Sender<()>),
     Disable(String, oneshot::Sender<()>),
     Enable(oneshot::Sender<()>),
-    NextHops(NextHops, oneshot::Sender<()>),
+    Underlay(Underlay, oneshot::Sender<()>),
     LocalNetworks(LocalNetworks, oneshot::Sender<()>),
     AddressesGone(BTreeSet<IpAddr>, oneshot::Sender<()>),
     Origins(origin::Update, oneshot::Sender<()>),
@@ -248,12 +248,13 @@ impl SpeakerHandle {
         self.ask(Command::Enable).await
     }
 
-    /// Says which next hops can be reached. Until then all can.
+    /// Says over what next hops are reached. Until then every next hop counts as reached, and nobody knows how. Returns
+    /// when every route follows.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
-    pub async fn set_next_hops(&self, next_hops: NextHops) -> Result<(), SpeakerEnded> {
-        self.ask(|done| Command::NextHops(next_hops, done)).await
+    pub async fn set_underlay(&self, underlay: Underlay) -> Result<(), SpeakerEnded> {
+        self.ask(|done| Command::Underlay(underlay, done)).await
     }
 
     /// Says which networks are this machine's own: no peer's route to them is used or passed on. Replaces what was

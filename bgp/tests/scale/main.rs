@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use caracal_bgp::config::{Listen, PeerConfig, SpeakerConfig};
 use caracal_bgp::policy::{Action, Filter, Term};
-use caracal_bgp::rib::{NextHops, RouteQuery, RouteTable, Way};
+use caracal_bgp::rib::{RouteQuery, RouteTable, Underlay, UnderlayRoute};
 use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
 use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
@@ -390,16 +390,16 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
         config.peers.get_mut(&name(0)).unwrap().import = vec!["f".to_owned()];
         let change = speaker.reconfigure(config.clone());
         probe.meanwhile("filter change", change).await.unwrap();
-        let way = Way {
-            metric: 9,
-            ..Way::default()
-        };
-        let next_hops = NextHops {
-            known: BTreeMap::new(),
-            others: Some(way),
-        };
-        let change = speaker.set_next_hops(next_hops);
-        probe.meanwhile("next hops", change).await.unwrap();
+        for metric in [9, 8] {
+            let route = UnderlayRoute {
+                metric,
+                interface: Some("eth0".into()),
+                ..UnderlayRoute::default()
+            };
+            let routes = [("0.0.0.0/0".parse().unwrap(), Some(route))];
+            let change = speaker.set_underlay(Underlay::new(routes, None));
+            probe.meanwhile("next hops", change).await.unwrap();
+        }
         let new = probe.meanwhile("new peer", async {
             let (mut reader, alive) = establish(address(net, 2), listen, 90).await;
             tokio::spawn(alive.keep_alive(Duration::from_secs(10)));

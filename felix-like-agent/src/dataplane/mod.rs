@@ -10,6 +10,7 @@ mod probe;
 mod read;
 mod reconciler;
 pub mod table;
+mod underlay;
 mod uninstall;
 mod write;
 
@@ -22,6 +23,7 @@ pub use probe::echo;
 pub use reconciler::status::AgentStatus;
 pub use reconciler::sweep_precondition::SweepPrecondition;
 pub use reconciler::{Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions};
+pub use underlay::{PublishedUnderlay, local_networks};
 pub use uninstall::{Removal, Uninstall};
 pub use write::nat::{CommandError, NatError};
 

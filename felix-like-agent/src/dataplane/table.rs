@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::read::monitor;
+use super::underlay::{PublishedUnderlay, Publisher};
 use super::{chain, read, write};
 use crate::actual::Actual;
 use crate::dataplane::netlink::{Netlink, NetlinkError};
@@ -23,11 +24,11 @@ use crate::dataplane::read::hints::Listener;
 use crate::desired::problem;
 use crate::diff::Phase;
 use crate::learned::Learned;
-use crate::links::{Links, LocalNetworks};
+use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
-use crate::ways::Ways;
+use crate::underlay::{self, Underlay};
 
 /// Changes that wait for the writer; more wait at their source, where the latest of a prefix replaces the others.
 const INPUTS: usize = 4;
@@ -47,6 +48,8 @@ pub enum TableInput {
     Routes(Vec<(Prefix, Option<Learned>)>),
     /// Every peer has told everything: what is ours and was not named may go.
     Complete,
+    /// The routes are resolved over the underlay with this number ([`TableStatus::underlay`]).
+    Resolved(u64),
 }
 
 /// What the task says of itself.
@@ -58,10 +61,8 @@ pub struct TableStatus {
     pub routes: usize,
     /// What is wrong.
     pub problems: Vec<Problem>,
-    /// Ways to next hops as of the last look; `None` before the first.
-    pub ways: Option<Arc<Ways>>,
-    /// The machine's own networks as of the last look; `None` before the first.
-    pub local: Option<Arc<LocalNetworks>>,
+    /// What next hops are reached over as of the last look; number 0 before the first.
+    pub underlay: PublishedUnderlay,
     /// Routes of others as of the last look, where they are of interest; `None` before the first.
     pub foreign: Option<Arc<Foreigners>>,
     /// Times that everything was read.
@@ -145,8 +146,8 @@ pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
         links: Links::default(),
         actual: Actual::default(),
         ours: 0,
-        ways: None,
-        local: None,
+        underlay: Publisher::new(),
+        resolved: 0,
         foreign: None,
         phase: Phase::Learning,
         unreachable: BTreeSet::new(),
@@ -189,14 +190,14 @@ const fn address_family(family: Family) -> AddressFamily {
     }
 }
 
-/// Ways to next hops, and what the tables hold.
+/// The underlay, and what the tables hold.
 async fn read_tables(
     netlink: &Netlink,
     tables: &Tables,
-) -> Result<((Links, Ways), Actual), NetlinkError> {
+) -> Result<((Links, Underlay), Actual), NetlinkError> {
     let links = read::links(netlink).await?;
     let mut actual = Actual::default();
-    let mut underlay = Vec::new();
+    let mut routes = Vec::new();
     for family in [Family::Ipv4, Family::Ipv6] {
         let number = address_family(family);
         let settings = tables.get(&family);
@@ -212,15 +213,15 @@ async fn read_tables(
         for route in &own {
             actual.push_route(route.clone());
         }
-        // Our own routes are no ground to stand on, in whichever table.
+        // Our own routes are no part of the underlay, in whichever table.
         let foreign = main.into_iter().chain(own).filter(|route| {
             let ours = |o: &crate::ownership::Ownership| o.route(route) == Owner::Ours;
             !ownership.as_ref().is_some_and(ours)
         });
-        underlay.extend(foreign);
+        routes.extend(foreign);
     }
-    let ways = Ways::of(&links, &underlay);
-    Ok(((links, ways), actual))
+    let underlay = underlay::of(&links, &routes);
+    Ok(((links, underlay), actual))
 }
 
 /// How many routes are ours.
@@ -242,8 +243,9 @@ struct Keeper {
     actual: Actual,
     /// Routes of ours among them.
     ours: usize,
-    ways: Option<Arc<Ways>>,
-    local: Option<Arc<LocalNetworks>>,
+    underlay: Publisher,
+    /// The number of the underlay that the routes are resolved over.
+    resolved: u64,
     foreign: Option<Arc<Foreigners>>,
     phase: Phase,
     unreachable: BTreeSet<Prefix>,
@@ -292,6 +294,9 @@ impl Keeper {
             };
             earliest = Instant::now() + started.elapsed() * REST;
             look_at = Instant::now() + pause;
+            if let Some(until) = self.awaits() {
+                look_at = look_at.min(until);
+            }
             self.publish();
         }
     }
@@ -319,6 +324,15 @@ impl Keeper {
                 }
                 return false;
             }
+            TableInput::Resolved(number) => {
+                self.resolved = self.resolved.max(number);
+                if !self.is_read() {
+                    return false;
+                }
+                let clean = self.write(None).await;
+                self.publish();
+                return clean;
+            }
             TableInput::Routes(routes) => routes,
         };
         let mut touched = BTreeSet::new();
@@ -329,7 +343,7 @@ impl Keeper {
             }
             touched.insert(prefix);
         }
-        if self.ways.is_none() {
+        if !self.is_read() {
             return false;
         }
         let clean = self.write(Some(&touched)).await;
@@ -337,12 +351,19 @@ impl Keeper {
         clean
     }
 
-    /// Reads everything and writes what differs. False when something has to be tried again.
+    /// True once the tables have been read.
+    fn is_read(&self) -> bool {
+        self.looks > 0
+    }
+
+    /// Reads everything and writes what differs, unless routes are awaited that are resolved over another underlay.
+    /// False when something has to be tried again.
     async fn look(&mut self) -> bool {
         match read_tables(&self.sockets.netlink, &self.tables).await {
-            Ok(((links, ways), actual)) => {
+            Ok(((links, underlay), actual)) => {
                 self.looks += 1;
-                self.local = Some(Arc::new(links.local_networks(|_| false)));
+                let local = links.local_networks(|_| false);
+                self.underlay.publish(underlay, local, Instant::now());
                 self.links = links;
                 self.ours = ours(&self.tables, &actual);
                 self.actual = actual;
@@ -350,11 +371,11 @@ impl Keeper {
                 if self.foreign.as_deref() != Some(&foreign) {
                     self.foreign = Some(Arc::new(foreign));
                 }
-                if self.ways.as_deref() != Some(&ways) {
-                    self.ways = Some(Arc::new(ways));
-                }
                 self.refused.clear();
                 self.unreachable.clear();
+                if self.awaits().is_some() {
+                    return true;
+                }
                 self.write(None).await
             }
             Err(error) => {
@@ -362,6 +383,11 @@ impl Keeper {
                 false
             }
         }
+    }
+
+    /// Until when routes are awaited that are resolved over the underlay as it is.
+    fn awaits(&self) -> Option<Instant> {
+        self.underlay.awaits(self.resolved, Instant::now())
     }
 
     fn unreadable(&mut self, error: &NetlinkError) {
@@ -377,16 +403,13 @@ impl Keeper {
 
     /// Writes what differs, for these prefixes or for all. False when something has to be tried again.
     async fn write(&mut self, only: Option<&BTreeSet<Prefix>>) -> bool {
-        let Some(ways) = self.ways.clone() else {
-            return false;
-        };
         let (ops, unreachable) = match only {
             Some(prefixes) => {
                 for prefix in prefixes {
                     self.unreachable.remove(prefix);
                 }
                 let wanted = prefixes.iter().map(|p| (p, self.wanted.get(p)));
-                changes(&self.tables, wanted, &self.actual, &ways, self.phase)
+                changes(&self.tables, wanted, &self.actual, self.phase)
             }
             None => {
                 let there = self.actual.all_routes().map(|r| r.prefix);
@@ -394,7 +417,7 @@ impl Keeper {
                     there.filter(|p| !self.wanted.contains_key(p)).collect();
                 let wanted = self.wanted.iter().map(|(p, l)| (p, Some(l)));
                 let wanted = wanted.chain(gone.iter().map(|p| (p, None)));
-                changes(&self.tables, wanted, &self.actual, &ways, self.phase)
+                changes(&self.tables, wanted, &self.actual, self.phase)
             }
         };
         self.unreachable.extend(unreachable);
@@ -478,8 +501,7 @@ impl Keeper {
             phase: self.phase.as_str(),
             routes: self.ours,
             problems,
-            ways: self.ways.clone(),
-            local: self.local.clone(),
+            underlay: self.underlay.published(),
             foreign: self.foreign.clone(),
             looks: self.looks,
         };

@@ -137,7 +137,7 @@ fn one(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
 }
 
 fn inside(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, learned: &Learned) {
-    let hops = hops(planner, learned);
+    let hops = hops(learned);
     if hops.is_empty() {
         let sentence = format!(
             "next hop {{}} is neither on a link of this node nor behind a known route: learned routes of {} through it are not installed",
@@ -150,7 +150,7 @@ fn inside(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, learned: &Lear
 }
 
 fn outside(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
-    let hops = hops(planner, learned);
+    let hops = hops(learned);
     if hops.is_empty() {
         let sentence = "next hop {} is neither on a link of this node nor behind a known route: learned routes through it are not installed";
         complain(planner, "BGP", sentence, learned);
@@ -172,13 +172,9 @@ fn complain(planner: &mut Planner<'_>, subject: &str, sentence: &str, learned: &
     }
 }
 
-/// The next hops that can be reached, sorted.
-fn hops(planner: &Planner<'_>, learned: &Learned) -> Vec<NextHop> {
-    let mut hops: Vec<NextHop> = learned
-        .next_hops
-        .iter()
-        .filter_map(|hop| planner.resolve(*hop))
-        .collect();
+/// The gateways, sorted.
+fn hops(learned: &Learned) -> Vec<NextHop> {
+    let mut hops: Vec<NextHop> = learned.gateways.iter().map(NextHop::from).collect();
     hops.sort();
     hops.dedup();
     hops

@@ -39,7 +39,7 @@ use grouped_warnings::GroupedWarnings;
 use guarded::Guarded;
 use pools::Pools;
 use remote::Remote;
-pub use resolve::Underlay;
+pub use resolve::HostRoutes;
 
 /// What this kernel can do; `Err` is the reason why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,12 +79,12 @@ pub struct Inputs<'a> {
     pub snapshot: &'a Snapshot,
     /// This node.
     pub me: &'a NodeName,
-    /// Routes learned by BGP.
+    /// Routes learned by BGP, their next hops resolved by the speaker.
     pub learned: &'a BTreeMap<Prefix, Learned>,
     /// The interfaces.
     pub links: &'a Links,
-    /// Routes of others, through which next hops that are not on a link are reached.
-    pub underlay: &'a Underlay,
+    /// Routes of others, through which what is not on a link is reached.
+    pub host_routes: &'a HostRoutes,
     /// Settings, FelixConfiguration applied ([`Settings::resolve`]).
     pub settings: &'a Settings,
     /// What the kernel can do.
@@ -143,7 +143,7 @@ struct Planner<'a> {
     hints: BTreeMap<Family, IpAddr>,
     /// Subnets of our interfaces.
     subnets: Vec<Prefix>,
-    /// Next hops are few and routes are many.
+    /// Nodes are few and routes are many.
     resolved: RefCell<HashMap<IpAddr, Option<NextHop>>>,
     /// Nodes are fewer than their blocks, and the map of all nodes is a long way down.
     remotes: HashMap<(&'a str, Family), Option<Remote<'a>>>,
@@ -303,7 +303,6 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self) -> Desired {
         self.desired.workload_mtu = self.workload_mtu();
-        self.desired.ways = self.ways();
         for found in self.warnings.into_problems() {
             self.desired.problems.insert(found);
         }

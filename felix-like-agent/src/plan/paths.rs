@@ -75,7 +75,7 @@ type Narrow<'a> = BTreeMap<IpAddr, (&'a NodeName, PathMtu)>;
 /// The nodes at the ends of narrow paths, by address.
 fn narrow<'a>(planner: &Planner<'a>) -> Narrow<'a> {
     let inputs = planner.inputs;
-    let paths = inputs.underlay.paths();
+    let paths = inputs.host_routes.paths();
     if !paths.values().any(PathMtu::is_narrow) {
         return BTreeMap::new();
     }
@@ -164,7 +164,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::paths::PathMtu;
-    use crate::plan::Underlay;
+    use crate::plan::HostRoutes;
     use crate::plan::tests::World;
 
     /// A world in which the path to `c`, 10.0.1.3, carries so much.
@@ -180,7 +180,7 @@ mod tests {
         };
         let paths = [("10.0.1.3", path), ("10.0.0.2", wide)];
         let paths = paths.map(|(address, path)| (address.parse().unwrap(), path));
-        world.underlay = Underlay::default().with_paths(Arc::new(paths.into()));
+        world.host_routes = HostRoutes::default().with_paths(Arc::new(paths.into()));
         world
     }
 
@@ -232,9 +232,9 @@ mod tests {
             link: "eth0".into(),
             onlink: true,
         };
-        let paths = world.underlay.paths().clone();
+        let paths = world.host_routes.paths().clone();
         let routes = [("10.0.1.0/24".parse().unwrap(), 0, way)];
-        world.underlay = Underlay::from_routes(routes).with_paths(Arc::new(paths));
+        world.host_routes = HostRoutes::from_routes(routes).with_paths(Arc::new(paths));
         let expected = [("10.244.1.0/26", None), ("10.244.2.0/26", Some(1400))];
         let expected = expected.map(|(prefix, mtu)| (prefix.to_owned(), mtu));
         assert_eq!(mtus(&world), expected);

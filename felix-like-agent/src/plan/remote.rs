@@ -290,9 +290,17 @@ fn fall_back(
     address: IpAddr,
     (code, why, how): (ProblemCode, &str, &str),
 ) {
-    let way = planner
-        .on_link(address)
-        .or_else(|| planner.resolve(*planner.inputs.learned.get(&prefix)?.next_hops.first()?));
+    let way = planner.on_link(address).or_else(|| {
+        Some(
+            planner
+                .inputs
+                .learned
+                .get(&prefix)?
+                .gateways
+                .first()?
+                .into(),
+        )
+    });
     let wants = match Family::of(address) {
         Family::Ipv4 if code == ProblemCode::AgentNoIpip => "IPIP",
         _ => "VXLAN",

@@ -1,32 +1,34 @@
-//! From a BGP next hop or a node's address to a gateway on a link (RFC 4271 §5.1.3, recursive lookup).
+//! From a node's address to a gateway on a link, and what the speaker resolves BGP next hops over.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
-use foldhash::HashMap;
 
-use super::Planner;
+use super::pools::Pools;
+use super::{Inputs, Planner};
 use crate::actual::{Actual, ActualRoute, ActualTarget};
 use crate::desired::{NextHop, Target};
+use crate::learned::Learned;
 use crate::links::Links;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
-use crate::ways::{Way, Ways};
+use crate::underlay::{self, Underlay};
 
-/// Routes of others in the main table, the ground on which next hops are reached. Our own routes are left
+/// Routes of others in the main table, over which next hops are reached. Our own routes are left
 /// out: pods are not a way to nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Underlay {
+pub struct HostRoutes {
     /// Longest prefix first, then lowest metric.
     routes: Arc<Vec<(Prefix, u32, NextHop)>>,
     /// What the paths to other nodes carry.
     paths: Arc<PathMtus>,
 }
 
-impl Underlay {
-    /// The underlay as the kernel has it.
+impl HostRoutes {
+    /// Those that the kernel has.
     #[must_use]
     pub fn of(actual: &Actual, ownership: &Ownership) -> Self {
         Self::from_routes(
@@ -38,7 +40,7 @@ impl Underlay {
         )
     }
 
-    /// An underlay of (prefix, metric, way).
+    /// Routes of (prefix, metric, next hop).
     #[must_use]
     pub fn from_routes(routes: impl IntoIterator<Item = (Prefix, u32, NextHop)>) -> Self {
         let mut routes: Vec<_> = routes.into_iter().collect();
@@ -60,8 +62,8 @@ impl Underlay {
         &self.paths
     }
 
-    /// The ways over these interfaces and routes; our tunnels lead to pods, not to next hops.
-    fn ways(&self, links: &Links) -> Ways {
+    /// The underlay of these interfaces and routes; our tunnels lead to pods, not to next hops.
+    fn underlay(&self, links: &Links) -> Underlay {
         let links: Links = links
             .iter()
             .filter(|link| !is_tunnel_device(link.name.as_str()))
@@ -76,7 +78,7 @@ impl Underlay {
             mtu: None,
             source: None,
         });
-        Ways::of(&links, &routes.collect::<Vec<_>>())
+        underlay::of(&links, &routes.collect::<Vec<_>>())
     }
 
     fn lookup(&self, address: IpAddr) -> Option<&(Prefix, u32, NextHop)> {
@@ -84,74 +86,51 @@ impl Underlay {
     }
 }
 
-/// Learned routes that next hops of others may stand on, at most: a cluster's and its routers', not a table of the Internet.
-const LEARNED_WAYS: usize = 16_384;
+impl Inputs<'_> {
+    /// The underlay that BGP next hops are resolved over; learned routes are no part of it.
+    #[must_use]
+    pub fn underlay(&self) -> Underlay {
+        let mut underlay = self.host_routes.underlay(self.links);
+        if let Some(node) = self.snapshot.nodes.get(self.me) {
+            for family in [Family::Ipv4, Family::Ipv6] {
+                let cidr = node.spec.cidr(family);
+                let parent = cidr.and_then(|cidr| self.links.holding(cidr.address));
+                let parent = parent.filter(|link| link.up && !link.loopback);
+                // The datastore may know a wider subnet than the interface, which then has a host prefix.
+                if let (Some(cidr), Some(link)) = (cidr, parent) {
+                    underlay.offer(cidr.prefix(), Some(underlay::on_link(link)));
+                }
+            }
+        }
+        let pools = Pools::of(self.snapshot, self.settings);
+        underlay.not_through = pools.iter().map(|pool| pool.prefix).collect();
+        underlay
+    }
 
-/// How far a route of another BGP peer may help: one step, so that no loop is possible.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    ThroughLearned,
-    LinksOnly,
+    /// The learned routes with their next hops resolved over the underlay, for forecasts and simulations in which no
+    /// speaker does it.
+    #[must_use]
+    pub fn resolved(&self) -> BTreeMap<Prefix, Learned> {
+        let underlay = self.underlay();
+        let routes = self.learned.iter();
+        routes
+            .map(|(prefix, learned)| (*prefix, learned.clone().over(&underlay)))
+            .collect()
+    }
 }
 
 impl Planner<'_> {
-    /// Every way by which [`Planner::resolve`] finds next hops, for whoever decides between routes.
-    pub(super) fn ways(&self) -> Ways {
-        let mut ways = self.inputs.underlay.ways(self.inputs.links);
-        for own in self.own.values() {
-            if let Some(parent) = own.parent.filter(|p| p.up && !p.loopback) {
-                let way = Way {
-                    gateway: None,
-                    link: parent.name.clone(),
-                    metric: 0,
-                    carrier: parent.carrier,
-                    learned: false,
-                };
-                ways.offer(own.cidr.prefix(), Some(way));
-            }
-        }
-        let outside = self.inputs.learned.iter();
-        let outside = outside.filter(|(prefix, _)| self.pools.covering(prefix).is_none());
-        let mut known: HashMap<IpAddr, Option<NextHop>> = HashMap::default();
-        for (prefix, learned) in outside.take(LEARNED_WAYS) {
-            let Some(first) = learned.next_hops.first() else {
-                continue;
-            };
-            let hop = known
-                .entry(*first)
-                .or_insert_with(|| self.resolve_to(*first, Depth::LinksOnly));
-            if let Some(NextHop {
-                gateway: Some(gateway),
-                link,
-                ..
-            }) = hop
-            {
-                let carrier = self.inputs.links.by_name(link.as_str());
-                let way = Way {
-                    gateway: Some(*gateway),
-                    carrier: carrier.is_some_and(|link| link.carrier),
-                    link: link.clone(),
-                    metric: self.inputs.settings.route_metric(prefix.family()),
-                    learned: true,
-                };
-                ways.offer(*prefix, Some(way));
-            }
-        }
-        ways
-    }
-
-    /// The way to an address of another machine: on a link, else through the underlay, else through a learned
-    /// route whose own next hop is on a link.
+    /// The way to a node's address: on a link, else through a route of somebody else's, or a longer learned one.
     pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {
         let known = self.resolved.borrow().get(&address).cloned();
         known.unwrap_or_else(|| {
-            let hop = self.resolve_to(address, Depth::ThroughLearned);
+            let hop = self.resolve_to(address);
             self.resolved.borrow_mut().insert(address, hop.clone());
             hop
         })
     }
 
-    fn resolve_to(&self, address: IpAddr, depth: Depth) -> Option<NextHop> {
+    fn resolve_to(&self, address: IpAddr) -> Option<NextHop> {
         let links = self.inputs.links;
         if links.holding(address).is_some() {
             return None;
@@ -159,12 +138,8 @@ impl Planner<'_> {
         if let Some(hop) = self.on_link(address) {
             return Some(hop);
         }
-        let underlay = self.inputs.underlay.lookup(address);
-        let learned = match depth {
-            Depth::ThroughLearned => self.learned_way(address),
-            Depth::LinksOnly => None,
-        };
-        match (underlay, learned) {
+        let foreign = self.inputs.host_routes.lookup(address);
+        match (foreign, self.learned_route(address)) {
             (Some((prefix, ..)), Some((by, hop))) if by.len() > prefix.len() => Some(hop),
             (None, Some((_, hop))) => Some(hop),
             (Some((_, _, hop)), _) if links.by_name(hop.link.as_str()).is_some_and(|l| l.up) => {
@@ -197,8 +172,8 @@ impl Planner<'_> {
             .then(|| direct(&parent.name))
     }
 
-    /// The longest learned route outside all pools that contains an address, with the way of its next hop.
-    fn learned_way(&self, address: IpAddr) -> Option<(Prefix, NextHop)> {
+    /// The longest learned route outside all pools that contains an address, with its first gateway.
+    fn learned_route(&self, address: IpAddr) -> Option<(Prefix, NextHop)> {
         let bits = Family::of(address).bits();
         (0..=bits).rev().find_map(|len| {
             let prefix = Prefix::truncated(address, len);
@@ -206,8 +181,7 @@ impl Planner<'_> {
             if self.pools.covering(&prefix).is_some() {
                 return None;
             }
-            let hop = self.resolve_to(*learned.next_hops.first()?, Depth::LinksOnly)?;
-            Some((prefix, hop))
+            Some((prefix, learned.gateways.first()?.into()))
         })
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
     pub(crate) learned: BTreeMap<Prefix, Learned>,
     pub(crate) links: Links,
-    pub(crate) underlay: Underlay,
+    pub(crate) host_routes: HostRoutes,
     pub(crate) settings: Settings,
     kernel: KernelSupport,
     lifelines: BTreeSet<IpAddr>,
@@ -38,7 +38,7 @@ impl World {
             ]
             .into_iter()
             .collect(),
-            underlay: Underlay::default(),
+            host_routes: HostRoutes::default(),
             settings: Settings::default(),
             kernel: KernelSupport::default(),
             lifelines: BTreeSet::new(),
@@ -105,15 +105,20 @@ impl World {
     }
 
     pub(crate) fn plan(&self) -> Desired {
-        plan(&Inputs {
+        let inputs = Inputs {
             lifelines: &self.lifelines,
             snapshot: &self.snapshot,
             me: &"a".into(),
             learned: &self.learned,
             links: &self.links,
-            underlay: &self.underlay,
+            host_routes: &self.host_routes,
             settings: &self.settings,
             kernel: &self.kernel,
+        };
+        let learned = inputs.resolved();
+        plan(&Inputs {
+            learned: &learned,
+            ..inputs
         })
     }
 
@@ -262,7 +267,7 @@ fn no_encapsulation_comes_from_bgp() {
         ]
     );
     // Behind the default router.
-    world.underlay = Underlay::from_routes([(
+    world.host_routes = HostRoutes::from_routes([(
         "0.0.0.0/0".parse().unwrap(),
         100,
         NextHop {
@@ -276,15 +281,11 @@ fn no_encapsulation_comes_from_bgp() {
         "via 10.0.0.254 dev eth0 onlink"
     );
     assert_eq!(world.reasons(), Vec::<String>::new());
-    // A longer route of another BGP peer goes before.
-    world.underlay = Underlay::default();
+    // Routes that lead to other next hops are the speaker's business.
+    world.host_routes = HostRoutes::default();
     world.learned.insert(
         "10.0.1.0/24".parse().unwrap(),
         Learned::external("10.0.0.253".parse().unwrap()),
-    );
-    assert_eq!(
-        world.route("10.244.2.0/26").unwrap(),
-        "via 10.0.0.253 dev eth0 onlink"
     );
     assert_eq!(
         world.route("10.0.1.0/24").unwrap(),
@@ -298,6 +299,7 @@ fn equal_cost_paths_are_one_multipath_route() {
     let hops = ["10.0.0.9", "10.0.0.2", "10.0.9.9"].map(|h| h.parse().unwrap());
     let learned = Learned {
         next_hops: hops.to_vec(),
+        gateways: std::sync::Arc::default(),
         internal: false,
         stale: true,
     };

@@ -3,12 +3,13 @@
 use super::*;
 use crate::actual::ActualRoute;
 use crate::links::Link;
+use crate::underlay::{self, Underlay};
 
 fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
-fn ways() -> Ways {
+fn underlay() -> Underlay {
     let links: Links = [
         Link::new(2, "eth0").with_address("10.0.0.1/24".parse().unwrap()),
         Link::new(3, "eth1")
@@ -17,7 +18,7 @@ fn ways() -> Ways {
     ]
     .into_iter()
     .collect();
-    Ways::of(&links, [])
+    underlay::of(&links, [])
 }
 
 fn tables(paths: usize) -> Tables {
@@ -29,10 +30,11 @@ fn tables(paths: usize) -> Tables {
 }
 
 fn learned(next_hops: &[&str]) -> Learned {
-    Learned {
+    let learned = Learned {
         next_hops: next_hops.iter().map(|h| h.parse().unwrap()).collect(),
         ..Learned::default()
-    }
+    };
+    learned.over(&underlay())
 }
 
 fn shown(ops: &[Op]) -> Vec<String> {
@@ -57,16 +59,7 @@ fn several_next_hops_are_one_route_up_to_the_limit() {
     let route = learned(&["10.0.1.2", "10.0.0.2", "10.9.9.9", "10.0.0.3"]);
     let ops = |paths| {
         let wanted = [(&p, Some(&route))];
-        shown(
-            &changes(
-                &tables(paths),
-                wanted,
-                &Actual::default(),
-                &ways(),
-                Phase::Learning,
-            )
-            .0,
-        )
+        shown(&changes(&tables(paths), wanted, &Actual::default(), Phase::Learning).0)
     };
     assert_eq!(
         ops(1),
@@ -89,7 +82,6 @@ fn rfc8950_a_next_hop_of_the_other_family_is_one_like_any() {
         &tables(1),
         [(&p, Some(&route))],
         &Actual::default(),
-        &ways(),
         Phase::Learning,
     );
     assert_eq!(
@@ -118,7 +110,7 @@ fn agent_5_only_our_protocol_is_ours_whatever_the_device() {
             link,
         ));
     }
-    let (ops, _) = changes(&tables(1), [(&p, None)], &actual, &ways(), Phase::Synced);
+    let (ops, _) = changes(&tables(1), [(&p, None)], &actual, Phase::Synced);
     assert_eq!(
         shown(&ops),
         ["delete route 10.244.1.7/32 via 10.0.0.9 dev eth0 proto 81 metric 181"]
@@ -128,13 +120,7 @@ fn agent_5_only_our_protocol_is_ours_whatever_the_device() {
     let mut taken = Actual::default();
     taken.push_route(there("10.244.1.7/32", 12, 32, "eth0"));
     let route = learned(&["10.0.0.2"]);
-    let (ops, _) = changes(
-        &tables(1),
-        [(&p, Some(&route))],
-        &taken,
-        &ways(),
-        Phase::Synced,
-    );
+    let (ops, _) = changes(&tables(1), [(&p, Some(&route))], &taken, Phase::Synced);
     assert_eq!(shown(&ops), [""; 0]);
 }
 
@@ -143,7 +129,7 @@ fn agent_4_before_everything_is_known_nothing_is_deleted() {
     let p = prefix("192.0.2.0/24");
     let mut actual = Actual::default();
     actual.push_route(there("192.0.2.0/24", 81, 32, "eth0"));
-    let ops = |phase| changes(&tables(1), [(&p, None)], &actual, &ways(), phase).0;
+    let ops = |phase| changes(&tables(1), [(&p, None)], &actual, phase).0;
     assert_eq!(ops(Phase::Learning), []);
     assert_eq!(ops(Phase::Frozen), []);
     assert_eq!(ops(Phase::Synced).len(), 1);
@@ -155,13 +141,7 @@ fn a_prefix_without_a_way_is_told_and_leaves_the_table() {
     let mut actual = Actual::default();
     actual.push_route(there("192.0.2.0/24", 81, 32, "eth0"));
     let route = learned(&["10.9.9.9"]);
-    let (ops, unreachable) = changes(
-        &tables(1),
-        [(&p, Some(&route))],
-        &actual,
-        &ways(),
-        Phase::Synced,
-    );
+    let (ops, unreachable) = changes(&tables(1), [(&p, Some(&route))], &actual, Phase::Synced);
     assert_eq!(ops.len(), 1);
     assert!(ops[0].is_delete());
     assert_eq!(unreachable, BTreeSet::from([p]));
@@ -177,16 +157,8 @@ fn agent_3_what_was_carried_out_is_in_the_picture() {
         Some(learned(&["10.0.1.2"])),
         None,
     ] {
-        let step = |actual: &Actual| {
-            changes(
-                &tables(2),
-                [(&p, wanted.as_ref())],
-                actual,
-                &ways(),
-                Phase::Synced,
-            )
-            .0
-        };
+        let step =
+            |actual: &Actual| changes(&tables(2), [(&p, wanted.as_ref())], actual, Phase::Synced).0;
         let ops = step(&actual);
         assert_eq!(ops.len(), 1, "{ops:?}");
         note(&mut actual, &ops[0]);
@@ -205,7 +177,6 @@ fn a_family_without_a_table_is_not_written() {
         &tables,
         [(&p, Some(&route))],
         &Actual::default(),
-        &ways(),
         Phase::Synced,
     );
     assert_eq!(ops, []);
@@ -216,13 +187,7 @@ fn a_route_of_ours_that_leads_nowhere_is_a_blackhole() {
     let p = prefix("192.0.2.0/24");
     let own = Learned::default();
     let wanted = [(&p, Some(&own))];
-    let (ops, unreachable) = changes(
-        &tables(1),
-        wanted,
-        &Actual::default(),
-        &ways(),
-        Phase::Synced,
-    );
+    let (ops, unreachable) = changes(&tables(1), wanted, &Actual::default(), Phase::Synced);
     assert!(unreachable.is_empty());
     let [Op::AddRoute(route)] = &ops[..] else {
         panic!("{ops:?}")
@@ -231,11 +196,11 @@ fn a_route_of_ours_that_leads_nowhere_is_a_blackhole() {
     // Once it is there, nothing is to be done; a learned one takes its place.
     let mut actual = Actual::default();
     note(&mut actual, &ops[0]);
-    let again = changes(&tables(1), wanted, &actual, &ways(), Phase::Synced);
+    let again = changes(&tables(1), wanted, &actual, Phase::Synced);
     assert_eq!(again, (vec![], BTreeSet::new()));
     let via = learned(&["10.0.0.2"]);
     let wanted = [(&p, Some(&via))];
-    let (ops, _) = changes(&tables(1), wanted, &actual, &ways(), Phase::Synced);
+    let (ops, _) = changes(&tables(1), wanted, &actual, Phase::Synced);
     assert_eq!(ops.len(), 1, "{ops:?}");
 }
 

@@ -238,6 +238,7 @@ fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
 pub(crate) fn learned(route: LearnedRoute) -> Learned {
     Learned {
         next_hops: route.next_hops,
+        gateways: route.gateways,
         internal: route.internal,
         stale: route.stale,
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_bgp::rib::{
-    Advertisement, DecidedBy, Explanation, PathStatus, Reason, Refusal, RouteInfo, Way,
+    Advertisement, DecidedBy, Explanation, PathStatus, Reason, Refusal, ResolvedNextHop, RouteInfo,
 };
 use caracal_model::Prefix;
 use caracal_model::status::Status;
@@ -207,7 +207,7 @@ struct Row {
     #[serde(default)]
     stale: bool,
     #[serde(default)]
-    way: Option<Way>,
+    way: Option<ResolvedNextHop>,
     #[serde(default)]
     status: Option<String>,
     #[serde(default)]
@@ -288,7 +288,12 @@ fn status_of(route: &RouteInfo) -> String {
     sentence(&route.status, route.stale, route.way.as_ref(), origin)
 }
 
-fn sentence(status: &PathStatus, stale: bool, way: Option<&Way>, origin: Option<&str>) -> String {
+fn sentence(
+    status: &PathStatus,
+    stale: bool,
+    way: Option<&ResolvedNextHop>,
+    origin: Option<&str>,
+) -> String {
     let stale = if stale {
         " (stale: the peer restarts)"
     } else {
@@ -383,7 +388,7 @@ mod tests {
                     cluster_list: vec![],
                 },
                 stale: true,
-                way: Some(Way::default()),
+                way: Some(ResolvedNextHop::default()),
                 origin_check: Some("said".to_owned()),
                 status: status.clone(),
             };

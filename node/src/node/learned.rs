@@ -1,10 +1,11 @@
-//! From the speaker's feed of best routes to the map that the agent plans with, and the ways to peers beside them.
+//! From the speaker's feed of best routes to the map that the agent plans with, and the routes to peers through gateways
+//! beside them.
 //!
 //! The word that every peer has told us everything passes through here too, behind the routes: an agent that heard it
-//! by a shorter way would sweep routes that it is about to be told of, and lose the packets in between.
+//! by a shorter way would sweep routes that it is about to be told of, and lose the packets in between. So does the word
+//! over which underlay the routes are resolved.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_agent::learned::Learned;
@@ -14,26 +15,29 @@ use caracal_bgp::speaker::status::Convergence;
 use caracal_model::Prefix;
 use tokio::sync::watch;
 
+use super::underlay::Resolved;
+
 /// Learned routes by prefix.
 pub(super) type Map = BTreeMap<Prefix, Learned>;
 
-/// Ways to peers (`reachableBy`): a route to the peer through a gateway, whatever is learned.
-pub(super) type Gateways = BTreeMap<Prefix, IpAddr>;
-
 /// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone has withdrawn
-/// nothing. `told` gets what `convergence` says, once the map has the routes that it is about.
+/// nothing. `told` gets what `convergence` says, once the map has the routes that it is about, and `number` what `resolved`
+/// says.
 pub(super) async fn follow(
     feed: FibFeed,
     mut convergence: watch::Receiver<Convergence>,
-    mut gateways: watch::Receiver<Gateways>,
+    mut resolved: watch::Receiver<Resolved>,
     routes: watch::Sender<Arc<Map>>,
     told: watch::Sender<Convergence>,
+    number: watch::Sender<u64>,
 ) {
-    let mut ways = Ways::default();
+    let mut fixed = Fixed::default();
     loop {
         let next = convergence.borrow_and_update().clone();
-        ways.apply(&routes, feed.take());
-        ways.change(&routes, &gateways.borrow_and_update());
+        let over = resolved.borrow_and_update().clone();
+        fixed.apply(&routes, feed.take());
+        fixed.change(&routes, &over.peers);
+        number.send_if_modified(|known| std::mem::replace(known, over.number) != over.number);
         told.send_if_modified(|old| {
             let changed = *old != next;
             *old = next;
@@ -41,20 +45,20 @@ pub(super) async fn follow(
         });
         tokio::select! {
             changes = feed.changed() => match changes {
-                Some(changes) => ways.apply(&routes, changes),
+                Some(changes) => fixed.apply(&routes, changes),
                 None => return,
             },
             changed = convergence.changed() => if changed.is_err() { return },
-            changed = gateways.changed() => if changed.is_err() { return },
+            changed = resolved.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// The ways in force, each with the learned route that it hides.
+/// Routes that hold whatever is learned, each with the learned route that it hides.
 #[derive(Debug, Default)]
-struct Ways(BTreeMap<Prefix, Option<Learned>>);
+struct Fixed(BTreeMap<Prefix, Option<Learned>>);
 
-impl Ways {
+impl Fixed {
     fn apply(
         &mut self,
         sender: &watch::Sender<Arc<Map>>,
@@ -85,11 +89,7 @@ impl Ways {
         });
     }
 
-    fn change(&mut self, sender: &watch::Sender<Arc<Map>>, gateways: &Gateways) {
-        let routes: Map = gateways
-            .iter()
-            .map(|(peer, via)| (*peer, way(*via)))
-            .collect();
+    fn change(&mut self, sender: &watch::Sender<Arc<Map>>, routes: &Map) {
         sender.send_if_modified(|map| {
             let same = self.0.len() == routes.len()
                 && routes
@@ -106,18 +106,10 @@ impl Ways {
                 }
             }
             for (prefix, route) in routes {
-                self.0.insert(prefix, map.insert(prefix, route));
+                self.0.insert(*prefix, map.insert(*prefix, route.clone()));
             }
             true
         });
-    }
-}
-
-fn way(via: IpAddr) -> Learned {
-    Learned {
-        next_hops: vec![via],
-        internal: false,
-        stale: false,
     }
 }
 
@@ -126,16 +118,17 @@ mod tests {
     use super::*;
 
     fn route(n: u8) -> Learned {
-        way([10, 0, 0, n].into())
+        Learned::external([10, 0, 0, n].into())
     }
 
     #[test]
     fn nobody_is_woken_without_news() {
         let prefix: Prefix = "10.244.1.0/26".parse().unwrap();
         let (sender, mut map) = watch::channel(Arc::new(Map::new()));
-        let mut ways = Ways::default();
+        let mut fixed = Fixed::default();
         let learned = |n: u8| LearnedRoute {
             next_hops: vec![[10, 0, 0, n].into()],
+            gateways: Arc::default(),
             peer: "node2".into(),
             peer_address: [10, 0, 0, 2].into(),
             internal: false,
@@ -153,7 +146,7 @@ mod tests {
             (None, true),
             (None, false),
         ] {
-            ways.apply(&sender, vec![(prefix, change.clone())]);
+            fixed.apply(&sender, vec![(prefix, change.clone())]);
             assert_eq!(map.has_changed().unwrap(), news, "{change:?}");
             let known = map.borrow_and_update().get(&prefix).cloned();
             assert_eq!(known, change.map(crate::admin::routes::learned));
@@ -161,17 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn a_way_hides_a_learned_route_and_gives_it_back() {
+    fn a_fixed_route_hides_a_learned_one_and_gives_it_back() {
         let prefix: Prefix = "10.1.0.2/32".parse().unwrap();
         let (sender, map) = watch::channel(Arc::new(Map::from([(prefix, route(1))])));
-        let mut ways = Ways::default();
-        ways.change(&sender, &Gateways::from([(prefix, [10, 0, 0, 254].into())]));
+        let mut fixed = Fixed::default();
+        fixed.change(&sender, &Map::from([(prefix, route(254))]));
         assert_eq!(map.borrow()[&prefix], route(254));
-        ways.apply(&sender, vec![(prefix, None)]);
+        fixed.apply(&sender, vec![(prefix, None)]);
         assert_eq!(map.borrow()[&prefix], route(254));
-        ways.change(&sender, &Gateways::from([(prefix, [10, 0, 0, 253].into())]));
+        fixed.change(&sender, &Map::from([(prefix, route(253))]));
         assert_eq!(map.borrow()[&prefix], route(253));
-        ways.change(&sender, &Gateways::new());
+        fixed.change(&sender, &Map::new());
         assert!(map.borrow().is_empty(), "it was withdrawn meanwhile");
     }
 }

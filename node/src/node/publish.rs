@@ -14,10 +14,10 @@ use tokio::sync::watch;
 
 use super::announced::Told;
 use super::drain;
-use super::learned::Gateways;
 use super::parting::InForce;
 use super::problems::Reporter;
 use super::secrets::Secrets;
+use super::underlay::PeerGateways;
 use crate::config::{Backend, Config};
 
 /// The speaker's configuration for a snapshot, and what could not be planned.
@@ -108,7 +108,7 @@ pub(super) struct Publisher {
     pub(super) in_force: watch::Sender<Option<InForce>>,
     /// The stage of the drain that the speaker was told last.
     pub(super) stage_in_force: watch::Sender<drain::Stage>,
-    pub(super) gateways: watch::Sender<Gateways>,
+    pub(super) gateways: watch::Sender<PeerGateways>,
 }
 
 impl Publisher {

@@ -1,11 +1,12 @@
-//! Between the speaker and its tables in the kernel: best routes go there, our own ones as blackholes; ways to next hops
-//! and, where the file says `learn`, routes of others come from there.
+//! Between the speaker and its tables in the kernel: best routes go there, our own ones as blackholes; the underlay that next
+//! hops are resolved over and, where the file says `learn`, routes of others come from there.
 //!
 //! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor written, and every next
 //! hop counts as reached.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use caracal_agent::dataplane::NetlinkError;
 use caracal_agent::dataplane::table::{self, TableHandle, TableInput, TableStatus};
@@ -13,7 +14,7 @@ use caracal_agent::learned::Learned;
 use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
 use caracal_bgp::config::Origination;
 use caracal_bgp::martian::LocalNetworks;
-use caracal_bgp::rib::{FibExportFilter, NextHops, redistribute};
+use caracal_bgp::rib::{FibExportFilter, Underlay, redistribute};
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
 use caracal_model::net::{Family, Prefix};
@@ -22,7 +23,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::routes::learned;
-use crate::{local_networks, next_hops};
+use crate::local_networks;
+
+/// How long a start waits for what the kernel says of interfaces and routes.
+const FIRST: Duration = Duration::from_secs(2);
 
 /// The tables of a file.
 pub(super) type Wanted = BTreeMap<Family, KernelTable>;
@@ -170,7 +174,7 @@ impl Kernel {
         }
         if self.wanted.is_empty() {
             self.status.send_replace(None);
-            speaker.set_next_hops(NextHops::default()).await?;
+            speaker.set_underlay(Underlay::default()).await?;
             let networks = LocalNetworks::default();
             speaker.set_local_networks(networks).await?;
         } else {
@@ -217,11 +221,22 @@ impl Running {
             families: wanted.keys().copied().collect(),
             policy: policy.clone(),
         };
+        let (resolved, resolved_rx) = watch::channel(0);
+        let underlay = feed(handle.status(), speaker.clone(), told.clone(), resolved);
+        let underlay = tokio::spawn(underlay);
+        // A route that is not resolved yet would be taken for one that leads nowhere.
+        let mut first = resolved_rx.clone();
+        let first = first.wait_for(|number| *number > 0);
+        if tokio::time::timeout(FIRST, first).await.is_err() {
+            tracing::warn!(
+                "the kernel's interfaces and routes are not read yet; routes wait for them"
+            );
+        }
         let feed_of_routes = speaker.fib_through(policy).await?;
         let inputs = handle.inputs();
-        let routes = forward(feed_of_routes, blackholes, speaker.convergence(), inputs);
-        let ways = feed(handle.status(), speaker.clone(), told.clone());
-        let tasks = [tokio::spawn(routes), tokio::spawn(ways)];
+        let convergence = speaker.convergence();
+        let routes = forward(feed_of_routes, blackholes, convergence, resolved_rx, inputs);
+        let tasks = [tokio::spawn(routes), underlay];
         Ok(Self { handle, tasks })
     }
 }
@@ -257,14 +272,16 @@ impl Blackholes {
     }
 }
 
-/// Best routes to the tables, and behind them the word that they are all.
+/// Best routes to the tables, and behind them the word that they are all, and over which underlay they are resolved.
 async fn forward(
     feed: FibFeed,
     blackholes: Blackholes,
     mut convergence: watch::Receiver<Convergence>,
+    mut resolved: watch::Receiver<u64>,
     inputs: mpsc::Sender<TableInput>,
 ) {
     let mut told = false;
+    let mut over = 0;
     let mut changes = Vec::new();
     if inputs
         .send(TableInput::Routes(blackholes.all()))
@@ -275,6 +292,7 @@ async fn forward(
     }
     loop {
         let complete = convergence.borrow_and_update().converged;
+        let number = *resolved.borrow_and_update();
         changes.extend(feed.take());
         if !changes.is_empty() {
             let routes = changes.drain(..);
@@ -284,6 +302,12 @@ async fn forward(
             });
             let routes: Vec<(_, Option<Learned>)> = routes.collect();
             if inputs.send(TableInput::Routes(routes)).await.is_err() {
+                return;
+            }
+        }
+        if over != number {
+            over = number;
+            if inputs.send(TableInput::Resolved(number)).await.is_err() {
                 return;
             }
         }
@@ -300,39 +324,31 @@ async fn forward(
                 None => return,
             },
             changed = convergence.changed() => if changed.is_err() { return },
+            changed = resolved.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// Own networks and ways to next hops to the speaker. When the tables are no longer heard of, what they said last holds.
+/// Own networks and the underlay to the speaker, and its number to `resolved` when the routes follow it. When the tables are no longer heard of, what they said last holds.
 async fn feed(
     mut status: watch::Receiver<Arc<TableStatus>>,
     speaker: SpeakerHandle,
     told: watch::Sender<Option<Arc<TableStatus>>>,
+    resolved: watch::Sender<u64>,
 ) {
-    let mut known = None;
-    let mut own_networks = None;
     loop {
         let now = status.borrow_and_update().clone();
-        let ways = now.ways.clone();
-        let local = now.local.clone();
+        let found = now.underlay.clone();
         told.send_replace(Some(now));
-        if let Some(local) = local
-            && own_networks.as_ref() != Some(&local)
-        {
-            let networks = local_networks::of(&local);
-            if speaker.set_local_networks(networks).await.is_err() {
+        if found.number != *resolved.borrow() {
+            let local = local_networks::of(&found.local);
+            let underlay = Underlay::clone(&found.underlay);
+            if speaker.set_local_networks(local).await.is_err()
+                || speaker.set_underlay(underlay).await.is_err()
+            {
                 return;
             }
-            own_networks = Some(local);
-        }
-        if let Some(ways) = ways
-            && known.as_ref() != Some(&ways)
-        {
-            if speaker.set_next_hops(next_hops::of(&ways)).await.is_err() {
-                return;
-            }
-            known = Some(ways);
+            resolved.send_replace(found.number);
         }
         if status.changed().await.is_err() {
             return;

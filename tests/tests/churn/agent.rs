@@ -9,7 +9,7 @@ use caracal_agent::desired::RouteKey;
 use caracal_agent::diff::{Phase, diff};
 use caracal_agent::learned::Learned;
 use caracal_agent::ownership::{Owner, Ownership, is_tunnel_device};
-use caracal_agent::plan::{Inputs, KernelSupport, Underlay, plan};
+use caracal_agent::plan::{HostRoutes, Inputs, KernelSupport, plan};
 use caracal_agent::settings::{Overrides, Settings};
 use caracal_agent::{Desired, Op};
 use caracal_bgp::config::SpeakerConfig;
@@ -154,6 +154,7 @@ impl Agent {
             .map(|(prefix, route)| {
                 let learned = Learned {
                     next_hops: route.next_hops,
+                    gateways: route.gateways,
                     internal: route.internal,
                     stale: route.stale,
                 };
@@ -188,15 +189,21 @@ impl Agent {
             &self.me,
             &Overrides::new(),
         );
-        plan(&Inputs {
+        let inputs = Inputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
             learned: &self.learned,
             links: &kernel.actual.links,
-            underlay: &Underlay::of(&kernel.actual, &Ownership::from(&settings)),
+            host_routes: &HostRoutes::of(&kernel.actual, &Ownership::from(&settings)),
             settings: &settings,
             kernel: &KernelSupport::default(),
+        };
+        // The speaker resolves over an underlay that never changes here.
+        let learned = inputs.resolved();
+        plan(&Inputs {
+            learned: &learned,
+            ..inputs
         })
     }
 

@@ -70,7 +70,7 @@ fn export(
         peer: PeerId(u32::from(n)),
         handle: PeerId(u32::from(n)),
         source,
-        next_hops: &Tracked::default(),
+        next_hops: &NextHopTable::default(),
     };
     key.export(route, cache, interner)
 }

@@ -114,6 +114,7 @@ impl Rib {
 
     fn begin(&mut self, kind: &mut Kind, changes: &mut Changes) {
         match kind {
+            Kind::NextHops(change) => self.begin_following(change),
             Kind::Dump {
                 peer,
                 family: Some(family),
@@ -274,10 +275,10 @@ impl Rib {
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
             Kind::Sets => self.interner.shrink(),
+            Kind::NextHops(change) => self.end_following(&change),
             Kind::MarkRefresh(..)
             | Kind::EndRefresh(..)
             | Kind::Import(_)
-            | Kind::NextHops(_)
             | Kind::TouchAll
             | Kind::Dump { .. } => {}
         }

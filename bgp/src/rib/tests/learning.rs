@@ -131,10 +131,10 @@ fn a_session_without_restart_takes_its_routes_along() {
     assert_eq!(net.rib.counts().paths, 1);
 }
 
-fn way(metric: u32) -> Option<Way> {
-    Some(Way {
+fn way(metric: u32) -> Option<UnderlayRoute> {
+    Some(UnderlayRoute {
         metric,
-        ..Way::default()
+        ..UnderlayRoute::default()
     })
 }
 
@@ -151,13 +151,9 @@ fn rfc4271_9_1_2_1_an_unreachable_next_hop_makes_a_path_ineligible() {
     );
     net.announce(3, &[1], attrs(3));
     let unreachable = BTreeMap::from([(Prefix::host(address(2)), None)]);
-    let changes = net.rib.set_next_hops(
-        net.now,
-        NextHops {
-            known: unreachable,
-            others: way(0),
-        },
-    );
+    let changes = net
+        .rib
+        .set_underlay(net.now, Underlay::new(unreachable, way(0)));
     assert_eq!(changes.prefixes, [prefix(1)]);
     net.mirror(changes);
     assert_eq!(net.hops(1), [address(3)]);
@@ -166,33 +162,25 @@ fn rfc4271_9_1_2_1_an_unreachable_next_hop_makes_a_path_ineligible() {
         PathStatus::Unreachable
     );
     let cost = BTreeMap::from([(Prefix::host(address(2)), way(5))]);
-    let changes = net.rib.set_next_hops(
-        net.now,
-        NextHops {
-            known: cost,
-            others: way(0),
-        },
-    );
+    let changes = net.rib.set_underlay(net.now, Underlay::new(cost, way(0)));
     net.mirror(changes);
     assert_eq!(net.hops(1), [address(2)]);
 }
 
 /// Ways by which the hosts 2 and 3 are reached.
-fn ways(two: Option<Way>, three: Option<Way>) -> NextHops {
-    NextHops {
-        known: BTreeMap::from([
-            (Prefix::host(address(2)), two),
-            (Prefix::host(address(3)), three),
-        ]),
-        others: None,
-    }
+fn ways(two: Option<UnderlayRoute>, three: Option<UnderlayRoute>) -> Underlay {
+    let routes = [
+        (Prefix::host(address(2)), two),
+        (Prefix::host(address(3)), three),
+    ];
+    Underlay::new(routes, None)
 }
 
-fn on(interface: &str, carrier: bool) -> Option<Way> {
-    Some(Way {
-        interface: Some(interface.to_owned()),
+fn on(interface: &str, carrier: bool) -> Option<UnderlayRoute> {
+    Some(UnderlayRoute {
+        interface: Some(interface.into()),
         carrier,
-        ..Way::default()
+        ..UnderlayRoute::default()
     })
 }
 
@@ -206,12 +194,14 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
     net.announce(2, &[1, 2], better);
     net.announce(3, &[1], attrs(3));
     let tell = |net: &mut Net, two, three| {
-        let changes = net.rib.set_next_hops(net.now, ways(two, three));
+        let changes = net.rib.set_underlay(net.now, ways(two, three));
         let prefixes = changes.prefixes.clone();
         net.mirror(changes);
         prefixes
     };
-    assert_eq!(tell(&mut net, on("eth0", true), on("eth1", true)), []);
+    let mut told = tell(&mut net, on("eth0", true), on("eth1", true));
+    told.sort_unstable();
+    assert_eq!(told, [prefix(1), prefix(2)], "they have gateways now");
     let moved = tell(&mut net, on("eth0", false), on("eth1", true));
     assert_eq!(moved, [prefix(1)], "the other prefix has no other path");
     assert_eq!(net.hops(1), [address(3)]);
@@ -274,7 +264,7 @@ fn import_policy_knows_the_interface_and_follows_it() {
     net.announce(2, &[1], attrs(2));
     assert_eq!(net.hops(1), [] as [IpAddr; 0], "nobody knows the interface");
     let tell = |net: &mut Net, two| {
-        let changes = net.rib.set_next_hops(net.now, ways(two, None));
+        let changes = net.rib.set_underlay(net.now, ways(two, None));
         net.mirror(changes);
         net.hops(1)
     };
@@ -428,7 +418,7 @@ fn export_policy_knows_the_interface_of_the_next_hop_and_follows_it() {
     net.announce(2, &[1], attrs(2));
     assert_eq!(net.told_prefixes(4), [], "nobody knows the interface");
     let tell = |net: &mut Net, two| {
-        let changes = net.rib.set_next_hops(net.now, ways(two, None));
+        let changes = net.rib.set_underlay(net.now, ways(two, None));
         net.mirror(changes);
         net.check();
         net.told_prefixes(4)

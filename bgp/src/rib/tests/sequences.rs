@@ -199,12 +199,10 @@ fn happen(net: &mut Net, event: Event) {
             net.mirror(changes);
         }
         Event::NextHop(reached) => {
-            let way = reached.then(Way::default);
-            let next_hops = NextHops {
-                known: BTreeMap::from([(Prefix::host(address(9)), way)]),
-                others: Some(Way::default()),
-            };
-            let changes = net.rib.set_next_hops(net.now, next_hops);
+            let route = reached.then(UnderlayRoute::default);
+            let routes = [(Prefix::host(address(9)), route)];
+            let underlay = Underlay::new(routes, Some(UnderlayRoute::default()));
+            let changes = net.rib.set_underlay(net.now, underlay);
             net.mirror(changes);
         }
         Event::Replace(n) => {

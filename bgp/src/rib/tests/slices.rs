@@ -132,15 +132,13 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
 
     // Another way to the next hop.
     begin(&mut net, |net| {
-        let way = Way {
+        let route = UnderlayRoute {
             metric: 3,
-            ..Way::default()
+            ..UnderlayRoute::default()
         };
-        let next_hops = NextHops {
-            known: BTreeMap::from([(Prefix::host(address(2)), Some(way))]),
-            others: Some(Way::default()),
-        };
-        net.rib.set_next_hops(net.now, next_hops)
+        let routes = [(Prefix::host(address(2)), Some(route))];
+        let underlay = Underlay::new(routes, Some(UnderlayRoute::default()));
+        net.rib.set_underlay(net.now, underlay)
     });
 
     // A new peer is told everything, and then End-of-RIB.

@@ -33,8 +33,8 @@ impl Core {
                 self.enable();
                 let _ = done.send(());
             }
-            Command::NextHops(next_hops, done) => {
-                let changes = self.rib.set_next_hops(now(), next_hops);
+            Command::Underlay(underlay, done) => {
+                let changes = self.rib.set_underlay(now(), underlay);
                 self.emit(changes);
                 self.when_done(done);
             }
@@ -78,9 +78,6 @@ impl Core {
     /// A feed that starts with all routes there are; it is given when they are in it.
     fn subscribe(&mut self, policy: FibExportFilter, answer: oneshot::Sender<FibFeed>) {
         let feed = FibFeed::new();
-        if policy.asks_for_interface() {
-            self.rib.follow_interfaces();
-        }
         self.fib.push((feed.clone(), policy.clone()));
         self.subscriptions.push(Subscription {
             feed,

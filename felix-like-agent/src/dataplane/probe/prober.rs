@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::dataplane::probe::echo::Echo;
 use crate::links::Links;
 use crate::paths::{Next, PathMtu, PathMtus, Schedule, Search, Step, Verdict};
-use crate::plan::Underlay;
+use crate::plan::HostRoutes;
 
 /// How long an answer is waited for, the second try included.
 const PATIENCE: Duration = Duration::from_millis(1200);
@@ -26,7 +26,7 @@ pub(in crate::dataplane) struct Targets {
     /// This node's own addresses.
     pub(in crate::dataplane) from: BTreeMap<Family, IpAddr>,
     /// A change of it is a reason to measure anew.
-    pub(in crate::dataplane) underlay: Underlay,
+    pub(in crate::dataplane) host_routes: HostRoutes,
 }
 
 impl Targets {
@@ -35,10 +35,10 @@ impl Targets {
         snapshot: &Snapshot,
         me: &NodeName,
         links: &Links,
-        underlay: &Underlay,
+        host_routes: &HostRoutes,
     ) -> Self {
         let mut targets = Self {
-            underlay: underlay.clone(),
+            host_routes: host_routes.clone(),
             ..Self::default()
         };
         let own = snapshot.nodes.get(me);
@@ -106,7 +106,7 @@ async fn measure_all(
     results: watch::Sender<Arc<PathMtus>>,
     bell: Arc<Notify>,
 ) {
-    let mut underlay = Underlay::default();
+    let mut host_routes = HostRoutes::default();
     // Until then there is no path, and nothing to be forgotten.
     if targets.changed().await.is_err() {
         return;
@@ -114,9 +114,9 @@ async fn measure_all(
     loop {
         let from = {
             let targets = targets.borrow_and_update();
-            let moved = targets.underlay != underlay;
+            let moved = targets.host_routes != host_routes;
             if moved {
-                underlay = targets.underlay.clone();
+                host_routes = targets.host_routes.clone();
             }
             schedule.follow(&targets.paths, moved, Instant::now());
             forget(&results, &targets.paths);

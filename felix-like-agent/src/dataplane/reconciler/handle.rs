@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::dataplane::reconciler::status::AgentStatus;
+use crate::dataplane::underlay::PublishedUnderlay;
 
 #[derive(Debug)]
 pub(in crate::dataplane) enum Command {
@@ -18,6 +19,7 @@ pub(in crate::dataplane) enum Command {
 pub struct ReconcilerHandle {
     pub(in crate::dataplane) commands: mpsc::Sender<Command>,
     pub(in crate::dataplane) status: watch::Receiver<Arc<AgentStatus>>,
+    pub(in crate::dataplane) underlay: watch::Receiver<PublishedUnderlay>,
 }
 
 /// Resolves when the reconciler has stopped writing.
@@ -34,6 +36,12 @@ impl ReconcilerHandle {
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Arc<AgentStatus>> {
         self.status.clone()
+    }
+
+    /// What next hops are reached over, as of the last pass; changes only when something is another.
+    #[must_use]
+    pub fn underlay(&self) -> watch::Receiver<PublishedUnderlay> {
+        self.underlay.clone()
     }
 
     /// Stops all writing for good; a pass under way is finished first. Called before sessions are closed, so that routes

@@ -32,6 +32,7 @@ use crate::actual::{Actual, ActualRoute};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::probe::prober::{Prober, Targets};
 use crate::dataplane::read::hints::Listener;
+use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::nat::{CHANGED, NatWriter};
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::dataplane::write::sysctl;
@@ -45,7 +46,7 @@ use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
-use crate::plan::{Inputs, KernelSupport, Underlay, plan, wanted_tunnels};
+use crate::plan::{HostRoutes, Inputs, KernelSupport, plan, wanted_tunnels};
 use crate::settings::Settings;
 use handle::Command;
 pub use handle::{Freezing, ReconcilerHandle};
@@ -94,6 +95,7 @@ pub struct Reconciler {
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     cache: KernelCache,
+    underlay: Publisher,
     frozen: bool,
     passes: u64,
     applied: u64,
@@ -117,6 +119,8 @@ impl Reconciler {
         let bell = Arc::new(Notify::new());
         let nat_bell = Arc::new(Notify::new());
         let ears = options.ears(&bell, &nat_bell, netlink.port())?;
+        let underlay = Publisher::new();
+        let published = underlay.subscribe();
         let (commands, receiver) = mpsc::channel(8);
         let (status, status_receiver) = watch::channel(Arc::new(AgentStatus::default()));
         let path_bell = Arc::new(Notify::new());
@@ -147,6 +151,7 @@ impl Reconciler {
             gratuitous: GratuitousSender::start(),
             unwanted: HashMap::new(),
             cache: KernelCache::default(),
+            underlay,
             frozen: false,
             passes: 0,
             applied: 0,
@@ -156,6 +161,7 @@ impl Reconciler {
         Ok(ReconcilerHandle {
             commands,
             status: status_receiver,
+            underlay: published,
         })
     }
 
@@ -207,6 +213,7 @@ impl Reconciler {
                 changed = self.snapshot.changed() => { if changed.is_err() { return false } None }
                 changed = self.precondition.changed() => { if changed.is_err() { return false } None }
                 changed = self.learned.changed() => { if changed.is_err() { return false } None }
+                changed = resolved(&mut self.options.resolved) => { if changed.is_err() { return false } None }
                 () = self.bell.notified() => { self.cache.forget(); None }
                 () = self.nat_bell.notified() => { self.nat_seen = None; None }
                 () = self.path_bell.notified() => None,
@@ -255,12 +262,14 @@ impl Reconciler {
         // The precondition first: who sets it has sent the snapshot that it was judged by before.
         let precondition = self.precondition.borrow_and_update().clone();
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
+        // As is who says over what the routes are resolved.
+        let resolved = self.options.resolved.as_mut();
+        let resolved = resolved.map(|number| *number.borrow_and_update());
         let learned = Arc::clone(&self.learned.borrow_and_update());
         if snapshot.revision == 0 {
             // An empty snapshot is no knowledge.
             return Ok(None);
         }
-        self.passes += 1;
         let (settings, settings_problems) = Settings::resolve(
             &self.options.settings,
             &snapshot,
@@ -271,19 +280,28 @@ impl Reconciler {
         self.netlink.set_patience(settings.kernel_timeout);
         let mut actual = self.kernel_now(now).await?;
         self.probe(&snapshot, &settings, &actual).await?;
-        let underlay = Underlay::of(&actual, &Ownership::of(&settings, &snapshot));
-        let paths = self.measure(&snapshot, &actual.links, &underlay);
+        let host_routes = HostRoutes::of(&actual, &Ownership::of(&settings, &snapshot));
+        let paths = self.measure(&snapshot, &actual.links, &host_routes);
         let lifelines = self.options.lifelines.borrow().clone();
-        let mut desired = plan(&Inputs {
+        let inputs = Inputs {
             snapshot: &snapshot,
             lifelines: &lifelines,
             me: &self.options.me,
             learned: &learned,
             links: &actual.links,
-            underlay: &underlay.with_paths(Arc::clone(&paths)),
+            host_routes: &host_routes.with_paths(Arc::clone(&paths)),
             settings: &settings,
             kernel: &self.kernel,
-        });
+        };
+        let local = local_networks(inputs.links, &Ownership::of(&settings, &snapshot));
+        self.underlay.publish(inputs.underlay(), local, now);
+        let awaits = resolved.and_then(|resolved| self.underlay.awaits(resolved, now));
+        if let Some(until) = awaits.filter(|_| !self.frozen) {
+            self.cache.keep(actual, Some(Vec::new()), now);
+            return Ok(Some(until));
+        }
+        self.passes += 1;
+        let mut desired = plan(&inputs);
         desired.problems.extend(settings_problems);
         self.judge_tunnels(&mut desired, &precondition);
         let known = std::mem::take(&mut actual.sysctls);
@@ -373,11 +391,16 @@ impl Reconciler {
     }
 
     /// Has the paths to other nodes measured, and says what is known of them.
-    fn measure(&self, snapshot: &Snapshot, links: &Links, underlay: &Underlay) -> Arc<PathMtus> {
+    fn measure(
+        &self,
+        snapshot: &Snapshot,
+        links: &Links,
+        host_routes: &HostRoutes,
+    ) -> Arc<PathMtus> {
         let Some(prober) = &self.prober else {
             return Arc::default();
         };
-        prober.follow(Targets::of(snapshot, &self.options.me, links, underlay));
+        prober.follow(Targets::of(snapshot, &self.options.me, links, host_routes));
         prober.results()
     }
 
@@ -447,6 +470,16 @@ impl Reconciler {
             .chain(self.retries.next_due())
             .chain(self.cache.due())
             .min()
+    }
+}
+
+/// Resolves when the learned routes are resolved over another underlay; never where nobody says.
+async fn resolved(
+    number: &mut Option<watch::Receiver<u64>>,
+) -> Result<(), watch::error::RecvError> {
+    match number {
+        Some(number) => number.changed().await,
+        None => std::future::pending().await,
     }
 }
 

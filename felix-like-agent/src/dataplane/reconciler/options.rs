@@ -34,6 +34,9 @@ pub struct ReconcilerOptions {
     pub(in crate::dataplane) deaf: bool,
     /// Addresses of the datastore's endpoints: no route may cover them.
     pub lifelines: watch::Receiver<BTreeSet<IpAddr>>,
+    /// Over which of the underlays that the reconciler has published the learned routes are resolved, said behind them; `None` =
+    /// nobody says, and they are taken as they are.
+    pub resolved: Option<watch::Receiver<u64>>,
     /// Folder of the file that says what sysctls were before; `None` = it is not kept.
     pub lib_dir: Option<PathBuf>,
 }
@@ -51,6 +54,7 @@ impl ReconcilerOptions {
             #[cfg(test)]
             deaf: false,
             lifelines: watch::channel(BTreeSet::new()).1,
+            resolved: None,
             lib_dir: None,
         }
     }

@@ -89,6 +89,7 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
             "fd00:10:244:2::/122".parse().unwrap(),
             Learned {
                 next_hops: hops,
+                gateways: Arc::default(),
                 internal: true,
                 stale: false,
             },

@@ -127,13 +127,37 @@ fn start_agent(
     precondition: &watch::Sender<SweepPrecondition>,
     learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
 ) -> ReconcilerHandle {
-    Reconciler::spawn(
+    let routes = watch::Sender::default();
+    let resolved = watch::Sender::new(0);
+    let options = ReconcilerOptions {
+        resolved: Some(resolved.subscribe()),
+        ..options
+    };
+    let agent = Reconciler::spawn(
         options,
         snapshot.subscribe(),
         precondition.subscribe(),
-        learned.subscribe(),
+        routes.subscribe(),
     )
-    .unwrap()
+    .unwrap();
+    let mut underlay = agent.underlay();
+    let mut learned = learned.subscribe();
+    // What the speaker does, without its recursion.
+    tokio::spawn(async move {
+        loop {
+            let over = underlay.borrow_and_update().clone();
+            let all = Arc::clone(&learned.borrow_and_update());
+            let all = all.iter();
+            let all = all.map(|(prefix, route)| (*prefix, route.clone().over(&over.underlay)));
+            routes.send_replace(Arc::new(all.collect()));
+            resolved.send_replace(over.number);
+            tokio::select! {
+                changed = underlay.changed() => if changed.is_err() { return },
+                changed = learned.changed() => if changed.is_err() { return },
+            }
+        }
+    });
+    agent
 }
 
 impl Node {

@@ -263,6 +263,7 @@ fn equal_cost_paths_are_written_once() {
             "192.0.2.0/24".parse().unwrap(),
             Learned {
                 next_hops: hops,
+                gateways: Arc::default(),
                 internal: false,
                 stale: false,
             },
@@ -305,15 +306,67 @@ fn ways_through_next_hop_objects_of_others_count() {
                 })
                 .await;
             }
-            let status = node.pass_anew().await;
-            let found = |address: &str| status.desired.ways.find(address.parse().unwrap()).cloned();
+            node.pass_anew().await;
+            let underlay = node.agent.underlay().borrow().underlay.clone();
+            let found = |address: &str| underlay.find(address.parse().unwrap()).cloned();
             for address in ["10.9.0.2", "10.10.0.2"] {
                 let way = found(address).unwrap_or_else(|| panic!("no way to {address}"));
-                assert_eq!(way.link.as_str(), "eth0");
+                assert_eq!(way.interface.unwrap().as_str(), "eth0");
             }
             // And they are nobody's but FRR's.
             drop(node);
             assert!(sh("ip route show proto bgp").contains("10.9.0.0/24 nhid 7"));
+        },
+    );
+}
+
+/// The route to a next hop goes and comes back: what leads over it follows in one pass, and nothing is refused or written twice.
+#[test]
+fn a_flap_of_the_underlay_reaches_the_kernel_in_one_pass() {
+    in_namespace(
+        "routes::a_flap_of_the_underlay_reaches_the_kernel_in_one_pass",
+        || async {
+            let node = up().await;
+            sh("ip link add eth1 type veth peer name wire1; ip link set wire1 up; ip link set eth1 up
+                ip addr add 10.0.1.1/24 dev eth1
+                ip route add 10.9.0.0/24 via 10.0.0.254 metric 10
+                ip route add 10.9.0.0/24 via 10.0.1.254 metric 20");
+            let blocks = ["10.244.1.0/26", "10.244.2.0/26", "10.244.3.0/26"];
+            node.learn(&blocks.map(|block| (block, "10.9.0.2")));
+            let over = |device: &str| {
+                sh(&format!(
+                    "ip route show proto 80 dev {device} | grep -c via || true"
+                ))
+            };
+            wait_for("eth0", LIMIT, || over("eth0"), |seen| seen.trim() == "3").await;
+            for (change, device) in [
+                ("ip route del 10.9.0.0/24 metric 10", "eth1"),
+                ("ip route add 10.9.0.0/24 via 10.0.0.254 metric 10", "eth0"),
+            ] {
+                node.assert_quiet().await;
+                let before = node.agent.status().borrow().clone();
+                let number = node.agent.underlay().borrow().number;
+                sh(change);
+                let written = node
+                    .status_when("another gateway", |s| s.applied > before.applied)
+                    .await;
+                assert_eq!(written.passes, before.passes + 1, "{change}");
+                assert_eq!(node.agent.underlay().borrow().number, number + 1);
+                assert_eq!(written.applied, before.applied + 3, "{change}");
+                assert_eq!(over(device).trim(), "3", "{change}");
+                node.assert_quiet().await;
+                assert_eq!(node.agent.status().borrow().applied, written.applied);
+            }
+            // The kernel takes the routes of a link that goes with it: they come back over the other one, and nothing is
+            // tried over the one that is gone.
+            let before = node.pass_anew().await;
+            sh("ip link set eth0 down");
+            wait_for("eth1", LIMIT, || over("eth1"), |seen| seen.trim() == "3").await;
+            let after = node.pass_anew().await;
+            assert_eq!(after.applied, before.applied + 3);
+            let refused =
+                |s: &AgentStatus| s.problems.iter().any(|p| p.code == "agent.kernel_refused");
+            assert!(!refused(&after), "{:?}", after.problems);
         },
     );
 }

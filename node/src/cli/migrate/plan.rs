@@ -12,7 +12,7 @@ use caracal_agent::actual::Actual;
 use caracal_agent::adoption::{self, Fate, Item};
 use caracal_agent::learned::Learned;
 use caracal_agent::ownership::Ownership;
-use caracal_agent::plan::{Inputs, Underlay, plan, wanted_tunnels};
+use caracal_agent::plan::{HostRoutes, Inputs, plan, wanted_tunnels};
 use caracal_agent::{Desired, Settings};
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
@@ -74,15 +74,20 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
     let kernel = caracal_agent::dataplane::support(wanted)
         .await
         .context("asking what the kernel can do")?;
-    Ok(plan(&Inputs {
+    let inputs = Inputs {
         lifelines: &BTreeSet::new(),
         snapshot,
         me: &config.node,
         learned: &announced(snapshot, &config.node),
         links: &actual.links,
-        underlay: &Underlay::of(actual, &Ownership::of(&settings, snapshot)),
+        host_routes: &HostRoutes::of(actual, &Ownership::of(&settings, snapshot)),
         settings: &settings,
         kernel: &kernel,
+    };
+    let learned = inputs.resolved();
+    Ok(plan(&Inputs {
+        learned: &learned,
+        ..inputs
     }))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_agent::dataplane::{AgentStatus, SweepPrecondition};
+use caracal_agent::dataplane::{AgentStatus, PublishedUnderlay, SweepPrecondition};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerHandle};
@@ -20,11 +20,12 @@ use crate::metrics::ipam::Collected;
 use crate::node::announced::Told;
 use crate::node::collector::Life;
 use crate::node::drain::{self, DrainStatus};
-use crate::node::learned::{self, Gateways};
+use crate::node::learned;
 use crate::node::machine::{self, Taken};
 use crate::node::parting::InForce;
 use crate::node::problems::Registry;
 use crate::node::secrets::Secrets;
+use crate::node::underlay::{PeerGateways, Resolved};
 
 /// The latest value of something, for whoever listens. One task writes it.
 pub(super) struct Feed<T> {
@@ -60,8 +61,12 @@ pub(super) struct Feeds {
     pub(super) drain: Feed<DrainStatus>,
     /// The revision and the announcements that the speaker was told last.
     pub(super) told: Feed<Told>,
-    /// Ways to peers (`reachableBy`).
-    pub(super) gateways: Feed<Gateways>,
+    /// Gateways of peers (`reachableBy`).
+    pub(super) gateways: Feed<PeerGateways>,
+    /// What the speaker has resolved next hops over.
+    pub(super) resolved: Feed<Resolved>,
+    /// The number of the underlay that the learned routes are resolved over, behind them.
+    pub(super) resolved_routes: Feed<u64>,
     /// The change of topology that the speaker has in force.
     pub(super) in_force: Feed<Option<InForce>>,
     /// The stage of a drain that the speaker has in force.
@@ -98,6 +103,8 @@ pub(super) struct Board {
     pub(super) fib: FibFeed,
     /// What the agent says of the kernel.
     pub(super) kernel: watch::Receiver<Arc<AgentStatus>>,
+    /// What next hops are reached over.
+    pub(super) underlay: watch::Receiver<PublishedUnderlay>,
     pub(super) feeds: Feeds,
 }
 

@@ -29,6 +29,7 @@ use crate::node::drain::{self, DrainStatus};
 use crate::node::parting::InForce;
 use crate::node::problems::Registry;
 use crate::node::secrets::{self, Secrets};
+use crate::node::underlay::Resolved;
 use crate::node::{lifelines, machine, mtu, origins, publish};
 
 /// Starts everything.
@@ -75,6 +76,7 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
         speaker_config: speaking.config,
         fib,
         kernel: reconciler.status(),
+        underlay: reconciler.underlay(),
         feeds,
     };
     tasks::start(&board);
@@ -162,6 +164,8 @@ fn feeds(
         drain: Feed::new(drain.clone()),
         told: Feed::new(Told::default()),
         gateways: Feed::new(planned.kernel.reachable_by.clone()),
+        resolved: Feed::new(Resolved::default()),
+        resolved_routes: Feed::new(0),
         in_force: Feed::new(InForce::of(planned.transition.clone(), config)),
         stage_in_force: Feed::new(drain.stage),
         learned: Feed::new(Arc::default()),
@@ -183,6 +187,7 @@ fn start_reconciler(config: &Config, feeds: &Feeds) -> anyhow::Result<Reconciler
             objects: config.next_hop_objects,
             ..Settings::default()
         },
+        resolved: Some(feeds.resolved_routes.reader()),
         ..ReconcilerOptions::new(config.node.clone())
     };
     Ok(Reconciler::spawn(

@@ -9,7 +9,7 @@ use super::board::Board;
 use crate::node::publish::Publisher;
 use crate::node::{
     block_hints, collector, held, learned, lifelines, lost_addresses, mode_check, mtu,
-    node_address, origins, parting, pending_releases, reached, secrets, sweep, tunnels,
+    node_address, origins, parting, pending_releases, secrets, sweep, tunnels, underlay,
 };
 
 /// How a task comes to run.
@@ -112,7 +112,7 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "learned-routes adapter", file: "node/src/node/learned.rs", count: "1",
-        owns: "the map of learned routes", hears: "the speaker's feed", tells: "reconciler",
+        owns: "the map of learned routes", hears: "the speaker's feed, what it has resolved next hops over", tells: "reconciler",
         start: Start::From(learned_routes),
     },
     Task {
@@ -122,13 +122,13 @@ pub(super) const TASKS: &[Task] = &[
     },
     Task {
         name: "reconciler", file: "felix-like-agent/src/dataplane/", count: "1",
-        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<KernelStatus>`",
+        owns: "Desired, Actual (remembered while nothing is told of the kernel, decision 0029), failed operations", hears: "snapshot, learned routes, sweep precondition, netlink", tells: "kernel, `watch<KernelStatus>`, `watch<PublishedUnderlay>`",
         start: Start::Owner,
     },
     Task {
-        name: "next hops", file: "node/src/node/reached.rs", count: "1",
-        owns: "routes that are no ground for next hops", hears: "the agent's status", tells: "speaker: next hops, own networks",
-        start: Start::From(|b| spawn(reached::keep(b.kernel.clone(), b.speaker.clone()))),
+        name: "underlay", file: "node/src/node/underlay.rs", count: "1",
+        owns: "–", hears: "`watch<PublishedUnderlay>`, gateways of peers", tells: "speaker: underlay, own networks; then the learned-routes adapter",
+        start: Start::From(next_hops),
     },
     Task {
         name: "lost addresses", file: "node/src/node/lost_addresses.rs", count: "1",
@@ -243,9 +243,19 @@ fn learned_routes(board: &Board) {
     spawn(learned::follow(
         board.fib.clone(),
         board.speaker.convergence(),
-        board.feeds.gateways.reader(),
+        board.feeds.resolved.reader(),
         board.feeds.learned.writer(),
         board.feeds.converged.writer(),
+        board.feeds.resolved_routes.writer(),
+    ));
+}
+
+fn next_hops(board: &Board) {
+    spawn(underlay::keep(
+        board.underlay.clone(),
+        board.feeds.gateways.reader(),
+        board.speaker.clone(),
+        board.feeds.resolved.writer(),
     ));
 }
 

@@ -1,0 +1,452 @@
+//! Next hops that are resolved through our own routes (RFC 4271 §9.1.2.1): recursion, loops, and no trace of history.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn to(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn link(interface: &str) -> Option<UnderlayRoute> {
+    Some(UnderlayRoute {
+        interface: Some(interface.into()),
+        ..UnderlayRoute::default()
+    })
+}
+
+/// One interface with the peers on it.
+fn subnet() -> Underlay {
+    Underlay::new([(to("10.0.0.0/24"), link("eth0"))], None)
+}
+
+fn with_underlay(underlay: Underlay) -> Net {
+    let mut net = Net::mesh([2, 3, 4]);
+    tell(&mut net, underlay);
+    net
+}
+
+fn tell(net: &mut Net, underlay: Underlay) -> Vec<Prefix> {
+    let changes = net.rib.set_underlay(net.now, underlay);
+    let mut prefixes = changes.prefixes.clone();
+    net.mirror(changes);
+    net.check();
+    prefixes.sort_unstable();
+    prefixes
+}
+
+/// A peer announces a route with this next hop.
+fn announce(net: &mut Net, n: u8, route: &str, next_hop: &str, local_pref: u32) -> Vec<Prefix> {
+    let update = Update {
+        announced: vec![to(route)],
+        attrs: Some(PathAttrs {
+            next_hop: Some(next_hop.parse().unwrap()),
+            local_pref: Some(local_pref),
+            ..PathAttrs::default()
+        }),
+        ..Update::default()
+    };
+    let changes = net.rib.apply(net.now, &name(n), update);
+    let prefixes = changes.prefixes.clone();
+    net.mirror(changes);
+    net.check();
+    prefixes
+}
+
+fn withdraw(net: &mut Net, n: u8, route: &str) {
+    let update = Update {
+        withdrawn: vec![to(route)],
+        ..Update::default()
+    };
+    let changes = net.rib.apply(net.now, &name(n), update);
+    net.mirror(changes);
+    net.check();
+}
+
+/// Where a route leads: its next hops, and behind an arrow where packets go.
+fn leads(net: &Net, route: &str) -> String {
+    let Some(route) = net.rib.learned(&to(route)) else {
+        return "nowhere".to_owned();
+    };
+    let hops: Vec<String> = route.next_hops.iter().map(ToString::to_string).collect();
+    let gateway = |g: &Gateway| format!("{} {}", g.address, g.interface);
+    let gateways: Vec<String> = route.gateways.iter().map(gateway).collect();
+    format!("{} → {}", hops.join("+"), gateways.join("+"))
+}
+
+#[test]
+fn rfc4271_9_1_2_1_a_next_hop_is_resolved_through_routes_of_our_own() {
+    let mut net = with_underlay(subnet());
+    announce(&mut net, 2, "203.0.113.0/24", "192.0.2.1", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    // The route that it lies in comes later, and that has another router behind it.
+    announce(&mut net, 3, "192.0.2.1/32", "198.51.100.7", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    let changed = announce(&mut net, 4, "198.51.100.0/24", "10.0.0.4", 100);
+    assert_eq!(changed.len(), 3, "{changed:?}");
+    assert_eq!(
+        leads(&net, "203.0.113.0/24"),
+        "192.0.2.1 → 10.0.0.4 eth0",
+        "two steps"
+    );
+    let path = &net.rib.explain(&to("203.0.113.0/24")).paths[0];
+    assert_eq!(
+        path.way.as_ref().map(ToString::to_string).as_deref(),
+        Some("via 10.0.0.4 dev eth0, metric 2048, through the route to 192.0.2.1/32")
+    );
+    // A longer route takes over, and gives back.
+    announce(&mut net, 2, "198.51.100.7/32", "10.0.0.2", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.2 eth0");
+    withdraw(&mut net, 2, "198.51.100.7/32");
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.4 eth0");
+    net.down(4, false);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    assert_eq!(leads(&net, "192.0.2.1/32"), "nowhere");
+}
+
+#[test]
+fn rfc4271_9_1_2_1_a_path_does_not_resolve_through_its_own_destination() {
+    let mut net = with_underlay(subnet());
+    announce(&mut net, 2, "192.0.2.0/24", "192.0.2.1", 200);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "nowhere");
+    announce(&mut net, 3, "192.0.2.0/24", "10.0.0.3", 100);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth0");
+    // For others it leads there.
+    announce(&mut net, 2, "203.0.113.0/24", "192.0.2.1", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.3 eth0");
+    // Where the underlay leads there, the better path is used: nothing of its own is needed.
+    let mut underlay = subnet();
+    let default = UnderlayRoute {
+        gateway: Some("10.0.0.254".parse().unwrap()),
+        ..link("eth0").unwrap()
+    };
+    underlay.offer(to("0.0.0.0/0"), Some(default));
+    tell(&mut net, underlay);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "192.0.2.1 → 10.0.0.254 eth0");
+    // That route is no step on the way to its own next hop.
+    let path = &net.rib.explain(&to("203.0.113.0/24")).paths[0];
+    let metric = path.way.as_ref().map(|way| (way.metric, way.through));
+    assert_eq!(metric, Some((0, None)));
+    tell(&mut net, subnet());
+    assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth0");
+}
+
+#[test]
+fn rfc4271_9_1_2_1_mutually_recursive_routes_are_not_resolved() {
+    let routes = [
+        (2, "192.0.2.0/24", "198.51.100.1", 200),
+        (2, "198.51.100.0/24", "192.0.2.1", 200),
+        (3, "192.0.2.0/24", "10.0.0.3", 100),
+        (3, "198.51.100.0/24", "10.0.0.3", 100),
+    ];
+    let mut changes = 0;
+    let mut net = with_underlay(subnet());
+    for (n, route, next_hop, local_pref) in routes {
+        changes += announce(&mut net, n, route, next_hop, local_pref).len();
+    }
+    assert!(changes <= 4, "{changes}: they come to rest at once");
+    for route in ["192.0.2.0/24", "198.51.100.0/24"] {
+        assert_eq!(leads(&net, route), "10.0.0.3 → 10.0.0.3 eth0", "{route}");
+    }
+    for route in ["192.0.2.0/24", "198.51.100.0/24"] {
+        withdraw(&mut net, 3, route);
+    }
+    assert_eq!(leads(&net, "192.0.2.0/24"), "nowhere");
+    // Each other's ground, in turn, without a way out.
+    withdraw(&mut net, 2, "192.0.2.0/24");
+    announce(&mut net, 2, "192.0.2.0/24", "10.0.0.2", 100);
+    assert_eq!(
+        leads(&net, "198.51.100.0/24"),
+        "192.0.2.1 → 10.0.0.2 eth0",
+        "no circle any more"
+    );
+}
+
+/// What cannot win harms nobody: the other side of the circle is used.
+#[test]
+fn a_worse_path_that_would_close_a_circle_takes_nothing_away() {
+    let mut net = with_underlay(subnet());
+    announce(&mut net, 2, "192.0.2.0/24", "198.51.100.1", 200);
+    announce(&mut net, 3, "192.0.2.0/24", "10.0.0.3", 100);
+    announce(&mut net, 2, "198.51.100.0/24", "192.0.2.1", 100);
+    announce(&mut net, 4, "198.51.100.0/24", "10.0.0.4", 200);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "198.51.100.1 → 10.0.0.4 eth0");
+    assert_eq!(leads(&net, "198.51.100.0/24"), "10.0.0.4 → 10.0.0.4 eth0");
+    // The better one is gone: now there is a circle.
+    withdraw(&mut net, 4, "198.51.100.0/24");
+    assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth0");
+    assert_eq!(leads(&net, "198.51.100.0/24"), "nowhere");
+}
+
+#[test]
+fn pods_and_own_routes_are_no_way_to_a_next_hop() {
+    let mut net = with_underlay(Underlay {
+        not_through: [to("10.244.0.0/16")].into(),
+        ..subnet()
+    });
+    announce(&mut net, 2, "10.244.1.0/24", "10.0.0.2", 100);
+    announce(&mut net, 3, "203.0.113.0/24", "10.244.1.1", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    announce(&mut net, 2, "192.0.2.0/24", "10.0.0.2", 100);
+    announce(&mut net, 3, "203.0.113.0/24", "192.0.2.1", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.2 eth0");
+    net.reconfigure(|config| {
+        let own = Origination::default();
+        config.originate.insert(to("192.0.2.0/24"), own);
+    });
+    net.check();
+    assert_eq!(leads(&net, "203.0.113.0/24"), "nowhere");
+    net.reconfigure(|config| drop(config.originate.remove(&to("192.0.2.0/24"))));
+    net.check();
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.2 eth0");
+}
+
+/// The default route of a peer leads to what nothing else does; that of the underlay counts before it.
+#[test]
+fn default_routes() {
+    let mut net = with_underlay(subnet());
+    announce(&mut net, 2, "203.0.113.0/24", "192.0.2.1", 100);
+    announce(&mut net, 3, "0.0.0.0/0", "10.0.0.3", 100);
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.3 eth0");
+    let mut underlay = subnet();
+    underlay.offer(to("0.0.0.0/0"), link("eth1"));
+    let changed = tell(&mut net, underlay);
+    assert_eq!(changed, [to("203.0.113.0/24")], "and nothing else is");
+    assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 192.0.2.1 eth1");
+}
+
+#[test]
+fn only_what_leads_over_a_moved_next_hop_is_decided_again() {
+    let hosts = |three: &str| {
+        let routes = [
+            (Prefix::host(address(2)), link("eth0")),
+            (Prefix::host(address(3)), link(three)),
+        ];
+        Underlay::new(routes, None)
+    };
+    let mut net = with_underlay(hosts("eth0"));
+    announce(&mut net, 2, "198.51.100.0/24", "10.0.0.2", 100);
+    announce(&mut net, 3, "192.0.2.0/24", "10.0.0.3", 100);
+    let decided = net.rib.decided;
+    assert_eq!(tell(&mut net, hosts("eth1")), [to("192.0.2.0/24")]);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.3 → 10.0.0.3 eth1");
+    assert_eq!(net.rib.decided, decided + 1);
+    assert_eq!(tell(&mut net, hosts("eth1")), []);
+    assert_eq!(net.rib.decided, decided + 1);
+}
+
+#[test]
+fn next_hops_that_nobody_uses_any_more_are_forgotten() {
+    let mut net = with_underlay(subnet());
+    for n in 0..5000u32 {
+        let next_hop = IpAddr::from((u32::from_be_bytes([172, 16, 0, 0]) + n).to_be_bytes());
+        announce(&mut net, 2, "192.0.2.0/24", &next_hop.to_string(), 100);
+    }
+    let tracked = net.rib.next_hops.tracked();
+    assert!(tracked < 2100, "{tracked}");
+    announce(&mut net, 2, "192.0.2.0/24", "10.0.0.2", 100);
+    assert_eq!(leads(&net, "192.0.2.0/24"), "10.0.0.2 → 10.0.0.2 eth0");
+}
+
+/// A chain as long as a peer likes costs no stack.
+#[test]
+fn a_long_chain_is_resolved() {
+    let mut net = with_underlay(Underlay::default());
+    let host = |n: u32| IpAddr::from((u32::from_be_bytes([172, 16, 0, 0]) + n).to_be_bytes());
+    for n in 1..2000 {
+        let update = Update {
+            announced: vec![Prefix::host(host(n))],
+            attrs: Some(PathAttrs {
+                next_hop: Some(host(n + 1)),
+                local_pref: Some(100),
+                ..PathAttrs::default()
+            }),
+            ..Update::default()
+        };
+        let changes = net.rib.apply(net.now, &name(2), update);
+        net.mirror(changes);
+    }
+    let changes = net.rib.set_underlay(net.now, subnet());
+    net.mirror(changes);
+    while net.rib.has_work() {
+        let changes = net.rib.work(net.now, 1024);
+        net.mirror(changes);
+    }
+    assert_eq!(leads(&net, "172.16.0.1/32"), "nowhere");
+    announce(&mut net, 2, "172.16.7.208/32", "10.0.0.2", 100);
+    assert_eq!(leads(&net, "172.16.0.1/32"), "172.16.0.2 → 10.0.0.2 eth0");
+}
+
+/// What can happen: prefixes that contain each other's next hops, and an underlay with holes.
+#[derive(Clone, Debug)]
+enum Event {
+    Announce(u8, usize, usize, u32),
+    Withdraw(u8, usize),
+    Lose(u8),
+    Underlay(u8),
+    Own(usize, bool),
+}
+
+const ROUTES: [&str; 6] = [
+    "0.0.0.0/0",
+    "192.0.2.0/24",
+    "192.0.2.1/32",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "203.0.113.128/25",
+];
+
+const HOPS: [&str; 7] = [
+    "10.0.0.2",
+    "10.0.1.3",
+    "192.0.2.1",
+    "192.0.2.200",
+    "198.51.100.1",
+    "203.0.113.1",
+    "203.0.113.200",
+];
+
+fn event() -> impl Strategy<Value = Event> {
+    let (peer, route) = (2u8..5, 0..ROUTES.len());
+    prop_oneof![
+        12 => (peer.clone(), route.clone(), 0..HOPS.len(), 100u32..103)
+            .prop_map(|(n, route, hop, pref)| Event::Announce(n, route, hop, pref)),
+        3 => (peer.clone(), route.clone()).prop_map(|(n, route)| Event::Withdraw(n, route)),
+        1 => peer.prop_map(Event::Lose),
+        2 => (0u8..16).prop_map(Event::Underlay),
+        1 => (route, any::<bool>()).prop_map(|(route, own)| Event::Own(route, own)),
+    ]
+}
+
+/// Parts of an underlay that are there or not.
+fn underlay(parts: u8) -> Underlay {
+    let mut underlay = Underlay::new([(to("10.255.0.1/32"), None)], None);
+    let behind = |gateway: &str| UnderlayRoute {
+        gateway: Some(gateway.parse().unwrap()),
+        metric: 10,
+        ..link("eth1").unwrap()
+    };
+    let dead = UnderlayRoute {
+        carrier: false,
+        ..link("eth2").unwrap()
+    };
+    let all = [
+        ("10.0.0.0/24", link("eth0").unwrap()),
+        ("10.0.1.0/24", dead),
+        ("0.0.0.0/0", behind("10.0.0.254")),
+        ("192.0.2.192/26", behind("10.0.0.253")),
+    ];
+    for (n, (range, route)) in all.into_iter().enumerate() {
+        if parts >> n & 1 == 1 {
+            underlay.offer(to(range), Some(route));
+        }
+    }
+    underlay
+}
+
+fn happen(net: &mut Net, event: &Event, sliced: bool) {
+    let changes = match event {
+        Event::Announce(n, route, hop, pref) => {
+            let update = Update {
+                announced: vec![to(ROUTES[*route])],
+                attrs: Some(PathAttrs {
+                    next_hop: Some(HOPS[*hop].parse().unwrap()),
+                    local_pref: Some(*pref),
+                    ..PathAttrs::default()
+                }),
+                ..Update::default()
+            };
+            net.rib.apply(net.now, &name(*n), update)
+        }
+        Event::Withdraw(n, route) => {
+            let update = Update {
+                withdrawn: vec![to(ROUTES[*route])],
+                ..Update::default()
+            };
+            net.rib.apply(net.now, &name(*n), update)
+        }
+        Event::Lose(n) => {
+            net.down(*n, false);
+            return net.up(*n);
+        }
+        Event::Underlay(parts) => net.rib.set_underlay(net.now, underlay(*parts)),
+        Event::Own(route, own) => {
+            return net.reconfigure(|config| {
+                let prefix = to(ROUTES[*route]);
+                match own {
+                    true => drop(config.originate.insert(prefix, Origination::default())),
+                    false => drop(config.originate.remove(&prefix)),
+                }
+            });
+        }
+    };
+    net.mirror(changes);
+    if !sliced {
+        net.check();
+    }
+}
+
+/// What is left of a history.
+#[derive(Default)]
+struct Left {
+    paths: BTreeMap<(u8, usize), Event>,
+    underlay: Option<Event>,
+    own: BTreeMap<usize, Event>,
+}
+
+impl Left {
+    fn note(&mut self, event: &Event) {
+        let copy = event.clone();
+        match event {
+            Event::Announce(n, route, ..) => drop(self.paths.insert((*n, *route), copy)),
+            Event::Withdraw(n, route) => drop(self.paths.remove(&(*n, *route))),
+            Event::Lose(n) => self.paths.retain(|(peer, _), _| peer != n),
+            Event::Underlay(_) => self.underlay = Some(copy),
+            Event::Own(route, true) => drop(self.own.insert(*route, copy)),
+            Event::Own(route, false) => drop(self.own.remove(route)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    /// RIB-6: resolution after any history, in one go or in slices, is what it is for who has only seen the present.
+    #[test]
+    fn resolution_leaves_no_trace_of_history(
+        events in prop::collection::vec((event(), 0usize..3), 1..60),
+        slices: bool,
+    ) {
+        let mut net = Net::mesh([2, 3, 4]);
+        if slices {
+            net.rib.inline = 0;
+            net.in_slices = true;
+        }
+        let mut left = Left::default();
+        let work = |net: &mut Net, times: usize| {
+            for _ in 0..times {
+                if net.rib.has_work() {
+                    let changes = net.rib.work(net.now, 1);
+                    net.mirror(changes);
+                }
+            }
+        };
+        for (event, times) in &events {
+            left.note(event);
+            happen(&mut net, event, slices);
+            work(&mut net, *times);
+        }
+        work(&mut net, 10_000);
+        prop_assert!(!net.rib.has_work(), "{:?}", net.rib.progress());
+        net.check();
+        let mut fresh = Net::mesh([2, 3, 4]);
+        let present = left.paths.values().rev().chain(left.own.values());
+        for event in present.chain(left.underlay.as_ref()) {
+            happen(&mut fresh, event, false);
+        }
+        prop_assert_eq!(&net.fib, &fresh.fib);
+        for n in 2..5 {
+            prop_assert_eq!(net.rib.received(&name(n)), fresh.rib.received(&name(n)));
+        }
+    }
+}
