@@ -15,10 +15,17 @@ use caracal_bgp::speaker::status::Convergence;
 use caracal_model::Prefix;
 use tokio::sync::watch;
 
-use super::underlay::Resolved;
-
 /// Learned routes by prefix.
 pub(super) type Map = BTreeMap<Prefix, Learned>;
+
+/// What the speaker has resolved its routes over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Resolved {
+    /// Number of the published underlay.
+    pub(super) number: u64,
+    /// The routes to peers through gateways.
+    pub(super) peers: Arc<Map>,
+}
 
 /// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone has withdrawn
 /// nothing. `told` gets what `convergence` says, once the map has the routes that it is about, and `number` what `resolved`

@@ -13,7 +13,7 @@ use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_model::Prefix;
 use tokio::sync::watch;
 
-use super::learned::Map;
+use super::learned::{Map, Resolved};
 use crate::local_networks;
 
 /// Gateways of peers (`reachableBy`), by the prefix of the peer's address.
@@ -21,15 +21,6 @@ pub(super) type PeerGateways = BTreeMap<Prefix, IpAddr>;
 
 /// Metric of a route to a peer through its gateway: that of the route that is written for it.
 const PEER_METRIC: u32 = 1024;
-
-/// What the speaker has resolved its routes over.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Resolved {
-    /// Number of the published underlay.
-    pub(super) number: u64,
-    /// The routes to peers through gateways.
-    pub(super) peers: Arc<Map>,
-}
 
 /// Tells the speaker of every change, and `resolved` when its routes follow it. Until the first word, and when the agent is no
 /// longer heard of, what was said last holds: nothing is taken out of the decision for want of news.

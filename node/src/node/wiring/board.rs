@@ -20,12 +20,12 @@ use crate::metrics::ipam::Collected;
 use crate::node::announced::Told;
 use crate::node::collector::Life;
 use crate::node::drain::{self, DrainStatus};
-use crate::node::learned;
+use crate::node::learned::{self, Resolved};
 use crate::node::machine::{self, Taken};
 use crate::node::parting::InForce;
 use crate::node::problems::Registry;
 use crate::node::secrets::Secrets;
-use crate::node::underlay::{PeerGateways, Resolved};
+use crate::node::underlay::PeerGateways;
 
 /// The latest value of something, for whoever listens. One task writes it.
 pub(super) struct Feed<T> {

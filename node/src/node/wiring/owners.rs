@@ -26,10 +26,10 @@ use crate::node::answers::{Owners, Stage};
 use crate::node::auditor::{self, Auditor};
 use crate::node::beginning::{self, Begun};
 use crate::node::drain::{self, DrainStatus};
+use crate::node::learned::Resolved;
 use crate::node::parting::InForce;
 use crate::node::problems::Registry;
 use crate::node::secrets::{self, Secrets};
-use crate::node::underlay::Resolved;
 use crate::node::{lifelines, machine, mtu, origins, publish};
 
 /// Starts everything.
