@@ -1,4 +1,5 @@
-//! What the kernel should hold: sorted maps with kernel keys, and what cannot be done with the reason.
+//! What the kernel should hold: sorted maps with kernel keys, and what cannot be done with the
+//! reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,9 +14,9 @@ use caracal_model::snapshot::Problem;
 
 use crate::nat::Nat;
 
-/// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no other route of ours
-/// has a metric this high, so a blackhole never beats one. (A workload's route is longer than its block
-/// anyway, and host blocks get no blackhole.)
+/// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no
+/// other route of ours has a metric this high, so a blackhole never beats one. (A workload's route
+/// is longer than its block anyway, and host blocks get no blackhole.)
 pub const BLACKHOLE_METRIC: u32 = 1_000_000;
 
 /// Name of the IPIP device: the kernel's own fallback device.
@@ -30,7 +31,8 @@ pub const fn vxlan_device(family: Family) -> &'static str {
     }
 }
 
-/// Metric of a route to a block or address of another node. Felix leaves it out, which IPv6 stores as 1024.
+/// Metric of a route to a block or address of another node. Felix leaves it out, which IPv6 stores
+/// as 1024.
 #[must_use]
 pub const fn cluster_metric(family: Family) -> u32 {
     match family {
@@ -60,7 +62,8 @@ pub struct NextHop {
 }
 
 impl NextHop {
-    /// True when both lead the same way. `onlink` is a permission for the insertion, not a direction.
+    /// True when both lead the same way. `onlink` is a permission for the insertion, not a
+    /// direction.
     #[must_use]
     pub fn same_way(&self, other: &Self) -> bool {
         self.gateway == other.gateway && self.link == other.link
@@ -114,7 +117,8 @@ pub enum Target {
     Blackhole,
     /// At least one next hop, sorted; more = equal-cost multipath.
     Via(Vec<NextHop>),
-    /// One next hop, by the next-hop object with this number. Plans have no such targets: the diff decides.
+    /// One next hop, by the next-hop object with this number. Plans have no such targets: the diff
+    /// decides.
     Object(u32, NextHop),
 }
 
@@ -182,7 +186,8 @@ pub struct Route {
     pub target: Target,
     /// MTU of the path, when it differs from the device's.
     pub mtu: Option<u32>,
-    /// Source of this machine's own packets that nobody bound to an address; `None` = the kernel chooses.
+    /// Source of this machine's own packets that nobody bound to an address; `None` = the kernel
+    /// chooses.
     pub source: Option<IpAddr>,
 }
 
@@ -212,7 +217,8 @@ impl fmt::Display for Route {
     }
 }
 
-/// What a planned route is for. Ordered by precedence: of two routes to one prefix the smaller kind stays.
+/// What a planned route is for. Ordered by precedence: of two routes to one prefix the smaller kind
+/// stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RouteKind {
     /// To a workload of this node.
@@ -251,7 +257,8 @@ pub struct PlannedRoute {
 }
 
 impl PlannedRoute {
-    /// True for a VTEP on its tunnel's link: a part of the way to others, no destination of anybody's.
+    /// True for a VTEP on its tunnel's link: a part of the way to others, no destination of
+    /// anybody's.
     #[must_use]
     pub fn is_vtep(&self) -> bool {
         self.kind == RouteKind::Vxlan
@@ -360,9 +367,9 @@ pub struct Desired {
     pub revision: i64,
     /// Routes, one a prefix (AGENT-1).
     pub routes: BTreeMap<Prefix, PlannedRoute>,
-    /// Prefixes whose far end (its address is the value) does not say yet that it can receive what the pool's mode
-    /// sends: a route of ours that leads there already stays as it is; the planned one, if any, is written only
-    /// where there is none.
+    /// Prefixes whose far end (its address is the value) does not say yet that it can receive what
+    /// the pool's mode sends: a route of ours that leads there already stays as it is; the planned
+    /// one, if any, is written only where there is none.
     pub held: BTreeMap<Prefix, IpAddr>,
     /// Routes with one gateway lead through next-hop objects.
     pub objects: bool,

@@ -1,8 +1,9 @@
-//! What a change in the datastore would do to a node, before it is made: the plan of a snapshot that nobody has
-//! written yet, for a node whose kernel nobody can read from here.
+//! What a change in the datastore would do to a node, before it is made: the plan of a snapshot
+//! that nobody has written yet, for a node whose kernel nobody can read from here.
 //!
-//! The node is taken to have one interface with the addresses that the datastore says, and no route of anybody
-//! else's: a next hop outside its subnets counts as unreachable. That errs towards a warning.
+//! The node is taken to have one interface with the addresses that the datastore says, and no route
+//! of anybody else's: a next hop outside its subnets counts as unreachable. That errs towards a
+//! warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,16 +1,18 @@
-//! Routes that BGP learned, as the agent wants to see them. The wiring of the node fills this from the
-//! speaker's feed; this crate knows no BGP.
+//! Routes that BGP learned, as the agent wants to see them. The wiring of the node fills this from
+//! the speaker's feed; this crate knows no BGP.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::underlay::{Gateway, Underlay};
 
-/// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in here.
+/// The best path (or paths) to one prefix, learned from a peer. Own originated prefixes are not in
+/// here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// BGP next hops as announced; more than one = equal-cost multipath. None: a route that a speaker without
-    /// datastore announces itself, which is a blackhole in its table ([`crate::table`]).
+    /// BGP next hops as announced; more than one = equal-cost multipath. None: a route that a
+    /// speaker without datastore announces itself, which is a blackhole in its table
+    /// ([`crate::table`]).
     pub next_hops: Vec<IpAddr>,
     /// Where packets go: the next hops as the speaker has resolved them. None: it has not.
     pub gateways: Arc<[Gateway]>,
@@ -32,7 +34,8 @@ impl Learned {
         }
     }
 
-    /// The same with its next hops resolved over the underlay, for forecasts and simulations in which no speaker does it.
+    /// The same with its next hops resolved over the underlay, for forecasts and simulations in
+    /// which no speaker does it.
     #[must_use]
     pub fn over(mut self, underlay: &Underlay) -> Self {
         let gateways = self

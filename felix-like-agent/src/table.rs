@@ -1,8 +1,9 @@
-//! What a speaker without a datastore puts into a table of the kernel: its best routes and nothing else.
+//! What a speaker without a datastore puts into a table of the kernel: its best routes and nothing
+//! else.
 //!
-//! The same writer and the same comparison as for a node ([`crate::diff()`]), with another rule of ownership: ours is
-//! what carries our protocol number, and nothing else is ever changed or deleted, whatever its device or
-//! prefix (AGENT-5).
+//! The same writer and the same comparison as for a node ([`crate::diff()`]), with another rule of
+//! ownership: ours is what carries our protocol number, and nothing else is ever changed or
+//! deleted, whatever its device or prefix (AGENT-5).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,8 +19,8 @@ use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::Ownership;
 
-/// Protocol number of our routes in the kernel: no daemon's in `/etc/iproute2/rt_protos`, so that neither BIRD (12) nor zebra
-/// (186) takes our routes for its own, nor we theirs.
+/// Protocol number of our routes in the kernel: no daemon's in `/etc/iproute2/rt_protos`, so that
+/// neither BIRD (12) nor zebra (186) takes our routes for its own, nor we theirs.
 pub const TABLE_PROTOCOL: u8 = 81;
 
 /// BIRD's metric for routes that it exports to the kernel.
@@ -80,7 +81,8 @@ impl TableSettings {
         }
     }
 
-    /// The route for a learned one; a blackhole for one without next hops. `Err`: no next hop can be reached.
+    /// The route for a learned one; a blackhole for one without next hops. `Err`: no next hop can
+    /// be reached.
     fn route(&self, prefix: Prefix, learned: &Learned) -> Result<Route, Vec<IpAddr>> {
         // The best path's first.
         let gateways = learned.gateways.iter().take(self.paths);
@@ -124,12 +126,12 @@ pub type Foreigners = BTreeMap<Prefix, Foreign>;
 
 /// Protocol numbers of routes that the kernel makes itself: redirects, and subnets of interfaces.
 const OF_THE_KERNEL: [u8; 3] = [0, 1, 2];
-/// Protocol numbers of daemons that have their routes from BGP, or may have: zebra, BIRD, a node of ours, a speaker of ours, BGP. What
-/// they wrote may have come from us.
+/// Protocol numbers of daemons that have their routes from BGP, or may have: zebra, BIRD, a node of
+/// ours, a speaker of ours, BGP. What they wrote may have come from us.
 const OF_BGP: [u8; 5] = [11, 12, 80, TABLE_PROTOCOL, 186];
 
-/// The routes of others in the tables that are of interest. Never ours, whatever else is asked for: a route must not be the
-/// reason of its own announcement.
+/// The routes of others in the tables that are of interest. Never ours, whatever else is asked for:
+/// a route must not be the reason of its own announcement.
 #[must_use]
 pub fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
     let mut found: BTreeMap<Prefix, (u32, Foreign)> = BTreeMap::new();

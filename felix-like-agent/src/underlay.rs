@@ -1,8 +1,8 @@
-//! The underlay of this machine, found in the kernel's interfaces and routes: over it BGP next hops are reached (RFC 4271
-//! §9.1.2.1, §5.1.3).
+//! The underlay of this machine, found in the kernel's interfaces and routes: over it BGP next hops
+//! are reached (RFC 4271 §9.1.2.1, §5.1.3).
 //!
-//! Routes of our own never count: a next hop that is reached through what it announced is not reached. Neither
-//! do addresses of this machine: they are no way to anybody.
+//! Routes of our own never count: a next hop that is reached through what it announced is not
+//! reached. Neither do addresses of this machine: they are no way to anybody.
 
 use std::net::Ipv6Addr;
 
@@ -35,7 +35,8 @@ pub(crate) fn on_link(link: &Link) -> UnderlayRoute {
 /// The underlay of these interfaces and routes. The routes must be those of others.
 #[must_use]
 pub fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualRoute>) -> Underlay {
-    // One entry for all: each interface of a pod has such an address, and none of them changes anything.
+    // One entry for all: each interface of a pod has such an address, and none of them changes
+    // anything.
     let mut underlay = Underlay::new([(link_local(), None)], None);
     for link in links.iter() {
         for cidr in &link.addresses {
@@ -65,8 +66,8 @@ pub fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualRoute>) 
                     underlay.offer(route.prefix, Some(found));
                 }
             }
-            // A range that the kernel drops or refuses is known not to be reached; but the kernel's last
-            // resort, a refusing default route, is the same as none.
+            // A range that the kernel drops or refuses is known not to be reached; but the kernel's
+            // last resort, a refusing default route, is the same as none.
             _ if route.prefix.len() > 0 => underlay.offer(route.prefix, None),
             _ => {}
         }

@@ -59,7 +59,8 @@ impl fmt::Display for Family {
     }
 }
 
-/// An IP prefix with all host bits zero (MODEL-2). Ordered IPv4 first, then by address, then by length.
+/// An IP prefix with all host bits zero (MODEL-2). Ordered IPv4 first, then by address, then by
+/// length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     address: IpAddr,
@@ -67,8 +68,8 @@ pub struct Prefix {
 }
 
 impl Ord for Prefix {
-    /// Compares addresses as numbers: a derived order compares their octets, which costs maps of routes several times as
-    /// much.
+    /// Compares addresses as numbers: a derived order compares their octets, which costs maps of
+    /// routes several times as much.
     fn cmp(&self, other: &Self) -> Ordering {
         match (self.address, other.address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -346,8 +347,8 @@ impl<'de> Deserialize<'de> for Prefix {
     }
 }
 
-/// An address together with its subnet's prefix length (`10.10.0.5/24`): an interface address, so host
-/// bits are kept.
+/// An address together with its subnet's prefix length (`10.10.0.5/24`): an interface address, so
+/// host bits are kept.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cidr {
     /// The address.

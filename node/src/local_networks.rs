@@ -1,4 +1,5 @@
-//! From the interfaces, as the agent reads them, to the networks that no peer may route for this machine.
+//! From the interfaces, as the agent reads them, to the networks that no peer may route for this
+//! machine.
 
 use caracal_agent::dataplane;
 use caracal_agent::links::{self, Links};
@@ -13,8 +14,8 @@ pub(crate) fn of(local: &links::LocalNetworks) -> LocalNetworks {
     }
 }
 
-/// The networks of a node: the addresses of its tunnels and the interfaces of its workloads are of pools, and the
-/// datastore says whose.
+/// The networks of a node: the addresses of its tunnels and the interfaces of its workloads are of
+/// pools, and the datastore says whose.
 pub(crate) fn of_node(links: &Links, ownership: &Ownership) -> LocalNetworks {
     of(&dataplane::local_networks(links, ownership))
 }

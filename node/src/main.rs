@@ -1,4 +1,5 @@
-//! The one binary: `caracal SUBCOMMAND`, or a CNI plugin by the name it is called under. Composition only.
+//! The one binary: `caracal SUBCOMMAND`, or a CNI plugin by the name it is called under.
+//! Composition only.
 
 #[macro_use]
 mod out;

@@ -1,4 +1,5 @@
-//! A simulated cluster: nodes in two subnets by turns, blocks with pods in them, and what a kernel in step holds.
+//! A simulated cluster: nodes in two subnets by turns, blocks with pods in them, and what a kernel
+//! in step holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 

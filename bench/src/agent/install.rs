@@ -1,8 +1,10 @@
-//! `caracal-bench install`: filling an empty table with routes to one next hop, by the agent's writer, by the whole
-//! agent, by BIRD 2's kernel protocol, by a minimal program that batches netlink messages, and by `ip -batch`; the first
-//! two and the minimal program with a next-hop object, too.
+//! `caracal-bench install`: filling an empty table with routes to one next hop, by the agent's
+//! writer, by the whole agent, by BIRD 2's kernel protocol, by a minimal program that batches
+//! netlink messages, and by `ip -batch`; the first two and the minimal program with a next-hop
+//! object, too.
 //!
-//! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before the clock runs.
+//! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before
+//! the clock runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,7 +51,8 @@ pub struct InstallArgs {
     /// Methods.
     #[arg(long, value_delimiter = ',', default_values = ["minimal", "caracal", "agent", "bird2", "ip-batch", "minimal-objects", "caracal-objects", "agent-objects"])]
     methods: Vec<Method>,
-    /// So many routes have a gateway in common, and then an object; 0 = all. For the minimal program and the agent's writer.
+    /// So many routes have a gateway in common, and then an object; 0 = all. For the minimal
+    /// program and the agent's writer.
     #[arg(long, default_value_t = 0)]
     share: u32,
     /// Writes the tables into this Markdown file, too.
@@ -396,7 +399,8 @@ fn ip_batch(routes: u32, dir: &Path) -> Result<Cost> {
     })
 }
 
-/// CPU time of children that have ended, in the kernel's ticks of 10 ms (`cutime` and `cstime` of proc(5)).
+/// CPU time of children that have ended, in the kernel's ticks of 10 ms (`cutime` and `cstime` of
+/// proc(5)).
 fn children() -> Result<Duration> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = text.rsplit_once(')').context("no /proc/self/stat")?;

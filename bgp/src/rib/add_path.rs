@@ -1,8 +1,9 @@
-//! Several paths per prefix (RFC 7911): handles for received ones, and the Adj-RIB-Out of peers that take them.
+//! Several paths per prefix (RFC 7911): handles for received ones, and the Adj-RIB-Out of peers
+//! that take them.
 //!
-//! A received path is named by a handle of its own beside the peer's, so that a path in the table is no larger for
-//! peers that send one path each. A path that we send has the handle of where it came from as its identifier: it stays
-//! the same as long as the path is there, whatever others do.
+//! A received path is named by a handle of its own beside the peer's, so that a path in the table
+//! is no larger for peers that send one path each. A path that we send has the handle of where it
+//! came from as its identifier: it stays the same as long as the path is there, whatever others do.
 
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
@@ -315,7 +316,8 @@ impl Group {
             .find_map(|(_, sent)| sent.visible_to(member).ok())
     }
 
-    /// What a peer is to be told of the paths to a destination that was a member of `self` and is now one of `other`.
+    /// What a peer is to be told of the paths to a destination that was a member of `self` and is
+    /// now one of `other`.
     pub(super) fn path_difference(
         &self,
         id: DestId,
@@ -339,7 +341,8 @@ impl Group {
 }
 
 impl Rib {
-    /// The usable paths of a destination, the best first: the decision process again and again without the winner.
+    /// The usable paths of a destination, the best first: the decision process again and again
+    /// without the winner.
     pub(super) fn in_order<'a>(&'a self, dest: &'a Dest) -> Vec<ExportRoute<'a>> {
         let mut left: Vec<_> = dest
             .paths()
@@ -354,7 +357,8 @@ impl Rib {
         let mut decision = Decision::default();
         let mut ordered = Vec::with_capacity(left.len());
         if left.len() > DECIDED {
-            // So many are put in order by one look at each, after the best: MED then counts between all of them.
+            // So many are put in order by one look at each, after the best: MED then counts between
+            // all of them.
             let candidates: Vec<_> = left
                 .iter()
                 .map(|(candidate, _)| candidate.clone())

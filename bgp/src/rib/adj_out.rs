@@ -1,8 +1,8 @@
 //! Adj-RIB-Out: what each peer is told, and the export rules that decide it.
 //!
-//! Peers for which the rules come out the same form an update group: the export of a route is computed
-//! once per group, stored once, and shared as one `Arc`. What differs inside a group is only that nobody gets back
-//! what it sent itself.
+//! Peers for which the rules come out the same form an update group: the export of a route is
+//! computed once per group, stored once, and shared as one `Arc`. What differs inside a group is
+//! only that nobody gets back what it sent itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,13 +72,15 @@ pub enum Withheld {
     Family,
     /// The peer sent it to us.
     SplitHorizon,
-    /// Learned from an internal peer, and neither side is our reflector client (RFC 4271 §9.2, RFC 4456 §6).
+    /// Learned from an internal peer, and neither side is our reflector client (RFC 4271 §9.2, RFC
+    /// 4456 §6).
     InternalToInternal,
     /// Community NO_ADVERTISE (RFC 1997).
     NoAdvertise,
     /// Community NO_EXPORT or NO_EXPORT_SUBCONFED (RFC 1997).
     NoExport,
-    /// Kept as a last resort, and the peer has not announced that it understands that (RFC 9494 §4.3).
+    /// Kept as a last resort, and the peer has not announced that it understands that (RFC 9494
+    /// §4.3).
     LongLivedStale,
     /// Its NEXT_HOP would be the peer's own address (RFC 4271 §5.1.3).
     PeerIsNextHop,
@@ -196,8 +198,8 @@ fn changed(before: Option<&Arc<PathAttrs>>, after: Option<&Arc<PathAttrs>>) -> b
     }
 }
 
-/// The last export that did not depend on the prefix: in a run of routes with the same attributes it
-/// answers all but the first.
+/// The last export that did not depend on the prefix: in a run of routes with the same attributes
+/// it answers all but the first.
 #[derive(Debug, Default)]
 pub(super) struct ExportCache {
     base: Option<(Arc<PathAttrs>, PeerId, Arc<PathAttrs>)>,
@@ -258,8 +260,8 @@ impl GroupKey {
             ..
         } = route;
         let family = prefix.family();
-        // What was allowed once is allowed again; only filters look at the prefix. NEXT_HOP depends on the family, so the
-        // cache holds for one.
+        // What was allowed once is allowed again; only filters look at the prefix. NEXT_HOP depends
+        // on the family, so the cache holds for one.
         let same_family = cache.family == Some(family);
         if self.filters.is_empty()
             && same_family
@@ -364,7 +366,8 @@ impl GroupKey {
         let mut base = attrs.clone();
         base.local_pref = Some(attrs.local_pref.unwrap_or(DEFAULT_LOCAL_PREF));
         if self.kind == PeerKind::External && source != PathSource::Local {
-            // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new one.
+            // RFC 4271 §5.1.4: a received MED goes no further than the AS; a filter may set a new
+            // one.
             base.med = None;
         }
         base
@@ -420,7 +423,8 @@ impl GroupKey {
         let given = attrs.next_hop.filter(|given| self.carries(family, *given));
         let chosen = match (self.next_hop, self.kind, source) {
             (NextHopMode::Own, _, _) | (NextHopMode::Auto, PeerKind::External, _) => {
-                // An own route with an explicit next hop still says where a family without own address goes.
+                // An own route with an explicit next hop still says where a family without own
+                // address goes.
                 own.or_else(|| given.filter(|_| source == PathSource::Local))
             }
             (NextHopMode::Keep, _, _) | (NextHopMode::Auto, PeerKind::Internal, _) => given.or(own),
@@ -453,7 +457,8 @@ fn keep_transitive(attrs: &mut PathAttrs) {
     }
 }
 
-/// RFC 9494 §4.6: to who does not understand LLGR_STALE, a stale route is the last choice, and stays in the AS.
+/// RFC 9494 §4.6: to who does not understand LLGR_STALE, a stale route is the last choice, and
+/// stays in the AS.
 fn depreference(route: &PathAttrs, attrs: &mut PathAttrs) {
     if route
         .communities
@@ -505,7 +510,8 @@ impl Group {
         self.members.iter().find(|member| member.peer == peer)
     }
 
-    /// Recomputes the export of a destination. `None` in: there is no best path. `None` out: nothing changed.
+    /// Recomputes the export of a destination. `None` in: there is no best path. `None` out:
+    /// nothing changed.
     pub(super) fn update(
         &mut self,
         id: DestId,
@@ -527,7 +533,8 @@ impl Group {
         })
     }
 
-    /// Has the processor load what [`Group::update`] will read of a destination. The result means nothing.
+    /// Has the processor load what [`Group::update`] will read of a destination. The result means
+    /// nothing.
     pub(super) fn prefetch(&self, id: DestId) -> usize {
         self.out.prefetch(id.index())
     }
@@ -547,7 +554,8 @@ impl Group {
         self.out.get(id.index())?.visible_to(member).err()
     }
 
-    /// What a peer is to be told about a destination that was a member of `self` and is now one of `other`.
+    /// What a peer is to be told about a destination that was a member of `self` and is now one of
+    /// `other`.
     pub(super) fn difference(
         &self,
         id: DestId,

@@ -81,8 +81,8 @@ impl Rib {
         }
     }
 
-    /// A peer that goes over to another group has been told by the old one what is said of these destinations until now:
-    /// it has to hear the difference before they change.
+    /// A peer that goes over to another group has been told by the old one what is said of these
+    /// destinations until now: it has to hear the difference before they change.
     fn move_first(&mut self, dirty: &[DestId], changes: &mut Changes) {
         for (peer, from, done) in self.moves() {
             let (mut routes, mut paths) = (Vec::new(), Vec::new());
@@ -99,8 +99,9 @@ impl Rib {
         }
     }
 
-    /// Has what the groups remember of these destinations on its way to the caches: what is withdrawn comes in another order
-    /// than it was announced in, and each look by itself would wait for memory.
+    /// Has what the groups remember of these destinations on its way to the caches: what is
+    /// withdrawn comes in another order than it was announced in, and each look by itself would
+    /// wait for memory.
     fn prefetch_exports(&self, ids: &[DestId]) {
         let groups = self.groups.iter().flatten();
         let read = groups.map(|group| ids.iter().map(|id| group.prefetch(*id)).sum::<usize>());

@@ -1,8 +1,8 @@
-//! Policy between the decision process and a forwarding table: BIRD's `export` of a kernel protocol, and its `import` for what
-//! others wrote there.
+//! Policy between the decision process and a forwarding table: BIRD's `export` of a kernel
+//! protocol, and its `import` for what others wrote there.
 //!
-//! Filters decide and nothing more: a forwarding table has no attributes that an action could set. Filters for what comes
-//! from it do set attributes, for these routes are announced.
+//! Filters decide and nothing more: a forwarding table has no attributes that an action could set.
+//! Filters for what comes from it do set attributes, for these routes are announced.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use crate::attrs::PathAttrs;
 use crate::config::Origination;
 use crate::policy::{Filter, PeerKind, RouteView, Source, Verdict};
 
-/// The filters between best routes and a forwarding table, by family. Of a family without one, everything passes.
+/// The filters between best routes and a forwarding table, by family. Of a family without one,
+/// everything passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FibExportFilter(BTreeMap<Family, Filter>);
 
@@ -67,8 +68,9 @@ pub(super) fn attributes(route: &Origination) -> PathAttrs {
     attrs
 }
 
-/// What is announced for a route that somebody else wrote into the forwarding table; `None`: the filter rejects it.
-/// Actions set its attributes, but for the AS path, which is empty on a route of ours.
+/// What is announced for a route that somebody else wrote into the forwarding table; `None`: the
+/// filter rejects it. Actions set its attributes, but for the AS path, which is empty on a route of
+/// ours.
 #[must_use]
 pub fn redistribute(
     filter: Option<&Filter>,

@@ -1,7 +1,7 @@
 //! From a received route to an accepted one: what a kind of session forbids, loops, policy.
 //!
-//! Pure functions of the route as received and the rules, so a change of policy is a second run over the
-//! stored routes (RFC 4271 §9.1.1, Adj-RIB-In) and never needs the peer.
+//! Pure functions of the route as received and the rules, so a change of policy is a second run
+//! over the stored routes (RFC 4271 §9.1.1, Adj-RIB-In) and never needs the peer.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -58,7 +58,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What import makes of a received route: its attributes when policy has changed them, or why it is refused.
+/// What import makes of a received route: its attributes when policy has changed them, or why it is
+/// refused.
 pub(super) type Imported = Result<Option<Arc<PathAttrs>>, Refusal>;
 
 /// A filter with its name. Compared by content: a renamed peer of the same rules is no change.
@@ -115,8 +116,8 @@ pub(super) struct ImportRules<'a> {
 /// Takes away what a peer of this kind must not say.
 pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind) {
     if kind == PeerKind::External {
-        // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored. RFC 8326 §4.2: what is about to go away is the
-        // last choice, as long as it is there; a filter may say otherwise.
+        // RFC 4271 §5.1.5: LOCAL_PREF from an external peer is ignored. RFC 8326 §4.2: what is
+        // about to go away is the last choice, as long as it is there; a filter may say otherwise.
         let leaving = attrs
             .communities
             .binary_search(&Community::GRACEFUL_SHUTDOWN)
@@ -168,7 +169,8 @@ impl ImportRules<'_> {
         }
     }
 
-    /// What becomes of every route with these attributes, whatever its prefix; `None`: policy has to look at each.
+    /// What becomes of every route with these attributes, whatever its prefix; `None`: policy has
+    /// to look at each.
     pub(super) fn import_any(&self, received: &PathAttrs) -> Option<Imported> {
         match self.forbids(received) {
             Some(refusal) => Some(Err(refusal)),

@@ -1,15 +1,18 @@
-//! Long work in slices: whatever has to look at the whole table is a job with a cursor over the places of the table.
+//! Long work in slices: whatever has to look at the whole table is a job with a cursor over the
+//! places of the table.
 //!
-//! A call that starts such work notes what holds from now on at once, queues the job and does the first slice itself,
-//! so that in a small table everything is done when the call returns. The rest is done by [`Rib::work`], as much at
-//! a time as the caller wants; what else happens meanwhile happens in between.
+//! A call that starts such work notes what holds from now on at once, queues the job and does the
+//! first slice itself, so that in a small table everything is done when the call returns. The rest
+//! is done by [`Rib::work`], as much at a time as the caller wants; what else happens meanwhile
+//! happens in between.
 //!
-//! Jobs are level-triggered: what a job does to a destination depends on the peers, rules and next hops of the moment
-//! at which it comes by, never on those of the moment at which it was queued. Destinations that come or change
-//! meanwhile are treated by the present rules anyway. So the order of jobs does not matter, with one exception: those
-//! that judge the received paths of one peer by when they came go one after the other, and as long as one of them
-//! could take new paths for old ones the peer is *busy* ([`Rib::is_busy`]). A call for a busy peer first ends those
-//! jobs; a caller that must not be held up keeps the peer's messages until it is not busy any more.
+//! Jobs are level-triggered: what a job does to a destination depends on the peers, rules and next
+//! hops of the moment at which it comes by, never on those of the moment at which it was queued.
+//! Destinations that come or change meanwhile are treated by the present rules anyway. So the order
+//! of jobs does not matter, with one exception: those that judge the received paths of one peer by
+//! when they came go one after the other, and as long as one of them could take new paths for old
+//! ones the peer is *busy* ([`Rib::is_busy`]). A call for a busy peer first ends those jobs; a
+//! caller that must not be held up keeps the peer's messages until it is not busy any more.
 //!
 //! * RIB-5: when no work is left, the table is what it would be had every job been done at once.
 
@@ -74,7 +77,8 @@ impl Drops {
 pub(super) enum Kind {
     /// The session of these peers is over, and nothing of theirs is kept.
     Forget(BTreeSet<PeerId>),
-    /// The session is over: paths become stale, but for those that go at once and families that are not kept.
+    /// The session is over: paths become stale, but for those that go at once and families that are
+    /// not kept.
     Retain {
         peer: PeerId,
         drops: Drops,
@@ -82,7 +86,8 @@ pub(super) enum Kind {
     },
     /// Stale paths go.
     Sweep { peer: PeerId, drops: Drops },
-    /// The restart time is over: paths become a last resort, families that are not kept go (RFC 9494 §4.2).
+    /// The restart time is over: paths become a last resort, families that are not kept go (RFC
+    /// 9494 §4.2).
     KeepLong { peer: PeerId, kept: [bool; 2] },
     /// The peer sends everything of a family again (RFC 7313).
     MarkRefresh(PeerId, Family),
@@ -242,8 +247,8 @@ impl Rib {
         })
     }
 
-    /// These peers have so much to read that the table is not announced to them for now. Changes are. Replaces what was said
-    /// before.
+    /// These peers have so much to read that the table is not announced to them for now. Changes
+    /// are. Replaces what was said before.
     pub fn hold(&mut self, peers: BTreeSet<PeerId>) {
         self.jobs.held = peers;
     }
@@ -428,8 +433,8 @@ impl Rib {
         }
     }
 
-    /// Forgets a refresh that was to be answered, and says whether the first dump to the peer is under way, which then
-    /// begins again.
+    /// Forgets a refresh that was to be answered, and says whether the first dump to the peer is
+    /// under way, which then begins again.
     pub(super) fn restart_dump(&mut self, id: PeerId, of: Family) -> bool {
         let mut first = false;
         self.jobs.list.retain_mut(|job| match &job.kind {
@@ -478,7 +483,8 @@ impl Rib {
         }
     }
 
-    /// Peers on their way to another group, each with its old one and the place up to which it is done.
+    /// Peers on their way to another group, each with its old one and the place up to which it is
+    /// done.
     pub(super) fn moves(&self) -> Vec<(PeerId, usize, usize)> {
         let moves = |job: &Job| match &job.kind {
             Kind::Move {
@@ -496,7 +502,8 @@ impl Rib {
         self.jobs.has(|kind| kind.judges(id))
     }
 
-    /// What the jobs that are queued will yet drop of a peer's stale paths; and whether more may become stale.
+    /// What the jobs that are queued will yet drop of a peer's stale paths; and whether more may
+    /// become stale.
     fn drops_ahead(&self, id: PeerId) -> (Drops, bool) {
         let (mut ahead, mut more) = (Drops::default(), false);
         for job in &self.jobs.list {
@@ -513,7 +520,8 @@ impl Rib {
         (ahead, more)
     }
 
-    /// The number of a peer's paths of a family, as it will be without those that are on their way out.
+    /// The number of a peer's paths of a family, as it will be without those that are on their way
+    /// out.
     pub(super) fn received_ahead(&self, id: PeerId, family: Family) -> usize {
         let Some(peer) = self.peers.get(id) else {
             return 0;
@@ -531,7 +539,8 @@ impl Rib {
         all - self.drops_ahead(id).0.doomed(peer, family) - refreshed
     }
 
-    /// Forgets the timers of stale routes that are not there, or will not be when all jobs are done.
+    /// Forgets the timers of stale routes that are not there, or will not be when all jobs are
+    /// done.
     pub(super) fn prune_timers(&mut self, id: PeerId) {
         let (ahead, more) = self.drops_ahead(id);
         if more {
@@ -554,8 +563,8 @@ impl Rib {
         }
     }
 
-    /// Ends the work that could take new paths of a peer for old ones. Whoever must not be held up asks
-    /// [`Rib::is_busy`] first.
+    /// Ends the work that could take new paths of a peer for old ones. Whoever must not be held up
+    /// asks [`Rib::is_busy`] first.
     pub(super) fn end_judging(&mut self, id: PeerId) {
         let mut changes = Changes::default();
         while !self.jobs.list.is_empty() && self.busy(id) {

@@ -1,16 +1,19 @@
-//! The routing information base: Adj-RIB-In, Loc-RIB and Adj-RIB-Out of one speaker (RFC 4271 §3.2).
+//! The routing information base: Adj-RIB-In, Loc-RIB and Adj-RIB-Out of one speaker (RFC 4271
+//! §3.2).
 //!
-//! One owner drives it: every change is a call with the time as an argument, and returns [`Changes`]: what
-//! the forwarding side must look at again and what peers must be told. It never waits, never reads a clock and
-//! never sends.
+//! One owner drives it: every change is a call with the time as an argument, and returns
+//! [`Changes`]: what the forwarding side must look at again and what peers must be told. It never
+//! waits, never reads a clock and never sends.
 //!
 //! Invariants:
 //!
-//! * RIB-1: the best path of a prefix depends on the set of its paths, not on the order of their arrival.
+//! * RIB-1: the best path of a prefix depends on the set of its paths, not on the order of their
+//!   arrival.
 //! * RIB-2: two attribute sets in the table are equal exactly when they are the same `Arc`.
-//! * RIB-3: what a member of an update group has been told is a function of the group's Adj-RIB-Out and of the
-//!   member; nothing is stored per member.
-//! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or reported.
+//! * RIB-3: what a member of an update group has been told is a function of the group's Adj-RIB-Out
+//!   and of the member; nothing is stored per member.
+//! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or
+//!   reported.
 
 mod add_path;
 mod adj_out;
@@ -96,8 +99,8 @@ pub const DEFAULT_LOCAL_PREF: u32 = 100;
 /// How a table starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RibOptions {
-    /// The speaker restarts and its forwarding state survived: selection is deferred until the peers have sent
-    /// End-of-RIB (RFC 4724 §4.1).
+    /// The speaker restarts and its forwarding state survived: selection is deferred until the
+    /// peers have sent End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
     /// How long the start waits for whom.
     pub startup: StartupTimes,
@@ -142,7 +145,8 @@ pub enum Outbound {
         /// Routes of families of which it takes several paths.
         paths: Vec<PathAdvertisement>,
     },
-    /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes meanwhile.
+    /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes
+    /// meanwhile.
     RefreshBegin {
         /// The peer.
         peer: PeerId,
@@ -220,7 +224,8 @@ pub struct Rib {
     peak: usize,
     /// When memory is given back once more.
     tidy_at: Option<Instant>,
-    /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been told what there is.
+    /// End-of-RIB markers that are due when selection is no longer deferred and the peer has been
+    /// told what there is.
     pending_end_of_rib: Vec<(PeerId, Family)>,
     /// They are not due before so many destinations have been decided.
     end_of_rib_after: u64,
@@ -302,8 +307,8 @@ impl Rib {
         self.decide(now)
     }
 
-    /// The first half of [`Rib::peer_down`], as [`Rib::receive`] is of [`Rib::apply`]: peers that go together are withdrawn
-    /// together.
+    /// The first half of [`Rib::peer_down`], as [`Rib::receive`] is of [`Rib::apply`]: peers that
+    /// go together are withdrawn together.
     pub fn session_lost(&mut self, now: Instant, name: &PeerName, graceful: bool) {
         if let Some(id) = self.peers.id(name) {
             self.end_session(now, id, graceful);
@@ -325,8 +330,8 @@ impl Rib {
         self.decide(now)
     }
 
-    /// The first half of [`Rib::apply`]: nothing is decided until [`Rib::decide`] or any other call that returns
-    /// changes. What many UPDATEs change is then decided once and exported together.
+    /// The first half of [`Rib::apply`]: nothing is decided until [`Rib::decide`] or any other call
+    /// that returns changes. What many UPDATEs change is then decided once and exported together.
     pub fn receive(&mut self, now: Instant, name: &PeerName, update: Update) {
         let up = |id: &PeerId| {
             let peer = self.peers.get(*id);
@@ -409,8 +414,8 @@ impl Rib {
         stale.chain(self.tidy_at).min()
     }
 
-    /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None: what a
-    /// forwarding table holds from before the start and nobody announced may go.
+    /// The peers that have neither sent End-of-RIB since the start nor had ample time to. None:
+    /// what a forwarding table holds from before the start and nobody announced may go.
     pub fn awaited(&self) -> impl Iterator<Item = &PeerName> {
         let name = |id| self.peers.get(id).map(|peer: &PeerState| &peer.name);
         self.startup.waiting().filter_map(name)

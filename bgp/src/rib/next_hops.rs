@@ -1,12 +1,13 @@
-//! The next-hop table: how each next hop is resolved (RFC 4271 §9.1.2.1), over the underlay and through our own best
-//! routes.
+//! The next-hop table: how each next hop is resolved (RFC 4271 §9.1.2.1), over the underlay and
+//! through our own best routes.
 //!
-//! The underlay comes in as a whole, so that a next hop that is heard of for the first time needs no question and no
-//! answer. Every next hop of a stored path has an entry. An entry changes when the underlay does, or when the paths to
-//! a destination change that some next hop lies in; only what leads over a next hop that is then another one is decided
-//! again.
+//! The underlay comes in as a whole, so that a next hop that is heard of for the first time needs
+//! no question and no answer. Every next hop of a stored path has an entry. An entry changes when
+//! the underlay does, or when the paths to a destination change that some next hop lies in; only
+//! what leads over a next hop that is then another one is decided again.
 //!
-//! * RIB-6: the table is a function of the underlay and of the paths that are stored, whatever was before.
+//! * RIB-6: the table is a function of the underlay and of the paths that are stored, whatever was
+//!   before.
 
 mod follow;
 mod graph;
@@ -21,8 +22,8 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
-/// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer than one behind a
-/// router that BGP told of.
+/// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer
+/// than one behind a router that BGP told of.
 const STEP_COST: u32 = 1024;
 
 /// So many next hops that nobody uses any more are kept without a reason to look for them.
@@ -39,7 +40,8 @@ pub struct ResolvedNextHop {
     pub gateway: Option<IpAddr>,
     /// Something is at the other end of the interface.
     pub carrier: bool,
-    /// The route of our own table that it is resolved through; `None` = none, the underlay leads there.
+    /// The route of our own table that it is resolved through; `None` = none, the underlay leads
+    /// there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<Prefix>,
 }
@@ -64,7 +66,8 @@ impl Default for ResolvedNextHop {
 }
 
 impl ResolvedNextHop {
-    /// How what lies in `prefix` is reached, when this is how the next hop of the best path to it is.
+    /// How what lies in `prefix` is reached, when this is how the next hop of the best path to it
+    /// is.
     fn behind(self, next_hop: IpAddr, prefix: Prefix) -> Self {
         Self {
             metric: self.metric.saturating_add(STEP_COST),
@@ -150,7 +153,8 @@ struct Entry {
     /// By the underlay alone, and the length of its range.
     own: Option<ResolvedNextHop>,
     own_len: Option<u8>,
-    /// Destinations with paths that contain it and are longer than the range of the underlay, the longest first.
+    /// Destinations with paths that contain it and are longer than the range of the underlay, the
+    /// longest first.
     covering: Vec<Prefix>,
     now: Resolution,
     /// When a path came in with it, counted in looks for unused ones.
@@ -212,8 +216,8 @@ pub(super) struct NextHopTable {
     octets: [[u64; 4]; 2],
     /// Those that lie in some destination.
     recursive: BTreeSet<IpAddr>,
-    /// Where a path's next hop is reached otherwise than that of others, lest it resolve through its own destination or
-    /// one that depends on it.
+    /// Where a path's next hop is reached otherwise than that of others, lest it resolve through
+    /// its own destination or one that depends on it.
     apart: BTreeMap<(Prefix, IpAddr), Resolution>,
     /// Destinations with next hops in them whose paths are others.
     stale: BTreeSet<Prefix>,
@@ -332,7 +336,8 @@ impl NextHopTable {
         (route.map(ResolvedNextHop::from), len)
     }
 
-    /// Takes a next hop in that a path is about to have. What it is before it is resolved, the underlay says.
+    /// Takes a next hop in that a path is about to have. What it is before it is resolved, the
+    /// underlay says.
     pub(super) fn track(&mut self, next_hop: IpAddr) {
         if let Some(entry) = self.entries.get_mut(&next_hop) {
             entry.born = self.clock;

@@ -63,7 +63,8 @@ fn reject_all(name: String) -> Arc<NamedFilter> {
     })
 }
 
-/// The filters of these names. One that is not defined rejects everything: a missing rule must not open a door.
+/// The filters of these names. One that is not defined rejects everything: a missing rule must not
+/// open a door.
 fn resolve(names: &[String], filters: &Filters) -> Vec<Arc<NamedFilter>> {
     let missing = |name: &String| reject_all(format!("{name} (not defined)"));
     names
@@ -91,8 +92,8 @@ pub(super) struct PeerState {
     pub(super) session: Option<SessionInfo>,
     /// The session is established.
     pub(super) up: bool,
-    /// Families whose End-of-RIB has not come in this session. A peer without graceful restart need not send it
-    /// (RFC 4724 §2), and is not waited for.
+    /// Families whose End-of-RIB has not come in this session. A peer without graceful restart need
+    /// not send it (RFC 4724 §2), and is not waited for.
     pub(super) unfinished: BTreeSet<Family>,
     /// Index of its update group while it is up.
     pub(super) group: Option<usize>,
@@ -106,7 +107,8 @@ pub(super) struct PeerState {
     accepted_ipv6: usize,
     /// Stale routes are kept until then.
     pub(super) stale_until: Option<Instant>,
-    /// When the first of several restarts in a row is over; none of the next ones gives stale routes more time.
+    /// When the first of several restarts in a row is over; none of the next ones gives stale
+    /// routes more time.
     pub(super) restart_ends: Option<Instant>,
     /// Routes that are kept as a last resort go then, by family (RFC 9494).
     pub(super) long_lived_until: [Option<Instant>; 2],
@@ -116,7 +118,8 @@ pub(super) struct PeerState {
     pub(super) over_limit: bool,
     /// The warning about its number of prefixes has been given, by family.
     pub(super) warned: [bool; 2],
-    /// Its stale paths by kind and family: kept over a restart, a last resort, awaited in a refresh.
+    /// Its stale paths by kind and family: kept over a restart, a last resort, awaited in a
+    /// refresh.
     stale: [[usize; 2]; 3],
     /// Its paths are on their way out of the table.
     pub(super) forgetting: bool,
@@ -226,7 +229,8 @@ impl PeerState {
         self.stale[2][slot(family)]
     }
 
-    /// True while some of its routes may be kept past the end of a session: there is a timer for them.
+    /// True while some of its routes may be kept past the end of a session: there is a timer for
+    /// them.
     pub(super) fn has_stale(&self) -> bool {
         self.stale_until.is_some() || self.long_lived_until.iter().any(Option::is_some)
     }

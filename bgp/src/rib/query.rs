@@ -105,7 +105,8 @@ impl Rib {
         Some(all.into_iter().map(Into::into).collect())
     }
 
-    /// The Adj-RIB-Out of a peer, by prefix; empty without a session. `None`: there is no such peer.
+    /// The Adj-RIB-Out of a peer, by prefix; empty without a session. `None`: there is no such
+    /// peer.
     #[must_use]
     pub fn advertised(&self, peer: &PeerName) -> Option<Vec<AdvertisedRoute>> {
         let all = self.answer(&RouteQuery::all(RouteTable::Advertised(peer.clone())))?;

@@ -47,7 +47,8 @@ impl Rib {
         let import_again = self.configure_peers(now, &change, reflection);
         self.import_again(import_again);
         if reflection || roles {
-            // The peer may be the source of routes whose export to others depends on whether it is a client.
+            // The peer may be the source of routes whose export to others depends on whether it is
+            // a client.
             self.queue(Kind::TouchAll);
         }
         for (name, config) in new
@@ -71,7 +72,8 @@ impl Rib {
         self.finish(now, Changes::default())
     }
 
-    /// Gives the peers that stay their new rules. The result: whose routes must pass import policy again.
+    /// Gives the peers that stay their new rules. The result: whose routes must pass import policy
+    /// again.
     fn configure_peers(
         &mut self,
         now: Instant,
@@ -92,7 +94,8 @@ impl Rib {
                 again.insert(id);
             }
             if differs.reset {
-                // The routes of the same peer stay in use until the new session has brought them again.
+                // The routes of the same peer stay in use until the new session has brought them
+                // again.
                 self.end_session(now, id, !differs.replaced);
                 self.startup.down(now, id);
             }
@@ -155,8 +158,8 @@ impl Rib {
         }
     }
 
-    /// Has an established peer go over to the update group of its rules. It is told the difference between the old view
-    /// and the new one when that group has seen the whole table.
+    /// Has an established peer go over to the update group of its rules. It is told the difference
+    /// between the old view and the new one when that group has seen the whole table.
     pub(super) fn regroup(&mut self, id: PeerId) {
         // One that is on its way asks again when it has arrived.
         if self.is_moving(id) {

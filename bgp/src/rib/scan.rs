@@ -1,10 +1,13 @@
-//! Questions about many routes, answered in slices: the prefixes first, then the routes of a few prefixes at a time.
+//! Questions about many routes, answered in slices: the prefixes first, then the routes of a few
+//! prefixes at a time.
 //!
-//! Each call looks at a bounded part of the table and keeps nothing, so whoever asks decides how fast the answer is
-//! read and a question that is given up costs nothing more. The routes of one prefix belong together; the answer as a
-//! whole is no snapshot: a prefix that comes after its place was passed is not in it, one that goes is left out.
+//! Each call looks at a bounded part of the table and keeps nothing, so whoever asks decides how
+//! fast the answer is read and a question that is given up costs nothing more. The routes of one
+//! prefix belong together; the answer as a whole is no snapshot: a prefix that comes after its
+//! place was passed is not in it, one that goes is left out.
 //!
-//! What is expensive, to print attributes, is done by whoever asks: a record shares them with the table.
+//! What is expensive, to print attributes, is done by whoever asks: a record shares them with the
+//! table.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -122,7 +125,8 @@ impl Rib {
         self.table.places()
     }
 
-    /// The prefixes at these places that a question is about, in no particular order. `None`: there is no such peer.
+    /// The prefixes at these places that a question is about, in no particular order. `None`: there
+    /// is no such peer.
     #[must_use]
     pub fn scan(&self, query: &RouteQuery, places: Range<usize>) -> Option<Vec<Prefix>> {
         let from = match &query.table {
@@ -164,8 +168,8 @@ impl Rib {
         Some(dests.map(|(_, dest)| dest.prefix).collect())
     }
 
-    /// The routes of the first of these prefixes, of at least one and of no more once there are `limit` routes; and of
-    /// how many prefixes. Prefixes that are gone have none.
+    /// The routes of the first of these prefixes, of at least one and of no more once there are
+    /// `limit` routes; and of how many prefixes. Prefixes that are gone have none.
     #[must_use]
     pub fn look(
         &self,

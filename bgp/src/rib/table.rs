@@ -1,7 +1,7 @@
 //! The prefix table: destinations in chunks, found through one hash lookup, named by handles.
 //!
-//! A destination holds all paths to one prefix, from whatever peer: Adj-RIB-In and Loc-RIB are views of it.
-//! One path needs no allocation of its own, and growing never copies the table.
+//! A destination holds all paths to one prefix, from whatever peer: Adj-RIB-In and Loc-RIB are
+//! views of it. One path needs no allocation of its own, and growing never copies the table.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
@@ -16,7 +16,8 @@ use super::import::{Imported, Refusal};
 use super::index::Index;
 use crate::attrs::PathAttrs;
 
-/// Destinations per chunk: large enough that chunks do not count, small enough that a small table is small.
+/// Destinations per chunk: large enough that chunks do not count, small enough that a small table
+/// is small.
 const CHUNK: usize = 1024;
 
 /// The handle of a destination; stays valid until the destination is released.
@@ -349,15 +350,16 @@ impl Table {
         self.index.find(hash, |id| self.get(id).prefix == *prefix)
     }
 
-    /// Has what lookups of these prefixes will read on its way to the caches. One UPDATE's lookups that follow
-    /// wait for memory together instead of one after the other.
+    /// Has what lookups of these prefixes will read on its way to the caches. One UPDATE's lookups
+    /// that follow wait for memory together instead of one after the other.
     pub(super) fn prefetch(&self, prefixes: &[Prefix]) {
         let hashes = prefixes.iter().map(|prefix| self.hash(prefix));
         let paths = self
             .index
             .prefetch(hashes)
             .map(|id| self.get(id).paths().first());
-        // The counter of a set that is let go is read with the others, for to change it waits for all reads before.
+        // The counter of a set that is let go is read with the others, for to change it waits for
+        // all reads before.
         let seen = paths.map(|path| path.map_or(0, |path| Arc::strong_count(&path.received)));
         // Read, and not known to be of no use.
         std::hint::black_box(seen.fold(0, usize::wrapping_add));
@@ -455,7 +457,8 @@ impl Table {
         self.places
     }
 
-    /// The destinations at these places, as far as there are so many; one that is free has no paths, or is left out.
+    /// The destinations at these places, as far as there are so many; one that is free has no
+    /// paths, or is left out.
     pub(super) fn at(
         &self,
         places: std::ops::Range<usize>,

@@ -15,10 +15,11 @@ const TIDY_AGAIN: Duration = Duration::from_secs(2);
 const LITTLE: usize = 256;
 
 impl Rib {
-    /// Gives memory back when the table has become much smaller, or holds many sets that nobody may use.
+    /// Gives memory back when the table has become much smaller, or holds many sets that nobody may
+    /// use.
     ///
-    /// That is done again a little later: what was on its way to peers was still in use, and a few sets here and there hold
-    /// whole pages of the allocator.
+    /// That is done again a little later: what was on its way to peers was still in use, and a few
+    /// sets here and there hold whole pages of the allocator.
     pub(super) fn tidy(&mut self, now: Instant) {
         let size = self.table.len();
         self.peak = self.peak.max(size);

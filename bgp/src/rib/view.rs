@@ -20,8 +20,8 @@ use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 pub struct LearnedRoute {
     /// Next hops of the ECMP set, the best path's first, without duplicates; never empty.
     pub next_hops: Vec<IpAddr>,
-    /// Where packets go: the next hops as they are resolved, in the same order and without duplicates. Empty while nobody
-    /// reads the underlay.
+    /// Where packets go: the next hops as they are resolved, in the same order and without
+    /// duplicates. Empty while nobody reads the underlay.
     #[serde(default, skip_serializing_if = "<[Gateway]>::is_empty")]
     pub gateways: Arc<[Gateway]>,
     /// The peer that sent the best path.
@@ -216,7 +216,8 @@ pub enum Advertisement {
 /// Everything that is known about one prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The prefix in the table: the one asked for, or the longest that covers it. `None`: there is none.
+    /// The prefix in the table: the one asked for, or the longest that covers it. `None`: there is
+    /// none.
     pub prefix: Option<Prefix>,
     /// All paths, the best first.
     pub paths: Vec<RouteInfo>,

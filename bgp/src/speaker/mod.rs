@@ -49,18 +49,19 @@ use message::{ListenerStart, SessionStart};
 use reader::{MrtReader, RouteReader, Slice};
 use status::{Convergence, SpeakerStatus};
 
-/// Capacity of the command channel, in commands. Commands come from people and from one configuration task.
+/// Capacity of the command channel, in commands. Commands come from people and from one
+/// configuration task.
 const COMMAND_DEPTH: usize = 16;
 
-/// Routes for the forwarding table: for each prefix that changed the latest best path, `None` when there is
-/// none or it is our own.
+/// Routes for the forwarding table: for each prefix that changed the latest best path, `None` when
+/// there is none or it is our own.
 pub type FibFeed = KeyedFeed<Option<LearnedRoute>>;
 
 /// How a speaker starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeakerOptions {
-    /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is deferred until
-    /// the peers have sent End-of-RIB (RFC 4724 §4.1).
+    /// The speaker restarts and its forwarding state survived: our OPENs say so, and selection is
+    /// deferred until the peers have sent End-of-RIB (RFC 4724 §4.1).
     pub restarting: bool,
     /// How long the start waits for whom.
     pub startup: StartupTimes,
@@ -141,7 +142,8 @@ pub struct SpeakerEnded;
 /// What an operator does to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Cease / Administrative Shutdown with this text (RFC 9003), and no session until it is enabled.
+    /// Cease / Administrative Shutdown with this text (RFC 9003), and no session until it is
+    /// enabled.
     Disable(String),
     /// Sessions may run again.
     Enable,
@@ -200,7 +202,8 @@ enum Command {
 }
 
 /// The way to a running speaker; cheap to clone. When the last handle is dropped without
-/// [`SpeakerHandle::shutdown`], the speaker ends as if it had crashed: connections close without NOTIFICATION.
+/// [`SpeakerHandle::shutdown`], the speaker ends as if it had crashed: connections close without
+/// NOTIFICATION.
 #[derive(Clone, Debug)]
 pub struct SpeakerHandle {
     commands: mpsc::Sender<Command>,
@@ -220,8 +223,8 @@ impl SpeakerHandle {
         wait.await.map_err(|_| SpeakerEnded)
     }
 
-    /// Goes over to a new configuration; only what differs moves. Returns when it is in force; sessions
-    /// follow on their own.
+    /// Goes over to a new configuration; only what differs moves. Returns when it is in force;
+    /// sessions follow on their own.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -230,9 +233,10 @@ impl SpeakerHandle {
             .await
     }
 
-    /// Shuts all sessions down: each peer is sent what is pending, then Cease / Administrative Shutdown with this text
-    /// (RFC 9003), inside a Hard Reset where the peer would keep our routes otherwise (RFC 8538). Their routes go,
-    /// and no session starts until [`SpeakerHandle::enable`]: who dials meanwhile is told the same.
+    /// Shuts all sessions down: each peer is sent what is pending, then Cease / Administrative
+    /// Shutdown with this text (RFC 9003), inside a Hard Reset where the peer would keep our routes
+    /// otherwise (RFC 8538). Their routes go, and no session starts until
+    /// [`SpeakerHandle::enable`]: who dials meanwhile is told the same.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -248,8 +252,8 @@ impl SpeakerHandle {
         self.ask(Command::Enable).await
     }
 
-    /// Says over what next hops are reached. Until then every next hop counts as reached, and nobody knows how. Returns
-    /// when every route follows.
+    /// Says over what next hops are reached. Until then every next hop counts as reached, and
+    /// nobody knows how. Returns when every route follows.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -257,8 +261,8 @@ impl SpeakerHandle {
         self.ask(|done| Command::Underlay(underlay, done)).await
     }
 
-    /// Says which networks are this machine's own: no peer's route to them is used or passed on. Replaces what was
-    /// said before.
+    /// Says which networks are this machine's own: no peer's route to them is used or passed on.
+    /// Replaces what was said before.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -266,8 +270,8 @@ impl SpeakerHandle {
         self.ask(|done| Command::LocalNetworks(local, done)).await
     }
 
-    /// Says that this machine has these addresses no more. Connections from them end, for nothing can arrive on them: without
-    /// this only the hold timer would notice.
+    /// Says that this machine has these addresses no more. Connections from them end, for nothing
+    /// can arrive on them: without this only the hold timer would notice.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -275,7 +279,8 @@ impl SpeakerHandle {
         self.ask(|done| Command::AddressesGone(gone, done)).await
     }
 
-    /// Takes over a change of who may announce what; routes that it concerns are judged again at once.
+    /// Takes over a change of who may announce what; routes that it concerns are judged again at
+    /// once.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -291,8 +296,9 @@ impl SpeakerHandle {
         self.ask(Command::Status).await
     }
 
-    /// Reads many routes, by prefix and a slice at a time: the core is never busy with it for long. The routes of one
-    /// prefix belong together, the whole is no snapshot. `None`: the question names a peer that is not there.
+    /// Reads many routes, by prefix and a slice at a time: the core is never busy with it for long.
+    /// The routes of one prefix belong together, the whole is no snapshot. `None`: the question
+    /// names a peer that is not there.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -310,7 +316,8 @@ impl SpeakerHandle {
         }
     }
 
-    /// All paths that are not refused, by prefix, the best first: [`SpeakerHandle::read`] for small tables.
+    /// All paths that are not refused, by prefix, the best first: [`SpeakerHandle::read`] for small
+    /// tables.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -357,7 +364,8 @@ impl SpeakerHandle {
         reader::parting(self, going).await
     }
 
-    /// Asks a peer to send everything again (RFC 2918). `false`: it has no session, or cannot be asked now.
+    /// Asks a peer to send everything again (RFC 2918). `false`: it has no session, or cannot be
+    /// asked now.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -385,7 +393,8 @@ impl SpeakerHandle {
         Ok(Some(*detail))
     }
 
-    /// Carries out what an operator wants of a peer. The answer is a sentence about what was done, or why not.
+    /// Carries out what an operator wants of a peer. The answer is a sentence about what was done,
+    /// or why not.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
@@ -422,15 +431,17 @@ impl SpeakerHandle {
         self.ask(|answer| Command::Fib(policy, answer)).await
     }
 
-    /// Whether every peer has told us everything since the start; only then may a forwarding table be swept.
+    /// Whether every peer has told us everything since the start; only then may a forwarding table
+    /// be swept.
     #[must_use]
     pub fn convergence(&self) -> watch::Receiver<Convergence> {
         self.convergence.clone()
     }
 
-    /// Ends the speaker, and returns when the connections are closed. `restart`: the peers shall keep our
-    /// routes, so TCP is closed without NOTIFICATION where graceful restart was negotiated (RFC 4724 §4.1). Otherwise
-    /// they get Cease / Administrative Shutdown and drop our routes at once. Feeds end without withdrawing anything.
+    /// Ends the speaker, and returns when the connections are closed. `restart`: the peers shall
+    /// keep our routes, so TCP is closed without NOTIFICATION where graceful restart was negotiated
+    /// (RFC 4724 §4.1). Otherwise they get Cease / Administrative Shutdown and drop our routes at
+    /// once. Feeds end without withdrawing anything.
     ///
     /// # Errors
     /// [`SpeakerEnded`] when it had ended before.

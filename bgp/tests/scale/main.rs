@@ -1,5 +1,6 @@
-//! Many peers, slow peers and big tables, against one whole speaker over TCP on loopback addresses. The peers
-//! are played in a runtime of their own, so that they measure the speaker and not themselves.
+//! Many peers, slow peers and big tables, against one whole speaker over TCP on loopback addresses.
+//! The peers are played in a runtime of their own, so that they measure the speaker and not
+//! themselves.
 //!
 //! The bounds are for memory, for order and for the protocol's own times, never for speed.
 #![cfg(feature = "speaker")]
@@ -29,13 +30,15 @@ const AS: Asn = Asn(64512);
 const PEERS: u32 = 1000;
 /// Routes of a big table: so many by default, for it has to go through a debug build in CI.
 const ROUTES: u32 = 300_000;
-/// Sets this number: `CARACAL_SCALE_ROUTES=1000000 cargo test -p caracal-bgp --test scale hold_times -- --nocapture`.
+/// Sets this number: `CARACAL_SCALE_ROUTES=1000000 cargo test -p caracal-bgp --test scale
+/// hold_times -- --nocapture`.
 const ROUTES_VARIABLE: &str = "CARACAL_SCALE_ROUTES";
-/// Routes of the table that changes under a peer that sleeps, and how many of them share their attributes: so few that one
-/// round is more than all buffers of a connection hold.
+/// Routes of the table that changes under a peer that sleeps, and how many of them share their
+/// attributes: so few that one round is more than all buffers of a connection hold.
 const CHANGING: u32 = 120_000;
 const ALIKE: u32 = 2;
-/// Changes that wait for a peer in the form that it shares with others, at most: 128 Ki and one update.
+/// Changes that wait for a peer in the form that it shares with others, at most: 128 Ki and one
+/// update.
 const SHARED: usize = (128 + 4) * 1024;
 
 /// One test at a time: each looks at the memory of the process.
@@ -103,8 +106,9 @@ impl Bounds {
     }
 }
 
-/// Runs a body that depends on the protocol's times. When it fails while our threads had to wait for a processor most of
-/// the time, that says nothing about the speaker. A bound that was broken on the way says something all the same.
+/// Runs a body that depends on the protocol's times. When it fails while our threads had to wait
+/// for a processor most of the time, that says nothing about the speaker. A bound that was broken
+/// on the way says something all the same.
 fn on_a_machine_that_runs(body: impl FnOnce(&Bounds)) {
     let (ran, waited) = scheduled();
     let bounds = Bounds::default();
@@ -301,7 +305,8 @@ fn a_table_is_loaded(speakers: &Runtime, players: &Runtime) {
         let from = address(net, 0);
         let (back, mut send) = establish(from, listen, 3).await;
         tokio::spawn(drain(back));
-        // A hundred routes with the same attributes but for the number, and the last ones with MED 9.
+        // A hundred routes with the same attributes but for the number, and the last ones with MED
+        // 9.
         for part in (0..routes).step_by(100) {
             send.send(&announcement(part..part + 100, 1000 + part, from))
                 .await;
@@ -426,7 +431,8 @@ fn questions_and_changes(speakers: &Runtime, players: &Runtime) {
             "{routes} routes: {turns:?}; {} MiB at the end",
             memory("VmRSS")
         );
-        // The aim is 20 ms where this is measured, with an optimised build on a machine that has nothing else to do.
+        // The aim is 20 ms where this is measured, with an optimised build on a machine that has
+        // nothing else to do.
         let bound = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 200 });
         assert!(turns.longest < bound, "{turns:?}");
     });

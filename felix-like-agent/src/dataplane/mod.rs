@@ -1,8 +1,9 @@
 //! The shell: a task that reads the kernel, plans, compares, and writes what differs.
 //!
-//! It works in the network namespace of the thread that spawns it and of the runtime's threads, which must be
-//! the same one. What it does depends on the present alone: between passes it keeps failures to retry, and what it
-//! knows of the kernel until something is told of it (`reconciler/kernel_cache.rs`).
+//! It works in the network namespace of the thread that spawns it and of the runtime's threads,
+//! which must be the same one. What it does depends on the present alone: between passes it keeps
+//! failures to retry, and what it knows of the kernel until something is told of it
+//! (`reconciler/kernel_cache.rs`).
 
 mod netlink;
 mod observe;
@@ -45,7 +46,8 @@ pub async fn links() -> Result<Links, NetlinkError> {
     read::links(&Netlink::open()?).await
 }
 
-/// Reads everything that the agent minds in the calling thread's network namespace, but for sysctls and NAT rules.
+/// Reads everything that the agent minds in the calling thread's network namespace, but for sysctls
+/// and NAT rules.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
@@ -53,8 +55,8 @@ pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
     read::actual(&mut Netlink::open()?).await
 }
 
-/// Carries out ops on routes, devices and entries in order; each with the kernel's reason when it refuses. For commands;
-/// a running agent would undo what it does not want.
+/// Carries out ops on routes, devices and entries in order; each with the kernel's reason when it
+/// refuses. For commands; a running agent would undo what it does not want.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
@@ -65,7 +67,8 @@ pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, Ne
     Ok(ops.into_iter().zip(results).collect())
 }
 
-/// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to make devices.
+/// What this machine's kernel can do of what is wanted, found out by trying. Needs the right to
+/// make devices.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
@@ -87,8 +90,9 @@ pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
     Ok(actual.routes.values().flatten().any(ours))
 }
 
-/// Takes away blackholes of ours that stand between this node and its datastore ([`crate::lifelines`]): while one is
-/// there, nothing that a plan could be made of is read. Answers with those that are gone, or why one is not.
+/// Takes away blackholes of ours that stand between this node and its datastore
+/// ([`crate::lifelines`]): while one is there, nothing that a plan could be made of is read.
+/// Answers with those that are gone, or why one is not.
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.

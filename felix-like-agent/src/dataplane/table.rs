@@ -1,8 +1,10 @@
-//! The task that keeps a speaker's tables: hears changes of routes, writes what differs, watches the kernel.
+//! The task that keeps a speaker's tables: hears changes of routes, writes what differs, watches
+//! the kernel.
 //!
-//! A change of some prefixes costs the work for these prefixes. Everything is read and compared again when somebody
-//! else changed an interface, a route or the tables, when notifications were lost, when a write failed, and from
-//! time to time. What the kernel cannot be asked is never taken for "nothing": the last picture stays.
+//! A change of some prefixes costs the work for these prefixes. Everything is read and compared
+//! again when somebody else changed an interface, a route or the tables, when notifications were
+//! lost, when a write failed, and from time to time. What the kernel cannot be asked is never taken
+//! for "nothing": the last picture stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,13 +32,15 @@ use crate::ownership::Owner;
 use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
 use crate::underlay::{self, Underlay};
 
-/// Changes that wait for the writer; more wait at their source, where the latest of a prefix replaces the others.
+/// Changes that wait for the writer; more wait at their source, where the latest of a prefix
+/// replaces the others.
 const INPUTS: usize = 4;
 /// Everything is read again after this long, whatever was heard (BIRD's `scan time`).
 const RESYNC: Duration = Duration::from_secs(60);
 /// Wait before the next attempt after a failure; doubled up to [`RESYNC`].
 const RETRY: Duration = Duration::from_millis(500);
-/// After everything was read, the task does nothing of the kind for so many times as long as that took.
+/// After everything was read, the task does nothing of the kind for so many times as long as that
+/// took.
 const REST: u32 = 4;
 /// Most unreachable prefixes that are spelled out.
 const NAMED: usize = 3;
@@ -75,7 +79,8 @@ enum Command {
     Remove(oneshot::Sender<()>),
 }
 
-/// The way to the task. When it and its inputs are dropped, the task ends and leaves the kernel as it is.
+/// The way to the task. When it and its inputs are dropped, the task ends and leaves the kernel as
+/// it is.
 #[derive(Debug)]
 pub struct TableHandle {
     inputs: mpsc::Sender<TableInput>,
@@ -356,8 +361,8 @@ impl Keeper {
         self.looks > 0
     }
 
-    /// Reads everything and writes what differs, unless routes are awaited that are resolved over another underlay.
-    /// False when something has to be tried again.
+    /// Reads everything and writes what differs, unless routes are awaited that are resolved over
+    /// another underlay. False when something has to be tried again.
     async fn look(&mut self) -> bool {
         match read_tables(&self.sockets.netlink, &self.tables).await {
             Ok(((links, underlay), actual)) => {
@@ -401,7 +406,8 @@ impl Keeper {
         }
     }
 
-    /// Writes what differs, for these prefixes or for all. False when something has to be tried again.
+    /// Writes what differs, for these prefixes or for all. False when something has to be tried
+    /// again.
     async fn write(&mut self, only: Option<&BTreeSet<Prefix>>) -> bool {
         let (ops, unreachable) = match only {
             Some(prefixes) => {

@@ -1,8 +1,10 @@
-//! The underlay as the dataplane publishes it, and the wait for the speaker that resolves next hops over it.
+//! The underlay as the dataplane publishes it, and the wait for the speaker that resolves next hops
+//! over it.
 //!
-//! What is written into the kernel follows the underlay by way of the speaker: a pass that finds another underlay publishes
-//! it and ends; the next one has routes that are resolved over it. So a link that goes or comes costs one pass that writes,
-//! and no route is written over what is no longer there.
+//! What is written into the kernel follows the underlay by way of the speaker: a pass that finds
+//! another underlay publishes it and ends; the next one has routes that are resolved over it. So a
+//! link that goes or comes costs one pass that writes, and no route is written over what is no
+//! longer there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use crate::links::{Links, LocalNetworks};
 use crate::ownership::{Ownership, is_tunnel_device};
 use crate::underlay::Underlay;
 
-/// How long routes are awaited that are resolved over another underlay; after that they are taken as they are.
+/// How long routes are awaited that are resolved over another underlay; after that they are taken
+/// as they are.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The same for the first underlay: until then no route says where it leads.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
@@ -30,8 +33,8 @@ pub struct PublishedUnderlay {
     pub local: Arc<LocalNetworks>,
 }
 
-/// The networks of a node: the addresses of its tunnels and the interfaces of its workloads are of pools, and the
-/// datastore says whose.
+/// The networks of a node: the addresses of its tunnels and the interfaces of its workloads are of
+/// pools, and the datastore says whose.
 #[must_use]
 pub fn local_networks(links: &Links, ownership: &Ownership) -> LocalNetworks {
     let workloads = &ownership.interface_prefixes;
@@ -81,8 +84,8 @@ impl Publisher {
         }
     }
 
-    /// Until when routes are awaited that are resolved over what was published last; `None`: they are there, or have been
-    /// awaited for long enough.
+    /// Until when routes are awaited that are resolved over what was published last; `None`: they
+    /// are there, or have been awaited for long enough.
     pub(super) fn awaits(&self, resolved: u64, now: Instant) -> Option<Instant> {
         let number = self.published.borrow().number;
         let patience = if resolved == 0 {

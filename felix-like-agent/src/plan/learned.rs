@@ -1,18 +1,20 @@
 //! Routes learned by BGP.
 //!
-//! Inside a pool, the pool's modes decide ([`decide`]); a route of the datastore's class is skipped. Outside all pools a
-//! learned route (from a top-of-rack router, say) goes to its gateway at the normal route metric, so that it
-//! never displaces a route of the host's with a lower one.
+//! Inside a pool, the pool's modes decide ([`decide`]); a route of the datastore's class is
+//! skipped. Outside all pools a learned route (from a top-of-rack router, say) goes to its gateway
+//! at the normal route metric, so that it never displaces a route of the host's with a lower one.
 //!
 //! Never written, because they would cut this node or its workloads off:
 //!
-//! * a prefix inside a subnet of an interface of ours, the subnet itself included: the link knows better;
+//! * a prefix inside a subnet of an interface of ours, the subnet itself included: the link knows
+//!   better;
 //! * an address of our own;
 //! * anything inside a range of service addresses: kube-proxy serves them on every node;
-//! * anything inside an own block, but for an address that the datastore says another node borrowed.
+//! * anything inside an own block, but for an address that the datastore says another node
+//!   borrowed.
 //!
-//! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP announces it) is written: the
-//! longer routes beside it win.
+//! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP
+//! announces it) is written: the longer routes beside it win.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,10 @@
-//! `plan(inputs) -> Desired`: everything the kernel should hold, computed anew from the present state.
+//! `plan(inputs) -> Desired`: everything the kernel should hold, computed anew from the present
+//! state.
 //!
-//! Where routes come from: VXLAN and IPIP ones from the datastore (blocks by their affinity field and a host
-//! route for each borrowed address), unencapsulated ones from BGP; `programClusterRoutes` moves classes
-//! between the two sources ([`encap`]). Whatever the source, the writer is the same.
+//! Where routes come from: VXLAN and IPIP ones from the datastore (blocks by their affinity field
+//! and a host route for each borrowed address), unencapsulated ones from BGP;
+//! `programClusterRoutes` moves classes between the two sources ([`encap`]). Whatever the source,
+//! the writer is the same.
 
 pub mod encap;
 mod grouped_warnings;
@@ -54,8 +56,8 @@ pub struct KernelSupport {
     pub objects: Result<(), String>,
     /// `net.ipv4.conf.default.rp_filter`, which workload interfaces get.
     pub default_rp_filter: u8,
-    /// Interfaces on which a packet is dropped when its source is not reached by the interface it came in
-    /// (`rp_filter` 1 there or for all, and 2 for neither).
+    /// Interfaces on which a packet is dropped when its source is not reached by the interface it
+    /// came in (`rp_filter` 1 there or for all, and 2 for neither).
     pub strict_rp_filter: BTreeSet<IfName>,
 }
 
@@ -106,7 +108,8 @@ pub fn plan(inputs: &Inputs<'_>) -> Desired {
     planner.finish()
 }
 
-/// Which interfaces the plan needs the kernel to be able to make, so that support is probed only when wanted.
+/// Which interfaces the plan needs the kernel to be able to make, so that support is probed only
+/// when wanted.
 #[must_use]
 pub fn wanted_tunnels(snapshot: &Snapshot, settings: &Settings) -> WantedTunnels {
     let pools = Pools::of(snapshot, settings);

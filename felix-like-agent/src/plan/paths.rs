@@ -1,8 +1,9 @@
-//! What narrow paths change in a plan: the routes that lead over them get an MTU, and new workloads one that fits all
-//! paths. Nothing at all where every path carries what the interface sends.
+//! What narrow paths change in a plan: the routes that lead over them get an MTU, and new workloads
+//! one that fits all paths. Nothing at all where every path carries what the interface sends.
 //!
-//! A route's MTU is what makes running workloads find out: the kernel answers what is too large with "fragmentation
-//! needed" (RFC 1191) or "packet too big" (RFC 8201) instead of sending it into the hole.
+//! A route's MTU is what makes running workloads find out: the kernel answers what is too large
+//! with "fragmentation needed" (RFC 1191) or "packet too big" (RFC 8201) instead of sending it into
+//! the hole.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +19,8 @@ use super::mtu::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 use crate::desired::{PlannedRoute, RouteKind};
 use crate::paths::PathMtu;
 
-/// Least MTU of IPv4 that anybody is asked to use (RFC 1122 §3.3.3) and that of every IPv6 link (RFC 8200 §5).
+/// Least MTU of IPv4 that anybody is asked to use (RFC 1122 §3.3.3) and that of every IPv6 link
+/// (RFC 8200 §5).
 const fn least(family: Family) -> u32 {
     match family {
         Family::Ipv4 => 576,
@@ -131,8 +133,8 @@ fn complain(planner: &mut Planner<'_>, name: &NodeName, address: IpAddr, path: P
     planner.problem(ProblemCode::AgentPathMtu, name.as_str(), reason);
 }
 
-/// The largest MTU of workloads that fits all narrow paths in use, whatever a pool's mode makes of them. An encapsulation
-/// whose MTU somebody has set is left out: what is set is meant.
+/// The largest MTU of workloads that fits all narrow paths in use, whatever a pool's mode makes of
+/// them. An encapsulation whose MTU somebody has set is left out: what is set is meant.
 pub(super) fn workload_limit(planner: &Planner<'_>) -> Option<u32> {
     let settings = planner.inputs.settings;
     let narrow = narrow(planner);

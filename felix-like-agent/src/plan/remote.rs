@@ -1,6 +1,7 @@
-//! Routes to other nodes from the datastore: each block to its owner, and a host route for each address that
-//! another node than the owner uses. With `routeSource: WorkloadIPs` a host route for each workload instead, and for each
-//! node's tunnel address: where IPAM is not Calico's there are no blocks.
+//! Routes to other nodes from the datastore: each block to its owner, and a host route for each
+//! address that another node than the owner uses. With `routeSource: WorkloadIPs` a host route for
+//! each workload instead, and for each node's tunnel address: where IPAM is not Calico's there are
+//! no blocks.
 
 use std::net::IpAddr;
 
@@ -153,7 +154,8 @@ fn to_node<'a>(planner: &mut Planner<'a>, prefix: Prefix, pool: &Pool, name: &'a
         Encap::None => {}
         Encap::Direct => direct(planner, prefix, pool, name, address),
         Encap::Ipip => {
-            // A node names its tunnel address once its tunnel is up. Until then nothing that works is given up.
+            // A node names its tunnel address once its tunnel is up. Until then nothing that works
+            // is given up.
             if node.spec.ipip_address().is_none() {
                 planner.desired.held.insert(prefix, address);
             }
@@ -196,7 +198,8 @@ pub(super) fn add_direct(planner: &mut Planner<'_>, prefix: Prefix, mut hops: Ve
     planner.add(RouteKind::Direct, route);
 }
 
-/// Through `tunl0` to the node's own address: a device without a remote sends to the route's gateway.
+/// Through `tunl0` to the node's own address: a device without a remote sends to the route's
+/// gateway.
 pub(super) fn ipip(
     planner: &mut Planner<'_>,
     prefix: Prefix,
@@ -256,8 +259,9 @@ fn vxlan(
     // The VTEP itself is on the link: there is nothing to go through.
     let gateway = (prefix != Prefix::host(vtep)).then_some(vtep);
     if gateway.is_some() && family == Family::Ipv6 {
-        // IPv6 refuses a gateway that another device's route leads to, "onlink" or not, and until the pool's mode
-        // changes the block's own route is one. With the VTEP on the link, replacing that route is one step.
+        // IPv6 refuses a gateway that another device's route leads to, "onlink" or not, and until
+        // the pool's mode changes the block's own route is one. With the VTEP on the link,
+        // replacing that route is one step.
         vtep_on_link(planner, vtep, &link, mtu);
     }
     let target = Target::via(gateway, &link, gateway.is_some());
@@ -279,9 +283,9 @@ fn vtep_on_link(planner: &mut Planner<'_>, vtep: IpAddr, link: &IfName, mtu: u32
     planner.add(RouteKind::Vxlan, route);
 }
 
-/// The tunnel that the pool wants cannot be used. On a link, or along a route that BGP knows, packets still arrive
-/// without it (a cluster without the module then works within a subnet, and a change of mode has no gap);
-/// otherwise there is no route. Both are problems.
+/// The tunnel that the pool wants cannot be used. On a link, or along a route that BGP knows,
+/// packets still arrive without it (a cluster without the module then works within a subnet, and a
+/// change of mode has no gap); otherwise there is no route. Both are problems.
 fn fall_back(
     planner: &mut Planner<'_>,
     prefix: Prefix,

@@ -96,7 +96,8 @@ impl Inputs<'_> {
                 let cidr = node.spec.cidr(family);
                 let parent = cidr.and_then(|cidr| self.links.holding(cidr.address));
                 let parent = parent.filter(|link| link.up && !link.loopback);
-                // The datastore may know a wider subnet than the interface, which then has a host prefix.
+                // The datastore may know a wider subnet than the interface, which then has a host
+                // prefix.
                 if let (Some(cidr), Some(link)) = (cidr, parent) {
                     underlay.offer(cidr.prefix(), Some(underlay::on_link(link)));
                 }
@@ -107,8 +108,8 @@ impl Inputs<'_> {
         underlay
     }
 
-    /// The learned routes with their next hops resolved over the underlay, for forecasts and simulations in which no
-    /// speaker does it.
+    /// The learned routes with their next hops resolved over the underlay, for forecasts and
+    /// simulations in which no speaker does it.
     #[must_use]
     pub fn resolved(&self) -> BTreeMap<Prefix, Learned> {
         let underlay = self.underlay();
@@ -120,7 +121,8 @@ impl Inputs<'_> {
 }
 
 impl Planner<'_> {
-    /// The way to a node's address: on a link, else through a route of somebody else's, or a longer learned one.
+    /// The way to a node's address: on a link, else through a route of somebody else's, or a longer
+    /// learned one.
     pub(super) fn resolve(&self, address: IpAddr) -> Option<NextHop> {
         let known = self.resolved.borrow().get(&address).cloned();
         known.unwrap_or_else(|| {
@@ -172,7 +174,8 @@ impl Planner<'_> {
             .then(|| direct(&parent.name))
     }
 
-    /// The longest learned route outside all pools that contains an address, with its first gateway.
+    /// The longest learned route outside all pools that contains an address, with its first
+    /// gateway.
     fn learned_route(&self, address: IpAddr) -> Option<(Prefix, NextHop)> {
         let bits = Family::of(address).bits();
         (0..=bits).rev().find_map(|len| {

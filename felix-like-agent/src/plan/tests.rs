@@ -787,8 +787,8 @@ fn a_blackhole_never_beats_a_workload() {
 }
 
 proptest! {
-    /// Whatever BGP says: no panic, one route a prefix (by type), every next hop on a device that is there or planned,
-    /// and the own block and workload keep their routes.
+    /// Whatever BGP says: no panic, one route a prefix (by type), every next hop on a device that
+    /// is there or planned, and the own block and workload keep their routes.
     #[test]
     fn no_announcement_takes_our_own_routes(
         announced in prop::collection::vec((any::<u32>(), 0u8..=32, 0u8..6), 0..30),
@@ -844,7 +844,8 @@ fn guard(world: &World) -> BgpGuard {
     world.plan().nat.unwrap().ipv4.bgp.unwrap()
 }
 
-/// A pod has its node's address behind `natOutgoing`; whoever takes BGP from nodes must not hear it.
+/// A pod has its node's address behind `natOutgoing`; whoever takes BGP from nodes must not hear
+/// it.
 #[test]
 fn workloads_are_kept_off_the_bgp_of_nodes() {
     let mut w = World::new(r#","natOutgoing":true"#);

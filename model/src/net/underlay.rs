@@ -1,8 +1,9 @@
-//! The underlay: the links and routes over which the next hops of BGP are reached (RFC 4271 §9.1.2.1).
+//! The underlay: the links and routes over which the next hops of BGP are reached (RFC 4271
+//! §9.1.2.1).
 //!
-//! Whoever reads the kernel publishes it, whoever decides between routes resolves next hops over it. What one's own
-//! speaker wrote into the forwarding table is not part of it: a next hop that is reached through what it announced is not
-//! reached.
+//! Whoever reads the kernel publishes it, whoever decides between routes resolves next hops over
+//! it. What one's own speaker wrote into the forwarding table is not part of it: a next hop that is
+//! reached through what it announced is not reached.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +24,9 @@ pub struct UnderlayRoute {
     pub interface: Option<IfName>,
     /// The gateway; `None` = the address is on the link.
     pub gateway: Option<IpAddr>,
-    /// Something is at the other end of the interface. A route without carrier is a last resort: a path over another one
-    /// wins, whatever its attributes, and with no other one the path stays in use, for the cable may come back
-    /// and nothing would be won by its loss.
+    /// Something is at the other end of the interface. A route without carrier is a last resort: a
+    /// path over another one wins, whatever its attributes, and with no other one the path stays in
+    /// use, for the cable may come back and nothing would be won by its loss.
     pub carrier: bool,
 }
 
@@ -96,7 +97,8 @@ impl Underlay {
         }
     }
 
-    /// Adds a route unless there is a better one for the same range; one with a carrier is better than one without.
+    /// Adds a route unless there is a better one for the same range; one with a carrier is better
+    /// than one without.
     pub fn offer(&mut self, range: Prefix, route: Option<UnderlayRoute>) {
         match self.routes.entry(range) {
             Entry::Vacant(entry) => {

@@ -1,4 +1,5 @@
-//! Answers that only the speaker is needed for: the same words from a node and from a standalone speaker.
+//! Answers that only the speaker is needed for: the same words from a node and from a standalone
+//! speaker.
 
 use std::net::SocketAddr;
 use std::path::Path;

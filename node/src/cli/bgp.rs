@@ -119,7 +119,8 @@ fn filter_of(args: &RouteArgs, peer: Option<String>, best: bool) -> RouteFilter 
     }
 }
 
-/// Prints routes as they come. A reader that has seen enough ends this process, and with it the question.
+/// Prints routes as they come. A reader that has seen enough ends this process, and with it the
+/// question.
 fn show(request: &Request, output: Output) -> anyhow::Result<ExitCode> {
     let (Request::Routes { filter }
     | Request::Received { filter, .. }
@@ -191,7 +192,8 @@ fn rows<W: Write, const N: usize>(
     Ok(count)
 }
 
-/// A [`RouteInfo`] or an `AdvertisedRoute` as a line says it, no more than what is shown: a million of them are read.
+/// A [`RouteInfo`] or an `AdvertisedRoute` as a line says it, no more than what is shown: a million
+/// of them are read.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {

@@ -1,9 +1,9 @@
-//! From the speaker's feed of best routes to the map that the agent plans with, and the routes to peers through gateways
-//! beside them.
+//! From the speaker's feed of best routes to the map that the agent plans with, and the routes to
+//! peers through gateways beside them.
 //!
-//! The word that every peer has told us everything passes through here too, behind the routes: an agent that heard it
-//! by a shorter way would sweep routes that it is about to be told of, and lose the packets in between. So does the word
-//! over which underlay the routes are resolved.
+//! The word that every peer has told us everything passes through here too, behind the routes: an
+//! agent that heard it by a shorter way would sweep routes that it is about to be told of, and lose
+//! the packets in between. So does the word over which underlay the routes are resolved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(super) struct Resolved {
     pub(super) peers: Arc<Map>,
 }
 
-/// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone has withdrawn
-/// nothing. `told` gets what `convergence` says, once the map has the routes that it is about, and `number` what `resolved`
-/// says.
+/// Applies changes until the feed ends. When it ends, the last map stays: a speaker that is gone
+/// has withdrawn nothing. `told` gets what `convergence` says, once the map has the routes that it
+/// is about, and `number` what `resolved` says.
 pub(super) async fn follow(
     feed: FibFeed,
     mut convergence: watch::Receiver<Convergence>,
@@ -71,7 +71,8 @@ impl Fixed {
         sender: &watch::Sender<Arc<Map>>,
         changes: Vec<(Prefix, Option<LearnedRoute>)>,
     ) {
-        // The feed tells of our own announcements, too; whoever plans with the map is woken by news alone.
+        // The feed tells of our own announcements, too; whoever plans with the map is woken by news
+        // alone.
         sender.send_if_modified(|map| {
             let mut news = Vec::new();
             for (prefix, route) in changes {

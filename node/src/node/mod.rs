@@ -79,8 +79,8 @@ fn lib_dir(vars: &BTreeMap<String, String>) -> &Path {
     )
 }
 
-/// Writes a file for the CNI plugin into the library directory, atomically: a reader sees the old text or the
-/// new one.
+/// Writes a file for the CNI plugin into the library directory, atomically: a reader sees the old
+/// text or the new one.
 fn leave_file(lib_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(lib_dir)?;
     let draft = lib_dir.join(format!(".{name}.new"));

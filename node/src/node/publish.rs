@@ -1,4 +1,5 @@
-//! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the speaker.
+//! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the
+//! speaker.
 
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ pub(super) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Sec
 /// Name of the filter that stands where another AS's peer has none.
 const NO_POLICY: &str = "no_policy_rfc8212";
 
-/// Towards another AS, no policy means no routes (RFC 8212 §2). A filter of its own says so, and not an empty list: a
-/// drain adds filters to lists.
+/// Towards another AS, no policy means no routes (RFC 8212 §2). A filter of its own says so, and
+/// not an empty list: a drain adds filters to lists.
 fn require_policy(config: &mut SpeakerConfig) {
     let own = config.local_as;
     let mut denied = false;
@@ -54,7 +55,8 @@ fn require_policy(config: &mut SpeakerConfig) {
             peer.import.push(NO_POLICY.to_owned());
             denied = true;
         }
-        // The built-in filter says what a cluster may announce, not that somebody wants this peer to hear it.
+        // The built-in filter says what a cluster may announce, not that somebody wants this peer
+        // to hear it.
         if peer.export.iter().all(|name| name == EXPORT_FILTER) {
             peer.export = vec![NO_POLICY.to_owned()];
             denied = true;
@@ -112,7 +114,8 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan differs.
+    /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan
+    /// differs.
     pub(super) async fn run(mut self) {
         let Self {
             config,

@@ -1,7 +1,8 @@
-//! From the dataplane to the speaker: this machine's own networks, and the underlay that next hops are resolved over; and
-//! the word that they are, which goes to the agent behind the routes.
+//! From the dataplane to the speaker: this machine's own networks, and the underlay that next hops
+//! are resolved over; and the word that they are, which goes to the agent behind the routes.
 //!
-//! Routes to peers through a gateway (`reachableBy`) are part of the underlay: their peers' next hops are reached by them.
+//! Routes to peers through a gateway (`reachableBy`) are part of the underlay: their peers' next
+//! hops are reached by them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,8 +23,9 @@ pub(super) type PeerGateways = BTreeMap<Prefix, IpAddr>;
 /// Metric of a route to a peer through its gateway: that of the route that is written for it.
 const PEER_METRIC: u32 = 1024;
 
-/// Tells the speaker of every change, and `resolved` when its routes follow it. Until the first word, and when the agent is no
-/// longer heard of, what was said last holds: nothing is taken out of the decision for want of news.
+/// Tells the speaker of every change, and `resolved` when its routes follow it. Until the first
+/// word, and when the agent is no longer heard of, what was said last holds: nothing is taken out
+/// of the decision for want of news.
 pub(super) async fn keep(
     mut published: watch::Receiver<PublishedUnderlay>,
     mut gateways: watch::Receiver<PeerGateways>,

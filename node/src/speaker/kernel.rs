@@ -1,8 +1,9 @@
-//! Between the speaker and its tables in the kernel: best routes go there, our own ones as blackholes; the underlay that next
-//! hops are resolved over and, where the file says `learn`, routes of others come from there.
+//! Between the speaker and its tables in the kernel: best routes go there, our own ones as
+//! blackholes; the underlay that next hops are resolved over and, where the file says `learn`,
+//! routes of others come from there.
 //!
-//! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor written, and every next
-//! hop counts as reached.
+//! Without a kernel protocol in the file nothing of this runs: the kernel is neither read nor
+//! written, and every next hop counts as reached.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
     Ok(table::holds_routes(&tables(wanted)).await?)
 }
 
-/// The machine's own networks, where tables are written; a speaker alone does not look at the kernel.
+/// The machine's own networks, where tables are written; a speaker alone does not look at the
+/// kernel.
 pub(super) async fn local_networks(wanted: &Wanted) -> Result<LocalNetworks, KernelError> {
     if wanted.is_empty() {
         return Ok(LocalNetworks::default());
@@ -127,8 +129,8 @@ impl Kernel {
         })
     }
 
-    /// The file announces these routes. To be told before the speaker is: what it then says of their prefixes is what
-    /// writes them and takes them out.
+    /// The file announces these routes. To be told before the speaker is: what it then says of
+    /// their prefixes is what writes them and takes them out.
     pub(super) fn announce(&self, own: &Own) {
         self.own.send_if_modified(|known| {
             let other = **known != *own;
@@ -158,8 +160,9 @@ impl Kernel {
         self.status.subscribe()
     }
 
-    /// Goes over to other tables. Routes in a table that is no longer used go behind the new ones; those in one that
-    /// stays are compared and never taken away in between. True when something differed.
+    /// Goes over to other tables. Routes in a table that is no longer used go behind the new ones;
+    /// those in one that stays are compared and never taken away in between. True when something
+    /// differed.
     pub(super) async fn change(
         &mut self,
         wanted: Wanted,
@@ -241,7 +244,8 @@ impl Running {
     }
 }
 
-/// Our own routes as they stand in the tables: traffic for what is announced and has no longer way ends there.
+/// Our own routes as they stand in the tables: traffic for what is announced and has no longer way
+/// ends there.
 struct Blackholes {
     own: watch::Receiver<Arc<Own>>,
     families: Vec<Family>,
@@ -263,8 +267,8 @@ impl Blackholes {
         admitted.map(blackhole).collect()
     }
 
-    /// The one for a prefix without a learned route. The best path to what is announced is always our own, so the speaker
-    /// has a word about each prefix that comes or goes.
+    /// The one for a prefix without a learned route. The best path to what is announced is always
+    /// our own, so the speaker has a word about each prefix that comes or goes.
     fn at(&self, prefix: Prefix) -> Option<Learned> {
         let own = self.own.borrow();
         let route = own.get(&prefix)?;
@@ -272,7 +276,8 @@ impl Blackholes {
     }
 }
 
-/// Best routes to the tables, and behind them the word that they are all, and over which underlay they are resolved.
+/// Best routes to the tables, and behind them the word that they are all, and over which underlay
+/// they are resolved.
 async fn forward(
     feed: FibFeed,
     blackholes: Blackholes,
@@ -329,7 +334,8 @@ async fn forward(
     }
 }
 
-/// Own networks and the underlay to the speaker, and its number to `resolved` when the routes follow it. When the tables are no longer heard of, what they said last holds.
+/// Own networks and the underlay to the speaker, and its number to `resolved` when the routes
+/// follow it. When the tables are no longer heard of, what they said last holds.
 async fn feed(
     mut status: watch::Receiver<Arc<TableStatus>>,
     speaker: SpeakerHandle,

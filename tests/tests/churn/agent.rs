@@ -1,6 +1,7 @@
-//! One node's process: snapshot, speaker's table, plan, diff. All of it is the product's own code but for the glue, which
-//! does what the shells do: `datastore::watch` (keeps the snapshot, says when it is stale), the speaker (carries UPDATEs)
-//! and the agent's reconciler (passes, what lingers, devices before the rest, another try after a refusal).
+//! One node's process: snapshot, speaker's table, plan, diff. All of it is the product's own code
+//! but for the glue, which does what the shells do: `datastore::watch` (keeps the snapshot, says
+//! when it is stale), the speaker (carries UPDATEs) and the agent's reconciler (passes, what
+//! lingers, devices before the rest, another try after a refusal).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -188,7 +188,8 @@ impl Rib {
         };
         let dest = self.table.get(id);
         let route = export_route(dest, &self.peers, &self.next_hops);
-        // What it has been told already it has been told by a decision, and is told what becomes of it by the next.
+        // What it has been told already it has been told by a decision, and is told what becomes of
+        // it by the next.
         if !filled.has_advertised(id) {
             filled.update(id, dest.prefix, route, cache, &mut self.interner);
         }

@@ -276,7 +276,8 @@ impl Rib {
             }
         }
         if what.gateway {
-            // No other path may win, and still the route leads elsewhere, and export policy has to look again.
+            // No other path may win, and still the route leads elsewhere, and export policy has to
+            // look again.
             self.table.get_mut(id).touched = true;
         }
         if what.is_any() {

@@ -1,14 +1,17 @@
-//! Which next hops are resolved through which of our own best routes, as a function of the present paths alone.
+//! Which next hops are resolved through which of our own best routes, as a function of the present
+//! paths alone.
 //!
-//! A destination that contains a next hop may lead to it. What its best path is depends on which of its paths' next hops
-//! are resolved, and those may lie in other such destinations: a graph. Destinations that depend on nothing but the
-//! underlay are decided first, then those that depend on them (RFC 4271 §9.1.2.1: recursion).
+//! A destination that contains a next hop may lead to it. What its best path is depends on which of
+//! its paths' next hops are resolved, and those may lie in other such destinations: a graph.
+//! Destinations that depend on nothing but the underlay are decided first, then those that depend
+//! on them (RFC 4271 §9.1.2.1: recursion).
 //!
-//! A path never resolves through its own destination. Where destinations depend on each other in a circle, what cannot
-//! matter is left out first: a path that loses to a better one outside of the circle, a shorter route behind a longer
-//! one that is there. What is left of the circle would be mutually recursive routes, and no path resolves through any of
-//! them; the underlay, or a route outside of the circle, may still lead to its next hop. So the outcome depends neither
-//! on the order in which routes came nor on what was best before.
+//! A path never resolves through its own destination. Where destinations depend on each other in a
+//! circle, what cannot matter is left out first: a path that loses to a better one outside of the
+//! circle, a shorter route behind a longer one that is there. What is left of the circle would be
+//! mutually recursive routes, and no path resolves through any of them; the underlay, or a route
+//! outside of the circle, may still lead to its next hop. So the outcome depends neither on the
+//! order in which routes came nor on what was best before.
 
 use std::net::IpAddr;
 
@@ -30,7 +33,8 @@ pub(super) struct Branch {
     pub(super) next_hop: IpAddr,
     /// By the underlay.
     pub(super) own: Option<ResolvedNextHop>,
-    /// Other destinations that contain the next hop and are longer than the range of the underlay, the longest first.
+    /// Other destinations that contain the next hop and are longer than the range of the underlay,
+    /// the longest first.
     pub(super) through: Vec<usize>,
     /// It cannot win.
     beaten: bool,
@@ -222,8 +226,8 @@ impl Graph {
         inside
     }
 
-    /// The strongly connected components of a part of the graph, each after those that it depends on (Tarjan). Without
-    /// recursion: a chain of routes may be as long as a peer likes.
+    /// The strongly connected components of a part of the graph, each after those that it depends
+    /// on (Tarjan). Without recursion: a chain of routes may be as long as a peer likes.
     fn components(&self, set: &[usize]) -> Vec<Vec<usize>> {
         let inside = self.members(set);
         let edges = |at: usize| -> Vec<usize> {

@@ -1,4 +1,5 @@
-//! Next hops that are resolved through our own routes (RFC 4271 §9.1.2.1): recursion, loops, and no trace of history.
+//! Next hops that are resolved through our own routes (RFC 4271 §9.1.2.1): recursion, loops, and no
+//! trace of history.
 
 use proptest::prelude::*;
 
@@ -201,7 +202,8 @@ fn pods_and_own_routes_are_no_way_to_a_next_hop() {
     assert_eq!(leads(&net, "203.0.113.0/24"), "192.0.2.1 → 10.0.0.2 eth0");
 }
 
-/// The default route of a peer leads to what nothing else does; that of the underlay counts before it.
+/// The default route of a peer leads to what nothing else does; that of the underlay counts before
+/// it.
 #[test]
 fn default_routes() {
     let mut net = with_underlay(subnet());
@@ -411,7 +413,8 @@ impl Left {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// RIB-6: resolution after any history, in one go or in slices, is what it is for who has only seen the present.
+    /// RIB-6: resolution after any history, in one go or in slices, is what it is for who has only
+    /// seen the present.
     #[test]
     fn resolution_leaves_no_trace_of_history(
         events in prop::collection::vec((event(), 0usize..3), 1..60),

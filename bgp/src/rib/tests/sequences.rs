@@ -318,7 +318,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// RIB-5: however the work is cut, and whatever happens in between, it ends where the whole of it would have.
+    /// RIB-5: however the work is cut, and whatever happens in between, it ends where the whole of
+    /// it would have.
     #[test]
     fn work_in_slices_ends_where_the_whole_of_it_does(
         restarting: bool,
@@ -358,8 +359,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// After anything, policy of one peer changes: no session ends, nothing is asked of any peer, another peer's policy has
-    /// nothing to do again. On export, nobody else is told anything; on import, nothing but what follows from the routes.
+    /// After anything, policy of one peer changes: no session ends, nothing is asked of any peer,
+    /// another peer's policy has nothing to do again. On export, nobody else is told anything; on
+    /// import, nothing but what follows from the routes.
     #[test]
     fn a_change_of_policy_touches_one_peer_and_no_session(
         events in prop::collection::vec(event(), 1..60),

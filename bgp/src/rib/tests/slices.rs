@@ -1,4 +1,5 @@
-//! Nothing looks at the whole table in one call: what each call does is counted, in a table that is larger than a slice.
+//! Nothing looks at the whole table in one call: what each call does is counted, in a table that is
+//! larger than a slice.
 
 use super::*;
 use crate::policy::{Action, Filter, Term};
@@ -204,8 +205,8 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     assert_eq!(net.rib.counts().prefixes, 0);
 }
 
-/// While the routes of a peer that is gone are still in the table they win nothing, are shown to nobody, and its next
-/// session is not confused with them.
+/// While the routes of a peer that is gone are still in the table they win nothing, are shown to
+/// nobody, and its next session is not confused with them.
 #[test]
 fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
     let mut net = large();
@@ -244,8 +245,9 @@ fn a_peer_that_is_gone_has_no_say_while_its_routes_are_on_their_way_out() {
     net.check();
 }
 
-/// A set that is left of each page of the allocator holds the page: of a table that has gone nothing may be left, also of
-/// what was still on its way to peers when the last route was withdrawn.
+/// A set that is left of each page of the allocator holds the page: of a table that has gone
+/// nothing may be left, also of what was still on its way to peers when the last route was
+/// withdrawn.
 #[test]
 fn of_a_table_that_has_gone_no_attribute_set_is_left() {
     let mut net = large();
@@ -288,8 +290,8 @@ fn of_a_table_that_has_gone_no_attribute_set_is_left() {
     assert_eq!(net.rib.next_timeout(), None);
 }
 
-/// A peer that does not read is not told more of the table than it is allowed to have waiting; the others and what changes
-/// are not held up by it.
+/// A peer that does not read is not told more of the table than it is allowed to have waiting; the
+/// others and what changes are not held up by it.
 #[test]
 fn the_table_waits_for_a_peer_that_has_much_to_read() {
     let mut net = large();

@@ -163,7 +163,8 @@ impl Core {
         })
     }
 
-    /// Why a peer has no session now. What ended an earlier one says nothing about a session that is up.
+    /// Why a peer has no session now. What ended an earlier one says nothing about a session that
+    /// is up.
     fn reason(&self, peer: &Peer) -> Option<String> {
         match (&self.disabled, &peer.disabled) {
             (Some(text), _) if text.is_empty() => Some("shut down here".to_owned()),

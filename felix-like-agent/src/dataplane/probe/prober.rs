@@ -1,5 +1,6 @@
-//! The task that measures paths, one at a time: [`crate::paths`] says which and with what, [`crate::dataplane::probe::echo`] sends. It
-//! writes nothing anywhere; who listens is rung when a result has changed.
+//! The task that measures paths, one at a time: [`crate::paths`] says which and with what,
+//! [`crate::dataplane::probe::echo`] sends. It writes nothing anywhere; who listens is rung when a
+//! result has changed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,7 +31,8 @@ pub(in crate::dataplane) struct Targets {
 }
 
 impl Targets {
-    /// The other nodes, as far as this node has an address of the family and an interface that carries it.
+    /// The other nodes, as far as this node has an address of the family and an interface that
+    /// carries it.
     pub(in crate::dataplane) fn of(
         snapshot: &Snapshot,
         me: &NodeName,
@@ -72,7 +74,8 @@ impl Drop for Prober {
 }
 
 impl Prober {
-    /// Starts it; `seed` makes its times differ from those of other nodes. What is `known` holds until it is measured.
+    /// Starts it; `seed` makes its times differ from those of other nodes. What is `known` holds
+    /// until it is measured.
     pub(in crate::dataplane) fn start(seed: &str, known: PathMtus, bell: Arc<Notify>) -> Self {
         let (targets, targets_rx) = watch::channel(Targets::default());
         let (results_tx, results) = watch::channel(Arc::new(known));

@@ -14,7 +14,8 @@ pub(in crate::dataplane) enum Command {
     Answer(oneshot::Sender<()>),
 }
 
-/// The running reconciler. When the handle and its clones are dropped, it ends and leaves the kernel as it is.
+/// The running reconciler. When the handle and its clones are dropped, it ends and leaves the
+/// kernel as it is.
 #[derive(Clone, Debug)]
 pub struct ReconcilerHandle {
     pub(in crate::dataplane) commands: mpsc::Sender<Command>,
@@ -38,14 +39,15 @@ impl ReconcilerHandle {
         self.status.clone()
     }
 
-    /// What next hops are reached over, as of the last pass; changes only when something is another.
+    /// What next hops are reached over, as of the last pass; changes only when something is
+    /// another.
     #[must_use]
     pub fn underlay(&self) -> watch::Receiver<PublishedUnderlay> {
         self.underlay.clone()
     }
 
-    /// Stops all writing for good; a pass under way is finished first. Called before sessions are closed, so that routes
-    /// survive them.
+    /// Stops all writing for good; a pass under way is finished first. Called before sessions are
+    /// closed, so that routes survive them.
     pub async fn freeze(&self) -> Freezing {
         let (sender, receiver) = oneshot::channel();
         if self.commands.send(Command::Freeze(sender)).await.is_err() {
@@ -56,7 +58,8 @@ impl ReconcilerHandle {
             .map_or(Freezing::Ended, |()| Freezing::Frozen)
     }
 
-    /// Resolves with true when the task has answered, between two passes; with false when it has ended.
+    /// Resolves with true when the task has answered, between two passes; with false when it has
+    /// ended.
     pub async fn answers(&self) -> bool {
         let (sender, receiver) = oneshot::channel();
         self.commands.send(Command::Answer(sender)).await.is_ok() && receiver.await.is_ok()

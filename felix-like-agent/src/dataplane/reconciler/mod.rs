@@ -56,7 +56,8 @@ pub use options::ReconcilerOptions;
 const COST: u32 = 2;
 /// Longest such wait.
 const COST_LIMIT: Duration = Duration::from_millis(50);
-/// Burst: this much of the waiting may be put off, so that a few pieces of news in a row wait for nothing.
+/// Burst: this much of the waiting may be put off, so that a few pieces of news in a row wait for
+/// nothing.
 const BURST: Duration = Duration::from_millis(20);
 /// Wait after a pass that could not read the kernel.
 const READ_RETRY: Duration = Duration::from_secs(1);
@@ -103,7 +104,8 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Starts the task in the calling thread's network namespace. Must be called inside a tokio runtime.
+    /// Starts the task in the calling thread's network namespace. Must be called inside a tokio
+    /// runtime.
     ///
     /// Nothing is written before the first snapshot with a revision.
     ///
@@ -424,7 +426,8 @@ impl Reconciler {
                 }
                 self.nat_planned = Some(nat.clone());
             }
-            // A value that cannot be read: the rules stay, but one who is refused may be the node that it is about.
+            // A value that cannot be read: the rules stay, but one who is refused may be the node
+            // that it is about.
             None => {
                 desired.nat = self.nat_planned.clone();
                 if let Some(nat) = &mut desired.nat {
@@ -445,7 +448,8 @@ impl Reconciler {
         self.nat_seen.clone().flatten()
     }
 
-    /// Takes out deletions of tunnel devices, and of what stands on them, that were in use a moment ago.
+    /// Takes out deletions of tunnel devices, and of what stands on them, that were in use a moment
+    /// ago.
     fn hold_back(&mut self, mut ops: Vec<Op>, desired: &Desired, now: Instant) -> Vec<Op> {
         let mut unwanted = HashMap::new();
         let linger = self.options.tunnel_linger;

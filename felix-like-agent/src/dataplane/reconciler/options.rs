@@ -24,18 +24,19 @@ pub struct ReconcilerOptions {
     pub settings: Settings,
     /// What wins over FelixConfiguration.
     pub overrides: Overrides,
-    /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not switched yet are heard.
+    /// How long a VXLAN device that no pool uses any more stays, so that nodes that have not
+    /// switched yet are heard.
     pub tunnel_linger: Duration,
-    /// The paths to other nodes are measured with echoes; what was known of them before, which holds until then.
-    /// `None` = they are not measured.
+    /// The paths to other nodes are measured with echoes; what was known of them before, which
+    /// holds until then. `None` = they are not measured.
     pub measure_paths: Option<PathMtus>,
     /// Nobody tells of changes that others make.
     #[cfg(test)]
     pub(in crate::dataplane) deaf: bool,
     /// Addresses of the datastore's endpoints: no route may cover them.
     pub lifelines: watch::Receiver<BTreeSet<IpAddr>>,
-    /// Over which of the underlays that the reconciler has published the learned routes are resolved, said behind them; `None` =
-    /// nobody says, and they are taken as they are.
+    /// Over which of the underlays that the reconciler has published the learned routes are
+    /// resolved, said behind them; `None` = nobody says, and they are taken as they are.
     pub resolved: Option<watch::Receiver<u64>>,
     /// Folder of the file that says what sysctls were before; `None` = it is not kept.
     pub lib_dir: Option<PathBuf>,
@@ -76,7 +77,8 @@ impl ReconcilerOptions {
             hints::sysctls(Arc::clone(bell)),
             hints::nftables(Arc::clone(nat_bell)),
         ];
-        // Without nftables there is nothing to hear, and what cannot be heard is found by the resync.
+        // Without nftables there is nothing to hear, and what cannot be heard is found by the
+        // resync.
         let listeners = listeners.into_iter().flatten();
         Ok(listeners.chain([monitor]).collect())
     }

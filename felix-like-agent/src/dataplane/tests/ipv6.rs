@@ -1,4 +1,5 @@
-//! The same for IPv6: what the kernel stores differs in small ways (metric 1024 for none, blackholes on `lo`).
+//! The same for IPv6: what the kernel stores differs in small ways (metric 1024 for none,
+//! blackholes on `lo`).
 
 use super::*;
 
@@ -68,7 +69,8 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
         wait_for("no device", LIMIT, links, |seen| !seen.contains("vxlan-v6")).await;
         node.settled().await;
         node.assert_quiet().await;
-        // And back, over a route that leads to the very gateway: the kernel asks for the VTEP on the link first.
+        // And back, over a route that leads to the very gateway: the kernel asks for the VTEP on
+        // the link first.
         let (kind, name, value) = pool("p", "fd00:10:244::/48", r#","vxlanMode":"Always""#);
         node.put(kind, name, value);
         wait_for("VXLAN again", LIMIT, routes, |seen| seen == vxlan).await;

@@ -26,8 +26,8 @@ use crate::settings::Settings;
 
 const INSIDE: &str = "CARACAL_AGENT_TEST_INSIDE";
 
-/// Runs `body` in a fresh network namespace: this binary starts itself again there for the one test. `name` is the test's
-/// path below this module.
+/// Runs `body` in a fresh network namespace: this binary starts itself again there for the one
+/// test. `name` is the test's path below this module.
 fn in_namespace<F: Future<Output = ()>>(name: &str, body: impl FnOnce() -> F) {
     if std::env::var(INSIDE).as_deref() == Ok(name) {
         tokio::runtime::Builder::new_current_thread()
@@ -88,7 +88,8 @@ async fn wait_for(
     }
 }
 
-/// Far less than the period of the comparison with everything, so that what is repaired within it is repaired by event.
+/// Far less than the period of the comparison with everything, so that what is repaired within it
+/// is repaired by event.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A node called `a` with 10.0.0.1/24 on `eth0`, whose other end is `wire` in the same namespace.
@@ -220,8 +221,8 @@ impl Node {
         );
     }
 
-    /// The same, with all that a process does not know at its start: neither datastore nor BGP are sure, and BGP has learned
-    /// nothing yet. Answers with its first state.
+    /// The same, with all that a process does not know at its start: neither datastore nor BGP are
+    /// sure, and BGP has learned nothing yet. Answers with its first state.
     async fn restart_unsure(&mut self) -> Arc<AgentStatus> {
         self.restart();
         self.precondition.send_replace(SweepPrecondition::default());

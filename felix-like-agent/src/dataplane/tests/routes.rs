@@ -320,7 +320,8 @@ fn ways_through_next_hop_objects_of_others_count() {
     );
 }
 
-/// The route to a next hop goes and comes back: what leads over it follows in one pass, and nothing is refused or written twice.
+/// The route to a next hop goes and comes back: what leads over it follows in one pass, and nothing
+/// is refused or written twice.
 #[test]
 fn a_flap_of_the_underlay_reaches_the_kernel_in_one_pass() {
     in_namespace(
@@ -357,8 +358,8 @@ fn a_flap_of_the_underlay_reaches_the_kernel_in_one_pass() {
                 node.assert_quiet().await;
                 assert_eq!(node.agent.status().borrow().applied, written.applied);
             }
-            // The kernel takes the routes of a link that goes with it: they come back over the other one, and nothing is
-            // tried over the one that is gone.
+            // The kernel takes the routes of a link that goes with it: they come back over the
+            // other one, and nothing is tried over the one that is gone.
             let before = node.pass_anew().await;
             sh("ip link set eth0 down");
             wait_for("eth1", LIMIT, || over("eth1"), |seen| seen.trim() == "3").await;

@@ -1,7 +1,8 @@
-//! `caracal migrate plan`: the agent's own plan for this node, compared with the kernel as Calico left it.
+//! `caracal migrate plan`: the agent's own plan for this node, compared with the kernel as Calico
+//! left it.
 //!
-//! BGP has not spoken yet, so the routes that it will bring are taken from the datastore: each block from its
-//! node, by the way on which the node is reached.
+//! BGP has not spoken yet, so the routes that it will bring are taken from the datastore: each
+//! block from its node, by the way on which the node is reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! What the tasks of the table are connected by: handles of the owners, and a feed for each value that goes from one task to
-//! others. The board is dropped once all tasks run, so that a feed ends with the task that writes it.
+//! What the tasks of the table are connected by: handles of the owners, and a feed for each value
+//! that goes from one task to others. The board is dropped once all tasks run, so that a feed ends
+//! with the task that writes it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -30,7 +31,8 @@ use crate::node::underlay::PeerGateways;
 /// The latest value of something, for whoever listens. One task writes it.
 pub(super) struct Feed<T> {
     sender: watch::Sender<T>,
-    /// It has seen the first value only, so that whoever gets a copy of it misses none of the later ones.
+    /// It has seen the first value only, so that whoever gets a copy of it misses none of the later
+    /// ones.
     receiver: watch::Receiver<T>,
 }
 

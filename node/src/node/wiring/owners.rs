@@ -1,5 +1,5 @@
-//! Starts the owners whose handles others need, in order: the datastore's view, the speaker, the kernel's writer, who answers;
-//! then the rest of the table.
+//! Starts the owners whose handles others need, in order: the datastore's view, the speaker, the
+//! kernel's writer, who answers; then the rest of the table.
 
 use std::sync::Arc;
 
@@ -112,7 +112,8 @@ impl Speaking {
         let planned = publish::speaker_config(&first.snapshot, config, &secrets);
         publish::log_changes(&[], &planned.problems, &config.node);
         registry.reporter("plan").replace(planned.problems.clone());
-        // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC 4724 §4.1).
+        // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC
+        // 4724 §4.1).
         let restarting = caracal_agent::dataplane::holds_our_routes().await?;
         let links = caracal_agent::dataplane::links()
             .await
