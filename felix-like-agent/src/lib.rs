@@ -38,7 +38,7 @@ pub mod settings;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod underlay;
+mod underlay;
 
 pub use actual::Actual;
 pub use desired::Desired;

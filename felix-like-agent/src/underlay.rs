@@ -34,7 +34,7 @@ pub(crate) fn on_link(link: &Link) -> UnderlayRoute {
 
 /// The underlay of these interfaces and routes. The routes must be those of others.
 #[must_use]
-pub fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualRoute>) -> Underlay {
+pub(crate) fn of<'a>(links: &Links, routes: impl IntoIterator<Item = &'a ActualRoute>) -> Underlay {
     // One entry for all: each interface of a pod has such an address, and none of them changes
     // anything.
     let mut underlay = Underlay::new([(link_local(), None)], None);

@@ -15,10 +15,11 @@ use foldhash::HashMap;
 use super::adj_out::{ExportCache, ExportRoute, Group, Member};
 use super::advertised::{Advertised, VisibleCount};
 use super::decision::Decision;
+use super::dest_id::DestId;
 use super::export::export_path;
 use super::intern::Interner;
 use super::select::candidate;
-use super::table::{Dest, DestId};
+use super::table::Dest;
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
 

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::add_path::AdvertisedPaths;
 use super::advertised::{Advertised, AdvertisedRoutes, Before};
+use super::dest_id::DestId;
 use super::import::{DecidedBy, NamedFilter, run_filters};
 use super::intern::Interner;
 use super::next_hops::NextHopTable;
-use super::table::DestId;
 use super::{DEFAULT_LOCAL_PREF, PeerId};
 use crate::attrs::PathAttrs;
 use crate::config::{NextHopMode, PathCount};

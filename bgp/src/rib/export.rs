@@ -6,10 +6,11 @@ use super::add_path::{PathRoute, PathUpdate};
 use super::adj_out::{
     ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
 };
+use super::dest_id::DestId;
 use super::jobs::Kind;
 use super::next_hops::NextHopTable;
 use super::peers::Peers;
-use super::table::{Dest, DestId, Path};
+use super::table::{Dest, Path};
 use super::{Changes, Outbound, PeerId, Rib};
 
 /// Destinations whose memory is prefetched together.

@@ -5,7 +5,7 @@
 //! [`Index::prefetch`] lets the lookups of one UPDATE wait together. It never looks at a prefix
 //! itself; who asks says what is the same.
 
-use super::table::DestId;
+use super::dest_id::DestId;
 
 /// The smallest part that is not empty.
 const MIN_SLOTS: usize = 16;

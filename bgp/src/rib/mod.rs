@@ -19,7 +19,9 @@ mod add_path;
 mod adj_out;
 mod advertised;
 pub mod decision;
+mod dest_id;
 mod export;
+mod follow;
 mod forward;
 mod free;
 mod import;
@@ -84,6 +86,7 @@ use crate::origin;
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
 use adj_out::Group;
+use dest_id::DestId;
 use export::PREFETCH_BATCH;
 use intern::Interner;
 use jobs::{Drops, Jobs, Kind};
@@ -91,7 +94,7 @@ use peers::{Filters, PeerState, Peers};
 use screen::Screen;
 use select::Selector;
 use startup::Startup;
-use table::{DestId, Table};
+use table::Table;
 
 /// LOCAL_PREF of a route that carries none: the field's common default.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 
-use super::table::{Dest, DestId, Path};
+use super::dest_id::DestId;
+use super::table::{Dest, Path};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;
 

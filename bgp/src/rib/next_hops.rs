@@ -9,8 +9,8 @@
 //! * RIB-6: the table is a function of the underlay and of the paths that are stored, whatever was
 //!   before.
 
-mod follow;
 mod graph;
+mod resolve;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +21,8 @@ use caracal_model::net::underlay::{Gateway, IfName, Underlay, UnderlayRoute};
 use caracal_model::net::{Family, Prefix};
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
+
+pub(super) use self::graph::Node;
 
 /// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer
 /// than one behind a router that BGP told of.
@@ -163,20 +165,20 @@ struct Entry {
 
 /// What is another for a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Moved {
-    cost: bool,
-    gateway: bool,
+pub(super) struct Moved {
+    pub(super) cost: bool,
+    pub(super) gateway: bool,
 }
 
 impl Moved {
-    const fn or(self, other: Self) -> Self {
+    pub(super) const fn or(self, other: Self) -> Self {
         Self {
             cost: self.cost || other.cost,
             gateway: self.gateway || other.gateway,
         }
     }
 
-    const fn is_any(self) -> bool {
+    pub(super) const fn is_any(self) -> bool {
         self.cost || self.gateway
     }
 }
@@ -193,6 +195,26 @@ pub(super) struct NextHopChange {
 }
 
 impl NextHopChange {
+    /// True when no next hop has moved.
+    pub(super) fn is_empty(&self) -> bool {
+        self.moved.is_empty() && !self.all
+    }
+
+    /// True when some next hop is reached by another gateway.
+    pub(super) fn has_gateways(&self) -> bool {
+        self.all || self.moved.values().any(|moved| moved.gateway)
+    }
+
+    /// Notes that a stored path has this next hop, and says what of it has moved.
+    pub(super) fn meet(&mut self, next_hop: IpAddr) -> Moved {
+        self.seen.insert(next_hop);
+        let moved = self.moved.get(&next_hop).copied().unwrap_or_default();
+        moved.or(Moved {
+            cost: self.all,
+            gateway: self.all,
+        })
+    }
+
     /// Takes another one in, before it has begun.
     pub(super) fn join(&mut self, other: &Self) {
         self.all |= other.all;
@@ -253,6 +275,10 @@ impl NextHopTable {
     /// True once somebody reads the underlay. Until then every next hop counts as reached.
     pub(super) fn is_tracking(&self) -> bool {
         !self.underlay.routes.is_empty() || self.underlay.others != Some(UnderlayRoute::default())
+    }
+
+    pub(super) const fn underlay(&self) -> &Underlay {
+        &self.underlay
     }
 
     fn resolution(&self, next_hop: &IpAddr, prefix: &Prefix) -> Option<&Resolution> {
@@ -371,8 +397,19 @@ impl NextHopTable {
         self.entries.len() > self.used * 2 + UNUSED
     }
 
+    /// A walk through all routes is on its way: none is needed until it has ended.
+    pub(super) const fn expect_sweep(&mut self) {
+        self.used = usize::MAX / 4;
+    }
+
+    /// A walk through all routes begins.
+    pub(super) const fn begin_walk(&mut self, change: &mut NextHopChange) {
+        change.began = self.clock;
+        self.clock += 1;
+    }
+
     /// Drops the entries that a walk through all routes has not met and that were there before it.
-    fn sweep(&mut self, change: &NextHopChange) {
+    pub(super) fn sweep(&mut self, change: &NextHopChange) {
         let unused = |next_hop: &IpAddr, entry: &Entry| {
             entry.born <= change.began && !change.seen.contains(next_hop)
         };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 
+use super::dest_id::DestId;
 use super::import::{self, Imported, Refusal};
-use super::table::{DestId, Path, Rank, Staleness};
+use super::table::{Path, Rank, Staleness};
 use super::{PeerId, Rib, forward};
 use crate::attrs::PathAttrs;
 use crate::config::Origination;

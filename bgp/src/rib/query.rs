@@ -9,10 +9,11 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::adj_out::{ExportCache, Group, Member, Withheld};
+use super::dest_id::DestId;
 use super::export::export_route;
 use super::intern::Interner;
 use super::scan::{RouteQuery, RouteRecord, RouteTable};
-use super::table::{Dest, DestId, Rank};
+use super::table::{Dest, Rank};
 use super::view::{
     AdvertisedRoute, Advertisement, AttrsInfo, Explanation, LearnedRoute, PeerCounts, RibCounts,
     RouteInfo, communities,

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use super::dest_id::DestId;
 use super::import::Imported;
 use super::jobs::Kind;
 use super::peers::{self, PeerState};
 use super::restart;
-use super::table::{DestId, Staleness};
+use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::config::{self, ConfigChange, SpeakerConfig};
 use crate::types::PeerName;

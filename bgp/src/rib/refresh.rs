@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use caracal_model::net::Family;
 
+use super::dest_id::DestId;
 use super::jobs::Kind;
 use super::restart::{STALE_LIMIT, slot};
-use super::table::{DestId, Staleness};
+use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;
 

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
 
+use super::dest_id::DestId;
 use super::intern::Interner;
 use super::jobs::{Drops, Kind};
 use super::peers::PeerState;
 use super::session::LongLivedRestart;
-use super::table::{DestId, Staleness};
+use super::table::Staleness;
 use super::{PeerId, Rib, SessionInfo};
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, Community};

@@ -16,9 +16,10 @@ use caracal_model::net::Prefix;
 
 use super::adj_out::{Group, Member};
 use super::decision::{Candidate, Decision};
+use super::dest_id::DestId;
 use super::next_hops::ResolvedNextHop;
 use super::select::candidate;
-use super::table::{Dest, DestId, Path};
+use super::table::{Dest, Path};
 use super::view::{AdvertisedRoute, AttrsInfo, PathStatus, RouteInfo};
 use super::{PeerId, Rib};
 use crate::attrs::PathAttrs;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
+use super::dest_id::DestId;
 use super::import::{Imported, Refusal, run_filters};
-use super::table::DestId;
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};

@@ -4,13 +4,13 @@
 //! views of it. One path needs no allocation of its own, and growing never copies the table.
 
 use std::hash::BuildHasher;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::PeerId;
+use super::dest_id::DestId;
 use super::free::Free;
 use super::import::{Imported, Refusal};
 use super::index::Index;
@@ -19,22 +19,6 @@ use crate::attrs::PathAttrs;
 /// Destinations per chunk: large enough that chunks do not count, small enough that a small table
 /// is small.
 const CHUNK: usize = 1024;
-
-/// The handle of a destination; stays valid until the destination is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DestId(NonZeroU32);
-
-impl DestId {
-    /// The handle of the destination at this place.
-    pub(super) const fn new(index: u32) -> Self {
-        // One more, so that the index has a value for "none" in four octets.
-        Self(NonZeroU32::MIN.saturating_add(index))
-    }
-
-    pub(super) const fn index(self) -> usize {
-        self.0.get() as usize - 1
-    }
-}
 
 /// One path to one prefix.
 #[derive(Clone, Debug)]

@@ -159,22 +159,18 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 /// Rooms side by side in one folder form no circle. A folder and what lies in it may know each other.
 #[test]
 fn no_folder_has_a_circle_of_files() {
-    const EXCEPTIONS: [(&str, usize); 6] = [
+    const EXCEPTIONS: [(&str, usize); 5] = [
         (
-            "bgp/rib: add_path adj_out advertised export jobs peers reconfigure restart select",
-            9,
+            "bgp/rib: add_path adj_out advertised export jobs peers restart select",
+            8,
         ),
-        ("bgp/rib: index table", 2),
         (
             "bgp/wire: as_path attr capability error header mp notification",
             7,
         ),
         ("bgp: bmp fsm", 2),
         ("felix-like-agent/plan: mtu paths", 2),
-        (
-            "felix-like-agent: actual desired ownership settings ways",
-            5,
-        ),
+        ("felix-like-agent: actual desired ownership settings", 4),
     ];
     let mut found = BTreeMap::new();
     for (folder, sources) in product() {
@@ -256,7 +252,7 @@ fn files_have_at_most_600_lines() {
 #[test]
 fn comments_have_at_most_100_columns() {
     /// How many have more: this can only shrink.
-    const EXCEPTIONS: usize = 789;
+    const EXCEPTIONS: usize = 0;
     let mut wide = Vec::new();
     for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
         for (name, text) in sources(folder) {
@@ -285,7 +281,7 @@ fn comments_have_at_most_100_columns() {
 /// Private modules, one façade of `pub use` at the root of each library.
 #[test]
 fn libraries_have_a_facade() {
-    const EXCEPTIONS: [(&str, usize); 50] = [
+    const EXCEPTIONS: [(&str, usize); 49] = [
         ("bgp: attrs", 1),
         ("bgp: bfd", 1),
         ("bgp: bmp", 1),
@@ -321,7 +317,6 @@ fn libraries_have_a_facade() {
         ("felix-like-agent: settings", 1),
         ("felix-like-agent: table", 1),
         ("felix-like-agent: testing", 1),
-        ("felix-like-agent: ways", 1),
         ("ipam: lease", 1),
         ("ipam: testing", 1),
         ("model: announcement", 1),

@@ -8,9 +8,10 @@ use super::{Kind, PATHS_PER_PLACE};
 use crate::attrs::PathAttrs;
 use crate::rib::add_path::PathAdvertisement;
 use crate::rib::adj_out::ExportCache;
+use crate::rib::dest_id::DestId;
 use crate::rib::export::export_route;
 use crate::rib::restart::FAMILIES;
-use crate::rib::table::{DestId, Staleness};
+use crate::rib::table::Staleness;
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 
 /// What a slice has to tell a peer.
@@ -114,7 +115,7 @@ impl Rib {
 
     fn begin(&mut self, kind: &mut Kind, changes: &mut Changes) {
         match kind {
-            Kind::NextHops(change) => self.begin_following(change),
+            Kind::NextHops(change) => self.next_hops.begin_walk(change),
             Kind::Dump {
                 peer,
                 family: Some(family),
@@ -276,7 +277,7 @@ impl Rib {
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
             Kind::Sets => self.interner.shrink(),
-            Kind::NextHops(change) => self.end_following(&change),
+            Kind::NextHops(change) => self.next_hops.sweep(&change),
             Kind::MarkRefresh(..)
             | Kind::EndRefresh(..)
             | Kind::Import(_)

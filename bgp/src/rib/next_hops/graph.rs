@@ -27,7 +27,7 @@ type Rank = (bool, u32, usize, Origin);
 
 /// A path to a destination.
 #[derive(Debug)]
-pub(super) struct Branch {
+pub(in crate::rib) struct Branch {
     /// As the decision process sees it, but for what the next hop adds.
     pub(super) candidate: Candidate,
     pub(super) next_hop: IpAddr,
@@ -74,21 +74,29 @@ impl Branch {
 
 /// A destination that some next hop lies in.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(in crate::rib) struct Node {
     pub(super) prefix: Prefix,
     pub(super) branches: Vec<Branch>,
     /// Its best path, once that is found out.
-    pub(super) best: Option<Best>,
+    best: Option<Best>,
 }
 
 /// The best path to a destination.
 #[derive(Debug)]
-pub(super) struct Best {
+struct Best {
     next_hop: IpAddr,
     resolved: ResolvedNextHop,
 }
 
 impl Node {
+    pub(in crate::rib) const fn new(prefix: Prefix, branches: Vec<Branch>) -> Self {
+        Self {
+            prefix,
+            branches,
+            best: None,
+        }
+    }
+
     /// How a next hop that lies in it is reached; `None`: not through this one.
     pub(super) fn leads_to(&self, next_hop: IpAddr) -> Option<ResolvedNextHop> {
         let best = self.best.as_ref()?;
