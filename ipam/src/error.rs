@@ -290,6 +290,7 @@ pub enum AssignIpError {
     #[error(
         "{address} is in no IP pool; choose one inside a pool, or create a pool that covers it"
     )]
+    /// The address lies in no pool.
     OutsidePools {
         /// The address.
         address: IpAddr,

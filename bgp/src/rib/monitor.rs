@@ -1,9 +1,10 @@
-//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5): the paths that have changed, and all of them piece by
-//! piece.
+//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5): the paths that have changed, and
+//! all of them piece by piece.
 //!
-//! Only names of paths are noted, and only while somebody monitors: a path that changes twice before anybody asks is
-//! told once, as it is then. A station forgets a peer that goes down, so nothing is noted of peers without a session,
-//! and what is kept for their return is not shown until they have announced it again.
+//! Only names of paths are noted, and only while somebody monitors: a path that changes twice
+//! before anybody asks is told once, as it is then. A station forgets a peer that goes down, so
+//! nothing is noted of peers without a session, and what is kept for their return is not shown
+//! until they have announced it again.
 
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ impl Rib {
         self.changed_paths.is_some()
     }
 
-    /// The paths that have changed since this was last asked, in the order in which they did. One that changed twice is in
-    /// it twice.
+    /// The paths that have changed since this was last asked, in the order in which they did. One
+    /// that changed twice is in it twice.
     pub fn changed_paths(&mut self) -> Vec<PathName> {
         self.changed_paths
             .as_mut()
@@ -78,8 +79,9 @@ impl Rib {
         }
     }
 
-    /// The paths of up to `count` destinations from a place on, and the place to go on from, while there is one. Paths that
-    /// come meanwhile are either in a later piece or among [`Rib::changed_paths`].
+    /// The paths of up to `count` destinations from a place on, and the place to go on from, while
+    /// there is one. Paths that come meanwhile are either in a later piece or among
+    /// [`Rib::changed_paths`].
     #[must_use]
     pub fn monitored_piece(
         &self,
@@ -101,7 +103,8 @@ impl Rib {
         (paths, next)
     }
 
-    /// Has the peer told us all of a family since its session began? A peer without graceful restart need not say so.
+    /// Has the peer told us all of a family since its session began? A peer without graceful
+    /// restart need not say so.
     #[must_use]
     pub fn has_finished(&self, peer: PeerId, family: Family) -> bool {
         let peer = self.peers.get(peer);

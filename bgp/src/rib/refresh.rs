@@ -24,14 +24,16 @@ impl Rib {
             self.queue(Kind::Dump {
                 peer,
                 family: Some(family),
-                // While selection is deferred nothing is known: a marked refresh would say that nothing is there.
+                // While selection is deferred nothing is known: a marked refresh would say that
+                // nothing is there.
                 marked: marked && !self.is_deferring(),
             });
         }
         self.finish(now, Changes::default())
     }
 
-    /// The peer is about to send everything of a family again (RFC 7313 §4, BoRR). Its messages wait while it is busy.
+    /// The peer is about to send everything of a family again (RFC 7313 §4, BoRR). Its messages
+    /// wait while it is busy.
     pub fn refresh_begin(&mut self, now: Instant, name: &PeerName, family: Family) -> Changes {
         if let Some(id) = self.peers.id(name) {
             self.end_judging(id);

@@ -1,8 +1,9 @@
-//! Sessions that end and come back: the receiving speaker of graceful restart (RFC 4724 §4.2), long-lived too
-//! (RFC 9494 §4.2).
+//! Sessions that end and come back: the receiving speaker of graceful restart (RFC 4724 §4.2),
+//! long-lived too (RFC 9494 §4.2).
 //!
-//! Stale routes stay in use like any others until the peer has announced them again, has sent End-of-RIB, has
-//! come back without them, or has taken too long. Long-lived ones then get LLGR_STALE and are a last resort.
+//! Stale routes stay in use like any others until the peer has announced them again, has sent
+//! End-of-RIB, has come back without them, or has taken too long. Long-lived ones then get
+//! LLGR_STALE and are a last resort.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use super::{PeerId, Rib, SessionInfo};
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, Community};
 
-/// How long stale routes are kept after the session has come back, when End-of-RIB fails to come. RFC 4724 §4.2
-/// allows such a bound and names none; this is ample for a table of a million routes.
+/// How long stale routes are kept after the session has come back, when End-of-RIB fails to come.
+/// RFC 4724 §4.2 allows such a bound and names none; this is ample for a table of a million routes.
 pub(super) const STALE_LIMIT: Duration = Duration::from_secs(300);
 
 /// RFC 9494 §4.2: the route as it is kept beyond the restart time; `None`: it must not be.
@@ -93,8 +94,8 @@ impl Rib {
         if peer.stale_until.is_some() {
             peer.stale_until = Some(now + STALE_LIMIT);
         }
-        // RFC 4724 §4.2: without the Forwarding State bit for the family, its stale routes go at once. The same holds
-        // for the bit of RFC 9494 §4.2.
+        // RFC 4724 §4.2: without the Forwarding State bit for the family, its stale routes go at
+        // once. The same holds for the bit of RFC 9494 §4.2.
         self.sweep_stale(
             id,
             Drops {
@@ -127,10 +128,10 @@ impl Rib {
             return;
         };
         let long_lived = peer.long_lived_families();
-        // RFC 4724 §4.2 lets go at a second restart in a row what is still stale, or it could be kept for ever. Here it
-        // goes when the time of the first restart is over: a collision of connections, or two ends that change
-        // their configuration one after the other, end two sessions within milliseconds. RFC 9494 §4.2: what is
-        // kept long has its own time.
+        // RFC 4724 §4.2 lets go at a second restart in a row what is still stale, or it could be
+        // kept for ever. Here it goes when the time of the first restart is over: a collision of
+        // connections, or two ends that change their configuration one after the other, end two
+        // sessions within milliseconds. RFC 9494 §4.2: what is kept long has its own time.
         let in_time = peer.restart_ends.filter(|end| *end > now);
         let until = in_time.unwrap_or(now + restart.time);
         let kept = |family: Family| {
@@ -159,7 +160,8 @@ impl Rib {
         self.restale(id, peer, Staleness::Restart);
     }
 
-    /// Gives the paths of a peer to a destination another staleness, but for those that are a last resort already.
+    /// Gives the paths of a peer to a destination another staleness, but for those that are a last
+    /// resort already.
     fn restale(&mut self, id: DestId, peer: PeerId, stale: Staleness) {
         for at in 0..self.table.get(id).paths().len() {
             let dest = self.table.get_mut(id);
@@ -238,7 +240,8 @@ impl Rib {
         }
     }
 
-    /// RFC 9494 §4.2: the restart time is over. What the peer wants to be kept longer is, as a last resort.
+    /// RFC 9494 §4.2: the restart time is over. What the peer wants to be kept longer is, as a last
+    /// resort.
     fn keep_long(&mut self, now: Instant, id: PeerId) {
         self.prune_timers(id);
         let Some(peer) = self.peers.get_mut(id) else {

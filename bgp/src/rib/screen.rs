@@ -1,8 +1,9 @@
-//! Screening: what a prefix itself forbids, before import policy: prefixes that are never routed, and prefixes that another has
-//! ([`crate::origin`]). Most prefixes are no rule's business, and cost one look into a table of first octets.
+//! Screening: what a prefix itself forbids, before import policy: prefixes that are never routed,
+//! and prefixes that another has ([`crate::origin`]). Most prefixes are no rule's business, and
+//! cost one look into a table of first octets.
 //!
-//! A route that waits for its owner to become known is looked at again when the data about its prefix changes: by key,
-//! not by a walk over the table.
+//! A route that waits for its owner to become known is looked at again when the data about its
+//! prefix changes: by key, not by a walk over the table.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -21,8 +22,8 @@ use crate::origin::{Mode, Origins, Reason, Update, Verdict};
 use crate::policy::{Condition, PeerKind, Verdict as Policy};
 use crate::types::PeerName;
 
-/// A route may wait so long for its owner before that is a problem. An owner writes to the datastore before it announces, and
-/// a datastore that answers tells everybody within seconds.
+/// A route may wait so long for its owner before that is a problem. An owner writes to the
+/// datastore before it announces, and a datastore that answers tells everybody within seconds.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// How many routes are refused for their prefix.
@@ -65,7 +66,8 @@ pub(super) struct Screen {
     martians: Martians,
     origins: Origins,
     octets: Octets,
-    /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around them concerns them.
+    /// Prefixes in the table inside checked ranges that nobody has as they are: what changes around
+    /// them concerns them.
     tracked: BTreeSet<Prefix>,
     /// Routes that wait have been seen since the last call ended.
     new_waits: Vec<Prefix>,
@@ -107,8 +109,8 @@ impl Screen {
         self.octets.contain(prefix)
     }
 
-    /// Why a prefix is refused from every peer. What lies in a range with owners is theirs also inside a subnet of
-    /// ours: there the origin check has the word.
+    /// Why a prefix is refused from every peer. What lies in a range with owners is theirs also
+    /// inside a subnet of ours: there the origin check has the word.
     fn martian(&self, prefix: &Prefix) -> Option<Martian> {
         let found = self.martians.find(prefix)?;
         let connected = matches!(found, Martian::Connected(_));
@@ -180,7 +182,8 @@ impl Screen {
     }
 }
 
-/// First octets of addresses, a bit for each, by family. A prefix inside a range starts with an octet of the range.
+/// First octets of addresses, a bit for each, by family. A prefix inside a range starts with an
+/// octet of the range.
 #[derive(Clone, Copy, Debug, Default)]
 struct Octets([[u64; 4]; 2]);
 
@@ -212,8 +215,8 @@ impl FromIterator<Prefix> for Octets {
     }
 }
 
-/// True when the deciding term of a filter names the range that it admits: an "accept" of everything is the default
-/// written down, and admits nobody to what another has.
+/// True when the deciding term of a filter names the range that it admits: an "accept" of
+/// everything is the default written down, and admits nobody to what another has.
 fn admits(conditions: &[Condition]) -> bool {
     conditions.iter().any(|condition| match condition {
         Condition::Prefix { patterns, negated } => {
@@ -233,7 +236,8 @@ impl Rib {
         self.finish(now, Changes::default())
     }
 
-    /// Takes over a change of who may announce what. Routes that it concerns are judged again at once.
+    /// Takes over a change of who may announce what. Routes that it concerns are judged again at
+    /// once.
     pub fn set_origins(&mut self, now: Instant, update: Update) -> Changes {
         let rules = update.rules.is_some();
         let was_stale = self.screen.origins.is_stale();
@@ -344,7 +348,8 @@ impl Rib {
         }
     }
 
-    /// What becomes of a received route: what the protocol forbids, what its prefix forbids, and policy.
+    /// What becomes of a received route: what the protocol forbids, what its prefix forbids, and
+    /// policy.
     pub(super) fn import(
         &mut self,
         from: PeerId,
@@ -413,7 +418,8 @@ impl Rib {
         let log_only = self.screen.origins.mode() == Mode::Log;
         let hop = received.next_hop.as_ref();
         let from_owner = hop.is_some_and(|hop| self.screen.origins.is_owner_address(hop));
-        // Of a node that nobody has heard of yet, a reflector may speak; a router of another AS has nothing to wait for.
+        // Of a node that nobody has heard of yet, a reflector may speak; a router of another AS has
+        // nothing to wait for.
         if unknown && (from_owner || peer.kind() == PeerKind::Internal) {
             if !log_only {
                 self.screen.new_waits.push(prefix);
@@ -425,8 +431,9 @@ impl Rib {
         (!log_only).then_some(Refusal::NotOwner)
     }
 
-    /// True when the operator lets a peer announce what others have: a filter accepts the range by name, or BGPPeer says
-    /// that our own AS may come back through a peer of another one, as behind a router that all nodes peer with.
+    /// True when the operator lets a peer announce what others have: a filter accepts the range by
+    /// name, or BGPPeer says that our own AS may come back through a peer of another one, as behind
+    /// a router that all nodes peer with.
     fn admits_others(&self, peer: &PeerState, prefix: Prefix, received: &PathAttrs) -> bool {
         if peer.kind() == PeerKind::External && peer.config.allow_own_as > 0 {
             return true;
