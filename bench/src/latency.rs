@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::store::{Store, WatchEvent};
+use caracal_datastore::{EtcdConfig, EtcdStore, Store, WatchEvent};
 use caracal_lab::{ETCD_PORT, Lab, LabName, Topology, UpOptions, run_in_netns};
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};

@@ -1,10 +1,11 @@
-//! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other in turn, with
-//! checked results. `caracal-bench instructions`: what the hot paths cost, in a unit that a busy machine does not
-//! change. `caracal-bench cni`: the CNI plugin beside Debian's, on a node of a lab. Caracal is measured as the program that
-//! ships: `caracal speaker` with a file, the `caracal` beside this program or the one that is named.
+//! `caracal-bench run`: the same BGP work for Caracal, BIRD 2, FRR and GoBGP, one after the other
+//! in turn, with checked results. `caracal-bench instructions`: what the hot paths cost, in a unit
+//! that a busy machine does not change. `caracal-bench cni`: the CNI plugin beside Debian's, on a
+//! node of a lab. Caracal is measured as the program that ships: `caracal speaker` with a file, the
+//! `caracal` beside this program or the one that is named.
 //!
-//! It makes two network namespaces of its own and needs root for them. It must never touch the namespace it was
-//! started in.
+//! It makes two network namespaces of its own and needs root for them. It must never touch the
+//! namespace it was started in.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "counts of peers and prefixes of scenarios that are constants of this program"
@@ -113,8 +114,9 @@ struct RunArgs {
     /// A-N, B-N, C, D, E-N, L-N, M-N; N as in 100k or 1M.
     #[arg(default_values = ["A-1M", "C", "B-100", "B-300", "B-1000", "D", "E-300", "L-100", "M-1M"])]
     scenarios: Vec<String>,
-    /// Speakers; those that are not installed are left out. Without it: all that are bearable, GoBGP only with few routes, and
-    /// the idle scenario, which takes a minute for each run, once for those that it is not judged by.
+    /// Speakers; those that are not installed are left out. Without it: all that are bearable,
+    /// GoBGP only with few routes, and the idle scenario, which takes a minute for each run, once
+    /// for those that it is not judged by.
     #[arg(long, value_delimiter = ',')]
     speakers: Vec<Speaker>,
     /// Runs of each speaker; speakers take turns.

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::announcement::Announcement;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_ipam::{AssignError, AssignIpError, ReleaseError, Unreadable};
 use caracal_ipam::{AssignIpRequest, AssignRequest, Target};
 use caracal_ipam::{Client, ClientError};

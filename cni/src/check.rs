@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::format_mac;
 

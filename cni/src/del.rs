@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::time::Timestamp;
 
 use crate::addresses;

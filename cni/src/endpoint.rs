@@ -4,7 +4,7 @@
 use std::io;
 use std::time::SystemTime;
 
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::{Store, StoreError};
 use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
 use caracal_model::resource::node::Mac;

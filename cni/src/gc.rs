@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::keys::{self, Key};
 use caracal_model::names::HandleId;
 use caracal_model::resource::{Kind, WorkloadEndpoint};

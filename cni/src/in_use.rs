@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::announcement::InUse;
 use caracal_model::keys::Key;
 use caracal_model::net::Prefix;

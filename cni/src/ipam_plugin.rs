@@ -1,7 +1,7 @@
 //! `caracal-ipam`: our addresses for another main plugin (`bridge`, `macvlan`, `ptp`). Makes no
 //! interface and writes no endpoint. Addresses carry their block's prefix length.
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::net::Cidr;
 use serde_json::Map;
 

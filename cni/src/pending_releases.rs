@@ -9,7 +9,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::keys::Key;
 use caracal_model::names::HandleId;
 use serde::{Deserialize, Serialize};

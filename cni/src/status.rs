@@ -2,7 +2,7 @@
 //! programs routes, the datastore must answer and know the node, and the readiness gates must be
 //! open.
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::status::Status;
 
 use crate::call::{Call, Role};

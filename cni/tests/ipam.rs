@@ -9,7 +9,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::txn::{Txn, Write};
 use serde_json::{Value, json};
 use world::agent::FakeAgent;

@@ -1,21 +1,49 @@
 //! All etcd I/O of Caracal. Nothing else in the workspace names etcd.
 //!
-//! * [`store`]: the [`Store`] trait: consistent reads, transactions, watches.
-//! * `etcd` (feature `etcd`): the implementor over etcd v3.
-//! * [`watch`]: list and watch into a `Snapshot`, with fresh, lagging and stale.
-//! * [`memory`]: a datastore in memory with scriptable faults, for tests.
-//! * `testing` (feature `testing`): a real etcd for the tests of this and other crates.
+//! # Order of calls
+//!
+//! 1. [`EtcdConfig`] from the environment, then [`EtcdStore::new`]: no connection is made yet.
+//!    Tests take a [`MemoryStore`], which has the same contract and faults on demand.
+//! 2. [`Store::read`] and [`Store::commit`] for single questions: reads at one revision,
+//!    transactions that compare what they read.
+//! 3. [`spawn_watcher`], or [`spawn_guarded_watcher`] with what a lost or foreign datastore must
+//!    not do: lists, then watches, and publishes a [`View`]: the latest `Snapshot` and how far it
+//!    may be trusted ([`Freshness`]). Nothing is deleted while it is not fresh.
+//!
+//! ```
+//! use caracal_datastore::{MemoryStore, WatchOptions, spawn_watcher};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let pool = r#"{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/16"}}"#;
+//! let revision = store.put("/calico/resources/v3/projectcalico.org/ippools/p", pool);
+//!
+//! let mut views = spawn_watcher(store.clone(), WatchOptions::default());
+//! let view = views.wait_for(|view| view.synced).await?.clone();
+//! assert_eq!(view.snapshot.revision, revision);
+//! assert_eq!(view.snapshot.pools.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The feature `testing` has `EtcdServer`, a real etcd for tests of this and other crates.
 
 #[cfg(feature = "etcd")]
-pub mod etcd;
-pub mod memory;
-pub mod store;
+mod etcd;
+mod memory;
+mod store;
 #[cfg(feature = "testing")]
-pub mod testing;
-pub mod watch;
+mod testing;
+mod watch;
 
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdConfig, EtcdStore, PATIENCE};
-pub use memory::MemoryStore;
-pub use store::Store;
-pub use watch::{Freshness, View, WatchOptions};
+pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore, PATIENCE};
+pub use memory::{CommitFault, MemoryStore};
+pub use store::{Change, ReadAnswer, Store, StoreError, WatchEvent};
+#[cfg(feature = "testing")]
+pub use testing::EtcdServer;
+pub use watch::{
+    Accept, Accepter, Fault as DatastoreFault, Freshness, GuardOptions, Obeyed, StoreId, View,
+    WatchOptions, spawn_guarded_watcher, spawn_watcher,
+};

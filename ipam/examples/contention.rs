@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::store::{ReadAnswer, Store, StoreError};
-use caracal_datastore::testing::EtcdServer;
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
 use caracal_ipam::{AssignRequest, Client};
 use caracal_model::Key;
 use caracal_model::net::Prefix;

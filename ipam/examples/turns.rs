@@ -12,9 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::store::Store;
-use caracal_datastore::testing::EtcdServer;
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Client;
 use caracal_model::Key;
 use caracal_model::resource::ip_pool::IpPoolSpec;

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::{Store, StoreError};
 use caracal_model::NodeName;
 use caracal_model::ipam::Owner;
 use caracal_model::names::HandleId;
@@ -262,7 +262,7 @@ impl<S: Store> Client<S> {
     }
 }
 
-fn reading(answer: caracal_datastore::store::ReadAnswer) -> Reading {
+fn reading(answer: caracal_datastore::ReadAnswer) -> Reading {
     Reading {
         revision: answer.revision,
         ranges: answer.ranges,

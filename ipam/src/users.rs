@@ -1,5 +1,5 @@
-//! Who uses which address according to the rest of the datastore: endpoints of workloads, and nodes with
-//! their tunnel devices. A value that does not parse may use any address, so it is remembered.
+//! Who uses which address according to the rest of the datastore: endpoints of workloads, and nodes
+//! with their tunnel devices. A value that does not parse may use any address, so it is remembered.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -9,10 +9,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::memory::CommitFault;
-use caracal_datastore::testing::EtcdServer;
-use caracal_datastore::{MemoryStore, Store};
+use caracal_datastore::{CommitFault, EtcdConfig, EtcdServer, EtcdStore, MemoryStore, Store};
 use caracal_ipam::{AssignError, AssignRequest, Client, ClientError};
 use caracal_model::txn::{Txn, TxnOutcome};
 use world::{node, pool};

@@ -11,9 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::store::{ReadAnswer, Store, StoreError};
-use caracal_datastore::testing::EtcdServer;
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
 use caracal_ipam::Assign;
 use caracal_ipam::AssignIp;
 use caracal_ipam::EnsureTunnel;

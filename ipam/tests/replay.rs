@@ -11,9 +11,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use caracal_datastore::etcd::{EtcdConfig, EtcdStore};
-use caracal_datastore::store::Store;
-use caracal_datastore::testing::EtcdServer;
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Assign;
 use caracal_ipam::ReleaseNode;
 use caracal_ipam::{AssignRequest, Client, Input, Reading};

@@ -194,7 +194,8 @@ impl Lab {
     /// Brings a lab up. `text` is the topology's source, kept for other processes to read.
     ///
     /// # Errors
-    /// [`UpError`]. After a failed step everything is removed, unless [`UpOptions::keep_on_failure`].
+    /// [`UpError`]. After a failed step everything is removed, unless
+    /// [`UpOptions::keep_on_failure`].
     pub fn up(
         topology: Topology,
         text: &str,

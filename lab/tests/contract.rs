@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use caracal_lab::{
-    CommandError, DownCommand, Lab, LabName, Options, Progress, Topology, UpCommand, UpError, down,
-    lab_down, lab_up, netns_path, wait_until,
+    CommandError, DownCommand, Lab, LabName, Topology, UpCommand, UpError, UpOptions, UpProgress,
+    down, lab_down, lab_up, netns_path, wait_until,
 };
 use caracal_model::status::{PeerStatus, Status};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ fn all_tests() {
 
 fn bring_up(text: &str, name: &str) -> Result<Lab, UpError> {
     let topology = Topology::parse(text, "contract.yaml").unwrap();
-    let options = Options::test(std::env::current_exe().unwrap(), &unique(name));
+    let options = UpOptions::test(std::env::current_exe().unwrap(), &unique(name));
     Lab::up(topology, text, options, &|_| {})
 }
 
@@ -104,14 +104,14 @@ fn nodes_and_plugins_are_told_what_they_need() {
     let events = Mutex::new(Vec::new());
     let topology = Topology::parse(TOPOLOGY, "contract.yaml").unwrap();
     let name = unique("told");
-    let options = Options::test(std::env::current_exe().unwrap(), &name);
-    let say = |event: Progress| events.lock().unwrap().push(event);
+    let options = UpOptions::test(std::env::current_exe().unwrap(), &name);
+    let say = |event: UpProgress| events.lock().unwrap().push(event);
     let lab = Lab::up(topology, TOPOLOGY, options, &say).unwrap();
     let ready = events
         .lock()
         .unwrap()
         .iter()
-        .filter(|e| matches!(e, Progress::NodeReady { .. }))
+        .filter(|e| matches!(e, UpProgress::NodeReady { .. }))
         .count();
     assert_eq!(ready, 3);
     let pods: Vec<_> = lab

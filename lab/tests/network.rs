@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use caracal_lab::{
-    ETCD_PORT, Extent, Lab, LabFolder as Folder, LabName, Options, ProcessIdentity as Identity,
-    Progress, Topology, UpError, call_program, down, kernel_routes, list_netns, program_command,
+    ETCD_PORT, Extent, Lab, LabFolder as Folder, LabName, ProcessIdentity as Identity, Topology,
+    UpError, UpOptions, UpProgress, call_program, down, kernel_routes, list_netns, program_command,
 };
 use caracal_model::Family;
 
@@ -107,7 +107,7 @@ fn a_second_lab_of_one_name_is_refused_and_the_first_untouched() {
     }
     let lab = network("full-mesh", "twice");
     let (topology, text) = Topology::load_text(&example("full-mesh")).unwrap();
-    let mut options = Options::test("/nonexistent", lab.name().as_str());
+    let mut options = UpOptions::test("/nonexistent", lab.name().as_str());
     options.extent = Extent::Network;
     let error = Lab::up(topology, &text, options, &|_| {}).unwrap_err();
     let message = caracal_lab::error_chain(&error);
@@ -124,9 +124,9 @@ fn a_failed_bring_up_removes_what_it_made() {
     let (topology, text) = Topology::load_text(&example("full-mesh")).unwrap();
     let name = unique("fails");
     // Something that is a file and starts, but is no node: it ends at once.
-    let options = Options {
+    let options = UpOptions {
         name: Some(name.clone()),
-        ..Options::new("/bin/false")
+        ..UpOptions::new("/bin/false")
     };
     let error = Lab::up(topology, &text, options, &|_| {}).unwrap_err();
     assert!(matches!(error, UpError::Step { .. }), "{error}");
@@ -146,12 +146,12 @@ fn child_brings_a_lab_up() {
         return;
     };
     let (topology, text) = Topology::load_text(&example("cross-subnet")).unwrap();
-    let mut options = Options {
+    let mut options = UpOptions {
         name: Some(name),
-        ..Options::new("/nonexistent")
+        ..UpOptions::new("/nonexistent")
     };
     options.extent = Extent::Network;
-    let say = |event: Progress| println!("EVENT {event:?}");
+    let say = |event: UpProgress| println!("EVENT {event:?}");
     let lab = Lab::up(topology, &text, options, &say).unwrap();
     println!("EVENT up");
     // Until killed; the pipe's end closes when the parent is gone.

@@ -2,7 +2,7 @@
 //! file, come up, peer with each other, die and come back. Needs root; says so and passes without.
 #![allow(clippy::unwrap_used)]
 
-use caracal_lab::{Lab, Options, Topology, wait_until};
+use caracal_lab::{Lab, Topology, UpOptions, wait_until};
 
 mod support;
 
@@ -46,7 +46,7 @@ nodes:
 
 fn bring_up(text: &str, name: &str) -> Result<Lab, String> {
     let topology = Topology::parse(text, "speakers.yaml").unwrap();
-    let options = Options::test("/bin/true", &unique(name));
+    let options = UpOptions::test("/bin/true", &unique(name));
     Lab::up(topology, text, options, &|_| {}).map_err(|e| caracal_lab::error_chain(&e))
 }
 

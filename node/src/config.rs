@@ -14,7 +14,7 @@ use std::time::Duration;
 use caracal_bgp::martian::{OpenRanges, OpenRangesError};
 use caracal_bgp::origin::{Mode, ModeError};
 use caracal_bgp::types::Asn;
-use caracal_datastore::watch::Accept;
+use caracal_datastore::Accept;
 use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::EncapMode;

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use caracal_bgp::types::Asn;
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::{Store, StoreError};
 use caracal_model::keys::{self, Key};
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::bgp::AsNumber;

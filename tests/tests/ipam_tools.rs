@@ -6,8 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Command, Output};
 
-use caracal_datastore::testing::EtcdServer;
-use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Assign;
 use caracal_ipam::{AssignRequest, Client, Timestamp, lease, namespace_key};
 use caracal_model::resource::ip_pool::{AllowedUse, IpPoolSpec};

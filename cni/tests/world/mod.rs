@@ -12,9 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use caracal_datastore::store::Store;
-use caracal_datastore::testing::EtcdServer;
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_model::txn::{KeyValue, Range, Txn, Write};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};

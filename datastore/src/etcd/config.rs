@@ -25,7 +25,7 @@ const SYSTEM_CA_FILES: [&str; 3] = [
 
 /// Why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
+pub enum EtcdConfigError {
     /// A kind of datastore that is not read.
     #[error("DATASTORE_TYPE={value}: {reason}")]
     Type {
@@ -148,7 +148,7 @@ impl EtcdConfig {
     /// # Errors
     /// The datastore is none that is read here, or only half of a pair is set. The rest is checked
     /// by [`EtcdStore::new`](super::EtcdStore::new).
-    pub fn from_env() -> Result<Self, ConfigError> {
+    pub fn from_env() -> Result<Self, EtcdConfigError> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
@@ -156,7 +156,7 @@ impl EtcdConfig {
     ///
     /// # Errors
     /// As for [`EtcdConfig::from_env`].
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, EtcdConfigError> {
         let get = |name: &str| {
             lookup(name)
                 .map(|value| value.trim().to_owned())
@@ -170,7 +170,7 @@ impl EtcdConfig {
                 }
                 _ => "not a kind of datastore; expected etcdv3, with ETCD_ENDPOINTS",
             };
-            return Err(ConfigError::Type { value, reason });
+            return Err(EtcdConfigError::Type { value, reason });
         }
         let mut config = Self::default();
         if let Some(list) = get("ETCD_ENDPOINTS") {
@@ -184,7 +184,7 @@ impl EtcdConfig {
         config.ca_cert_file = get("ETCD_CA_CERT_FILE").map(PathBuf::from);
         config.cert_file = get("ETCD_CERT_FILE").map(PathBuf::from);
         config.key_file = get("ETCD_KEY_FILE").map(PathBuf::from);
-        let half = |given, missing| Err(ConfigError::HalfCredentials { given, missing });
+        let half = |given, missing| Err(EtcdConfigError::HalfCredentials { given, missing });
         config.credentials = match (get("ETCD_USERNAME"), get("ETCD_PASSWORD")) {
             (Some(username), Some(password)) => Some(Credentials { username, password }),
             (Some(_), None) => return half("ETCD_USERNAME", "ETCD_PASSWORD"),
@@ -216,15 +216,15 @@ impl EtcdConfig {
     }
 
     /// The endpoints with their scheme, when everything fits together.
-    pub(super) fn checked_endpoints(&self) -> Result<Vec<String>, ConfigError> {
-        let half = |given, missing| Err(ConfigError::HalfIdentity { given, missing });
+    pub(super) fn checked_endpoints(&self) -> Result<Vec<String>, EtcdConfigError> {
+        let half = |given, missing| Err(EtcdConfigError::HalfIdentity { given, missing });
         match (&self.cert_file, &self.key_file) {
             (Some(_), None) => return half("ETCD_CERT_FILE", "ETCD_KEY_FILE"),
             (None, Some(_)) => return half("ETCD_KEY_FILE", "ETCD_CERT_FILE"),
             _ => {}
         }
         if self.endpoints.is_empty() {
-            return Err(ConfigError::Endpoint {
+            return Err(EtcdConfigError::Endpoint {
                 endpoint: String::new(),
                 reason: "no endpoint is given".to_owned(),
             });
@@ -235,9 +235,9 @@ impl EtcdConfig {
             .collect()
     }
 
-    fn checked_endpoint(&self, endpoint: &str) -> Result<String, ConfigError> {
+    fn checked_endpoint(&self, endpoint: &str) -> Result<String, EtcdConfigError> {
         let fail = |reason: String| {
-            Err(ConfigError::Endpoint {
+            Err(EtcdConfigError::Endpoint {
                 endpoint: endpoint.to_owned(),
                 reason,
             })
@@ -259,7 +259,7 @@ impl EtcdConfig {
             Ok(_) => {}
         }
         if url.starts_with("https:") && self.ca_file().is_none() {
-            return Err(ConfigError::NoCa { endpoint: url });
+            return Err(EtcdConfigError::NoCa { endpoint: url });
         }
         Ok(url)
     }
@@ -280,7 +280,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<EtcdConfig, ConfigError> {
+    fn read(pairs: &[(&str, &str)]) -> Result<EtcdConfig, EtcdConfigError> {
         EtcdConfig::from_lookup(|name| {
             pairs
                 .iter()

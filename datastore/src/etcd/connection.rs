@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
 
-use super::config::{ConfigError, EtcdConfig};
+use super::config::{EtcdConfig, EtcdConfigError};
 use super::error::Failure;
 use crate::store::StoreError;
 
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(super) fn new(config: EtcdConfig) -> Result<Self, ConfigError> {
+    pub(super) fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
         let urls = config.checked_endpoints()?;
         Ok(Self {
             text: urls.join(", "),

@@ -21,10 +21,10 @@ use std::sync::Arc;
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
 use etcd_client::{Compare as EtcdCompare, CompareOp, Txn as EtcdTxn, TxnOp};
 
-pub use self::config::{ConfigError, Credentials, EtcdConfig, PATIENCE};
+pub use self::config::{Credentials, EtcdConfig, EtcdConfigError, PATIENCE};
 use self::connection::{Connection, Session};
 use self::error::Failure;
-pub use self::watch::EtcdWatch;
+pub(crate) use self::watch::EtcdWatch;
 use crate::store::{ReadAnswer, Store, StoreError};
 
 /// How often a read is started anew because what it had begun to read was compacted away.
@@ -42,7 +42,7 @@ impl EtcdStore {
     ///
     /// # Errors
     /// A setting is missing, malformed, or contradicts another one.
-    pub fn new(config: EtcdConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: EtcdConfig) -> Result<Self, EtcdConfigError> {
         Ok(Self {
             connection: Arc::new(Connection::new(config)?),
         })

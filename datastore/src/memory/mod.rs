@@ -1,11 +1,11 @@
 //! [`MemoryStore`]: a datastore in memory with etcd's contract and faults on demand, for tests.
 //!
 //! It keeps the whole contract of [`Store`]: revisions, atomic transactions, watches with
-//! history, compaction. It also does what a real datastore does on a bad day, when told to: see [`fault`].
-//! It uses no clock but tokio's, so it runs under `tokio::time::pause`. It must never be used to hold
-//! data that matters: everything is gone with the last handle.
+//! history, compaction. It also does what a real datastore does on a bad day, when told to: see
+//! [`CommitFault`]. It uses no clock but tokio's, so it runs under `tokio::time::pause`. It must
+//! never be used to hold data that matters: everything is gone with the last handle.
 
-pub mod fault;
+mod fault;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,13 +17,14 @@ use std::time::Duration;
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
 
 pub use self::fault::CommitFault;
-pub use self::state::Backup;
+pub(crate) use self::state::Backup;
 use self::state::State;
-pub use self::watch::MemoryWatch;
+pub(crate) use self::watch::MemoryWatch;
 use crate::store::{ReadAnswer, Store, StoreError};
 
-/// How often a quiet watch tells that it is alive, unless [`MemoryStore::set_progress_interval`] says else.
-pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a quiet watch tells that it is alive, unless [`MemoryStore::set_progress_interval`]
+/// says else.
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A datastore in memory. Clones share the data.
 #[derive(Clone, Debug)]
@@ -62,7 +63,8 @@ impl MemoryStore {
         self.write(vec![Write::Delete(key.into())])
     }
 
-    /// Carries out writes in one revision, without a condition and without faults. Returns the revision.
+    /// Carries out writes in one revision, without a condition and without faults. Returns the
+    /// revision.
     pub fn write(&self, writes: Vec<Write>) -> i64 {
         let mut state = self.lock();
         state.write(&writes);
@@ -103,7 +105,8 @@ impl MemoryStore {
         self.lock().backup()
     }
 
-    /// Puts the data and the revision of a backup in place, and cuts all watches, as a restart would.
+    /// Puts the data and the revision of a backup in place, and cuts all watches, as a restart
+    /// would.
     pub fn restore(&self, backup: &Backup) {
         let mut state = self.lock();
         state.restore(backup);

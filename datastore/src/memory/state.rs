@@ -1,4 +1,5 @@
-//! The data of a [`MemoryStore`](super::MemoryStore): keys, history, watchers. Pure: no clock, no waiting.
+//! The data of a [`MemoryStore`](super::MemoryStore): keys, history, watchers. Pure: no clock, no
+//! waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -4,7 +4,7 @@
 //! "testing"] }` under `[dev-dependencies]`, and then:
 //!
 //! ```no_run
-//! use caracal_datastore::testing::EtcdServer;
+//! use caracal_datastore::EtcdServer;
 //!
 //! let Some(server) = EtcdServer::start() else { return };
 //! let endpoints = [server.endpoint()]; // for EtcdConfig::new
@@ -18,5 +18,5 @@
 mod certificates;
 mod server;
 
-pub use certificates::Certificates;
-pub use server::{DataCopy, EtcdServer};
+pub(crate) use certificates::Certificates;
+pub use server::EtcdServer;

@@ -1,6 +1,6 @@
 //! List and watch: keeps a [`Snapshot`] equal to the datastore and says how much it can be trusted.
 //!
-//! [`spawn`] starts the one task that owns the resource maps. It lists all kinds that Caracal reads at one
+//! [`spawn_watcher`] starts the one task that owns the resource maps. It lists all kinds that Caracal reads at one
 //! revision, watches from there, and publishes each new [`View`] to a latest-wins channel. Invariants,
 //! cited by tests:
 //!
@@ -12,7 +12,7 @@
 //!   because a datastore that was restored from a backup counts the same revisions again over another
 //!   history. The stream is opened before the list begins, so that it dies with the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
-//! * `WATCH-7`: with a guard ([`spawn_guarded`]), what is a [`Fault`] and no order is not published: the snapshot that was obeyed
+//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`Fault`] and no order is not published: the snapshot that was obeyed
 //!   last stays and the view is stale, until the data are mended or somebody accepts them.
 //! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot for
 //!   [`WatchOptions::node_grace`]; [`View::absent`] names it.
@@ -231,7 +231,7 @@ impl Default for WatchOptions {
 /// The first view is empty, not synced and stale. The task never gives up, whatever the datastore
 /// answers. If it were to end in a panic, the last view becomes stale and the channel closes.
 #[must_use]
-pub fn spawn<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View> {
+pub fn spawn_watcher<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View> {
     let (_accepter, orders) = mpsc::channel(1);
     spawn_with(store, options, None, orders)
 }
@@ -239,7 +239,7 @@ pub fn spawn<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View>
 /// The same with a guard: what is a fault and no order is held back. With what an earlier process obeyed last, the first view
 /// is that, not synced and stale.
 #[must_use]
-pub fn spawn_guarded<S: Store>(
+pub fn spawn_guarded_watcher<S: Store>(
     store: S,
     options: WatchOptions,
     guard: GuardOptions,

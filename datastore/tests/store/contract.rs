@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use caracal_datastore::Store;
-use caracal_datastore::store::{Change, StoreError, WatchEvent};
+use caracal_datastore::{Change, Store, StoreError, WatchEvent};
 use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
 use futures_util::StreamExt;
 use tokio::time::timeout;

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use caracal_datastore::etcd::Credentials;
-use caracal_datastore::store::{StoreError, WatchEvent};
-use caracal_datastore::testing::EtcdServer;
-use caracal_datastore::{EtcdConfig, EtcdStore, Store};
+use caracal_datastore::{
+    Credentials, EtcdConfig, EtcdServer, EtcdStore, Store, StoreError, WatchEvent,
+};
 use caracal_model::txn::{Range, Txn, Write};
 use futures_util::StreamExt;
 use tokio::time::timeout;

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use caracal_datastore::testing::EtcdServer;
-use caracal_datastore::watch::spawn;
-use caracal_datastore::{EtcdConfig, EtcdStore, View, WatchOptions};
+use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, View, WatchOptions, spawn_watcher};
 use caracal_model::txn::{Txn, Write};
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
@@ -81,7 +79,7 @@ async fn it_follows_etcd() {
         stale_after: Duration::from_secs(6),
         ..WatchOptions::default()
     };
-    let mut receiver = spawn(store.clone(), patient);
+    let mut receiver = spawn_watcher(store.clone(), patient);
     let first = view(&mut receiver, "fresh", View::is_current).await;
     assert_eq!(third(&first, "a"), Some(1));
     let revision = put(&store, &key("b"), &pool(2)).await;
@@ -105,7 +103,7 @@ async fn an_etcd_restart_loses_nothing() {
     };
     let store = store(server.endpoint());
     put(&store, &key("a"), &pool(1)).await;
-    let mut receiver = spawn(store.clone(), options());
+    let mut receiver = spawn_watcher(store.clone(), options());
     view(&mut receiver, "fresh", View::is_current).await;
     server.kill();
     let keeps = |v: &View| third(v, "a") == Some(1);
@@ -127,7 +125,7 @@ async fn a_half_open_connection_is_noticed_and_replaced() {
     let proxy = Proxy::start(server.address()).await;
     let direct = store(server.endpoint());
     put(&direct, &key("a"), &pool(1)).await;
-    let mut receiver = spawn(store(proxy.endpoint()), options());
+    let mut receiver = spawn_watcher(store(proxy.endpoint()), options());
     view(&mut receiver, "fresh", View::is_current).await;
 
     proxy.freeze();
@@ -153,7 +151,7 @@ async fn history_that_was_compacted_during_an_outage_is_listed() {
     for name in ["a", "gone"] {
         put(&direct, &key(name), &pool(1)).await;
     }
-    let mut receiver = spawn(store(proxy.endpoint()), options());
+    let mut receiver = spawn_watcher(store(proxy.endpoint()), options());
     view(&mut receiver, "fresh", View::is_current).await;
     proxy.freeze();
     remove(&direct, &key("gone")).await;
@@ -189,7 +187,7 @@ async fn data_restored_from_an_older_copy_counts() {
         put(&store, &key("a"), &pool(i)).await;
     }
     put(&store, &key("b"), &pool(1)).await;
-    let mut receiver = spawn(store.clone(), options());
+    let mut receiver = spawn_watcher(store.clone(), options());
     let before = view(&mut receiver, "fresh", View::is_current).await;
     assert_eq!(third(&before, "a"), Some(19));
     server.restore_data(&copy);
@@ -229,7 +227,7 @@ async fn twenty_thousand_workloads_are_listed_and_followed() {
         committed(&store, &txn).await;
     }
     let start = Instant::now();
-    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     let first = view(&mut receiver, "fresh", View::is_current).await;
     println!("{WORKLOADS} workloads listed in {:?}", start.elapsed());
     assert_eq!(first.snapshot.workloads.len(), WORKLOADS);

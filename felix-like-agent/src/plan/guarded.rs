@@ -1,7 +1,9 @@
-//! What no route and no device address of the datastore may cover: etcd's endpoints in use, addresses of nodes, subnets of
-//! this node's interfaces. One wrong key would cut the node off from where the right one is read.
+//! What no route and no device address of the datastore may cover: etcd's endpoints in use,
+//! addresses of nodes, subnets of this node's interfaces. One wrong key would cut the node off from
+//! where the right one is read.
 //!
-//! What lies *inside* a subnet of ours is allowed within a pool: pools that are part of the machines' subnet are in use.
+//! What lies *inside* a subnet of ours is allowed within a pool: pools that are part of the
+//! machines' subnet are in use.
 
 use std::net::IpAddr;
 
@@ -80,7 +82,8 @@ impl<'a> Guarded<'a> {
 }
 
 impl Planner<'_> {
-    /// True when a route or a device address of the datastore may not be; names the key as a problem.
+    /// True when a route or a device address of the datastore may not be; names the key as a
+    /// problem.
     pub(super) fn would_cut(
         &mut self,
         prefix: Prefix,

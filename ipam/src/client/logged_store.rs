@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use caracal_datastore::store::{ReadAnswer, Store, StoreError};
+use caracal_datastore::{ReadAnswer, Store, StoreError};
 use caracal_model::txn::{Range, Txn, TxnOutcome, Write};
 
 use crate::overlay::Overlay;

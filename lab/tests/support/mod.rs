@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_lab::{
-    Extent, Lab, LabFolder as Folder, LabName, Options, Topology, call_program, list_netns,
+    Extent, Lab, LabFolder as Folder, LabName, Topology, UpOptions, call_program, list_netns,
     program_command, require_programs,
 };
 
@@ -41,7 +41,7 @@ pub fn unique(name: &str) -> String {
 /// The network of an example and its etcd, without nodes.
 pub fn network(topology: &str, name: &str) -> Lab {
     let (topology, text) = Topology::load_text(&example(topology)).unwrap();
-    let mut options = Options::test("/nonexistent", &unique(name));
+    let mut options = UpOptions::test("/nonexistent", &unique(name));
     options.extent = Extent::Network;
     Lab::up(topology, &text, options, &|_| {})
         .unwrap_or_else(|e| panic!("{}", caracal_lab::error_chain(&e)))

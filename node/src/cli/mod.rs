@@ -71,7 +71,7 @@ fn open_store() -> anyhow::Result<EtcdStore> {
 async fn first_view(store: &EtcdStore) -> anyhow::Result<watch::Receiver<View>> {
     // The watcher tries for ever and tells nobody why.
     store.read(&[]).await.context("check ETCD_ENDPOINTS")?;
-    let mut view = caracal_datastore::watch::spawn(store.clone(), WatchOptions::default());
+    let mut view = caracal_datastore::spawn_watcher(store.clone(), WatchOptions::default());
     let synced = async { view.wait_for(|view| view.synced).await.map(|_| ()) };
     let synced = tokio::time::timeout(FIRST_LIST, synced).await;
     let Ok(synced) = synced else {

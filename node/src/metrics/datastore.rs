@@ -1,11 +1,11 @@
 //! The picture of the datastore: how fresh, and of how large a cluster.
 
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 
 use super::{count, one_of, total};
 use crate::http::exposition::{Family, Kind};
 
-/// States of [`caracal_datastore::watch::Freshness`].
+/// States of [`caracal_datastore::Freshness`].
 const STATES: [&str; 3] = ["fresh", "lagging", "stale"];
 
 /// The families.

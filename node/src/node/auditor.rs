@@ -11,7 +11,7 @@ use caracal_agent::dataplane::{self, AgentStatus};
 use caracal_bgp::rib::{Advertisement, Explanation};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_bgp::types::SessionState;
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::ipam::AffinityState;
 use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Prefix};

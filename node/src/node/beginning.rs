@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::{Accepter, GuardOptions, Obeyed, View, WatchOptions, spawn_guarded};
+use caracal_datastore::{
+    Accepter, GuardOptions, Obeyed, Store, View, WatchOptions, spawn_guarded_watcher,
+};
 use caracal_ipam::lease::Holder;
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
@@ -118,7 +119,7 @@ fn watch_datastore<S: Store>(
         obeyed,
         accept: config.accept.clone(),
     };
-    spawn_guarded(store.clone(), options, guard)
+    spawn_guarded_watcher(store.clone(), options, guard)
 }
 
 /// Gives the datastore a short time, when the start can go on without it: the plan is made with the addresses of now if it

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;

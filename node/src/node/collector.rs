@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::View;
+use caracal_datastore::{Store, View};
 use caracal_ipam::AffinityError;
 use caracal_ipam::AffinityOutcome;
 use caracal_ipam::Conditional;

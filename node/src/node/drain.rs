@@ -18,7 +18,7 @@ use std::time::Duration;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::SessionState;
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::NodeName;
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use caracal_bgp::speaker::status::SpeakerStatus;
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::status::KernelStatus;
 
 use super::answers::{Answers, Owners, Stage};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use tokio::sync::watch;
 
 /// Tells for ever. Before anything was read, the word of an earlier process stays.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

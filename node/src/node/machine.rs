@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::{Store, StoreError};
 use caracal_ipam::lease::{self, Holder};
 use caracal_model::names::NodeName;
 use caracal_model::time::Timestamp;
@@ -147,7 +147,7 @@ pub(crate) async fn take_over<S: Store>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use caracal_datastore::memory::MemoryStore;
+    use caracal_datastore::MemoryStore;
 
     use super::*;
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_agent::dataplane::echo::Echo;
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::View;
+use caracal_datastore::{Store, View};
 use caracal_model::net::Family;
 use caracal_model::resource::{EncapMode, IpPool, Node};
 use caracal_model::{NodeName, Snapshot};

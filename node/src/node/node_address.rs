@@ -9,8 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_agent::links::Links;
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::View;
+use caracal_datastore::{Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;

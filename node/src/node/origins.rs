@@ -7,7 +7,7 @@ use std::sync::Arc;
 use caracal_bgp::origin::{Mode, Update};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;

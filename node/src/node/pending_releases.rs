@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use caracal_cni::PendingReleaseError;
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::View;
+use caracal_datastore::{Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::sync::watch;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_bgp::speaker::SpeakerHandle;
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::Snapshot;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;

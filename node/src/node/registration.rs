@@ -6,8 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::{Fault, View};
+use caracal_datastore::{DatastoreFault as Fault, Store, View};
 use caracal_ipam::lease::Holder;
 use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;

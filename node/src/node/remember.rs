@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_datastore::watch::{Obeyed, StoreId, View};
+use caracal_datastore::{Obeyed, StoreId, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::snapshot::Problem;

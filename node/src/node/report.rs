@@ -1,7 +1,7 @@
 //! What this node reports to whoever conducts a change of the whole cluster: a key of its own in
 //! the datastore, there while the change is under way.
 
-use caracal_datastore::store::{Store, StoreError};
+use caracal_datastore::{Store, StoreError};
 use caracal_model::txn::{Range, Txn};
 use serde::Serialize;
 

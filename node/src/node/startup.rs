@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use caracal_datastore::store::Store;
+use caracal_datastore::Store;
 use caracal_model::resource::Node;
 use caracal_model::time::Timestamp;
 

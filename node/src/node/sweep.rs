@@ -13,7 +13,7 @@ use caracal_agent::dataplane::SweepPrecondition;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::{Convergence, SpeakerStatus};
 use caracal_bgp::types::{PeerName, SessionState};
-use caracal_datastore::watch::View;
+use caracal_datastore::View;
 use caracal_model::Snapshot;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -15,8 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use caracal_agent::dataplane::AgentStatus;
 use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
-use caracal_datastore::store::Store;
-use caracal_datastore::watch::View;
+use caracal_datastore::{Store, View};
 use caracal_ipam::Client;
 use caracal_ipam::TunnelKind;
 use caracal_model::code::ProblemCode;

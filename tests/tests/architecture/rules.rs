@@ -255,7 +255,7 @@ fn files_have_at_most_600_lines() {
 #[test]
 fn comments_have_at_most_100_columns() {
     /// How many have more: this can only shrink.
-    const EXCEPTIONS: usize = 478;
+    const EXCEPTIONS: usize = 461;
     let mut wide = Vec::new();
     for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
         for (name, text) in sources(folder) {
@@ -284,7 +284,7 @@ fn comments_have_at_most_100_columns() {
 /// Private modules, one façade of `pub use` at the root of each library.
 #[test]
 fn libraries_have_a_facade() {
-    const EXCEPTIONS: [(&str, usize); 49] = [
+    const EXCEPTIONS: [(&str, usize); 44] = [
         ("bgp: attrs", 1),
         ("bgp: bfd", 1),
         ("bgp: bmp", 1),
@@ -297,11 +297,6 @@ fn libraries_have_a_facade() {
         ("bgp: speaker", 1),
         ("bgp: types", 1),
         ("bgp: wire", 1),
-        ("datastore: etcd", 1),
-        ("datastore: memory", 1),
-        ("datastore: store", 1),
-        ("datastore: testing", 1),
-        ("datastore: watch", 1),
         ("felix-like-agent: actual", 1),
         ("felix-like-agent: adoption", 1),
         ("felix-like-agent: audit", 1),

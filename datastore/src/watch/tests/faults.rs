@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use super::fixture::{fresh, key, pool, view};
 use crate::memory::MemoryStore;
 use crate::watch::{
-    Accept, Accepter, Fault, GuardOptions, Obeyed, StoreId, View, WatchOptions, spawn_guarded,
+    Accept, Accepter, Fault, GuardOptions, Obeyed, StoreId, View, WatchOptions,
+    spawn_guarded_watcher,
 };
 
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
@@ -64,7 +65,7 @@ fn guarded(
         obeyed,
         accept,
     };
-    spawn_guarded(store.clone(), options, guard)
+    spawn_guarded_watcher(store.clone(), options, guard)
 }
 
 async fn held(views: &mut watch::Receiver<View>, code: &str) -> View {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::memory::{MemoryStore, MemoryWatch};
 use crate::store::{ReadAnswer, Store, StoreError};
-use crate::watch::{View, WatchOptions, spawn};
+use crate::watch::{View, WatchOptions, spawn_watcher};
 
 /// To be in sync takes a look at the revision and a list.
 pub(super) const SYNC_READS: u64 = 2;
@@ -55,7 +55,7 @@ pub(super) async fn fresh(receiver: &mut Receiver) -> View {
 }
 
 pub(super) async fn started(store: &MemoryStore) -> Receiver {
-    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     fresh(&mut receiver).await;
     receiver
 }

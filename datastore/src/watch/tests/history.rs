@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::fixture::{key, put};
 use crate::memory::MemoryStore;
-use crate::watch::{View, WatchOptions, spawn};
+use crate::watch::{View, WatchOptions, spawn_watcher};
 
 /// What may happen to a datastore.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ proptest! {
         runtime.block_on(async move {
             let store = MemoryStore::new();
             store.set_latency(Duration::from_millis(latency));
-            let mut receiver = spawn(store.clone(), WatchOptions::default());
+            let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
             happen(&store, events).await;
             let mut expected = Snapshot::default();
             for kv in store.list("/calico/") {

@@ -18,7 +18,7 @@ use crate::memory::MemoryStore;
 async fn a_view_follows_the_datastore() {
     let store = MemoryStore::new();
     put(&store, "a", 1);
-    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     assert!(!receiver.borrow().synced);
     assert_eq!(receiver.borrow().freshness.as_str(), "stale");
     let first = fresh(&mut receiver).await;
@@ -188,7 +188,7 @@ async fn silence_becomes_stale_when_reconnecting_is_slow() {
         reconnect_after: Duration::from_secs(60),
         ..WatchOptions::default()
     };
-    let mut receiver = spawn(store.clone(), options);
+    let mut receiver = spawn_watcher(store.clone(), options);
     fresh(&mut receiver).await;
     store.stall_watches(true);
     let mut words = Vec::new();
@@ -244,7 +244,7 @@ async fn it_starts_while_the_datastore_is_down() {
     let store = MemoryStore::new();
     put(&store, "a", 1);
     store.set_unavailable(true);
-    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     let down = view(&mut receiver, "a reason", |v| {
         v.freshness
             .reason()
@@ -341,7 +341,7 @@ async fn watch_4_a_restore_at_any_moment_of_a_sync_is_noticed() {
             }
             put(&store, "gone", 1);
             store.set_latency(Duration::from_secs(1));
-            let mut receiver = spawn(store.clone(), WatchOptions::default());
+            let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
             sleep(Duration::from_millis(millis)).await;
             store.restore(&backup);
             for i in 0..further {
@@ -378,7 +378,7 @@ async fn a_member_that_stays_behind_is_not_fresh() {
         behind: MemoryStore::new(),
     };
     lagging.behind.restore(&backup);
-    let mut receiver = spawn(lagging, WatchOptions::default());
+    let mut receiver = spawn_watcher(lagging, WatchOptions::default());
     fresh(&mut receiver).await;
     let start = Instant::now();
     let late = view(&mut receiver, "not fresh", |v| !v.is_current()).await;
@@ -393,7 +393,7 @@ async fn watch_5_a_panic_makes_the_view_stale() {
         broken: Arc::default(),
     };
     put(&store.inner, "a", 1);
-    let mut receiver = spawn(store.clone(), WatchOptions::default());
+    let mut receiver = spawn_watcher(store.clone(), WatchOptions::default());
     fresh(&mut receiver).await;
     let log = Log::capture();
     store.broken.store(true, Ordering::SeqCst);

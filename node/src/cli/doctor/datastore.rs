@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use caracal_datastore::EtcdStore;
-use caracal_datastore::store::Store;
+use caracal_datastore::{EtcdStore, Store};
 use caracal_ipam::lease;
 use caracal_model::Snapshot;
 use caracal_model::code::{DoctorCode, ProblemCode};

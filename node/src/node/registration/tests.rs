@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used)]
 use std::collections::BTreeMap;
 
-use caracal_datastore::MemoryStore;
-use caracal_datastore::memory::CommitFault;
-use caracal_datastore::watch::{
-    Accept, Accepter, GuardOptions, Obeyed, StoreId, WatchOptions, spawn_guarded,
+use caracal_datastore::{
+    Accept, Accepter, CommitFault, GuardOptions, MemoryStore, Obeyed, StoreId, WatchOptions,
+    spawn_guarded_watcher,
 };
 use caracal_ipam::lease;
 use caracal_model::Snapshot;
@@ -47,7 +46,7 @@ impl Stage {
             node_grace: Duration::from_secs(20),
             ..WatchOptions::default()
         };
-        let (view, accepter) = spawn_guarded(store.clone(), options, guard);
+        let (view, accepter) = spawn_guarded_watcher(store.clone(), options, guard);
         let (outcome, registered) = watch::channel(None);
         let registry = Registry::default();
         let (lost_tx, lost) = mpsc::channel(1);

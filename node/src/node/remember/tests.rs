@@ -85,7 +85,7 @@ fn every_cut_and_every_flipped_octet_is_noticed() {
 fn view(snapshot: Snapshot) -> View {
     View {
         snapshot: Arc::new(snapshot),
-        freshness: caracal_datastore::watch::Freshness::Fresh,
+        freshness: caracal_datastore::Freshness::Fresh,
         synced: true,
         fault: None,
         store: StoreId(1),

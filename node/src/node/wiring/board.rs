@@ -10,8 +10,7 @@ use caracal_agent::dataplane::{AgentStatus, PublishedUnderlay, SweepPrecondition
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerHandle};
-use caracal_datastore::EtcdStore;
-use caracal_datastore::watch::View;
+use caracal_datastore::{EtcdStore, View};
 use caracal_ipam::lease::Holder;
 use caracal_model::Snapshot;
 use tokio::sync::{mpsc, watch};

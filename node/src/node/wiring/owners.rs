@@ -12,8 +12,7 @@ use caracal_agent::ownership::Ownership;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
-use caracal_datastore::watch::{Accepter, View};
-use caracal_datastore::{EtcdConfig, EtcdStore};
+use caracal_datastore::{Accepter, EtcdConfig, EtcdStore, View};
 use caracal_topologies::Planned;
 
 use super::board::{Board, Feed, Feeds};
