@@ -9,10 +9,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use hashbrown::HashTable;
 
 use super::PeerId;
 use super::adj_out::{Member, Withheld};
+use super::parted::{List, Parted};
 use crate::attrs::PathAttrs;
 
 /// What a group is told about a prefix.
@@ -156,11 +156,11 @@ pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
     routes: Vec<Option<Handle>>,
     /// By the pair's handle; `None`: the place is free.
-    pairs: Vec<Option<Advertised>>,
+    pairs: List<Option<Advertised>>,
     /// How many routes have the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,
     free: Vec<Handle>,
-    known: HashTable<Handle>,
+    known: Parted<Handle>,
     hasher: foldhash::fast::RandomState,
     /// The pair that was put last: routes with the same one come in runs.
     last: Option<Handle>,
@@ -220,10 +220,10 @@ impl AdvertisedRoutes {
     /// Gives all memory back.
     fn forget(&mut self) {
         self.routes = Vec::new();
-        self.pairs = Vec::new();
+        self.pairs = List::default();
         self.uses = Vec::new();
         self.free = Vec::new();
-        self.known = HashTable::new();
+        self.known = Parted::default();
         self.last = None;
     }
 
@@ -231,14 +231,14 @@ impl AdvertisedRoutes {
     #[cfg(test)]
     fn room(&self) -> usize {
         self.routes.capacity() * size_of::<Option<Handle>>()
-            + self.pairs.capacity() * size_of::<Option<Advertised>>()
-            + (self.uses.capacity() + self.free.capacity() + self.known.capacity())
-                * size_of::<u32>()
+            + self.pairs.room()
+            + (self.uses.capacity() + self.free.capacity()) * size_of::<u32>()
+            + self.known.room()
     }
 
     /// The handle of a pair for one more route.
     fn take(&mut self, sent: &Advertised) -> Handle {
-        let is = |pairs: &[Option<Advertised>], handle: Handle| {
+        let is = |pairs: &List<Option<Advertised>>, handle: Handle| {
             let known = pairs[handle.index()].as_ref();
             known.is_some_and(|known| known.is(sent))
         };
@@ -265,7 +265,7 @@ impl AdvertisedRoutes {
         });
         self.pairs[handle.index()] = Some(sent);
         let (pairs, hasher) = (&self.pairs, &self.hasher);
-        self.known.insert_unique(hash, handle, |handle| {
+        self.known.insert(hash, handle, |handle| {
             let pair = pairs[handle.index()].as_ref();
             pair.map_or(0, |pair| pair.hash(hasher))
         });
@@ -283,9 +283,7 @@ impl AdvertisedRoutes {
             return;
         };
         let hash = gone.hash(&self.hasher);
-        if let Ok(entry) = self.known.find_entry(hash, |seen| *seen == handle) {
-            entry.remove();
-        }
+        self.known.remove(hash, |seen| *seen == handle);
         self.free.push(handle);
     }
 }

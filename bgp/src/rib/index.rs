@@ -6,16 +6,13 @@
 //! itself; who asks says what is the same.
 
 use super::dest_id::DestId;
+use super::parted::{PARTS, spread};
 
 /// The smallest part that is not empty.
 const MIN_SLOTS: usize = 16;
 
 /// An index with fewer handles is one part.
 const WHOLE: usize = 24 * 1024;
-
-/// Parts of a larger one: each grows by itself, so that no insertion waits until all of it has been
-/// copied. With a million handles a part has eight thousand.
-const PARTS: usize = 128;
 
 /// A place for one handle. With the hash beside the handle, growing and passing over other prefixes
 /// do not touch the destinations, which are seldom in a cache.
@@ -116,7 +113,8 @@ impl Part {
     }
 }
 
-/// Handles by hash.
+/// Handles by hash, in parts, each of which grows by itself: no insertion waits until all of it has
+/// been copied. With a million handles a part has eight thousand.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// None, one, or [`PARTS`].
@@ -133,7 +131,7 @@ impl Index {
     /// The part for a hash, by its highest bits; inside it, the lowest count.
     fn part(&self, hash: u32) -> usize {
         match self.parts.len() {
-            PARTS => (hash >> (u32::BITS - PARTS.trailing_zeros())) as usize,
+            PARTS => spread((hash >> 16) as u16),
             _ => 0,
         }
     }

@@ -4,8 +4,7 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::HashTable;
-
+use super::parted::Parted;
 use crate::attrs::PathAttrs;
 
 /// Sets below this number are not worth a sweep.
@@ -23,11 +22,11 @@ struct Entry {
 /// The table of attribute sets. The hash is seeded per process: a peer cannot choose sets that collide.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    sets: HashTable<Entry>,
+    sets: Parted<Entry>,
     hasher: foldhash::quality::RandomState,
     /// Sweep when the table has grown to this size.
     sweep_at: usize,
-    /// Somebody has to call [`Interner::sweep_slice`] for all buckets.
+    /// Somebody has to sweep, step by step ([`Interner::sweep_at`]).
     due: bool,
 }
 
@@ -52,14 +51,17 @@ impl Interner {
             hash,
             set: set.clone(),
         };
-        self.sets.insert_unique(hash, entry, |entry| entry.hash);
+        self.sets.insert(hash, entry, |entry| entry.hash);
         set
     }
 
     /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has doubled.
     fn sweep(&mut self) {
-        self.sets.retain(|entry| Arc::strong_count(&entry.set) > 1);
-        self.shrink();
+        let mut at = 0;
+        while at < self.end() {
+            at = self.sweep_at(at).0;
+        }
+        self.swept();
     }
 
     /// True, once, when a sweep in slices is due.
@@ -67,26 +69,21 @@ impl Interner {
         std::mem::take(&mut self.due)
     }
 
-    /// Number of places for sets.
-    pub(super) fn buckets(&self) -> usize {
-        self.sets.num_buckets()
+    /// Where a sweep ends, which begins at 0.
+    pub(super) const fn end(&self) -> usize {
+        self.sets.end()
     }
 
-    /// Drops the set in a place when nobody else holds it. A table that grows meanwhile may hide some from this sweep.
-    pub(super) fn sweep_bucket(&mut self, bucket: usize) {
-        if let Ok(entry) = self.sets.get_bucket_entry(bucket)
-            && Arc::strong_count(&entry.get().set) == 1
-        {
-            entry.remove();
-        }
+    /// A step of a sweep: drops a set that nobody else holds. The result is where it goes on, and how
+    /// much more work it was than a look. A table that grows meanwhile may hide some from this sweep.
+    pub(super) fn sweep_at(&mut self, at: usize) -> (usize, usize) {
+        let gone = |entry: &Entry| Arc::strong_count(&entry.set) == 1;
+        self.sets.walk(at, MIN_SWEEP * 4, gone, |entry| entry.hash)
     }
 
     /// A sweep is over.
-    pub(super) fn shrink(&mut self) {
+    pub(super) const fn swept(&mut self) {
         self.sweep_at = self.sets.len() * 2;
-        if self.sets.capacity() > self.sweep_at.max(MIN_SWEEP) * 4 {
-            self.sets.shrink_to(self.sweep_at, |entry| entry.hash);
-        }
     }
 
     /// Number of distinct sets, those that await a sweep included.

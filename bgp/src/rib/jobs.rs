@@ -25,7 +25,11 @@ use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 use super::adj_out::ExportCache;
+<<<<<<< HEAD
 use super::next_hops::NextHopChange;
+=======
+use super::parted::STRIDE;
+>>>>>>> 5b43be6 (bgp: rib: the tables of attribute sets and of what is told grow in parts, too)
 use super::peers::PeerState;
 use super::restart::{FAMILIES, slot};
 use super::table::Staleness;
@@ -284,11 +288,18 @@ impl Rib {
     /// How far long work is.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
-        let progress = |job: &Job| Progress {
-            what: job.kind.what().to_owned(),
-            peer: self.job_peer(&job.kind),
-            done: job.at,
-            total: self.extent(&job.kind),
+        let progress = |job: &Job| {
+            // Of the attribute sets it is the parts of their table that are counted.
+            let of = match job.kind {
+                Kind::Sets => STRIDE,
+                _ => 1,
+            };
+            Progress {
+                what: job.kind.what().to_owned(),
+                peer: self.job_peer(&job.kind),
+                done: job.at / of,
+                total: self.extent(&job.kind) / of,
+            }
         };
         let mut all: Vec<Progress> = self.jobs.list.iter().map(progress).collect();
         if self.undecided_left {
@@ -317,7 +328,7 @@ impl Rib {
     /// Where the cursor of a job ends.
     fn extent(&self, kind: &Kind) -> usize {
         match kind {
-            Kind::Sets => self.interner.buckets(),
+            Kind::Sets => self.interner.end(),
             _ => self.table.places(),
         }
     }

@@ -33,6 +33,7 @@ mod monitor;
 mod mrt;
 mod next_hops;
 mod packing;
+mod parted;
 mod parting;
 mod paths;
 mod peers;

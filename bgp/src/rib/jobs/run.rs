@@ -14,6 +14,9 @@ use crate::rib::restart::FAMILIES;
 use crate::rib::table::Staleness;
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 
+/// So many attribute sets that are moved are as much work as a place.
+const SETS_PER_PLACE: usize = 4;
+
 /// What a slice has to tell a peer.
 type Routes = Vec<(Prefix, Option<Arc<PathAttrs>>)>;
 
@@ -55,9 +58,9 @@ impl Rib {
                 break;
             }
             if matches!(job.kind, Kind::Sets) {
-                self.interner.sweep_bucket(job.at);
-                job.at += 1;
-                spent += usize::from(job.at.is_multiple_of(4));
+                let (next, more) = self.interner.sweep_at(job.at);
+                job.at = next;
+                spent += usize::from(next.is_multiple_of(4)) + more / SETS_PER_PLACE;
                 continue;
             }
             let found = self.table.dest_at(job.at);
@@ -276,8 +279,12 @@ impl Rib {
                 family: Some(family),
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
+<<<<<<< HEAD
             Kind::Sets => self.interner.shrink(),
             Kind::NextHops(change) => self.next_hops.sweep(&change),
+=======
+            Kind::Sets => self.interner.swept(),
+>>>>>>> 5b43be6 (bgp: rib: the tables of attribute sets and of what is told grow in parts, too)
             Kind::MarkRefresh(..)
             | Kind::EndRefresh(..)
             | Kind::Import(_)
