@@ -25,11 +25,8 @@ use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 use super::adj_out::ExportCache;
-<<<<<<< HEAD
 use super::next_hops::NextHopChange;
-=======
 use super::parted::STRIDE;
->>>>>>> 5b43be6 (bgp: rib: the tables of attribute sets and of what is told grow in parts, too)
 use super::peers::PeerState;
 use super::restart::{FAMILIES, slot};
 use super::table::Staleness;

@@ -17,7 +17,7 @@ pub(super) const fn spread(bits: u16) -> usize {
     // PARTS * (2^x - 1) for x from 0 to 1: the density falls from 1 / ln 2 to half of that. The
     // power is 1 + x * (0.6565 + 0.3435 * x) here, in fractions of 2^16.
     let x = bits as u64;
-    let power = x * (43_024 + ((22_511 * x) >> 16)) >> 16;
+    let power = (x * (43_024 + ((22_511 * x) >> 16))) >> 16;
     (power as usize * PARTS) >> 16
 }
 
@@ -56,7 +56,7 @@ impl<T> Parted<T> {
     /// highest seven.
     fn part(&self, hash: u64) -> usize {
         match self.parts.len() {
-            PARTS => spread((hash >> 40) as u16),
+            PARTS => spread((hash >> 40 & 0xffff) as u16),
             _ => 0,
         }
     }

@@ -280,6 +280,25 @@ impl Dest {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often a destination has been looked at.
+    static VISITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+pub(super) fn visits() -> usize {
+    VISITS.get()
+}
+
+/// Tests count what a call costs; nobody else does.
+#[inline]
+#[allow(clippy::missing_const_for_fn, reason = "it counts in tests")]
+fn note_visit() {
+    #[cfg(test)]
+    VISITS.set(VISITS.get() + 1);
+}
+
 /// All destinations.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -313,10 +332,12 @@ impl Table {
     }
 
     pub(super) fn get(&self, id: DestId) -> &Dest {
+        note_visit();
         &self.chunks[id.index() / CHUNK][id.index() % CHUNK]
     }
 
     pub(super) fn get_mut(&mut self, id: DestId) -> &mut Dest {
+        note_visit();
         &mut self.chunks[id.index() / CHUNK][id.index() % CHUNK]
     }
 
@@ -432,6 +453,7 @@ impl Table {
 
     /// The destination at a place; `None`: the place is free.
     pub(super) fn dest_at(&self, place: usize) -> Option<(DestId, &Dest)> {
+        note_visit();
         let dest = self.chunks.get(place / CHUNK)?.get(place % CHUNK)?;
         (!dest.paths().is_empty()).then(|| (Self::id(place), dest))
     }
@@ -449,6 +471,7 @@ impl Table {
     ) -> impl Iterator<Item = (DestId, &Dest)> {
         let end = places.end.min(self.places);
         let dest = |place: usize| {
+            note_visit();
             let chunk = &self.chunks[place / CHUNK];
             Some((Self::id(place), chunk.get(place % CHUNK)?))
         };

@@ -279,12 +279,8 @@ impl Rib {
                 family: Some(family),
                 marked: true,
             } => changes.out.push(Outbound::RefreshEnd { peer, family }),
-<<<<<<< HEAD
-            Kind::Sets => self.interner.shrink(),
-            Kind::NextHops(change) => self.next_hops.sweep(&change),
-=======
             Kind::Sets => self.interner.swept(),
->>>>>>> 5b43be6 (bgp: rib: the tables of attribute sets and of what is told grow in parts, too)
+            Kind::NextHops(change) => self.next_hops.sweep(&change),
             Kind::MarkRefresh(..)
             | Kind::EndRefresh(..)
             | Kind::Import(_)

@@ -8,6 +8,8 @@ use crate::policy::{Action, Filter, Term};
 const MANY: u32 = 20_000;
 /// Destinations that are asked for at a time.
 const STEP: usize = 256;
+/// Destinations that a call treats itself.
+const INLINE: usize = 512;
 
 fn far(n: u32) -> Prefix {
     Prefix::v4((0x0a00_0000 + (n << 8)).into(), 24)
@@ -38,6 +40,8 @@ fn large() -> Net {
         internal_peer(4),
     ]));
     net.in_slices = true;
+    // So few that one walk over the table is more than a call may do.
+    net.rib.inline = INLINE;
     net.up_with(2, long_lived(2));
     net.up_with(3, long_lived(3));
     announce_all(&mut net);
@@ -70,11 +74,25 @@ fn said(changes: &Changes) -> usize {
     changes.prefixes.len().max(out.max().unwrap_or_default())
 }
 
+/// How often a destination is looked at for each that a call may treat, at most: by the jobs that
+/// are under way, by the decision, and by the export to each group.
+const LOOKS: usize = 24;
+
+/// The watchdog: what a call costs, counted in looks at destinations, which no machine changes.
+fn watched<T>(what: &str, destinations: usize, call: impl FnOnce() -> T) -> T {
+    let before = table::visits();
+    let result = call();
+    let seen = table::visits() - before;
+    let bound = destinations * LOOKS;
+    assert!(seen <= bound, "{what}: {seen} looks for {destinations}");
+    result
+}
+
 /// Ends the work in steps, each of them small, and at least so many.
 fn finish(net: &mut Net, least: usize) {
     let mut steps = 0;
     while net.rib.has_work() {
-        let changes = net.rib.work(net.now, STEP);
+        let changes = watched("a step", STEP, || net.rib.work(net.now, STEP));
         assert!(
             said(&changes) <= STEP,
             "{} in a step of {STEP}",
@@ -89,13 +107,14 @@ fn finish(net: &mut Net, least: usize) {
 
 /// Begins something, which does no more than a slice at once; the rest is left.
 fn begin(net: &mut Net, what: impl FnOnce(&mut Net) -> Changes) {
-    let changes = what(net);
-    let bound = jobs::INLINE + 16;
+    let inline = net.rib.inline;
+    let changes = watched("a beginning", inline, || what(net));
+    let bound = inline + 16;
     assert!(said(&changes) <= bound, "{} at once", said(&changes));
     net.mirror(changes);
     assert!(net.rib.has_work(), "all of it was done at once");
     // So much is left in each case: the table without the first slice.
-    finish(net, (MANY as usize - jobs::INLINE) / STEP);
+    finish(net, (MANY as usize - inline) / STEP);
     net.check();
 }
 
@@ -205,6 +224,48 @@ fn whatever_concerns_the_whole_table_comes_in_slices() {
     assert_eq!(net.rib.counts().prefixes, 0);
 }
 
+/// Who asks for the table, writes it to a file, or monitors it, looks at a piece of it at a time.
+#[test]
+fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
+    let net = large();
+    let rib = &net.rib;
+    for what in [
+        RouteTable::Routes,
+        RouteTable::Received(name(2)),
+        RouteTable::Advertised(name(3)),
+    ] {
+        let all = RouteQuery::all(what);
+        let (mut found, mut told) = (Vec::new(), 0);
+        for place in (0..rib.places()).step_by(STEP) {
+            let scan = || rib.scan(&all, place..place + STEP);
+            found.extend(watched("a scan", STEP, scan).unwrap());
+        }
+        let mut left = &found[..];
+        while !left.is_empty() {
+            let (routes, prefixes) = watched("an answer", STEP, || rib.look(&all, left, STEP));
+            (told, left) = (told + routes.len(), &left[prefixes..]);
+        }
+        assert_eq!(told, MANY as usize);
+    }
+    let all = RouteQuery::all(RouteTable::Routes);
+    let prefixes = rib.scan(&all, 0..rib.places()).unwrap();
+    let (mut out, peers) = watched("an index", 1, || rib.mrt_index(0));
+    for some in prefixes.chunks(STEP) {
+        watched("records", STEP, || {
+            rib.mrt_records(0, &peers, 0, some, &mut out)
+        });
+    }
+    assert!(out.len() > MANY as usize * 20);
+    let (mut at, mut monitored) = (Some(0), 0);
+    while let Some(from) = at {
+        let (paths, next) = watched("a piece", STEP, || rib.monitored_piece(from, STEP));
+        (monitored, at) = (monitored + paths.len(), next);
+    }
+    assert_eq!(monitored, MANY as usize);
+    // What is asked in passing depends on the peers, not on the routes.
+    watched("counts", 1, || (rib.counts(), rib.all_peer_counts()));
+}
+
 /// While the routes of a peer that is gone are still in the table they win nothing, are shown to
 /// nobody, and its next session is not confused with them.
 #[test]
@@ -302,7 +363,7 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     net.rib.hold(BTreeSet::from([four]));
     finish(&mut net, 0);
     let told = net.told(4).len();
-    assert!(told <= jobs::INLINE, "{told} while it is held");
+    assert!(told <= INLINE, "{told} while it is held");
     assert!(
         net.rib.is_done(net.rib.ticket()),
         "nobody waits for its reader"
@@ -321,7 +382,7 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     // It has read.
     net.rib.hold(BTreeSet::new());
     assert!(net.rib.has_work());
-    finish(&mut net, (MANY as usize - jobs::INLINE) / STEP);
+    finish(&mut net, (MANY as usize - INLINE) / STEP);
     assert_eq!(net.told(4).len(), MANY as usize);
     assert!(marked(&net));
     net.check();
