@@ -21,6 +21,7 @@ mod merge_join;
 pub mod names;
 pub mod net;
 pub mod resource;
+pub mod schema;
 pub mod selector;
 pub mod snapshot;
 pub mod status;

@@ -79,6 +79,12 @@ impl Resources {
         self.entries.len()
     }
 
+    /// The resources in the order of the file, each with its line, key and value (JSON).
+    pub fn entries(&self) -> impl Iterator<Item = (u64, &Key, &[u8])> {
+        let entries = self.entries.iter();
+        entries.map(|entry| (entry.line, &entry.key, entry.value.as_slice()))
+    }
+
     /// True when nothing was understood.
     #[must_use]
     pub fn is_empty(&self) -> bool {

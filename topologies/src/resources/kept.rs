@@ -3,11 +3,11 @@
 
 use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
-use caracal_model::net::Cidr;
 use caracal_model::resource::Kind;
+use caracal_model::schema;
 use caracal_model::snapshot::{Problem, Snapshot};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Resources;
 
@@ -17,24 +17,6 @@ pub const WRITTEN_KINDS: [Kind; 4] = [
     Kind::BgpConfiguration,
     Kind::BgpPeer,
     Kind::BgpFilter,
-];
-
-/// Fields that the datastore's clients set once.
-const IDENTITY: [&str; 2] = ["/metadata/uid", "/metadata/creationTimestamp"];
-
-/// Fields of a Node that the node sets itself: kept where a document leaves them out.
-const NODES_OWN: [&str; 11] = [
-    "/spec/addresses",
-    "/spec/bgp/ipv4Address",
-    "/spec/bgp/ipv6Address",
-    "/spec/bgp/ipv4IPIPTunnelAddr",
-    "/spec/ipv4VXLANTunnelAddr",
-    "/spec/ipv6VXLANTunnelAddr",
-    "/spec/vxlanTunnelMACAddr",
-    "/spec/vxlanTunnelMACAddrV6",
-    "/spec/wireguard",
-    "/spec/orchRefs",
-    "/status",
 ];
 
 impl Resources {
@@ -69,29 +51,15 @@ impl Resources {
             };
             let mut document: Value =
                 serde_json::from_slice(&entry.value).expect("invariant: written by this module");
-            for pointer in IDENTITY {
-                if let Some(value) = stored.pointer(pointer).filter(|v| !v.is_null()) {
-                    put(&mut document, pointer, value.clone());
-                }
+            if *kind == Kind::Node {
+                let others = schema::other_addresses(&stored, &document).into_iter();
+                problems.extend(others.map(|reason| Problem {
+                    code: ProblemCode::ResourcesInvalid,
+                    subject: entry.key.to_path(),
+                    reason: format!("line {}: {reason}", entry.line),
+                }));
             }
-            for pointer in NODES_OWN.iter().filter(|_| *kind == Kind::Node) {
-                let Some(own) = stored.pointer(pointer) else {
-                    continue;
-                };
-                match document.pointer(pointer).filter(|v| !is_empty(v)) {
-                    None => put(&mut document, pointer, own.clone()),
-                    Some(said) if same(said, own) || !own.is_string() => {}
-                    Some(said) => problems.push(Problem {
-                        code: ProblemCode::ResourcesInvalid,
-                        subject: entry.key.to_path(),
-                        reason: format!(
-                            "line {}: {} {said} is not the node's own {own}, which the node sets itself; leave it out",
-                            entry.line,
-                            pointer[1..].replace('/', ".")
-                        ),
-                    }),
-                }
-            }
+            schema::keep(*kind, &stored, &mut document);
             entry.value = document.to_string().into_bytes();
         }
         problems
@@ -110,39 +78,6 @@ fn stored(kind: Kind, name: &str, snapshot: &Snapshot) -> Option<Value> {
         Kind::BgpPeer => json(snapshot.bgp_peers.get(name)),
         Kind::BgpFilter => json(snapshot.bgp_filters.get(name)),
         _ => None,
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// Equal, also where an address is spelled in another way.
-fn same(said: &Value, own: &Value) -> bool {
-    let address = |value: &Value| value.as_str().and_then(|text| text.parse::<Cidr>().ok());
-    said == own || address(said).is_some_and(|said| address(own) == Some(said))
-}
-
-/// Sets a field; what is no object on the way is left alone, and refused with the value later.
-fn put(document: &mut Value, pointer: &str, value: Value) {
-    let mut at = document;
-    let mut parts = pointer.split('/').skip(1).peekable();
-    while let Some(part) = parts.next() {
-        if at.is_null() {
-            *at = Value::Object(Map::new());
-        }
-        let Value::Object(fields) = at else { return };
-        if parts.peek().is_none() {
-            fields.insert(part.to_owned(), value);
-            return;
-        }
-        at = fields.entry(part.to_owned()).or_insert(Value::Null);
     }
 }
 
@@ -175,7 +110,18 @@ mod tests {
         assert_eq!(resources.apply(&mut snapshot), []);
         let is = serde_json::to_value(&*snapshot.nodes["a"]).unwrap();
         let was: Value = serde_json::from_str(STORED).unwrap();
-        for pointer in IDENTITY.iter().chain(&NODES_OWN) {
+        for pointer in [
+            "/metadata/uid",
+            "/metadata/creationTimestamp",
+            "/spec/addresses",
+            "/spec/bgp/ipv4Address",
+            "/spec/bgp/ipv6Address",
+            "/spec/bgp/ipv4IPIPTunnelAddr",
+            "/spec/ipv4VXLANTunnelAddr",
+            "/spec/wireguard",
+            "/spec/orchRefs",
+            "/status",
+        ] {
             assert_eq!(is.pointer(pointer), was.pointer(pointer), "{pointer}");
         }
         assert_eq!(is["metadata"]["labels"], serde_json::json!({"rr": "yes"}));

@@ -47,7 +47,7 @@ pub(super) fn make(
             let others = resources.not_written();
             anyhow::ensure!(
                 others.is_empty(),
-                "{}: `topology apply` writes {} only; take these out, and write them with calicoctl: {}",
+                "{}: `topology apply` writes {} only; take these out, and write them with `caracal apply`: {}",
                 path.display(),
                 WRITTEN_KINDS.map(Kind::as_str).join(", "),
                 others.join("; ")

@@ -1,0 +1,188 @@
+//! What kinds are called on the command line, and who may write them.
+
+use crate::resource::Kind;
+
+/// What can be asked for: a kind of resource, or one of IPAM's, which nobody writes by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// A resource.
+    Resource(Kind),
+    /// IPAM's blocks.
+    IpamBlock,
+    /// Who holds which block.
+    BlockAffinity,
+    /// IPAM's handles: the addresses of one container.
+    IpamHandle,
+}
+
+/// Whether a kind may be written from the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteRule {
+    /// Yes.
+    Writable,
+    /// No; why, and what to do instead.
+    ReadOnly(&'static str),
+}
+
+/// Names of a kind: singular, plural, then what calicoctl's users type.
+const NAMES: &[(Target, &[&str])] = &[
+    (
+        Target::Resource(Kind::BgpConfiguration),
+        &[
+            "bgpconfiguration",
+            "bgpconfigurations",
+            "bgpconfig",
+            "bgpconfigs",
+        ],
+    ),
+    (
+        Target::Resource(Kind::BgpPeer),
+        &["bgppeer", "bgppeers", "bgpp", "bgpps", "bp", "bps"],
+    ),
+    (
+        Target::Resource(Kind::BgpFilter),
+        &["bgpfilter", "bgpfilters"],
+    ),
+    (
+        Target::Resource(Kind::FelixConfiguration),
+        &[
+            "felixconfiguration",
+            "felixconfigurations",
+            "felixconfig",
+            "felixconfigs",
+        ],
+    ),
+    (
+        Target::Resource(Kind::IpPool),
+        &["ippool", "ippools", "ipp", "ipps", "pool", "pools"],
+    ),
+    (
+        Target::Resource(Kind::IpReservation),
+        &[
+            "ipreservation",
+            "ipreservations",
+            "reservation",
+            "reservations",
+        ],
+    ),
+    (
+        Target::Resource(Kind::Node),
+        &["node", "nodes", "no", "nos"],
+    ),
+    (
+        Target::Resource(Kind::WorkloadEndpoint),
+        &["workloadendpoint", "workloadendpoints", "wep", "weps"],
+    ),
+    (
+        Target::Resource(Kind::ClusterInformation),
+        &[
+            "clusterinformation",
+            "clusterinformations",
+            "clusterinfo",
+            "clusterinfos",
+        ],
+    ),
+    (
+        Target::Resource(Kind::IpamConfiguration),
+        &[
+            "ipamconfiguration",
+            "ipamconfigurations",
+            "ipamconfig",
+            "ipamconfigs",
+        ],
+    ),
+    (
+        Target::Resource(Kind::HostEndpoint),
+        &["hostendpoint", "hostendpoints", "hep", "heps"],
+    ),
+    (
+        Target::Resource(Kind::Profile),
+        &["profile", "profiles", "pro", "pros"],
+    ),
+    (Target::Resource(Kind::Tier), &["tier", "tiers"]),
+    (
+        Target::BlockAffinity,
+        &["blockaffinity", "blockaffinities", "affinity", "affinities"],
+    ),
+    (
+        Target::IpamBlock,
+        &["ipamblock", "ipamblocks", "block", "blocks"],
+    ),
+    (
+        Target::IpamHandle,
+        &["ipamhandle", "ipamhandles", "handle", "handles"],
+    ),
+];
+
+/// Finds a kind by any of its names, in any case of letters.
+///
+/// # Errors
+/// Names the nearest kind, or all.
+pub fn find_kind(name: &str) -> Result<Target, String> {
+    let wanted = name.to_ascii_lowercase();
+    let all = || {
+        NAMES
+            .iter()
+            .flat_map(|(t, names)| names.iter().map(move |n| (*t, *n)))
+    };
+    if let Some((target, _)) = all().find(|(_, known)| *known == wanted) {
+        return Ok(target);
+    }
+    let most = (wanted.chars().count() / 3).max(1);
+    let nearest = all()
+        .map(|(_, known)| (strsim::osa_distance(&wanted, known), known))
+        .filter(|(distance, _)| *distance <= most)
+        .min();
+    Err(match nearest {
+        Some((_, known)) => format!("there is no kind {name:?}; did you mean {known}?"),
+        None => {
+            let kinds = NAMES.iter().map(|(_, names)| names[1]);
+            format!(
+                "there is no kind {name:?}; the kinds are: {}",
+                kinds.collect::<Vec<_>>().join(", ")
+            )
+        }
+    })
+}
+
+impl Target {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(target, _)| *target)
+    }
+
+    /// `IPPool`, `BlockAffinity` …
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Resource(kind) => kind.as_str(),
+            Self::IpamBlock => "IPAMBlock",
+            Self::BlockAffinity => "BlockAffinity",
+            Self::IpamHandle => "IPAMHandle",
+        }
+    }
+
+    /// `ippool`, as `-o name` and the lines about changes have it.
+    #[must_use]
+    pub fn short(self) -> &'static str {
+        let found = NAMES.iter().find(|(target, _)| *target == self);
+        found.map_or("", |(_, names)| names[0])
+    }
+
+    /// Whether it may be written.
+    #[must_use]
+    pub const fn writable(self) -> WriteRule {
+        match self {
+            Self::Resource(Kind::ClusterInformation) => WriteRule::ReadOnly(
+                "the nodes write it themselves: it is the identity of the cluster",
+            ),
+            Self::Resource(Kind::Profile | Kind::Tier | Kind::HostEndpoint) => WriteRule::ReadOnly(
+                "Caracal enforces no policy and does not read its content, so it could not validate it; use calicoctl",
+            ),
+            Self::Resource(_) => WriteRule::Writable,
+            Self::IpamBlock | Self::BlockAffinity | Self::IpamHandle => WriteRule::ReadOnly(
+                "it belongs to IPAM, which changes it together with what depends on it; use caracal ipam",
+            ),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The schema of the resources that people write: the type of every field, which fields are required, what defaults
+//! they have, and which may not change. One table per kind; `caracal apply` and its sisters validate against it.
+//!
+//! What a field *does* here is another question, answered by [`crate::resource::fields`]; a test holds the field names
+//! of both tables against each other.
+
+mod check;
+mod cluster;
+mod cross;
+mod duration;
+mod kinds;
+mod meta;
+mod owned;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use serde_json::Value;
+
+pub use cluster::{conflicts, immutable};
+pub use kinds::{Target, WriteRule, find_kind};
+pub use owned::{defaults, export, keep, other_addresses};
+pub use types::{Rule, Type};
+
+use crate::resource::{API_VERSION, Invalid, Kind, fields};
+
+/// The rules for the fields of a kind; `None` for kinds whose content Caracal does not read.
+#[must_use]
+pub const fn of(kind: Kind) -> Option<&'static [Rule]> {
+    Some(match kind {
+        Kind::BgpConfiguration => tables::bgp::CONFIGURATION,
+        Kind::BgpPeer => tables::bgp::PEER,
+        Kind::BgpFilter => tables::bgp::FILTER,
+        Kind::FelixConfiguration => tables::felix::CONFIGURATION,
+        Kind::IpPool => tables::other::IP_POOL,
+        Kind::IpReservation => tables::other::IP_RESERVATION,
+        Kind::Node => tables::other::NODE,
+        Kind::WorkloadEndpoint => tables::other::WORKLOAD_ENDPOINT,
+        Kind::ClusterInformation => tables::other::CLUSTER_INFORMATION,
+        Kind::IpamConfiguration => tables::other::IPAM_CONFIGURATION,
+        Kind::Profile | Kind::Tier | Kind::HostEndpoint => return None,
+    })
+}
+
+/// Everything that is wrong with a resource as such, without a look at others. Fields that no table knows are in
+/// [`unknown_fields`].
+#[must_use]
+pub fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
+    let mut faults = Vec::new();
+    let version = resource.get("apiVersion").and_then(Value::as_str);
+    if version != Some(API_VERSION) {
+        let seen = version.unwrap_or("nothing");
+        faults.push(Invalid(format!(
+            "apiVersion: expected {API_VERSION}, found {seen}"
+        )));
+    }
+    meta::validate(kind, resource, &mut faults);
+    let Some(rules) = of(kind) else {
+        return faults;
+    };
+    let empty = Value::Object(serde_json::Map::new());
+    let spec = match resource.get("spec") {
+        None | Some(Value::Null) => &empty,
+        Some(spec) => spec,
+    };
+    check::object(rules, "spec.", "spec", spec, &mut faults);
+    // Rules between fields are only looked at where each field for itself is right: else one mistake is told twice.
+    if faults.is_empty() {
+        cross::validate(kind, resource, &mut faults);
+    }
+    faults
+}
+
+/// The fields of a resource that no table knows, with what their writer may have meant. A field that stands in the
+/// stored resource already was written by somebody who knows it, and is left alone.
+#[must_use]
+pub fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
+    let unknown = |value: &Value| -> Vec<fields::Note> {
+        let notes = fields::notes(kind, value).into_iter();
+        notes.filter(fields::Note::is_unknown).collect()
+    };
+    let known: Vec<String> = stored.map_or_else(Vec::new, |stored| {
+        let notes = unknown(stored).into_iter();
+        notes.map(|note| without_indices(&note.field)).collect()
+    });
+    let new = unknown(resource)
+        .into_iter()
+        .filter(|note| !known.contains(&without_indices(&note.field)));
+    new.map(|note| Invalid(unknown_field(kind, &note)))
+        .collect()
+}
+
+fn unknown_field(kind: Kind, note: &fields::Note) -> String {
+    let article = article(kind);
+    match &note.what {
+        fields::What::Unknown(Some(nearest)) => format!(
+            "{}: {article} {kind} has no such field; did you mean {nearest}?",
+            note.field
+        ),
+        _ => format!("{}: {article} {kind} has no field of this name", note.field),
+    }
+}
+
+/// `a` or `an`, as the kind is spoken.
+#[must_use]
+pub fn article(kind: Kind) -> &'static str {
+    if kind.as_str().starts_with('I') {
+        "an"
+    } else {
+        "a"
+    }
+}
+
+/// `spec.exportV4[3].cidr` becomes `spec.exportV4.cidr`.
+fn without_indices(field: &str) -> String {
+    let mut inside = false;
+    let keep = |c: &char| {
+        inside = (inside || *c == '[') && *c != ']';
+        !inside && *c != ']'
+    };
+    field.chars().filter(keep).collect()
+}
+
+/// Fields of Calico's that are set and have no effect here, with the reason of each.
+#[must_use]
+pub fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
+    let mut told: Vec<String> = fields::notes(kind, resource)
+        .into_iter()
+        .filter(|note| !note.is_unknown())
+        .map(|note| note.text(kind.as_str()))
+        .collect();
+    let spec = resource.get("spec").and_then(Value::as_object);
+    let Some(table) = fields::of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
+        return told;
+    };
+    // Of a FelixConfiguration the other table tells nothing: which of several resources counts is not in one value.
+    for (name, value) in spec.into_iter().flatten() {
+        let path = format!("spec.{name}");
+        let found = table.iter().find(|(known, _)| *known == path);
+        if let Some((_, fields::Effect::Without(harmless, reason))) = found
+            && !fields::is_harmless(value, harmless)
+        {
+            told.push(format!("{path} {value} has no effect: {reason}"));
+        }
+    }
+    told
+}

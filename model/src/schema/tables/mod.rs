@@ -1,0 +1,5 @@
+//! The tables of rules.
+
+pub(super) mod bgp;
+pub(super) mod felix;
+pub(super) mod other;
