@@ -15,10 +15,11 @@ use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
+use crate::cli::resources::args::GetArgs;
 use crate::cli::services::ServicesCommand;
 use crate::cli::{
     audit, bgp, datastore, doctor, drain, explain, explain_code, install_cni, ipam, lab, migrate,
-    mode, node, render, services, speaker, status, topology, trace, uninstall, version,
+    mode, node, render, resources, services, speaker, status, topology, trace, uninstall, version,
 };
 use crate::telemetry::LogFormat;
 
@@ -60,6 +61,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: BgpCommand,
     },
+    /// Shows Calico's resources: pools, peers, nodes and the rest. Exit code 3 when one that is named does not exist.
+    Get(GetArgs),
     /// Prints a node's speaker configuration as bird-style text.
     Render(RenderArgs),
     /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
@@ -155,6 +158,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Speaker(args) => speaker::run(&args),
         Command::Status { watch, output } => status::run(watch.watch, output.output),
         Command::Bgp { command } => bgp::run(command),
+        Command::Get(args) => resources::get(&args),
         Command::Render(args) => render::run(&args),
         Command::Services { command } => services::run(command),
         Command::Topology { command } => topology::run(command),
@@ -199,6 +203,7 @@ pub(crate) fn changes_something(command: &Command) -> bool {
             | Command::Explain(_)
             | Command::ExplainCode(_)
             | Command::Trace(_)
+            | Command::Get(_)
             | Command::Render(RenderArgs { out: None, .. })
             | Command::Version { .. }
             | Command::Completion { .. }

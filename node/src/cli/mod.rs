@@ -18,6 +18,7 @@ pub(crate) mod node;
 pub(crate) mod output;
 mod peer;
 pub(crate) mod render;
+pub(crate) mod resources;
 pub(crate) mod services;
 pub(crate) mod speaker;
 pub(crate) mod status;
