@@ -15,7 +15,9 @@ use crate::cli::explain_code::ExplainCodeArgs;
 use crate::cli::ipam::args::IpamCommand;
 use crate::cli::migrate::MigrateCommand;
 use crate::cli::node::NodeCommand;
-use crate::cli::resources::args::GetArgs;
+use crate::cli::resources::args::{
+    ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs,
+};
 use crate::cli::services::ServicesCommand;
 use crate::cli::{
     audit, bgp, datastore, doctor, drain, explain, explain_code, install_cni, ipam, lab, migrate,
@@ -38,7 +40,8 @@ pub(crate) struct Args {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node is.
+    /// Runs the node: speaker, agent, registration. Configured by the environment, as calico-node
+    /// is.
     Node {
         /// Something else than running it.
         #[command(subcommand)]
@@ -61,8 +64,23 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: BgpCommand,
     },
-    /// Shows Calico's resources: pools, peers, nodes and the rest. Exit code 3 when one that is named does not exist.
+    /// Shows Calico's resources: pools, peers, nodes and the rest. Exit code 3 when one that is
+    /// named does not exist.
     Get(GetArgs),
+    /// Writes resources from files: creates what is missing, changes what differs. All are checked
+    /// first, and nothing is written when one is not valid (exit code 5).
+    Apply(ApplyArgs),
+    /// Writes resources that do not exist yet. Exit code 5 when one does.
+    Create(CreateArgs),
+    /// Writes resources that exist already. Exit code 3 when one does not.
+    Replace(ApplyArgs),
+    /// Deletes resources. A pool goes only when none of its addresses is in use, a Node with all
+    /// that is its.
+    Delete(DeleteArgs),
+    /// Changes a part of a resource.
+    Patch(PatchArgs),
+    /// Sets and removes labels: `caracal label node a rack=r1 old-`.
+    Label(LabelArgs),
     /// Prints a node's speaker configuration as bird-style text.
     Render(RenderArgs),
     /// Places Kubernetes' Services in the datastore, for nodes to announce their addresses.
@@ -93,9 +111,11 @@ pub(crate) enum Command {
     },
     /// Compares datastore, RIB, kernel and interfaces. Exit code 4 when something is wrong.
     Audit(AuditArgs),
-    /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when nothing is known of it.
+    /// Follows a destination from the datastore to the kernel of this node. Exit code 3 when
+    /// nothing is known of it.
     Explain(ExplainArgs),
-    /// Says what a code means (CRL-B001, bgp.password) and what to do about it. Exit code 3 when there is no such code.
+    /// Says what a code means (CRL-B001, bgp.password) and what to do about it. Exit code 3 when
+    /// there is no such code.
     ExplainCode(ExplainCodeArgs),
     /// Orders about the datastore as a whole.
     Datastore {
@@ -103,9 +123,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: DatastoreCommand,
     },
-    /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then Cease with a text.
+    /// Takes this node out of service without losing packets: GRACEFUL_SHUTDOWN, withdrawal, then
+    /// Cease with a text.
     Drain(DrainArgs),
-    /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit code 4 when there is one.
+    /// Follows packets between two pods of a lab, both ways, and names the first broken hop. Exit
+    /// code 4 when there is one.
     Trace(TraceArgs),
     /// Takes a node over from Calico, and gives it back.
     Migrate {
@@ -113,10 +135,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: MigrateCommand,
     },
-    /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd, leftovers. Exit code 4
-    /// when something does.
+    /// Looks for what keeps a node from working: kernel, MTU, ports between nodes, clock, etcd,
+    /// leftovers. Exit code 4 when something does.
     Doctor(DoctorArgs),
-    /// Installs the CNI plugin and its configuration on this machine; configured by the environment, as Calico's.
+    /// Installs the CNI plugin and its configuration on this machine; configured by the
+    /// environment, as Calico's.
     InstallCni,
     /// Prints the version, and the commit it was built from.
     Version {
@@ -159,6 +182,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Status { watch, output } => status::run(watch.watch, output.output),
         Command::Bgp { command } => bgp::run(command),
         Command::Get(args) => resources::get(&args),
+        Command::Apply(args) => resources::apply(&args),
+        Command::Create(args) => resources::create(&args),
+        Command::Replace(args) => resources::replace(&args),
+        Command::Delete(args) => resources::delete(&args),
+        Command::Patch(args) => resources::patch(&args),
+        Command::Label(args) => resources::label(&args),
         Command::Render(args) => render::run(&args),
         Command::Services { command } => services::run(command),
         Command::Topology { command } => topology::run(command),

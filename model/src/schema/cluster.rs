@@ -1,4 +1,5 @@
-//! A resource beside the others of its cluster: what may not change, and what may not be there twice.
+//! A resource beside the others of its cluster: what may not change, and what may not be there
+//! twice.
 
 use serde_json::Value;
 
@@ -9,8 +10,7 @@ use crate::resource::{Invalid, Kind};
 use crate::snapshot::Snapshot;
 
 /// What a change would do to fields that cannot be changed.
-#[must_use]
-pub fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<Invalid> {
+pub(super) fn immutable(kind: Kind, stored: &Value, new: &Value) -> Vec<Invalid> {
     let mut faults = Vec::new();
     for rule in of(kind).unwrap_or_default() {
         let Some(reason) = rule.immutable else {
@@ -40,8 +40,7 @@ fn value(kind: Kind, path: &str, resource: &Value) -> Value {
 }
 
 /// What stands against a resource in the rest of the cluster. `snapshot` holds pools and blocks.
-#[must_use]
-pub fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
+pub(super) fn conflicts(kind: Kind, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
     let cidr = at(new, "spec.cidr").and_then(Value::as_str);
     let Some(cidr) = cidr.and_then(|text| Prefix::parse_strict(text).ok()) else {
         return Vec::new();

@@ -114,41 +114,36 @@ const NAMES: &[(Target, &[&str])] = &[
     ),
 ];
 
-/// Finds a kind by any of its names, in any case of letters.
-///
-/// # Errors
-/// Names the nearest kind, or all.
-pub fn find_kind(name: &str) -> Result<Target, String> {
-    let wanted = name.to_ascii_lowercase();
-    let all = || {
-        NAMES
-            .iter()
-            .flat_map(|(t, names)| names.iter().map(move |n| (*t, *n)))
-    };
-    if let Some((target, _)) = all().find(|(_, known)| *known == wanted) {
-        return Ok(target);
-    }
-    let most = (wanted.chars().count() / 3).max(1);
-    let nearest = all()
-        .map(|(_, known)| (strsim::osa_distance(&wanted, known), known))
-        .filter(|(distance, _)| *distance <= most)
-        .min();
-    Err(match nearest {
-        Some((_, known)) => format!("there is no kind {name:?}; did you mean {known}?"),
-        None => {
-            let kinds = NAMES.iter().map(|(_, names)| names[1]);
-            format!(
-                "there is no kind {name:?}; the kinds are: {}",
-                kinds.collect::<Vec<_>>().join(", ")
-            )
-        }
-    })
-}
-
 impl Target {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        NAMES.iter().map(|(target, _)| *target)
+    /// Finds a kind by any of its names, in any case of letters.
+    ///
+    /// # Errors
+    /// Names the nearest kind, or all.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let wanted = name.to_ascii_lowercase();
+        let all = || {
+            NAMES
+                .iter()
+                .flat_map(|(t, names)| names.iter().map(move |n| (*t, *n)))
+        };
+        if let Some((target, _)) = all().find(|(_, known)| *known == wanted) {
+            return Ok(target);
+        }
+        let most = (wanted.chars().count() / 3).max(1);
+        let nearest = all()
+            .map(|(_, known)| (strsim::osa_distance(&wanted, known), known))
+            .filter(|(distance, _)| *distance <= most)
+            .min();
+        Err(match nearest {
+            Some((_, known)) => format!("there is no kind {name:?}; did you mean {known}?"),
+            None => {
+                let kinds = NAMES.iter().map(|(_, names)| names[1]);
+                format!(
+                    "there is no kind {name:?}; the kinds are: {}",
+                    kinds.collect::<Vec<_>>().join(", ")
+                )
+            }
+        })
     }
 
     /// `IPPool`, `BlockAffinity` …

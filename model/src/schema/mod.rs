@@ -1,8 +1,9 @@
-//! The schema of the resources that people write: the type of every field, which fields are required, what defaults
-//! they have, and which may not change. One table per kind; `caracal apply` and its sisters validate against it.
+//! The schema of the resources that people write: the type of every field, which fields are
+//! required, what defaults they have, and which may not change. One table per kind; `caracal apply`
+//! and its sisters validate against it.
 //!
-//! What a field *does* here is another question, answered by [`crate::resource::fields`]; a test holds the field names
-//! of both tables against each other.
+//! What a field *does* here is another question, answered by [`crate::resource::fields`]; a test
+//! holds the field names of both tables against each other.
 
 mod check;
 mod cluster;
@@ -18,16 +19,93 @@ mod types;
 
 use serde_json::Value;
 
-pub use cluster::{conflicts, immutable};
-pub use kinds::{Target, WriteRule, find_kind};
-pub use owned::{defaults, export, keep, other_addresses};
-pub use types::{Rule, Type};
+use cluster::{conflicts, immutable};
+pub use kinds::{Target, WriteRule};
+use owned::{defaults, export, keep, keep_identity, other_addresses};
+use types::Rule;
 
 use crate::resource::{API_VERSION, Invalid, Kind, fields};
+use crate::snapshot::Snapshot;
+
+/// The schema of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schema(pub Kind);
+
+impl Schema {
+    /// Everything that is wrong with a resource as such, without a look at others. Fields that no
+    /// table knows are in [`Schema::unknown_fields`].
+    #[must_use]
+    pub fn validate(self, resource: &Value) -> Vec<Invalid> {
+        validate(self.0, resource)
+    }
+
+    /// The same for `metadata` alone.
+    #[must_use]
+    pub fn validate_metadata(self, resource: &Value) -> Vec<Invalid> {
+        let mut faults = Vec::new();
+        meta::validate(self.0, resource, &mut faults);
+        faults
+    }
+
+    /// The fields of a resource that no table knows, with what their writer may have meant. A field
+    /// that stands in the stored resource already was written by somebody who knows it, and is left
+    /// alone.
+    #[must_use]
+    pub fn unknown_fields(self, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
+        unknown_fields(self.0, resource, stored)
+    }
+
+    /// Fields of Calico's that are set and have no effect here, with the reason of each.
+    #[must_use]
+    pub fn without_effect(self, resource: &Value) -> Vec<String> {
+        without_effect(self.0, resource)
+    }
+
+    /// What a change would do to fields that cannot be changed.
+    #[must_use]
+    pub fn immutable(self, stored: &Value, new: &Value) -> Vec<Invalid> {
+        immutable(self.0, stored, new)
+    }
+
+    /// What stands against a resource in the rest of the cluster. `snapshot` holds pools and
+    /// blocks.
+    #[must_use]
+    pub fn conflicts(self, name: &str, new: &Value, snapshot: &Snapshot) -> Vec<Invalid> {
+        conflicts(self.0, name, new, snapshot)
+    }
+
+    /// Fills in what Calico's clients fill in when they write: defaults of fields that are not set.
+    pub fn complete(self, document: &mut Value) {
+        defaults(self.0, document);
+    }
+
+    /// Puts into a document what it leaves out and the stored resource has: uid and creation time
+    /// (which always stay), what servers keep in `metadata`, the status, marks of operations under
+    /// way, and what a Node says about itself.
+    pub fn keep(self, stored: &Value, document: &mut Value) {
+        keep(self.0, stored, document);
+    }
+
+    /// Puts in the stored uid and creation time, whatever a document says.
+    pub fn keep_identity(stored: &Value, document: &mut Value) {
+        keep_identity(stored, document);
+    }
+
+    /// What a document of a Node says against the node's own addresses: the node sets them, and its
+    /// sessions are between them. One sentence each.
+    #[must_use]
+    pub fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
+        other_addresses(stored, document)
+    }
+
+    /// A resource as somebody would write it into a file: without what the datastore adds.
+    pub fn export(resource: &mut Value) {
+        export(resource);
+    }
+}
 
 /// The rules for the fields of a kind; `None` for kinds whose content Caracal does not read.
-#[must_use]
-pub const fn of(kind: Kind) -> Option<&'static [Rule]> {
+const fn of(kind: Kind) -> Option<&'static [Rule]> {
     Some(match kind {
         Kind::BgpConfiguration => tables::bgp::CONFIGURATION,
         Kind::BgpPeer => tables::bgp::PEER,
@@ -43,10 +121,7 @@ pub const fn of(kind: Kind) -> Option<&'static [Rule]> {
     })
 }
 
-/// Everything that is wrong with a resource as such, without a look at others. Fields that no table knows are in
-/// [`unknown_fields`].
-#[must_use]
-pub fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
+fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
     let mut faults = Vec::new();
     let version = resource.get("apiVersion").and_then(Value::as_str);
     if version != Some(API_VERSION) {
@@ -65,17 +140,15 @@ pub fn validate(kind: Kind, resource: &Value) -> Vec<Invalid> {
         Some(spec) => spec,
     };
     check::object(rules, "spec.", "spec", spec, &mut faults);
-    // Rules between fields are only looked at where each field for itself is right: else one mistake is told twice.
+    // Rules between fields are only looked at where each field for itself is right: else one
+    // mistake is told twice.
     if faults.is_empty() {
         cross::validate(kind, resource, &mut faults);
     }
     faults
 }
 
-/// The fields of a resource that no table knows, with what their writer may have meant. A field that stands in the
-/// stored resource already was written by somebody who knows it, and is left alone.
-#[must_use]
-pub fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
+fn unknown_fields(kind: Kind, resource: &Value, stored: Option<&Value>) -> Vec<Invalid> {
     let unknown = |value: &Value| -> Vec<fields::Note> {
         let notes = fields::notes(kind, value).into_iter();
         notes.filter(fields::Note::is_unknown).collect()
@@ -103,8 +176,7 @@ fn unknown_field(kind: Kind, note: &fields::Note) -> String {
 }
 
 /// `a` or `an`, as the kind is spoken.
-#[must_use]
-pub fn article(kind: Kind) -> &'static str {
+fn article(kind: Kind) -> &'static str {
     if kind.as_str().starts_with('I') {
         "an"
     } else {
@@ -122,9 +194,7 @@ fn without_indices(field: &str) -> String {
     field.chars().filter(keep).collect()
 }
 
-/// Fields of Calico's that are set and have no effect here, with the reason of each.
-#[must_use]
-pub fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
+fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
     let mut told: Vec<String> = fields::notes(kind, resource)
         .into_iter()
         .filter(|note| !note.is_unknown())
@@ -134,7 +204,8 @@ pub fn without_effect(kind: Kind, resource: &Value) -> Vec<String> {
     let Some(table) = fields::of(kind).filter(|_| kind == Kind::FelixConfiguration) else {
         return told;
     };
-    // Of a FelixConfiguration the other table tells nothing: which of several resources counts is not in one value.
+    // Of a FelixConfiguration the other table tells nothing: which of several resources counts is
+    // not in one value.
     for (name, value) in spec.into_iter().flatten() {
         let path = format!("spec.{name}");
         let found = table.iter().find(|(known, _)| *known == path);

@@ -46,14 +46,20 @@ const NODES_OWN: [&str; 11] = [
     "/status",
 ];
 
-/// Puts into a document what it leaves out and the stored resource has: uid and creation time (which always stay), what
-/// servers keep in `metadata`, the status, marks of operations under way, and what a Node says about itself.
-pub fn keep(kind: Kind, stored: &Value, document: &mut Value) {
+/// Puts in the stored uid and creation time, whatever a document says.
+pub(super) fn keep_identity(stored: &Value, document: &mut Value) {
     for pointer in IDENTITY {
         if let Some(value) = stored.pointer(pointer).filter(|v| !v.is_null()) {
             put(document, pointer, value.clone());
         }
     }
+}
+
+/// Puts into a document what it leaves out and the stored resource has: uid and creation time
+/// (which always stay), what servers keep in `metadata`, the status, marks of operations under way,
+/// and what a Node says about itself.
+pub(super) fn keep(kind: Kind, stored: &Value, document: &mut Value) {
+    keep_identity(stored, document);
     let marks = MARKS.map(|mark| format!("/metadata/annotations/{}", mark.replace('/', "~1")));
     let servers = SERVERS_OWN.map(|name| format!("/metadata/{name}"));
     let own = NODES_OWN.iter().filter(|_| kind == Kind::Node);
@@ -68,10 +74,9 @@ pub fn keep(kind: Kind, stored: &Value, document: &mut Value) {
     }
 }
 
-/// What a document of a Node says against the node's own addresses: the node sets them, and its sessions are between
-/// them. One sentence each.
-#[must_use]
-pub fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
+/// What a document of a Node says against the node's own addresses: the node sets them, and its
+/// sessions are between them. One sentence each.
+pub(super) fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     for pointer in NODES_OWN {
         let (Some(own), Some(said)) = (stored.pointer(pointer), document.pointer(pointer)) else {
@@ -89,7 +94,7 @@ pub fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
 }
 
 /// Fills in what Calico's clients fill in when they write: defaults of fields that are not set.
-pub fn defaults(kind: Kind, document: &mut Value) {
+pub(super) fn defaults(kind: Kind, document: &mut Value) {
     put(document, "/apiVersion", Value::from(API_VERSION));
     put(document, "/kind", Value::from(kind.as_str()));
     if document.get("spec").is_none_or(Value::is_null) {
@@ -136,7 +141,7 @@ fn endpoint_labels(document: &mut Value) {
 }
 
 /// A resource as somebody would write it into a file: without what the datastore adds.
-pub fn export(resource: &mut Value) {
+pub(super) fn export(resource: &mut Value) {
     if let Some(Value::Object(metadata)) = resource.get_mut("metadata") {
         for name in NOT_EXPORTED {
             metadata.shift_remove(name);
@@ -168,7 +173,8 @@ fn same(said: &Value, own: &Value) -> bool {
     said == own || address(said).is_some_and(|said| address(own) == Some(said))
 }
 
-/// Sets a field by its JSON pointer; what is no object on the way is left alone, and refused with the value later.
+/// Sets a field by its JSON pointer; what is no object on the way is left alone, and refused with
+/// the value later.
 fn put(document: &mut Value, pointer: &str, value: Value) {
     let mut at = document;
     let mut parts = pointer.split('/').skip(1).peekable();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::types::Type;
 use super::*;
 use crate::snapshot::Snapshot;
 
@@ -267,19 +268,20 @@ fn kinds_are_found_by_all_their_names() {
         "no",
         "affinities",
     ];
-    assert!(names.iter().all(|name| find_kind(name).is_ok()));
+    assert!(names.iter().all(|name| Target::named(name).is_ok()));
     assert_eq!(
-        find_kind("ipool").unwrap_err(),
+        Target::named("ipool").unwrap_err(),
         "there is no kind \"ipool\"; did you mean ippool?"
     );
     assert!(
-        find_kind("networkpolicy")
+        Target::named("networkpolicy")
             .unwrap_err()
             .contains("the kinds are: bgpconfigurations,")
     );
-    for target in Target::all() {
-        assert_eq!(find_kind(target.as_str()), Ok(target));
-        assert_eq!(find_kind(target.short()), Ok(target));
+    for kind in Kind::ALL {
+        let target = Target::Resource(kind);
+        assert_eq!(Target::named(target.as_str()), Ok(target));
+        assert_eq!(Target::named(target.short()), Ok(target));
     }
 }
 
@@ -372,7 +374,8 @@ fn good(holds: Type) -> BoxedStrategy<Value> {
 }
 
 proptest! {
-    /// A good value of each field by itself passes the table, and a value of another type never does.
+    /// A good value of each field by itself passes the table, and a value of another type never
+    /// does.
     #[test]
     fn types_take_what_they_say_and_nothing_else(
         (rule, value) in proptest::sample::select(

@@ -4,7 +4,7 @@ use crate::net::Family;
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Type {
+pub(super) enum Type {
     /// A mapping with fields of its own.
     Object,
     /// A list of such mappings.
@@ -49,17 +49,17 @@ pub enum Type {
 
 /// One field.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rule {
+pub(super) struct Rule {
     /// Its path below the resource without indices of lists, as `spec.exportV4.cidr`.
-    pub path: &'static str,
+    pub(super) path: &'static str,
     /// What it may hold.
-    pub holds: Type,
+    pub(super) holds: Type,
     /// True when it has to be there, in each mapping that could hold it.
-    pub required: bool,
+    pub(super) required: bool,
     /// What it is when nobody says, as JSON; written into the resource as Calico's clients do.
-    pub default: Option<&'static str>,
+    pub(super) default: Option<&'static str>,
     /// Why it cannot be changed.
-    pub immutable: Option<&'static str>,
+    pub(super) immutable: Option<&'static str>,
 }
 
 /// A field of that type.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::lease;
+use caracal_ipam::{ReleasedNode, lease};
 use caracal_model::keys::{Key, kind_prefix};
 use caracal_model::names::NodeName;
 use caracal_model::resource::Kind;
@@ -58,13 +58,18 @@ pub(crate) fn run(command: NodeCommand) -> anyhow::Result<ExitCode> {
             output,
         } => (name, force, dry_run, output),
     };
+    let output = output.output;
     let order = Order {
         node: NodeName::from(name),
         force,
         dry_run,
-        output: output.output,
+        told: if output.is_data() {
+            Told::Aside
+        } else {
+            Told::Here
+        },
     };
-    on_store(async |store| delete(&store, &order).await)
+    on_store(async |store| delete(&store, &order, output).await)
 }
 
 fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
@@ -91,21 +96,79 @@ fn take_over(name: Option<String>, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 /// What was ordered.
-struct Order {
-    node: NodeName,
-    force: bool,
-    dry_run: bool,
-    output: Output,
+pub(super) struct Order {
+    pub(super) node: NodeName,
+    pub(super) force: bool,
+    pub(super) dry_run: bool,
+    pub(super) told: Told,
+}
+
+/// Where each write is said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// On standard output.
+    Here,
+    /// On standard error, beside data.
+    Aside,
 }
 
 impl Order {
-    /// For people on standard output; beside JSON and YAML on standard error.
     fn say(&self, line: &str) {
-        self.output.progress(line);
+        match self.told {
+            Told::Here => println!("{line}"),
+            Told::Aside => eprintln!("{line}"),
+        }
     }
 }
 
-async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
+/// What became of an order.
+pub(super) enum Removed {
+    /// All of the node is gone.
+    Done(Remains),
+    /// It seems to be alive; nothing was changed.
+    Alive(String),
+    /// Somebody has changed what was about to go; some of it is gone.
+    Changed(String),
+}
+
+/// What was left of a node.
+pub(super) struct Remains {
+    pub(super) left: ReleasedNode,
+    /// Keys of resources, endpoints and leases.
+    keys: Vec<String>,
+    existed: bool,
+}
+
+async fn delete(store: &EtcdStore, order: &Order, output: Output) -> anyhow::Result<ExitCode> {
+    let node = &order.node;
+    let remains = match remove(store, order).await? {
+        Removed::Done(remains) => remains,
+        Removed::Alive(reason) => return Ok(refuse(&reason)),
+        Removed::Changed(reason) => {
+            eprintln!("caracal: {reason}");
+            return Ok(ExitCode::from(CONFLICT));
+        }
+    };
+    let left = &remains.left;
+    let nothing = left.addresses.is_empty() && left.blocks.is_empty() && remains.keys.is_empty();
+    if !remains.existed && nothing {
+        eprintln!("caracal: there is no Node {node}, and nothing of it is left");
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
+    if output.is_data() {
+        output.print(&json!({
+            "node": node,
+            "dryRun": order.dry_run,
+            "addresses": left.addresses,
+            "blocks": left.blocks,
+            "deleted": remains.keys,
+        }));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes everything of a node, and says each write.
+pub(super) async fn remove(store: &EtcdStore, order: &Order) -> anyhow::Result<Removed> {
     let node = &order.node;
     let ranges = [
         Range::Key(Key::node(node).to_path()),
@@ -118,11 +181,11 @@ async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
     if let Some(reason) = leases.first().and_then(|kv| alive(kv, now()))
         && !order.force
     {
-        return Ok(refuse(&format!(
+        return Ok(Removed::Alive(format!(
             "{node} seems to be alive: {reason}; stop it first, or add --force"
         )));
     }
-    let client = announced(store, order.dry_run, order.output.is_data());
+    let client = announced(store, order.dry_run, order.told == Told::Aside);
     let left = client.release_node(node).await?;
     order.say(&format!(
         "Released {} addresses and {} blocks of {node}",
@@ -146,28 +209,16 @@ async fn delete(store: &EtcdStore, order: &Order) -> anyhow::Result<ExitCode> {
         let txn = Txn::new().delete(path.clone(), kv.mod_revision);
         debug_assert!(matches!(txn.writes[..], [Write::Delete(_)]));
         if store.commit(&txn).await.with_context(|| path.clone())? == TxnOutcome::Conflict {
-            eprintln!(
-                "caracal: {path} changed at the same time; is {node} still running? Try again"
-            );
-            return Ok(ExitCode::from(CONFLICT));
+            return Ok(Removed::Changed(format!(
+                "{path} changed at the same time; is {node} still running? Try again"
+            )));
         }
     }
-    if stored.is_empty() && doomed.is_empty() && left.addresses.is_empty() && left.blocks.is_empty()
-    {
-        eprintln!("caracal: there is no Node {node}, and nothing of it is left");
-        return Ok(ExitCode::from(NOT_FOUND));
-    }
-    if order.output.is_data() {
-        let keys: Vec<&String> = doomed.iter().map(|kv| &kv.key).collect();
-        order.output.print(&json!({
-            "node": node,
-            "dryRun": order.dry_run,
-            "addresses": left.addresses,
-            "blocks": left.blocks,
-            "deleted": keys,
-        }));
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Removed::Done(Remains {
+        left,
+        keys: doomed.into_iter().map(|kv| kv.key).collect(),
+        existed: !stored.is_empty(),
+    }))
 }
 
 /// Why a lease says that its node lives.

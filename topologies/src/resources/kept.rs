@@ -1,10 +1,10 @@
-//! What a document of a file takes over from the resource that exists already: identity, and what a node writes about
-//! itself. People write what they want; the rest is not theirs to lose.
+//! What a document of a file takes over from the resource that exists already: identity, and what a
+//! node writes about itself. People write what they want; the rest is not theirs to lose.
 
+use caracal_model::Schema;
 use caracal_model::code::ProblemCode;
 use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
-use caracal_model::schema;
 use caracal_model::snapshot::{Problem, Snapshot};
 use serde::Serialize;
 use serde_json::Value;
@@ -37,8 +37,9 @@ impl Resources {
         self.entries.iter().filter(other).map(named).collect()
     }
 
-    /// Takes over from the snapshot what the documents leave out: uid and creation time, and a Node's addresses. A Node
-    /// with other addresses than its own is a problem: the node sets them, and its sessions are between them.
+    /// Takes over from the snapshot what the documents leave out: uid and creation time, and a
+    /// Node's addresses. A Node with other addresses than its own is a problem: the node sets them,
+    /// and its sessions are between them.
     #[must_use]
     pub fn keep(&mut self, snapshot: &Snapshot) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -52,14 +53,14 @@ impl Resources {
             let mut document: Value =
                 serde_json::from_slice(&entry.value).expect("invariant: written by this module");
             if *kind == Kind::Node {
-                let others = schema::other_addresses(&stored, &document).into_iter();
+                let others = Schema::other_addresses(&stored, &document).into_iter();
                 problems.extend(others.map(|reason| Problem {
                     code: ProblemCode::ResourcesInvalid,
                     subject: entry.key.to_path(),
                     reason: format!("line {}: {reason}", entry.line),
                 }));
             }
-            schema::keep(*kind, &stored, &mut document);
+            Schema(*kind).keep(&stored, &mut document);
             entry.value = document.to_string().into_bytes();
         }
         problems

@@ -1,6 +1,9 @@
 //! Arguments of the commands for resources.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use crate::args::Output;
 
@@ -25,7 +28,8 @@ pub(crate) struct GetArgs {
     /// Only those whose labels match, as in Calico's selectors: "rack == 'r1' && has(gpu)".
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub(super) selector: Option<String>,
-    /// Without what the datastore adds (uid, resourceVersion, times, status): ready for another cluster.
+    /// Without what the datastore adds (uid, resourceVersion, times, status): ready for another
+    /// cluster.
     #[arg(long)]
     pub(super) export: bool,
     /// Output form.
@@ -76,4 +80,146 @@ impl Form {
             Self::Yaml => Output::Yaml,
         }
     }
+
+    /// True when standard output is for programs.
+    pub(super) const fn is_data(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml | Self::Name)
+    }
+}
+
+/// Files of resources.
+#[derive(Debug, Args)]
+pub(super) struct FileArgs {
+    /// A file, a folder (its *.yaml, *.yml and *.json), or - for standard input: YAML documents,
+    /// JSON, lists. May be repeated.
+    #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// How something is written.
+#[derive(Debug, Args)]
+pub(super) struct WriteArgs {
+    /// Check everything and say what would happen; write nothing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Write fields that this version of Caracal does not know, with a warning.
+    #[arg(long)]
+    pub(super) allow_unknown: bool,
+    /// Output form.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(super) output: Form,
+}
+
+/// `caracal apply`, `caracal replace`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// What to read.
+    #[command(flatten)]
+    pub(super) files: FileArgs,
+    /// Where, for documents that name no namespace.
+    #[command(flatten)]
+    pub(super) space: NamespaceArgs,
+    /// How.
+    #[command(flatten)]
+    pub(super) write: WriteArgs,
+}
+
+/// `caracal create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// The resources.
+    #[command(flatten)]
+    pub(super) apply: ApplyArgs,
+    /// Leave what exists already as it is.
+    #[arg(long)]
+    pub(super) skip_exists: bool,
+}
+
+/// `caracal delete`.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Kind, or KIND/NAME.
+    #[arg(required_unless_present = "files", conflicts_with = "files")]
+    pub(super) kind: Option<String>,
+    /// Names.
+    pub(super) names: Vec<String>,
+    /// Files that name what is to go, as `caracal apply` reads them. May be repeated.
+    #[arg(short, long = "filename", value_name = "FILE|DIR|-")]
+    pub(super) files: Vec<PathBuf>,
+    /// Where.
+    #[command(flatten)]
+    pub(super) space: NamespaceArgs,
+    /// What does not exist is no error.
+    #[arg(long, visible_alias = "skip-not-exists")]
+    pub(super) ignore_not_found: bool,
+    /// Delete a pool although addresses of it are in use, or a Node although it seems to be alive.
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Say what would happen; write nothing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Output form.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(super) output: Form,
+}
+
+/// `caracal patch`.
+#[derive(Debug, Args)]
+pub(crate) struct PatchArgs {
+    /// Kind, or KIND/NAME.
+    pub(super) kind: String,
+    /// Name.
+    pub(super) name: Option<String>,
+    /// The patch, as JSON or YAML.
+    #[arg(short, long, value_parser = json)]
+    pub(super) patch: Value,
+    /// Its type.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(super) r#type: PatchType,
+    /// Where.
+    #[command(flatten)]
+    pub(super) space: NamespaceArgs,
+    /// How.
+    #[command(flatten)]
+    pub(super) write: WriteArgs,
+}
+
+/// Types of patches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum PatchType {
+    /// RFC 7386: a part of the resource; null removes a field, a list replaces the whole list.
+    #[default]
+    #[value(alias = "strategic")]
+    Merge,
+    /// RFC 6902: a list of operations.
+    Json,
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_saphyr::from_str(text).map_err(|error| format!("neither JSON nor YAML: {error}"))
+}
+
+/// `caracal label`.
+#[derive(Debug, Args)]
+pub(crate) struct LabelArgs {
+    /// Kind, or KIND/NAME.
+    pub(super) kind: String,
+    /// Name (unless it is in KIND/NAME), then KEY=VALUE to set a label, KEY- to remove one.
+    #[arg(required = true)]
+    pub(super) words: Vec<String>,
+    /// Change labels that have another value already.
+    #[arg(long)]
+    pub(super) overwrite: bool,
+    /// Remove the labels that are named (KEY), as calicoctl has it.
+    #[arg(long)]
+    pub(super) remove: bool,
+    /// Where.
+    #[command(flatten)]
+    pub(super) space: NamespaceArgs,
+    /// Say what would happen; write nothing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Output form.
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(super) output: Form,
 }

@@ -1,7 +1,7 @@
 //! The columns of `caracal get` for each kind, in calicoctl's order where calicoctl has them.
 
+use caracal_model::Target;
 use caracal_model::resource::Kind;
-use caracal_model::schema::Target;
 use serde_json::Value;
 
 /// What a column shows.

@@ -6,9 +6,9 @@ use caracal_datastore::Store;
 use caracal_model::ipam::Owner;
 use caracal_model::keys::{self, Key};
 use caracal_model::resource::API_VERSION;
-use caracal_model::schema::{self, Target};
 use caracal_model::selector::Selector;
 use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{Schema, Target};
 use serde_json::{Map, Value, json};
 
 use super::args::{Form, GetArgs};
@@ -51,7 +51,7 @@ pub(super) async fn run<S: Store>(store: &S, args: &GetArgs) -> anyhow::Result<E
         shown.retain(|resource| selector.matches(&super::labels(resource)));
     }
     if args.export {
-        shown.iter_mut().for_each(schema::export);
+        shown.iter_mut().for_each(Schema::export);
     }
     // One that was asked for by its name is printed by itself, as calicoctl does.
     let alone = names.len() == 1;

@@ -1,25 +1,170 @@
-//! `caracal get`, `apply`, `create`, `replace`, `delete`, `patch` and `label`: Calico's resources from the command line,
-//! in calicoctl's and kubectl's habits. What a resource may say is decided by [`caracal_model::schema`]; here are files,
-//! the datastore and words.
+//! `caracal get`, `apply`, `create`, `replace`, `delete`, `patch` and `label`: Calico's resources
+//! from the command line, in calicoctl's and kubectl's habits. What a resource may say is decided
+//! by [`caracal_model::Schema`]; here are files, the datastore and words.
 
+mod apply;
 pub(crate) mod args;
+mod change;
 mod columns;
+mod delete;
+mod effect;
 mod get;
+mod input;
+#[cfg(test)]
+mod tests;
+mod write;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use caracal_model::schema::{self, Target};
+use caracal_model::{Key, Target, WriteRule};
 use serde_json::Value;
 
-use super::ipam::on_store;
-use args::GetArgs;
+use super::ipam::{now, on_store};
+use apply::Options;
+use args::{
+    ApplyArgs, CreateArgs, DeleteArgs, GetArgs, LabelArgs, PatchArgs, PatchType, WriteArgs,
+};
+use change::{Change, Labels};
+use input::Document;
+use write::{Order, Wanted};
 
 /// A command line that cannot be read.
 const USAGE: u8 = 2;
 
 pub(crate) fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     on_store(async |store| get::run(&store, args).await)
+}
+
+pub(crate) fn apply(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
+    write_files(args, Wanted::Apply, false)
+}
+
+pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<ExitCode> {
+    write_files(&args.apply, Wanted::Create, args.skip_exists)
+}
+
+pub(crate) fn replace(args: &ApplyArgs) -> anyhow::Result<ExitCode> {
+    write_files(args, Wanted::Replace, false)
+}
+
+pub(crate) fn delete(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
+    on_store(async |store| delete::run(&store, args).await)
+}
+
+pub(crate) fn patch(args: &PatchArgs) -> anyhow::Result<ExitCode> {
+    let change = match args.r#type {
+        PatchType::Merge if !args.patch.is_object() => {
+            return Ok(usage("--patch: a merge patch is a mapping"));
+        }
+        PatchType::Merge => Change::Merge(args.patch.clone()),
+        PatchType::Json => match serde_json::from_value(args.patch.clone()) {
+            Ok(operations) => Change::Operations(operations),
+            Err(error) => {
+                return Ok(usage(&format!(
+                    "--patch: a JSON patch is a list of operations (RFC 6902): {error}"
+                )));
+            }
+        },
+    };
+    let names: Vec<String> = args.name.iter().cloned().collect();
+    let order = match changed(&args.kind, &names, args.space.or_default(), change) {
+        Ok(order) => order,
+        Err(code) => return Ok(code),
+    };
+    run(vec![order], options(&args.write, false))
+}
+
+pub(crate) fn label(args: &LabelArgs) -> anyhow::Result<ExitCode> {
+    let (names, words) = match (args.kind.contains('/'), args.words.split_first()) {
+        (false, Some((name, words))) => (vec![name.clone()], words),
+        _ => (Vec::new(), &args.words[..]),
+    };
+    let labels = match Labels::parse(words, args.overwrite, args.remove) {
+        Ok(labels) => labels,
+        Err(reason) => return Ok(usage(&reason)),
+    };
+    let change = Change::Labels(labels);
+    let order = match changed(&args.kind, &names, args.space.or_default(), change) {
+        Ok(order) => order,
+        Err(code) => return Ok(code),
+    };
+    let options = Options {
+        dry_run: args.dry_run,
+        allow_unknown: false,
+        skip_exists: false,
+        form: args.output,
+    };
+    run(vec![order], options)
+}
+
+/// A change of one resource.
+fn changed(
+    kind: &str,
+    names: &[String],
+    namespace: String,
+    change: Change,
+) -> Result<Order, ExitCode> {
+    let (target, names) = kind_and_names(kind, names)?;
+    let [name] = &names[..] else {
+        return Err(usage("which one? give its name"));
+    };
+    let kind = match (target, target.writable()) {
+        (Target::Resource(kind), _) => kind,
+        (_, WriteRule::ReadOnly(reason)) => {
+            let what = target.as_str();
+            return Err(super::ipam::refuse(&format!(
+                "{what} {name}: it is read only: {reason}"
+            )));
+        }
+        (_, WriteRule::Writable) => return Err(usage("which kind?")),
+    };
+    Ok(Order {
+        origin: String::new(),
+        kind,
+        key: Key::Resource {
+            kind,
+            namespace: kind.is_namespaced().then_some(namespace),
+            name: name.clone(),
+        },
+        wanted: Wanted::Change(change),
+    })
+}
+
+fn options(args: &WriteArgs, skip_exists: bool) -> Options {
+    Options {
+        dry_run: args.dry_run,
+        allow_unknown: args.allow_unknown,
+        skip_exists,
+        form: args.output,
+    }
+}
+
+fn run(orders: Vec<Order>, options: Options) -> anyhow::Result<ExitCode> {
+    on_store(async |store| apply::run(&store, orders, options, now()).await)
+}
+
+fn write_files(
+    args: &ApplyArgs,
+    wanted: fn(Value) -> Wanted,
+    skip_exists: bool,
+) -> anyhow::Result<ExitCode> {
+    let documents = match input::read(&args.files.files, &args.space.or_default()) {
+        Ok(documents) => documents,
+        // The file is not valid, as far as it can be read at all.
+        Err(error) if error.downcast_ref::<std::io::Error>().is_none() => {
+            return Ok(super::ipam::refuse(&format!("{error:#}")));
+        }
+        Err(error) => return Err(error),
+    };
+    let order = |document: Document| Order {
+        origin: document.origin,
+        kind: document.kind,
+        key: document.key,
+        wanted: wanted(document.value),
+    };
+    let orders = documents.into_iter().map(order).collect();
+    run(orders, options(&args.write, skip_exists))
 }
 
 /// Says what is wrong with the command line.
@@ -34,14 +179,14 @@ fn kind_and_names(kind: &str, names: &[String]) -> Result<(Target, Vec<String>),
         Some((kind, name)) => (kind, Some(name.to_owned())),
         None => (kind, None),
     };
-    let target = schema::find_kind(kind).map_err(|reason| usage(&reason))?;
+    let target = Target::named(kind).map_err(|reason| usage(&reason))?;
     let mut all: Vec<String> = first.into_iter().collect();
     for name in names {
         // `ippool/a ippool/b`, as `-o name` prints them.
         let bare = name
             .split_once('/')
             .map_or(Ok(name.as_str()), |(other, bare)| {
-                match schema::find_kind(other) == Ok(target) {
+                match Target::named(other) == Ok(target) {
                     true => Ok(bare),
                     false => Err(usage(&format!(
                         "{name:?} is of another kind than {kind:?}; ask for one kind at a time"

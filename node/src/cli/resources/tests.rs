@@ -1,0 +1,383 @@
+#![allow(clippy::unwrap_used)]
+
+use caracal_datastore::MemoryStore;
+use caracal_model::ipam::Block;
+use caracal_model::resource::Kind;
+use caracal_model::time::Timestamp;
+use caracal_model::{Key, Schema, Snapshot};
+use serde_json::{Value, json};
+
+use super::apply::{self, Options};
+use super::args::Form;
+use super::change::{Change, Labels};
+use super::write::{Order, Outcome, Stored, Wanted, WriteError, stored, write};
+use super::{effect, input};
+
+fn now() -> Timestamp {
+    Timestamp::from_nanos(1_767_607_920_500_000_000)
+}
+
+/// One resource of each kind that is written, and what it looks like.
+const EVERY_KIND: &str = "
+{kind: IPPool, apiVersion: projectcalico.org/v3, metadata: {name: p}, spec: {cidr: 10.244.0.0/16, natOutgoing: true}}
+---
+{kind: IPReservation, apiVersion: projectcalico.org/v3, metadata: {name: r}, spec: {reservedCIDRs: [10.244.0.0/30]}}
+---
+{kind: BGPPeer, apiVersion: projectcalico.org/v3, metadata: {name: x}, spec: {peerIP: 10.0.0.9, asNumber: '1.2', filters: [f]}}
+---
+{kind: BGPFilter, apiVersion: projectcalico.org/v3, metadata: {name: f},
+ spec: {exportV4: [{cidr: 10.0.0.0/8, matchOperator: In, action: Accept}, {action: Reject}]}}
+---
+{kind: BGPConfiguration, apiVersion: projectcalico.org/v3, metadata: {name: default}, spec: {asNumber: 64513}}
+---
+{kind: FelixConfiguration, apiVersion: projectcalico.org/v3, metadata: {name: node.a}, spec: {vxlanPort: 4790}}
+---
+{kind: IPAMConfiguration, apiVersion: projectcalico.org/v3, metadata: {name: default}, spec: {strictAffinity: true}}
+---
+{kind: Node, apiVersion: projectcalico.org/v3, metadata: {name: a, labels: {rack: r1}}, spec: {bgp: {asNumber: 64514}}}
+---
+{kind: WorkloadEndpoint, apiVersion: projectcalico.org/v3, metadata: {name: a-k8s-web-eth0},
+ spec: {orchestrator: k8s, node: a, pod: web, endpoint: eth0, interfaceName: cali1, ipNetworks: [10.244.0.9/32]}}
+";
+
+fn orders(text: &str, wanted: fn(Value) -> Wanted) -> Vec<Order> {
+    let documents = input::parse("file", text, "ns").unwrap();
+    let order = |d: input::Document| Order {
+        origin: d.origin,
+        kind: d.kind,
+        key: d.key,
+        wanted: wanted(d.value),
+    };
+    documents.into_iter().map(order).collect()
+}
+
+fn change(kind: Kind, name: &str, change: Change) -> Order {
+    Order {
+        origin: String::new(),
+        kind,
+        key: Key::resource(kind, name),
+        wanted: Wanted::Change(change),
+    }
+}
+
+async fn put(store: &MemoryStore, order: &Order) -> Result<(Outcome, Stored), WriteError> {
+    write(store, order, false, now()).await
+}
+
+/// Runs as the command does; the exit code as text.
+async fn run(store: &MemoryStore, orders: Vec<Order>, dry_run: bool) -> String {
+    let options = Options {
+        dry_run,
+        allow_unknown: false,
+        skip_exists: false,
+        form: Form::Table,
+    };
+    let code = apply::run(store, orders, options, now()).await.unwrap();
+    format!("{code:?}")
+}
+
+fn code(number: u8) -> String {
+    format!("{:?}", std::process::ExitCode::from(number))
+}
+
+#[tokio::test]
+async fn what_is_applied_exported_and_applied_again_is_the_same() {
+    let store = MemoryStore::new();
+    for order in orders(EVERY_KIND, Wanted::Apply) {
+        let (outcome, first) = put(&store, &order).await.unwrap();
+        assert_eq!(outcome, Outcome::Created, "{order:?}");
+        let metadata = &first.value["metadata"];
+        assert_eq!(metadata["uid"].as_str().unwrap().len(), 36);
+        assert_eq!(metadata["creationTimestamp"], "2026-01-05T10:12:00Z");
+        assert_eq!(metadata.get("resourceVersion"), None);
+        let mut exported = first.value.clone();
+        Schema::export(&mut exported);
+        let again = Order {
+            wanted: Wanted::Apply(exported.clone()),
+            ..order.clone()
+        };
+        let (outcome, second) = put(&store, &again).await.unwrap();
+        assert_eq!((outcome, &second), (Outcome::Unchanged, &first));
+        // On another cluster it is the same but for its identity.
+        let (_, other) = put(&MemoryStore::new(), &again).await.unwrap();
+        let mut other = other.value;
+        Schema::export(&mut other);
+        assert_eq!(other, exported);
+    }
+    let pool = stored(&store, &Key::resource(Kind::IpPool, "p")).await;
+    let spec = &pool.unwrap().unwrap().value["spec"];
+    let wanted = json!({"cidr": "10.244.0.0/16", "natOutgoing": true, "blockSize": 26,
+        "ipipMode": "Never", "vxlanMode": "Never", "nodeSelector": "all()",
+        "allowedUses": ["Workload", "Tunnel"], "assignmentMode": "Automatic"});
+    assert_eq!(*spec, wanted);
+    let endpoint = Key::workload("ns", "a-k8s-web-eth0");
+    let endpoint = stored(&store, &endpoint).await.unwrap().unwrap().value;
+    let labels =
+        json!({"projectcalico.org/namespace": "ns", "projectcalico.org/orchestrator": "k8s"});
+    assert_eq!(endpoint["metadata"]["labels"], labels);
+}
+
+#[tokio::test]
+async fn a_version_that_was_seen_is_held_against_the_one_that_is() {
+    let store = MemoryStore::new();
+    let reservation = |extra: &str| {
+        let text = format!(
+            "{{kind: IPReservation, apiVersion: projectcalico.org/v3, metadata: {{name: r{extra}}}, spec: {{reservedCIDRs: [10.0.0.0/30]}}}}"
+        );
+        orders(&text, Wanted::Replace).remove(0)
+    };
+    let missing = put(&store, &reservation("")).await.unwrap_err();
+    assert_eq!(missing.code(), 3);
+    let new = Order {
+        wanted: Wanted::Create(json!({"kind": "IPReservation", "metadata": {"name": "r"}})),
+        ..reservation("")
+    };
+    let first = put(&store, &new).await.unwrap().1.revision;
+    assert_eq!(put(&store, &new).await.unwrap_err().code(), 5);
+    let seen = format!(", resourceVersion: '{first}'");
+    put(&store, &reservation(&seen)).await.unwrap();
+    let stale = put(&store, &reservation(&seen)).await.unwrap_err();
+    assert_eq!(stale.code(), 6);
+    assert!(
+        stale.to_string().contains(&format!("not {first}")),
+        "{stale}"
+    );
+    let other = put(&store, &reservation(", uid: other")).await.unwrap_err();
+    assert!(
+        other.to_string().contains("deleted and made anew"),
+        "{other}"
+    );
+    let patch = Change::Merge(json!({"metadata": {"resourceVersion": "1"}}));
+    let stale = put(&store, &change(Kind::IpReservation, "r", patch)).await;
+    assert_eq!(stale.unwrap_err().code(), 6);
+}
+
+#[tokio::test]
+async fn a_patch_and_a_label_keep_what_caracal_does_not_know() {
+    let store = MemoryStore::new();
+    let key = Key::resource(Kind::BgpPeer, "x");
+    let value = json!({"kind": "BGPPeer", "apiVersion": "projectcalico.org/v3", "future": [1],
+        "metadata": {"name": "x", "uid": "u", "creationTimestamp": null, "managedFields": [1]},
+        "spec": {"peerIP": "10.0.0.9", "asNumber": 1, "futureField": {"a": 1}}});
+    store.put(key.to_path(), value.to_string());
+    let patch = Change::Merge(json!({"spec": {"asNumber": 2, "nodeSelector": "all()"}}));
+    let (_, is) = put(&store, &change(Kind::BgpPeer, "x", patch))
+        .await
+        .unwrap();
+    let mut wanted = value.clone();
+    wanted["spec"]["asNumber"] = json!(2);
+    wanted["spec"]["nodeSelector"] = json!("all()");
+    assert_eq!(is.value, wanted);
+    let words = ["a=1".to_owned(), "b-".to_owned()];
+    let labels = Change::Labels(Labels::parse(&words, false, false).unwrap());
+    let (_, is) = put(&store, &change(Kind::BgpPeer, "x", labels))
+        .await
+        .unwrap();
+    wanted["metadata"]["labels"] = json!({"a": "1"});
+    assert_eq!(is.value, wanted);
+    let operations = json!([{"op": "test", "path": "/spec/asNumber", "value": 2},
+        {"op": "remove", "path": "/spec/futureField"}]);
+    let operations = Change::Operations(serde_json::from_value(operations).unwrap());
+    let order = change(Kind::BgpPeer, "x", operations);
+    let (_, is) = put(&store, &order).await.unwrap();
+    assert_eq!(is.value["spec"].get("futureField"), None);
+    let error = put(&store, &order).await.unwrap_err();
+    assert_eq!(error.code(), 5);
+    for bad in [
+        json!({"metadata": {"name": "y"}}),
+        json!({"kind": "Node"}),
+        json!({"spec": {"asNumber": "x"}}),
+        json!({"spec": {"asNumer": 3}}),
+        json!({"metadata": null}),
+    ] {
+        let order = change(Kind::BgpPeer, "x", Change::Merge(bad.clone()));
+        let error = put(&store, &order).await.unwrap_err();
+        assert_eq!(error.code(), 5, "{bad}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn labels_of_two_people_both_stay() {
+    let store = MemoryStore::new();
+    let key = Key::resource(Kind::Node, "a");
+    store.put(key.to_path(), r#"{"metadata":{"name":"a"},"spec":{}}"#);
+    let label = |number: u32| {
+        let words = [format!("l{number}={number}")];
+        change(
+            Kind::Node,
+            "a",
+            Change::Labels(Labels::parse(&words, false, false).unwrap()),
+        )
+    };
+    let (one, two) = (label(1), label(2));
+    let (one, two) = tokio::join!(put(&store, &one), put(&store, &two));
+    one.unwrap();
+    two.unwrap();
+    let is = stored(&store, &key).await.unwrap().unwrap().value;
+    assert_eq!(is["metadata"]["labels"], json!({"l1": "1", "l2": "2"}));
+    let words = ["l1=other".to_owned()];
+    let labels = |overwrite| Change::Labels(Labels::parse(&words, overwrite, false).unwrap());
+    let refused = put(&store, &change(Kind::Node, "a", labels(false))).await;
+    assert!(refused.unwrap_err().to_string().contains("--overwrite"));
+    put(&store, &change(Kind::Node, "a", labels(true)))
+        .await
+        .unwrap();
+    assert!(Labels::parse(&["=x".to_owned()], false, false).is_err());
+    assert!(Labels::parse(&["x".to_owned()], false, false).is_err());
+    assert_eq!(
+        Labels::parse(&["x".to_owned()], false, true)
+            .unwrap()
+            .remove,
+        ["x"]
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_one_of_several_is_not_valid() {
+    let pool = |name: &str, cidr: &str, rest: &str| {
+        format!(
+            "{{kind: IPPool, apiVersion: projectcalico.org/v3, metadata: {{name: {name}}}, spec: {{cidr: {cidr}{rest}}}}}\n---\n"
+        )
+    };
+    let store = MemoryStore::new();
+    let good = pool("a", "10.1.0.0/16", "");
+    for bad in [
+        pool("b", "10.1.2.0/24", ""),
+        pool("b", "10.2.0.0/16", ", nodeSelecter: all()"),
+        pool("b", "10.2.0.0/16", ", blockSize: 9"),
+        pool("a", "10.2.0.0/16", ""),
+        "{kind: Tier, apiVersion: projectcalico.org/v3, metadata: {name: t}, spec: {}}".to_owned(),
+    ] {
+        let both = orders(&format!("{good}{bad}"), Wanted::Apply);
+        assert_eq!(run(&store, both, false).await, code(5), "{bad}");
+        let key = Key::resource(Kind::IpPool, "a");
+        assert_eq!(stored(&store, &key).await.unwrap(), None, "{bad}");
+    }
+    assert_eq!(
+        run(&store, orders(&good, Wanted::Apply), true).await,
+        code(0)
+    );
+    let key = Key::resource(Kind::IpPool, "a");
+    assert_eq!(stored(&store, &key).await.unwrap(), None);
+    assert_eq!(
+        run(&store, orders(&good, Wanted::Apply), false).await,
+        code(0)
+    );
+    let moved = orders(&pool("a", "10.3.0.0/16", ""), Wanted::Apply);
+    assert_eq!(run(&store, moved, false).await, code(5));
+    let block = Block::new("10.4.0.0/27".parse().unwrap(), None, 1);
+    store.put(Key::Block(block.cidr).to_path(), block.to_json());
+    let other = orders(&pool("c", "10.4.0.0/16", ""), Wanted::Create);
+    assert_eq!(run(&store, other, false).await, code(5));
+}
+
+#[test]
+fn files_that_are_no_resources_are_told_with_their_place() {
+    let fault = |text: &str| format!("{:#}", input::parse("f.yaml", text, "default").unwrap_err());
+    assert!(fault("a: [").starts_with("f.yaml: the resource file is not YAML"));
+    assert!(
+        fault("kind: NetworkPolicy\napiVersion: projectcalico.org/v3")
+            .contains("line 1: not a resource")
+    );
+    assert!(
+        fault("{kind: Secret, apiVersion: v1, metadata: {name: s}, stringData: {a: b}}")
+            .contains("CARACAL_SECRETS_DIR")
+    );
+    assert!(
+        fault("{kind: Service, apiVersion: v1, metadata: {name: s}}")
+            .contains("caracal services apply")
+    );
+}
+
+/// A cluster of two nodes with blocks, and what a change of a resource there is said to do.
+fn told(kind: Kind, name: &str, spec: Value) -> Vec<String> {
+    let mut before = Snapshot::default();
+    let put = |snapshot: &mut Snapshot, kind: Kind, name: &str, spec: Value| {
+        let value = json!({"metadata": {"name": name, "labels": {"n": name}}, "spec": spec});
+        let path = Key::resource(kind, name).to_path();
+        snapshot.apply(&path, Some(value.to_string().as_bytes()), 1);
+    };
+    put(&mut before, Kind::Node, "a", json!({}));
+    put(&mut before, Kind::Node, "b", json!({}));
+    put(
+        &mut before,
+        Kind::IpPool,
+        "p",
+        json!({"cidr": "10.0.0.0/16", "ipipMode": "Always"}),
+    );
+    let peer = json!({"peerIP": "10.9.0.1", "asNumber": 1, "filters": ["f"]});
+    put(&mut before, Kind::BgpPeer, "x", peer);
+    for (number, node) in ["a", "a", "b"].into_iter().enumerate() {
+        let cidr = format!("10.0.{number}.0/26").parse().unwrap();
+        caracal_topologies::assign_block(&mut before, &node.into(), cidr);
+    }
+    let mut after = before.clone();
+    put(&mut after, kind, name, spec);
+    effect::of(kind, name, &before, &after)
+}
+
+#[test]
+fn effects_are_told_in_sentences() {
+    let pool = |rest: Value| {
+        let mut spec = json!({"cidr": "10.0.0.0/16", "ipipMode": "Always"});
+        spec.as_object_mut()
+            .unwrap()
+            .extend(rest.as_object().unwrap().clone());
+        told(Kind::IpPool, "p", spec)
+    };
+    let vxlan = pool(json!({"ipipMode": "Never", "vxlanMode": "CrossSubnet"}));
+    assert!(
+        vxlan[0].starts_with(
+            "moves 3 blocks from IPIP to VXLAN between subnets on 2 nodes; see `caracal mode plan`"
+        ),
+        "{vxlan:?}"
+    );
+    assert_eq!(
+        pool(json!({"disabled": true})),
+        ["no new address comes from it; the 0 addresses in use stay"]
+    );
+    assert_eq!(
+        pool(json!({"disableBGPExport": true})),
+        ["3 blocks are no longer announced to peers"]
+    );
+    assert_eq!(
+        pool(json!({"natOutgoing": true})),
+        ["pods in 3 blocks on 2 nodes reach the outside with their node's address"]
+    );
+    let selector = pool(json!({"nodeSelector": "n == 'a'"}));
+    assert!(
+        selector[0].starts_with("1 of 2 nodes may take blocks from it (before: 2)"),
+        "{selector:?}"
+    );
+    let new = told(
+        Kind::IpPool,
+        "q",
+        json!({"cidr": "10.7.0.0/16", "nodeSelector": "has(no)"}),
+    );
+    assert!(new[0].contains("selects none of the 2 nodes"), "{new:?}");
+    let peer = told(
+        Kind::BgpPeer,
+        "y",
+        json!({"peerSelector": "has(no)", "node": "a"}),
+    );
+    assert_eq!(
+        peer,
+        [
+            "it is for 1 of 2 nodes",
+            "peerSelector has(no) selects no node: no session comes"
+        ]
+    );
+    let changed = json!({"peerIP": "10.9.0.1", "asNumber": 2, "filters": ["f"]});
+    let changed = told(Kind::BgpPeer, "x", changed);
+    assert!(
+        changed[0].contains("end and begin anew at once"),
+        "{changed:?}"
+    );
+    assert_eq!(changed[1], "BGPFilter f does not exist");
+    assert_eq!(
+        told(Kind::BgpFilter, "f", json!({})),
+        ["routes of BGPPeer x are filtered anew"]
+    );
+    let config = json!({"asNumber": 1, "nodeToNodeMeshEnabled": false, "listenPort": 1790});
+    assert_eq!(told(Kind::BgpConfiguration, "default", config).len(), 3);
+}
