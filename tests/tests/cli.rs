@@ -46,6 +46,7 @@ fn rows() -> Vec<Row> {
             panic!("six cells are needed: {line}")
         };
         let words = example.trim_matches('`').split_whitespace().skip(1);
+        let words = words.map(|word| word.trim_matches('\''));
         let row = Row {
             changes: changes == "yes",
             output: output == "yes",

@@ -123,8 +123,10 @@ fn exit_codes_of_rows_are_in_the_table_of_codes() {
     }
 }
 
-/// Words of an example; it has no quotes.
+/// Words of an example; quotes stand around whole words without blanks.
 fn shell_words(example: &str) -> Vec<String> {
-    let words = example.split_whitespace().map(str::to_owned);
-    words.collect()
+    let words = example.split_whitespace();
+    words
+        .map(|word| word.trim_matches('\'').to_owned())
+        .collect()
 }
