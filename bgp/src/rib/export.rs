@@ -1,17 +1,14 @@
 //! From changed destinations to what update groups and their members are told.
 
-use caracal_model::net::Prefix;
+use caracal_model::net::Family;
 
-use super::add_path::{PathRoute, PathUpdate};
-use super::adj_out::{
-    ExportCache, ExportRoute, Group, GroupRoute, GroupUpdate, Member, PathSource,
-};
 use super::dest_id::DestId;
+use super::families::{FAMILIES, slot};
 use super::jobs::Kind;
-use super::next_hops::NextHopTable;
-use super::peers::Peers;
-use super::table::{Dest, Path};
-use super::{Changes, Outbound, PeerId, Rib};
+use super::order::{export_route, in_order};
+use super::out::{ExportCache, Group, GroupRoute, GroupUpdate, Member};
+use super::peer_id::PeerId;
+use super::{Changes, Outbound, Rib};
 
 /// Destinations whose memory is prefetched together.
 pub(super) const PREFETCH_BATCH: usize = 64;
@@ -32,12 +29,7 @@ impl Rib {
         changes.prefixes.reserve(dirty.len());
         let mut updates: Vec<(ExportCache, Vec<GroupRoute>)> = Vec::new();
         updates.resize_with(self.groups.len(), Default::default);
-        let takes_add_path = |group: &Group| group.key.add_path.is_some();
-        let any_add_path = self.groups.iter().flatten().any(takes_add_path);
-        let mut path_routes: Vec<Vec<PathRoute>> = Vec::new();
-        if any_add_path {
-            path_routes.resize_with(self.groups.len(), Vec::new);
-        }
+        let several = FAMILIES.map(|family| self.exports_several(family));
         for (n, id) in dirty.iter().enumerate() {
             if n.is_multiple_of(PREFETCH_BATCH) {
                 self.prefetch_exports(&dirty[n..dirty.len().min(n + PREFETCH_BATCH)]);
@@ -48,16 +40,10 @@ impl Rib {
             let changed = self.selector.decide(dest, &self.peers, &self.next_hops);
             if changed {
                 changes.prefixes.push(dest.prefix);
-                let dest = self.table.get(id);
-                let route = export_route(dest, &self.peers, &self.next_hops);
-                for (group, (cache, routes)) in self.groups.iter_mut().zip(&mut updates) {
-                    let Some(group) = group else { continue };
-                    let interner = &mut self.interner;
-                    routes.extend(group.update(id, dest.prefix, route, cache, interner));
-                }
             }
-            if any_add_path {
-                self.export_paths(id, &mut path_routes);
+            let several = several[slot(dest.prefix.family())];
+            if changed || several {
+                self.export(id, changed, several, &mut updates);
             }
             if self.table.get(id).paths().is_empty() {
                 self.screen.forget(&self.table.get(id).prefix);
@@ -66,18 +52,40 @@ impl Rib {
         }
         for (group, (_, routes)) in self.groups.iter().zip(updates) {
             if let Some(group) = group.as_ref().filter(|_| !routes.is_empty()) {
-                let members = group.members.clone();
-                changes
-                    .out
-                    .push(Outbound::Group(GroupUpdate { members, routes }));
+                changes.out.extend(group_updates(group, routes));
             }
         }
-        for (group, routes) in self.groups.iter().zip(path_routes) {
-            if let Some(group) = group.as_ref().filter(|_| !routes.is_empty()) {
-                let members = group.members.clone();
-                changes
-                    .out
-                    .push(Outbound::Paths(PathUpdate { members, routes }));
+    }
+
+    /// True when some group takes several paths of a family.
+    fn exports_several(&self, family: Family) -> bool {
+        let mut groups = self.groups.iter().flatten();
+        groups.any(|group| group.key.paths_of(family).is_some())
+    }
+
+    /// Exports a destination to the groups: to those that take one path when another one is the
+    /// best, to those that take `several` when anything is another.
+    fn export(
+        &mut self,
+        id: DestId,
+        changed: bool,
+        several: bool,
+        updates: &mut [(ExportCache, Vec<GroupRoute>)],
+    ) {
+        let dest = self.table.get(id);
+        let (all, best);
+        let paths = if several {
+            all = in_order(dest, &self.peers, &self.next_hops);
+            &all[..]
+        } else {
+            best = export_route(dest, &self.peers, &self.next_hops);
+            best.as_slice()
+        };
+        for (group, (cache, routes)) in self.groups.iter_mut().zip(updates) {
+            let Some(group) = group else { continue };
+            if changed || group.key.paths_of(dest.prefix.family()).is_some() {
+                let shared = (cache, &mut self.interner);
+                group.update(id, dest.prefix, paths, shared, routes);
             }
         }
     }
@@ -86,16 +94,12 @@ impl Rib {
     /// destinations until now: it has to hear the difference before they change.
     fn move_first(&mut self, dirty: &[DestId], changes: &mut Changes) {
         for (peer, from, done) in self.moves() {
-            let (mut routes, mut paths) = (Vec::new(), Vec::new());
+            let mut routes = Vec::new();
             for id in dirty.iter().filter(|id| id.index() >= done) {
-                self.move_dest(*id, peer, from, &mut routes, &mut paths);
+                self.move_dest(*id, peer, from, &mut routes);
             }
-            if !routes.is_empty() || !paths.is_empty() {
-                changes.out.push(Outbound::Peer {
-                    peer,
-                    routes,
-                    paths,
-                });
+            if !routes.is_empty() {
+                changes.out.push(Outbound::Peer { peer, routes });
             }
         }
     }
@@ -108,21 +112,6 @@ impl Rib {
         let read = groups.map(|group| ids.iter().map(|id| group.prefetch(*id)).sum::<usize>());
         // Read, and not known to be of no use.
         std::hint::black_box(read.sum::<usize>());
-    }
-
-    /// Exports the paths of a destination to the groups that take several.
-    fn export_paths(&mut self, id: DestId, changes: &mut [Vec<PathRoute>]) {
-        let prefix = self.table.get(id).prefix;
-        let mut groups = std::mem::take(&mut self.groups);
-        let mut interner = std::mem::take(&mut self.interner);
-        let paths = self.in_order(self.table.get(id));
-        for (group, changes) in groups.iter_mut().zip(changes) {
-            if let Some(group) = group {
-                group.update_paths(id, prefix, &paths, &mut interner, changes);
-            }
-        }
-        self.groups = groups;
-        self.interner = interner;
     }
 
     /// The index of the group with the export rules of an established peer, made if necessary.
@@ -186,32 +175,19 @@ impl Rib {
     }
 }
 
-/// The best path of a destination with its source, for export.
-pub(super) fn export_route<'a>(
-    dest: &'a Dest,
-    peers: &Peers,
-    next_hops: &'a NextHopTable,
-) -> Option<ExportRoute<'a>> {
-    export_path(dest.prefix, dest.best()?, peers, next_hops)
-}
-
-/// A path with its source, for export.
-pub(super) fn export_path<'a>(
-    prefix: Prefix,
-    path: &'a Path,
-    peers: &Peers,
-    next_hops: &'a NextHopTable,
-) -> Option<ExportRoute<'a>> {
-    let source = match path.peer {
-        PeerId::LOCAL => PathSource::Local,
-        peer => peers.get(peer)?.source()?,
+/// The changes of a group: those of families of which its members take one path, and the others.
+fn group_updates(group: &Group, routes: Vec<GroupRoute>) -> impl Iterator<Item = Outbound> {
+    let update = |routes| GroupUpdate {
+        members: group.members.clone(),
+        routes,
     };
-    Some(ExportRoute {
-        prefix,
-        attrs: path.accepted()?,
-        peer: peers.paths.owner(path.peer),
-        handle: path.peer,
-        source,
-        next_hops,
-    })
+    let (several, one): (Vec<_>, Vec<_>) = match group.key.add_path {
+        None => (Vec::new(), routes),
+        Some(_) => routes
+            .into_iter()
+            .partition(|route| route.path_id.is_some()),
+    };
+    let one = (!one.is_empty()).then(|| Outbound::Group(update(one)));
+    let several = (!several.is_empty()).then(|| Outbound::Paths(update(several)));
+    one.into_iter().chain(several)
 }

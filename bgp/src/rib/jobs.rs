@@ -24,11 +24,11 @@ use std::time::Instant;
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
-use super::adj_out::ExportCache;
+use super::families::{FAMILIES, slot};
 use super::next_hops::NextHopChange;
+use super::out::ExportCache;
 use super::parted::STRIDE;
 use super::peers::PeerState;
-use super::restart::{FAMILIES, slot};
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;

@@ -1,11 +1,11 @@
 //! How many prefixes a peer may announce (RFC 4486 §4, Cease subcode 1).
 //!
-//! Counted as received, before policy. Beyond the limit nothing more is taken from the peer until it has a new session,
-//! so what a peer costs is bounded even if its session is slow to end.
+//! Counted as received, before policy. Beyond the limit nothing more is taken from the peer until
+//! it has a new session, so what a peer costs is bounded even if its session is slow to end.
 
 use caracal_model::net::Family;
 
-use super::restart::slot;
+use super::families::slot;
 use super::{Outbound, PeerId, Rib};
 use crate::config::LimitAction;
 

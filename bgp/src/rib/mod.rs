@@ -15,12 +15,10 @@
 //! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or
 //!   reported.
 
-mod add_path;
-mod adj_out;
-mod advertised;
 pub mod decision;
 mod dest_id;
 mod export;
+mod families;
 mod follow;
 mod forward;
 mod free;
@@ -32,10 +30,13 @@ mod limit;
 mod monitor;
 mod mrt;
 mod next_hops;
-mod packing;
+mod order;
+mod out;
 mod parted;
 mod parting;
+mod path_handles;
 mod paths;
+mod peer_id;
 mod peers;
 mod query;
 mod reconfigure;
@@ -51,13 +52,10 @@ mod tidy;
 mod view;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
-pub use add_path::{PathAdvertisement, PathRoute, PathUpdate};
-pub use adj_out::{GroupRoute, GroupUpdate, Member, Withheld};
 pub use caracal_model::net::underlay::{Gateway, Underlay, UnderlayRoute};
 pub use decision::Reason;
 pub use forward::{FibExportFilter, redistribute};
@@ -67,10 +65,12 @@ pub use monitor::{MonitoredPath, PathName};
 pub use mrt::MrtPeers;
 pub use next_hops::ResolvedNextHop;
 #[cfg(feature = "speaker")]
-pub(crate) use packing::Packer;
-pub use packing::{Bucket, Buckets, MemberUpdate};
+pub(crate) use out::Packer;
+pub use out::{
+    Bucket, Buckets, GroupRoute, GroupUpdate, Member, MemberUpdate, PathId, RouteChange, Withheld,
+};
 pub use parting::Parting;
-pub use peers::PeerId;
+pub use peer_id::PeerId;
 pub use scan::{RouteQuery, RouteRecord, RouteTable};
 pub use screen::{OriginStatus, Screened};
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};
@@ -80,17 +80,16 @@ pub use view::{
     RibCounts, RouteInfo,
 };
 
-use crate::attrs::PathAttrs;
 use crate::config::{Origination, SpeakerConfig};
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::types::{ClusterId, PeerName};
 use crate::wire::update::Update;
-use adj_out::Group;
 use dest_id::DestId;
 use export::PREFETCH_BATCH;
 use intern::Interner;
 use jobs::{Drops, Jobs, Kind};
+use out::Group;
 use peers::{Filters, PeerState, Peers};
 use screen::Screen;
 use select::Selector;
@@ -139,15 +138,13 @@ pub enum Outbound {
     /// Changes for all members of an update group; see [`GroupUpdate::for_member`].
     Group(GroupUpdate),
     /// The same for groups whose members take several paths per prefix (RFC 7911).
-    Paths(PathUpdate),
+    Paths(GroupUpdate),
     /// Announcements (`Some`) and withdrawals (`None`) for one peer.
     Peer {
         /// The peer.
         peer: PeerId,
         /// The routes.
-        routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>,
-        /// Routes of families of which it takes several paths.
-        paths: Vec<PathAdvertisement>,
+        routes: Vec<RouteChange>,
     },
     /// Everything of a family follows again for one peer (RFC 7313, BoRR), with whatever changes
     /// meanwhile.

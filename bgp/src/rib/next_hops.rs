@@ -23,6 +23,7 @@ use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::graph::Node;
+use super::families::slot;
 
 /// What a step through a route of our own adds to the interior cost: a next hop on a link is nearer
 /// than one behind a router that BGP told of.
@@ -248,13 +249,6 @@ pub(super) struct NextHopTable {
     clock: u64,
     /// How many entries there were after the last look for unused ones.
     used: usize,
-}
-
-const fn slot(family: Family) -> usize {
-    match family {
-        Family::Ipv4 => 0,
-        Family::Ipv6 => 1,
-    }
 }
 
 const fn first_octet(address: IpAddr) -> (usize, u8) {

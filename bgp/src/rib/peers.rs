@@ -7,31 +7,17 @@ use std::time::Instant;
 
 use caracal_model::net::Family;
 
-use super::add_path::PathHandles;
-use super::adj_out::{GroupKey, PathSource};
+use super::families::slot;
 use super::import::{ImportRules, NamedFilter};
 use super::next_hops::NextHopTable;
-use super::restart::slot;
+use super::out::{GroupKey, PathSource};
+use super::path_handles::PathHandles;
+use super::peer_id::PeerId;
 use super::session::SessionInfo;
 use super::table::Staleness;
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::policy::{Filter, PeerKind, Term, Verdict};
 use crate::types::{Asn, ClusterId, PeerName, RouterId};
-
-/// A peer's handle within one table. Reused after the peer has been removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub(super) u32);
-
-impl PeerId {
-    /// Stands for ourselves: the source of what we originate.
-    pub(super) const LOCAL: Self = Self(0);
-
-    /// The handle as an index into an array of peers.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// The filters of a configuration, shared by the peers that use them.
 pub(super) type Filters = BTreeMap<String, Arc<NamedFilter>>;

@@ -8,10 +8,10 @@ use caracal_model::net::underlay::Gateway;
 use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
-use super::adj_out::{ExportCache, Group, Member, Withheld};
 use super::dest_id::DestId;
-use super::export::export_route;
 use super::intern::Interner;
+use super::order::export_route;
+use super::out::{ExportCache, Group, Member, Withheld};
 use super::scan::{RouteQuery, RouteRecord, RouteTable};
 use super::table::{Dest, Rank};
 use super::view::{
@@ -206,10 +206,7 @@ impl Rib {
     fn advertisement(&self, id: DestId, dest: &Dest, peer: PeerId) -> Option<Advertisement> {
         let (group, member) = self.membership(peer)?;
         let route = export_route(dest, &self.peers, &self.next_hops)?;
-        let sent = group
-            .advertised(id, member)
-            .or_else(|| group.first_advertised_path(id, member));
-        if let Some(attrs) = sent {
+        if let Some((_, attrs)) = group.advertised(id, member).next() {
             return Some(Advertisement::Sent(AttrsInfo::from(&**attrs)));
         }
         let why = group.withheld(id, member).or_else(|| {

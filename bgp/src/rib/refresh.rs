@@ -5,8 +5,9 @@ use std::time::Instant;
 use caracal_model::net::Family;
 
 use super::dest_id::DestId;
+use super::families::slot;
 use super::jobs::Kind;
-use super::restart::{STALE_LIMIT, slot};
+use super::restart::STALE_LIMIT;
 use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;

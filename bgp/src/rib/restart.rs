@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use caracal_model::net::Family;
 
 use super::dest_id::DestId;
+use super::families::{FAMILIES, slot};
 use super::intern::Interner;
 use super::jobs::{Drops, Kind};
 use super::peers::PeerState;
@@ -42,9 +43,6 @@ pub(super) fn long_lived(
 fn is_never_kept(attrs: &PathAttrs) -> bool {
     attrs.has_community(AnyCommunity::Standard(Community::NO_LLGR))
 }
-
-/// Both families, each at its [`slot`].
-pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// The families that a peer preserved over its restart, by its Forwarding State bits.
 struct Preserved {
@@ -291,13 +289,5 @@ impl Rib {
             }
             self.touch_at(id, at);
         }
-    }
-}
-
-/// The index of a family in an array of both.
-pub(super) const fn slot(family: Family) -> usize {
-    match family {
-        Family::Ipv4 => 0,
-        Family::Ipv6 => 1,
     }
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use caracal_model::net::Prefix;
 
-use super::adj_out::{Group, Member};
 use super::decision::{Candidate, Decision};
 use super::dest_id::DestId;
 use super::next_hops::ResolvedNextHop;
+use super::out::{Group, Member, PathId};
 use super::select::candidate;
 use super::table::{Dest, Path};
 use super::view::{AdvertisedRoute, AttrsInfo, PathStatus, RouteInfo};
@@ -160,10 +160,7 @@ impl Rib {
         let Some((group, member)) = self.membership(id) else {
             return Some(Vec::new());
         };
-        let told = |id: DestId| {
-            group.advertised(id, member).is_some()
-                || group.first_advertised_path(id, member).is_some()
-        };
+        let told = |id: DestId| group.advertised(id, member).next().is_some();
         let wanted = |(id, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && told(*id);
         let dests = self.table.at(places).filter(wanted);
         Some(dests.map(|(_, dest)| dest.prefix).collect())
@@ -345,13 +342,8 @@ fn sent_records(
         origin_check: None,
         status: None,
     };
-    found.extend(
-        group
-            .advertised(id, member)
-            .map(|attrs| record(None, attrs)),
-    );
     let before = found.len();
-    let paths = group.advertised_paths_of(id, member);
-    found.extend(paths.map(|(path_id, attrs)| record(Some(path_id), attrs)));
+    let advertised = group.advertised(id, member);
+    found.extend(advertised.map(|(path_id, attrs)| record(path_id.map(PathId::get), attrs)));
     found[before..].sort_by_key(|route| route.path_id);
 }

@@ -20,12 +20,14 @@ mod slices;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
 use super::*;
 use crate::attrs::AsPath;
+use crate::attrs::PathAttrs;
 use crate::config::PeerConfig;
 use crate::types::{Asn, RouterId};
 
@@ -173,24 +175,12 @@ impl Net {
         }
         for out in changes.out {
             match out {
-                Outbound::Group(update) => {
+                Outbound::Group(update) | Outbound::Paths(update) => {
                     for member in &update.members {
-                        self.tell(member.peer, update.for_member(member).collect());
+                        self.tell(member.peer, update.for_member(member));
                     }
                 }
-                Outbound::Paths(update) => {
-                    for member in &update.members {
-                        self.tell_paths(member.peer, update.for_member(member).collect());
-                    }
-                }
-                Outbound::Peer {
-                    peer,
-                    routes,
-                    paths,
-                } => {
-                    self.tell(peer, routes);
-                    self.tell_paths(peer, paths);
-                }
+                Outbound::Peer { peer, routes } => self.tell(peer, routes),
                 Outbound::RefreshBegin { peer, family } => {
                     let told_paths = self.told_paths.entry(peer).or_default();
                     told_paths.retain(|(prefix, _), _| prefix.family() != family);
@@ -206,37 +196,27 @@ impl Net {
         }
     }
 
-    fn tell(&mut self, peer: PeerId, routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>) {
+    fn tell(&mut self, peer: PeerId, routes: impl IntoIterator<Item = RouteChange>) {
         let in_slices = self.in_slices;
         let told = self.told.entry(peer).or_default();
-        for (prefix, attrs) in routes {
-            match attrs {
-                Some(attrs) => drop(told.insert(prefix, attrs)),
-                None => {
-                    let known = told.remove(&prefix);
-                    assert!(
-                        known.is_some() || in_slices,
-                        "{prefix} withdrawn without having been announced"
-                    );
-                }
-            }
-        }
-    }
-
-    fn tell_paths(&mut self, peer: PeerId, paths: Vec<PathAdvertisement>) {
-        let in_slices = self.in_slices;
-        let told = self.told_paths.entry(peer).or_default();
-        for (prefix, path_id, attrs) in paths {
-            match attrs {
-                Some(attrs) => drop(told.insert((prefix, path_id), attrs)),
-                None => {
-                    let known = told.remove(&(prefix, path_id));
-                    assert!(
-                        known.is_some() || in_slices,
-                        "{prefix} {path_id} was never announced"
-                    );
-                }
-            }
+        let told_paths = self.told_paths.entry(peer).or_default();
+        for route in routes {
+            let RouteChange {
+                prefix,
+                path_id,
+                attrs,
+            } = route;
+            let is_withdrawn = attrs.is_none();
+            let known = match (path_id.map(PathId::get), attrs) {
+                (None, Some(attrs)) => told.insert(prefix, attrs),
+                (None, None) => told.remove(&prefix),
+                (Some(id), Some(attrs)) => told_paths.insert((prefix, id), attrs),
+                (Some(id), None) => told_paths.remove(&(prefix, id)),
+            };
+            assert!(
+                known.is_some() || in_slices || !is_withdrawn,
+                "{prefix} {path_id:?} withdrawn without having been announced"
+            );
         }
     }
 

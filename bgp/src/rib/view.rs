@@ -7,10 +7,10 @@ use caracal_model::net::Prefix;
 use caracal_model::net::underlay::Gateway;
 use serde::{Deserialize, Serialize};
 
-use super::adj_out::Withheld;
 use super::decision::Reason;
 use super::import::{DecidedBy, Refusal};
 use super::next_hops::ResolvedNextHop;
+use super::out::Withheld;
 use crate::attrs::PathAttrs;
 use crate::types::{AnyCommunity, ClusterId, ExtCommunity, PeerName, RouterId};
 

@@ -1,7 +1,8 @@
 //! The core task: the one owner of the table and of the peer list.
 //!
-//! It waits for nobody: towards sessions and the forwarding side there are coalescing feeds, and a control
-//! channel that is full costs a retry. Whether a message means anything is decided in the table, not here.
+//! It waits for nobody: towards sessions and the forwarding side there are coalescing feeds, and a
+//! control channel that is full costs a retry. Whether a message means anything is decided in the
+//! table, not here.
 
 mod answers;
 mod bfd;
@@ -48,8 +49,8 @@ use violations::Logged;
 /// How many messages are taken from the sessions before others get a turn.
 const BATCH: usize = 64;
 
-/// How many destinations may wait for a decision: what is under way at a time costs memory, and beyond a
-/// few full messages for each peer, more of it saves nothing.
+/// How many destinations may wait for a decision: what is under way at a time costs memory, and
+/// beyond a few full messages for each peer, more of it saves nothing.
 const DECIDE: usize = 4096;
 
 /// How soon a control message is offered again to a session whose channel was full.
@@ -113,7 +114,8 @@ impl Peer {
         }
     }
 
-    /// Tells the session task to end. The control channel is closed, so that it ends even if it cannot hear.
+    /// Tells the session task to end. The control channel is closed, so that it ends even if it
+    /// cannot hear.
     fn stop(&mut self, how: Shutdown) {
         if let Some(control) = self.control.take()
             && control.try_send(ToSession::Shutdown(how)).is_err()
@@ -123,7 +125,8 @@ impl Peer {
     }
 }
 
-/// What is said of a session on which routes of a family cannot be announced for lack of a next hop of ours.
+/// What is said of a session on which routes of a family cannot be announced for lack of a next hop
+/// of ours.
 fn missing(session: &SessionInfo, config: &PeerConfig) -> Option<String> {
     let family = session.without_next_hop(config.own_next_hops).next()?;
     Some(no_next_hop(family, session.local_address, None))
@@ -285,8 +288,8 @@ impl Core {
                 },
                 Some(ended) = self.sessions.join_next_with_id(), if !self.sessions.is_empty() => {
                     turn = Instant::now();
-                    // What the task said before it ended is still in the channel, and must not be taken
-                    // for words of its successor.
+                    // What the task said before it ended is still in the channel, and must not be
+                    // taken for words of its successor.
                     for _ in 0..inbox.sessions.len() {
                         if let Ok(message) = inbox.sessions.try_recv() {
                             self.unheard.push_back(Said::Message(message));
@@ -395,7 +398,8 @@ impl Core {
             }
             ToCore::RouteRefresh { family, kind, .. } => match kind {
                 RefreshKind::Request => {
-                    // What has been heard is part of the answer, so that its changes do not come behind it.
+                    // What has been heard is part of the answer, so that its changes do not come
+                    // behind it.
                     self.decide();
                     self.rib.route_refresh(now, &name, family)
                 }
@@ -424,8 +428,8 @@ impl Core {
         self.emit(changes);
     }
 
-    /// Decides what the UPDATEs changed that were heard in one go: what waited is handled together, and nothing
-    /// waits for more.
+    /// Decides what the UPDATEs changed that were heard in one go: what waited is handled together,
+    /// and nothing waits for more.
     fn decide(&mut self) {
         if std::mem::take(&mut self.undecided) {
             let changes = self.rib.decide(now());
@@ -469,20 +473,13 @@ impl Core {
                 Outbound::Paths(update) => {
                     for member in &update.members {
                         if let Some(feed) = self.feed(member.peer) {
-                            feed.extend_paths(update.for_member(member));
+                            feed.change(update.for_member(member));
                         }
                     }
                 }
-                Outbound::Peer {
-                    peer,
-                    routes,
-                    paths,
-                } => {
+                Outbound::Peer { peer, routes } => {
                     if let Some(feed) = self.feed(peer) {
-                        feed.extend(routes);
-                        if !paths.is_empty() {
-                            feed.extend_paths(paths);
-                        }
+                        feed.change(routes);
                     }
                 }
                 Outbound::RefreshBegin { peer, family } => {

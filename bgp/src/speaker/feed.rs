@@ -1,5 +1,6 @@
 //! Feeds away from the owner of the table: one pending value per key, so a reader that stops costs
-//! memory in proportion to the table and never in proportion to the churn, and the writer never waits.
+//! memory in proportion to the table and never in proportion to the churn, and the writer never
+//! waits.
 //!
 //! Its lock is held for a map operation and never across an await.
 
@@ -15,10 +16,10 @@ use tokio::sync::Notify;
 use self::parts::{PartedMap, PartedQueue};
 use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
-use crate::rib::{Member, PathAdvertisement};
+use crate::rib::{Member, RouteChange};
 
-/// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest replaces all
-/// before it, and what a peer that does not read costs is bounded by the table.
+/// Changes that wait in shared form at most. Beyond that they are kept by prefix, where the latest
+/// replaces all before it, and what a peer that does not read costs is bounded by the table.
 const SHARED_LIMIT: usize = 128 * 1024;
 
 /// Values that wait for the reader, in the order in which their keys were first pushed.
@@ -32,7 +33,8 @@ struct Pending<V> {
     shared: VecDeque<(Arc<SharedUpdate>, Member)>,
     /// Number of changes in `shared`.
     shared_len: usize,
-    /// Families of which everything is being queued again without marks, with End-of-RIB at the end.
+    /// Families of which everything is being queued again without marks, with End-of-RIB at the
+    /// end.
     unmarked: BTreeSet<Family>,
     /// The writer is gone: nothing more will come.
     closed: bool,
@@ -156,7 +158,8 @@ impl<V> Feed<V> {
         self.wake_up.notify_one();
     }
 
-    /// Waits until something is pending (true) or the feed is closed and empty (false). Cancel-safe.
+    /// Waits until something is pending (true) or the feed is closed and empty (false).
+    /// Cancel-safe.
     async fn ready(&self) -> bool {
         loop {
             let notified = self.wake_up.notified();
@@ -175,7 +178,8 @@ impl<V> Feed<V> {
 }
 
 /// What is to be told to one peer during one session: made by the session when it is established,
-/// handed to the core with [`ToCore::Up`](super::message::ToCore::Up), dropped when the session ends.
+/// handed to the core with [`ToCore::Up`](super::message::ToCore::Up), dropped when the session
+/// ends.
 ///
 /// One writer (the core), one reader (the session).
 #[derive(Debug)]
@@ -244,23 +248,33 @@ impl OutFeed {
         self.feed.extend(changes);
     }
 
-    /// The same for paths with identifiers (RFC 7911).
-    pub fn extend_paths(&self, changes: impl IntoIterator<Item = PathAdvertisement>) {
+    /// Queues changes for this peer alone.
+    pub fn change(&self, changes: impl IntoIterator<Item = RouteChange>) {
         let mut pending = self.feed.lock();
         pending.fold();
-        for (prefix, path_id, attrs) in changes {
-            pending.push_path(prefix, path_id, attrs);
+        for RouteChange {
+            prefix,
+            path_id,
+            attrs,
+        } in changes
+        {
+            match path_id {
+                None => pending.push(prefix, attrs),
+                Some(path_id) => pending.push_path(prefix, path_id.get(), attrs),
+            }
         }
         drop(pending);
         self.feed.wake_up.notify_one();
     }
 
-    /// Queues a change of the peer's update group. As long as the reader keeps up nothing is copied.
+    /// Queues a change of the peer's update group. As long as the reader keeps up nothing is
+    /// copied.
     pub fn share(&self, update: Arc<SharedUpdate>, member: Member) {
         let mut pending = self.feed.lock();
         pending.shared_len += update.len();
         pending.shared.push_back((update, member));
-        // The oldest ones only: whoever fills the feed must not be held up by a reader that is slow.
+        // The oldest ones only: whoever fills the feed must not be held up by a reader that is
+        // slow.
         while pending.shared_len > SHARED_LIMIT || pending.shared.len() > SHARED_LIMIT / 16 {
             pending.fold_first();
         }
@@ -282,12 +296,12 @@ impl OutFeed {
         self.feed.wake_up.notify_one();
     }
 
-    /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC 7313 §4): what the reader
-    /// has not heard when the second one comes is gone for it. All there is follows, so that whatever of the family is
-    /// pending is dropped.
+    /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC
+    /// 7313 §4): what the reader has not heard when the second one comes is gone for it. All there
+    /// is follows, so that whatever of the family is pending is dropped.
     ///
-    /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come before it; the
-    /// routes go out again before End-of-RIB then.
+    /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come
+    /// before it; the routes go out again before End-of-RIB then.
     pub fn begin_refresh(&self, family: Family) {
         let mut pending = self.feed.lock();
         pending.fold();
@@ -318,7 +332,8 @@ impl OutFeed {
         self.feed.wake_up.notify_one();
     }
 
-    /// Number of pending prefixes and markers; a prefix in several shared changes counts several times.
+    /// Number of pending prefixes and markers; a prefix in several shared changes counts several
+    /// times.
     #[must_use]
     pub fn len(&self) -> usize {
         let pending = self.feed.lock();
@@ -336,8 +351,9 @@ impl OutFeed {
         self.feed.ready().await;
     }
 
-    /// Takes at most `max` prefixes, oldest first; empty when nothing is pending. A batch ends at a marker, so
-    /// that a marker never overtakes what was pushed before it and never delays what comes after it.
+    /// Takes at most `max` prefixes, oldest first; empty when nothing is pending. A batch ends at a
+    /// marker, so that a marker never overtakes what was pushed before it and never delays what
+    /// comes after it.
     #[must_use]
     pub fn take(&self, max: usize) -> OutBatch {
         let mut pending = self.feed.lock();
@@ -345,7 +361,8 @@ impl OutFeed {
         Self::take_from(&mut pending, max)
     }
 
-    /// The oldest changes, as they were queued: what [`OutFeed::take`] would give, or a shared change.
+    /// The oldest changes, as they were queued: what [`OutFeed::take`] would give, or a shared
+    /// change.
     #[must_use]
     pub fn next(&self, max: usize) -> Option<OutChunk> {
         let mut pending = self.feed.lock();
@@ -403,8 +420,8 @@ impl OutFeed {
     }
 }
 
-/// What the forwarding side must know: the latest value for each prefix that changed. Cheap to clone;
-/// clones share one queue. One writer, one reader.
+/// What the forwarding side must know: the latest value for each prefix that changed. Cheap to
+/// clone; clones share one queue. One writer, one reader.
 #[derive(Debug)]
 pub struct KeyedFeed<V> {
     feed: Arc<Feed<V>>,
@@ -449,15 +466,15 @@ impl<V> KeyedFeed<V> {
         Arc::strong_count(&self.feed) == 1
     }
 
-    /// Waits for changes and takes all of them, in the order in which the prefixes first changed. `None`: the
-    /// speaker has ended, which says nothing about the routes. Cancel-safe.
+    /// Waits for changes and takes all of them, in the order in which the prefixes first changed.
+    /// `None`: the speaker has ended, which says nothing about the routes. Cancel-safe.
     pub async fn changed(&self) -> Option<Vec<(Prefix, V)>> {
         self.feed.ready().await.then(|| self.take())
     }
 
     /// Takes what is pending now, without waiting. What the speaker says elsewhere
-    /// ([`Convergence`](super::status::Convergence), for one) it says after it has put the routes in here, so
-    /// whoever hears of it and then takes has these routes.
+    /// ([`Convergence`](super::status::Convergence), for one) it says after it has put the routes
+    /// in here, so whoever hears of it and then takes has these routes.
     #[must_use]
     pub fn take(&self) -> Vec<(Prefix, V)> {
         let mut pending = self.feed.lock();

@@ -161,11 +161,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 /// other.
 #[test]
 fn no_folder_has_a_circle_of_files() {
-    const EXCEPTIONS: [(&str, usize); 5] = [
-        (
-            "bgp/rib: add_path adj_out advertised export jobs peers restart select",
-            8,
-        ),
+    const EXCEPTIONS: [(&str, usize); 4] = [
         (
             "bgp/wire: as_path attr capability error header mp notification",
             7,
@@ -255,7 +251,7 @@ fn files_have_at_most_600_lines() {
 #[test]
 fn comments_have_at_most_100_columns() {
     /// How many have more: this can only shrink.
-    const EXCEPTIONS: usize = 454;
+    const EXCEPTIONS: usize = 415;
     let mut wide = Vec::new();
     for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
         for (name, text) in sources(folder) {

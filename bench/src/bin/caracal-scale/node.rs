@@ -12,7 +12,7 @@ use caracal_bgp::attrs::PathAttrs;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::fsm::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings, Up};
 use caracal_bgp::rib::{
-    Changes, Outbound, RemoteRestart, Rib, RibOptions, SessionInfo, SessionOptions,
+    Changes, Outbound, RemoteRestart, Rib, RibOptions, RouteChange, SessionInfo, SessionOptions,
 };
 use caracal_bgp::speaker::shared::SharedUpdate;
 use caracal_bgp::types::PeerName;
@@ -354,12 +354,12 @@ impl Node {
 }
 
 /// Routes with the same attributes in one message.
-fn tell(mut routes: Vec<(Prefix, Option<Arc<PathAttrs>>)>, format: &Format, octets: &mut BytesMut) {
+fn tell(mut routes: Vec<RouteChange>, format: &Format, octets: &mut BytesMut) {
     let key = |attrs: &Option<Arc<PathAttrs>>| attrs.as_ref().map(Arc::as_ptr);
-    routes.sort_by_key(|(prefix, attrs)| (key(attrs), *prefix));
-    for run in routes.chunk_by(|a, b| key(&a.1) == key(&b.1)) {
-        let prefixes: Vec<Prefix> = run.iter().map(|(prefix, _)| *prefix).collect();
-        match &run[0].1 {
+    routes.sort_by_key(|route| (key(&route.attrs), route.prefix));
+    for run in routes.chunk_by(|a, b| key(&a.attrs) == key(&b.attrs)) {
+        let prefixes: Vec<Prefix> = run.iter().map(|route| route.prefix).collect();
+        match &run[0].attrs {
             Some(attrs) => announce(attrs, &prefixes, format, octets),
             None => encode_withdraw(Family::Ipv4, &prefixes, format, octets),
         }

@@ -1,24 +1,17 @@
 //! What jobs do to destinations, a slice at a time.
 
-use std::sync::Arc;
-
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::Family;
 
 use super::{Kind, PATHS_PER_PLACE};
-use crate::attrs::PathAttrs;
-use crate::rib::add_path::PathAdvertisement;
-use crate::rib::adj_out::ExportCache;
 use crate::rib::dest_id::DestId;
-use crate::rib::export::export_route;
-use crate::rib::restart::FAMILIES;
+use crate::rib::families::FAMILIES;
+use crate::rib::order::{export_route, in_order};
+use crate::rib::out::{ExportCache, RouteChange};
 use crate::rib::table::Staleness;
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 
 /// So many attribute sets that are moved are as much work as a place.
 const SETS_PER_PLACE: usize = 4;
-
-/// What a slice has to tell a peer.
-type Routes = Vec<(Prefix, Option<Arc<PathAttrs>>)>;
 
 impl Rib {
     pub(super) fn run_jobs(&mut self, places: usize, changes: &mut Changes) {
@@ -48,7 +41,7 @@ impl Rib {
         let mut job = self.jobs.list.remove(at);
         self.jobs.turn = job.number;
         let mut spent = 0;
-        let (mut routes, mut paths) = (Routes::new(), Vec::new());
+        let mut routes = Vec::new();
         if job.at == 0 {
             self.begin(&mut job.kind, changes);
         }
@@ -69,16 +62,15 @@ impl Rib {
             spent += 1;
             if let Some((id, count)) = found {
                 spent += count / PATHS_PER_PLACE;
-                self.visit(&mut job.kind, id, &mut routes, &mut paths);
+                self.visit(&mut job.kind, id, &mut routes);
             }
         }
         if let Kind::Move { peer, .. } | Kind::Dump { peer, .. } = &job.kind
-            && !(routes.is_empty() && paths.is_empty())
+            && !routes.is_empty()
         {
             changes.out.push(Outbound::Peer {
                 peer: *peer,
                 routes,
-                paths,
             });
         }
         if job.at < self.extent(&job.kind) {
@@ -143,13 +135,7 @@ impl Rib {
         }
     }
 
-    fn visit(
-        &mut self,
-        kind: &mut Kind,
-        id: DestId,
-        routes: &mut Routes,
-        paths: &mut Vec<PathAdvertisement>,
-    ) {
+    fn visit(&mut self, kind: &mut Kind, id: DestId, routes: &mut Vec<RouteChange>) {
         match kind {
             Kind::Forget(peers) => {
                 self.drop_paths(id, |rib, _, path| {
@@ -178,10 +164,10 @@ impl Rib {
             Kind::Fill { group, cache } => self.fill(id, *group, cache),
             Kind::Move { peer, from, .. } => {
                 if let Some(from) = *from {
-                    self.move_dest(id, *peer, from, routes, paths);
+                    self.move_dest(id, *peer, from, routes);
                 }
             }
-            Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes, paths),
+            Kind::Dump { peer, family, .. } => self.dump(id, *peer, *family, routes),
         }
     }
 
@@ -191,18 +177,19 @@ impl Rib {
             return;
         };
         let dest = self.table.get(id);
-        let route = export_route(dest, &self.peers, &self.next_hops);
         // What it has been told already it has been told by a decision, and is told what becomes of
         // it by the next.
         if !filled.has_advertised(id) {
-            filled.update(id, dest.prefix, route, cache, &mut self.interner);
-        }
-        if filled.key.add_path.is_some() && !filled.paths.has(id.index()) {
-            let mut interner = std::mem::take(&mut self.interner);
-            let dest = self.table.get(id);
-            let paths = self.in_order(dest);
-            filled.update_paths(id, dest.prefix, &paths, &mut interner, &mut Vec::new());
-            self.interner = interner;
+            let (all, best);
+            let paths = if filled.key.paths_of(dest.prefix.family()).is_some() {
+                all = in_order(dest, &self.peers, &self.next_hops);
+                &all[..]
+            } else {
+                best = export_route(dest, &self.peers, &self.next_hops);
+                best.as_slice()
+            };
+            let shared = (cache, &mut self.interner);
+            filled.update(id, dest.prefix, paths, shared, &mut Vec::new());
         }
         self.groups[group] = Some(filled);
     }
@@ -213,8 +200,7 @@ impl Rib {
         id: DestId,
         peer: PeerId,
         from: usize,
-        routes: &mut Routes,
-        paths: &mut Vec<PathAdvertisement>,
+        routes: &mut Vec<RouteChange>,
     ) {
         let Some((new, member)) = self.membership(peer) else {
             return;
@@ -223,8 +209,7 @@ impl Rib {
             return;
         };
         let prefix = self.table.get(id).prefix;
-        routes.extend(old.difference(id, prefix, new, member));
-        old.path_difference(id, prefix, new, member, paths);
+        old.difference(id, prefix, new, member, routes);
     }
 
     fn dump(
@@ -232,8 +217,7 @@ impl Rib {
         id: DestId,
         peer: PeerId,
         family: Option<Family>,
-        routes: &mut Routes,
-        paths: &mut Vec<PathAdvertisement>,
+        routes: &mut Vec<RouteChange>,
     ) {
         let Some((group, member)) = self.membership(peer) else {
             return;
@@ -243,9 +227,11 @@ impl Rib {
             return;
         }
         let told = group.advertised(id, member);
-        routes.extend(told.map(|attrs| (prefix, Some(attrs.clone()))));
-        let told = group.advertised_paths_of(id, member);
-        paths.extend(told.map(|(path_id, attrs)| (prefix, path_id, Some(attrs.clone()))));
+        routes.extend(told.map(|(path_id, attrs)| RouteChange {
+            prefix,
+            path_id,
+            attrs: Some(attrs.clone()),
+        }));
     }
 
     fn end(&mut self, kind: Kind, changes: &mut Changes) {

@@ -8,8 +8,9 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::graph::{Branch, Graph, Node};
-use super::{Moved, NextHopChange, NextHopTable, Resolution, slot};
+use super::{Moved, NextHopChange, NextHopTable, Resolution};
 use crate::rib::decision::Candidate;
+use crate::rib::families::slot;
 
 impl NextHopTable {
     /// Replaces the underlay. The result says whether every next hop has moved: somebody began to

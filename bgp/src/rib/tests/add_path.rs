@@ -147,10 +147,11 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
     net.announce_path(2, 1, 1, external(21, &[65002]));
     net.announce_path(2, 2, 1, external(22, &[65002]));
     let changes = net.rib.route_refresh(net.now, &name(8), Family::Ipv4);
-    let [Outbound::Peer { paths, routes, .. }] = &changes.out[..] else {
+    let [Outbound::Peer { routes, .. }] = &changes.out[..] else {
         panic!("{changes:?}")
     };
-    assert_eq!((paths.len(), routes.len()), (2, 0));
+    assert_eq!(routes.len(), 2);
+    assert!(routes.iter().all(|route| route.path_id.is_some()));
     net.reconfigure(|config| {
         let only = crate::policy::Term {
             conditions: vec![crate::policy::Condition::NextHop(Prefix::host(address(22)))],
@@ -180,7 +181,8 @@ fn refresh_policy_and_restart_hold_for_several_paths() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, peers know what the table says, and nothing is left behind.
+    /// Whatever comes in whatever order, peers know what the table says, and nothing is left
+    /// behind.
     #[test]
     fn any_sequence_of_paths_leaves_the_peers_in_line(
         steps in proptest::collection::vec((2u8..4, 0u32..4, 1u8..3, any::<bool>(), 1usize..4), 1..60),
@@ -203,8 +205,9 @@ proptest! {
     }
 }
 
-/// The time of a look at each path is what it takes, not of each path for each path: ten thousand paths to one prefix from one peer
-/// and one more to whom all of them are told; then the session ends.
+/// The time of a look at each path is what it takes, not of each path for each path: ten thousand
+/// paths to one prefix from one peer and one more to whom all of them are told; then the session
+/// ends.
 #[test]
 fn many_paths_to_one_prefix_go_without_being_looked_for() {
     let mut config = with_peers([internal_peer(7), internal_peer(8)]);

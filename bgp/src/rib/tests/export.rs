@@ -293,7 +293,7 @@ fn rfc2918_refresh_repeats_what_was_told() {
     let [Outbound::Peer { routes, .. }] = &changes.out[..] else {
         panic!("{changes:?}")
     };
-    let mut prefixes: Vec<_> = routes.iter().map(|(prefix, _)| *prefix).collect();
+    let mut prefixes: Vec<_> = routes.iter().map(|route| route.prefix).collect();
     prefixes.sort_unstable();
     assert_eq!(prefixes, [prefix(1), prefix(2)]);
     assert!(
@@ -364,7 +364,8 @@ fn rfc8950_4_an_ipv6_session_can_be_the_next_hop_of_ipv4_routes() {
     }
 }
 
-/// RFC 4760 §3: a session over IPv4 carries IPv6, with an IPv6 address of ours as the next hop; and the other way round.
+/// RFC 4760 §3: a session over IPv4 carries IPv6, with an IPv6 address of ours as the next hop; and
+/// the other way round.
 #[test]
 fn rfc4760_3_routes_of_the_other_family_go_with_an_own_next_hop() {
     let v6: Prefix = "2001:db8:9::/48".parse().unwrap();

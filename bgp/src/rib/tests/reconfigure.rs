@@ -69,8 +69,11 @@ fn a_change_for_one_peer_says_nothing_to_the_others() {
         changes.out,
         [Outbound::Peer {
             peer,
-            routes: vec![(prefix(2), None)],
-            paths: vec![]
+            routes: vec![RouteChange {
+                prefix: prefix(2),
+                path_id: None,
+                attrs: None,
+            }]
         }]
     );
     net.config = new;
@@ -194,7 +197,8 @@ fn rfc4724_2_peers_part_when_others_have_told_everything_and_cover_their_routes(
     net.end_of_rib(3);
     net.announce(3, &[2], attrs(2));
     assert_eq!(net.rib.parting(&going), Parting::default());
-    // A peer that is restarting covers nothing, and counts as incomplete until it has told everything again.
+    // A peer that is restarting covers nothing, and counts as incomplete until it has told
+    // everything again.
     net.down(3, true);
     let parting = net.rib.parting(&going);
     assert_eq!(parting.incomplete, [name(3)]);

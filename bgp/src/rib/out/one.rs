@@ -1,138 +1,14 @@
-//! What a group has been told: four octets for each destination, and each thing that is told once.
+//! The Adj-RIB-Out of families of which the members take one path: four octets for each
+//! destination, and each thing that is told once.
 //!
-//! Routes by the dozen carry the same attributes from the same peer. What a destination has been told is a handle
-//! of that pair; pairs are counted, and go with the last destination that had them.
+//! Routes by the dozen carry the same attributes from the same peer. What a destination has been
+//! told is a handle of that pair; pairs are counted, and go with the last destination that had
+//! them.
 
-use std::hash::BuildHasher;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
-use foldhash::HashMap;
-
-use super::PeerId;
-use super::adj_out::{Member, Withheld};
-use super::parted::{List, Parted};
-use crate::attrs::PathAttrs;
-
-/// What a group is told about a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Advertised {
-    attrs: Arc<PathAttrs>,
-    /// The peer that sent us the route; it gets nothing.
-    source: PeerId,
-}
-
-impl Advertised {
-    pub(super) const fn new(attrs: Arc<PathAttrs>, source: PeerId) -> Self {
-        Self { attrs, source }
-    }
-
-    pub(super) const fn attrs(&self) -> &Arc<PathAttrs> {
-        &self.attrs
-    }
-
-    pub(super) const fn source(&self) -> PeerId {
-        self.source
-    }
-
-    /// What decides which members are told.
-    pub(super) fn class(&self) -> (PeerId, Option<IpAddr>) {
-        (self.source, self.attrs.next_hop)
-    }
-
-    /// The same attributes, from the same peer.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.source == other.source && Arc::ptr_eq(&self.attrs, &other.attrs)
-    }
-
-    /// The attributes, when this member is told.
-    pub(super) fn visible_to(&self, member: &Member) -> Result<&Arc<PathAttrs>, Withheld> {
-        if self.source == member.peer {
-            Err(Withheld::SplitHorizon)
-        } else if self.attrs.next_hop == Some(member.address()) {
-            // RFC 4271 §5.1.3: never with an address of the peer as NEXT_HOP.
-            Err(Withheld::PeerIsNextHop)
-        } else {
-            Ok(&self.attrs)
-        }
-    }
-
-    /// What matters of it when something else is told.
-    fn before(&self, after: Option<&Self>) -> Before {
-        Before {
-            source: self.source,
-            next_hop: self.attrs.next_hop,
-            same: after.is_some_and(|after| Arc::ptr_eq(&self.attrs, &after.attrs)),
-        }
-    }
-
-    fn hash(&self, hasher: &foldhash::fast::RandomState) -> u64 {
-        hasher.hash_one((Arc::as_ptr(&self.attrs).addr(), self.source))
-    }
-}
-
-/// What a group was told about a prefix until a change: from whom it was hidden, and whether the attributes are still the
-/// same. To hold on to the attributes would cost two atomic operations for each route that is withdrawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Before {
-    pub(super) source: PeerId,
-    pub(super) next_hop: Option<IpAddr>,
-    pub(super) same: bool,
-}
-
-impl Before {
-    /// True when this member was told.
-    pub(super) fn visible_to(&self, member: &Member) -> bool {
-        self.source != member.peer && self.next_hop != Some(member.address())
-    }
-}
-
-/// Counts what members are told: everything, without what is hidden from a few of them.
-#[derive(Debug)]
-pub(super) struct VisibleCount {
-    by_peer: HashMap<PeerId, usize>,
-    by_address: HashMap<IpAddr, Vec<usize>>,
-    hidden: Vec<usize>,
-    all: usize,
-}
-
-impl VisibleCount {
-    pub(super) fn new(members: &[Member]) -> Self {
-        let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::default();
-        for (at, member) in members.iter().enumerate() {
-            by_address.entry(member.address()).or_default().push(at);
-        }
-        let peers = members.iter().enumerate();
-        Self {
-            by_peer: peers.map(|(at, member)| (member.peer, at)).collect(),
-            by_address,
-            hidden: vec![0; members.len()],
-            all: 0,
-        }
-    }
-
-    /// Adds so many routes.
-    pub(super) fn add(&mut self, source: PeerId, next_hop: Option<IpAddr>, routes: usize) {
-        self.all += routes;
-        let source = self.by_peer.get(&source).copied();
-        if let Some(source) = source {
-            self.hidden[source] += routes;
-        }
-        let next_hop = next_hop.and_then(|next_hop| self.by_address.get(&next_hop));
-        for at in next_hop.into_iter().flatten().copied() {
-            if Some(at) != source {
-                self.hidden[at] += routes;
-            }
-        }
-    }
-
-    /// The numbers, in the order of the members.
-    pub(super) fn finish(self) -> Vec<usize> {
-        let hidden = self.hidden.into_iter();
-        hidden.map(|hidden| self.all - hidden).collect()
-    }
-}
+use super::advertised::{Advertised, Before, Member, VisibleCount};
+use crate::rib::parted::{List, Parted};
 
 /// A pair in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,12 +49,13 @@ impl AdvertisedRoutes {
         self.pairs[handle.index()].as_ref()
     }
 
-    /// For each of these members, the number of destinations that it is told about; in one walk, however many they are.
+    /// For each of these members, the number of destinations that it is told about; in one walk,
+    /// however many they are.
     pub(super) fn counts(&self, members: &[Member]) -> Vec<usize> {
         let mut count = VisibleCount::new(members);
         for (sent, uses) in self.pairs.iter().zip(&self.uses) {
             if let Some(sent) = sent {
-                count.add(sent.source, sent.attrs.next_hop, *uses as usize);
+                count.add(sent.source(), sent.attrs().next_hop, *uses as usize);
             }
         }
         count.finish()
@@ -190,13 +67,15 @@ impl AdvertisedRoutes {
         (0..self.routes.len()).map(|dest| self.get(dest))
     }
 
-    /// Has the processor load what [`AdvertisedRoutes::put`] will read of a destination. The result means nothing.
+    /// Has the processor load what [`AdvertisedRoutes::put`] will read of a destination. The result
+    /// means nothing.
     pub(super) fn prefetch(&self, dest: usize) -> usize {
         self.get(dest)
-            .map_or(0, |sent| usize::from(sent.attrs.next_hop.is_some()))
+            .map_or(0, |sent| usize::from(sent.attrs().next_hop.is_some()))
     }
 
-    /// Notes what is told of a destination from now on. `None`: nothing changes. The result: what has been told until now.
+    /// Notes what is told of a destination from now on. `None`: nothing changes. The result: what
+    /// has been told until now.
     pub(super) fn put(&mut self, dest: usize, sent: Option<&Advertised>) -> Option<Option<Before>> {
         let before = match (self.get(dest), sent) {
             (None, None) => return None,
@@ -290,9 +169,13 @@ impl AdvertisedRoutes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::attrs::PathAttrs;
+    use crate::rib::peer_id::PeerId;
 
     #[test]
     fn a_destination_takes_four_octets() {

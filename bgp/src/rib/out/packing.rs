@@ -1,9 +1,9 @@
 //! A group's changes in buckets that can be encoded once for all members.
 //!
-//! RIB-3 says that what a member is told is a function of the group's change and of the member. For nearly all
-//! members that function is the same: only who sent a route, or whose address is its next hop, is told something else. A
-//! bucket holds changes for which every member's function is the same, exceptions included: what it keeps of a change is the
-//! prefix.
+//! RIB-3 says that what a member is told is a function of the group's change and of the member. For
+//! nearly all members that function is the same: only who sent a route, or whose address is its
+//! next hop, is told something else. A bucket holds changes for which every member's function is
+//! the same, exceptions included: what it keeps of a change is the prefix.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use caracal_model::net::Prefix;
 use foldhash::{HashMap, HashSet};
 
-use super::PeerId;
-use super::adj_out::{GroupRoute, GroupUpdate, Member};
+use super::advertised::Member;
+use super::change::{GroupRoute, GroupUpdate};
 use crate::attrs::PathAttrs;
+use crate::rib::peer_id::PeerId;
 
 /// What a member is told about the prefixes of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,179 @@
+//! Update groups: peers with the same export rules, which share one Adj-RIB-Out.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_model::net::Prefix;
+
+use super::advertised::{Advertised, Member, Withheld, visible};
+use super::change::{GroupRoute, PathId, RouteChange};
+use super::one::AdvertisedRoutes;
+use super::rules::{ExportCache, ExportRoute, GroupKey};
+use super::several::{AdvertisedPaths, ByPathId};
+use crate::attrs::PathAttrs;
+use crate::rib::dest_id::DestId;
+use crate::rib::intern::Interner;
+use crate::rib::path_handles::advertised_id;
+use crate::rib::peer_id::PeerId;
+
+/// An update group: its rules, its members, its Adj-RIB-Out.
+#[derive(Debug)]
+pub(in crate::rib) struct Group {
+    pub(in crate::rib) key: GroupKey,
+    pub(in crate::rib) members: Vec<Member>,
+    /// The Adj-RIB-Out of families of which the members take one path.
+    one: AdvertisedRoutes,
+    /// The same for families of which they take several.
+    several: AdvertisedPaths,
+    /// It has all that is in the table.
+    pub(in crate::rib) filled: bool,
+    /// Peers on their way to it or from it: it stays although it may have no members.
+    pub(in crate::rib) pins: usize,
+}
+
+impl Group {
+    pub(in crate::rib) fn new(key: GroupKey) -> Self {
+        Self {
+            key,
+            members: Vec::new(),
+            one: AdvertisedRoutes::default(),
+            several: AdvertisedPaths::default(),
+            filled: false,
+            pins: 0,
+        }
+    }
+
+    pub(in crate::rib) fn join(&mut self, peer: PeerId, address: IpAddr) -> Member {
+        let member = Member { peer, address };
+        self.members.push(member);
+        member
+    }
+
+    pub(in crate::rib) fn leave(&mut self, peer: PeerId) {
+        self.members.retain(|member| member.peer != peer);
+    }
+
+    pub(in crate::rib) fn member(&self, peer: PeerId) -> Option<&Member> {
+        self.members.iter().find(|member| member.peer == peer)
+    }
+
+    /// Recomputes the export of a destination and adds what changed to `changes`. `paths` are the
+    /// paths that may be exported, the best first; of a family of which the members take one path
+    /// nothing but the first is looked at.
+    pub(in crate::rib) fn update(
+        &mut self,
+        id: DestId,
+        prefix: Prefix,
+        paths: &[ExportRoute<'_>],
+        (cache, interner): (&mut ExportCache, &mut Interner),
+        changes: &mut Vec<GroupRoute>,
+    ) {
+        let mut export = |route: &ExportRoute<'_>| {
+            let attrs = self.key.export(*route, cache, interner).ok()?;
+            Some(Advertised::new(attrs, route.peer))
+        };
+        let Some(count) = self.key.paths_of(prefix.family()) else {
+            let after = paths.first().and_then(export);
+            if let Some(before) = self.one.put(id.index(), after.as_ref()) {
+                changes.push(GroupRoute {
+                    prefix,
+                    path_id: None,
+                    before,
+                    after,
+                });
+            }
+            return;
+        };
+        let named = |route: &ExportRoute<'_>| Some((advertised_id(route.handle), export(route)?));
+        let after = paths.iter().filter_map(named).take(count.limit());
+        self.several
+            .put(id.index(), prefix, after.collect(), changes);
+    }
+
+    /// Has the processor load what [`Group::update`] will read of a destination. The result means
+    /// nothing.
+    pub(in crate::rib) fn prefetch(&self, id: DestId) -> usize {
+        self.one.prefetch(id.index())
+    }
+
+    /// Something has been told about a destination.
+    pub(in crate::rib) fn has_advertised(&self, id: DestId) -> bool {
+        self.one.get(id.index()).is_some() || !self.several.get(id.index()).is_empty()
+    }
+
+    /// What a member is told about a destination, the best path first.
+    pub(in crate::rib) fn advertised<'a>(
+        &'a self,
+        id: DestId,
+        member: &'a Member,
+    ) -> impl Iterator<Item = (Option<PathId>, &'a Arc<PathAttrs>)> {
+        let one = self.one.get(id.index()).map(|one| (None, one));
+        let several = self.several.get(id.index()).iter();
+        one.into_iter()
+            .chain(several.map(|(path_id, sent)| (Some(*path_id), sent)))
+            .filter_map(|(path_id, sent)| Some((path_id, sent.visible_to(member).ok()?)))
+    }
+
+    /// Why a member is not told about a destination although the group is.
+    pub(in crate::rib) fn withheld(&self, id: DestId, member: &Member) -> Option<Withheld> {
+        self.one.get(id.index())?.visible_to(member).err()
+    }
+
+    /// What a peer is to be told about a destination that was a member of `self` and is now one of
+    /// `other`.
+    pub(in crate::rib) fn difference(
+        &self,
+        id: DestId,
+        prefix: Prefix,
+        other: &Self,
+        member: &Member,
+        changes: &mut Vec<RouteChange>,
+    ) {
+        let (old, new) = (self.by_path_id(id), other.by_path_id(id));
+        let change = |path_id, attrs| RouteChange {
+            prefix,
+            path_id,
+            attrs,
+        };
+        let gone = self
+            .advertised(id, member)
+            .filter(|(path_id, _)| new.get(*path_id, member).is_none());
+        changes.extend(gone.map(|(path_id, _)| change(path_id, None)));
+        let changed = other.advertised(id, member).filter(|(path_id, attrs)| {
+            let known = old.get(*path_id, member);
+            !known.is_some_and(|known| Arc::ptr_eq(known, attrs))
+        });
+        changes.extend(changed.map(|(path_id, attrs)| change(path_id, Some(attrs.clone()))));
+    }
+
+    fn by_path_id(&self, id: DestId) -> DestPaths<'_> {
+        DestPaths {
+            one: self.one.get(id.index()),
+            several: ByPathId::new(self.several.get(id.index())),
+        }
+    }
+
+    /// For each of these members, the number of routes that it is told.
+    pub(in crate::rib) fn counts(&self, members: &[Member]) -> Vec<usize> {
+        let one = self.one.counts(members).into_iter();
+        let several = self.several.counts(members);
+        one.zip(several).map(|(one, more)| one + more).collect()
+    }
+}
+
+/// What a group is told of one destination, by identifier.
+struct DestPaths<'a> {
+    one: Option<&'a Advertised>,
+    several: ByPathId<'a>,
+}
+
+impl<'a> DestPaths<'a> {
+    /// What a member is told of a path.
+    fn get(&self, path_id: Option<PathId>, member: &Member) -> Option<&'a Arc<PathAttrs>> {
+        let sent = match path_id {
+            None => self.one,
+            Some(path_id) => self.several.get(path_id),
+        };
+        visible(sent, member)
+    }
+}

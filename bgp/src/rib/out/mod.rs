@@ -1,0 +1,28 @@
+//! Outwards: what each peer is told (Adj-RIB-Out), and the export rules that decide it.
+//!
+//! Peers for which the rules come out the same form an update group ([`Group`]): the export of a
+//! route is computed once per group, stored once, and shared as one `Arc`. What differs inside a
+//! group is only that nobody gets back what it sent itself: who is told is a function of what is
+//! advertised and of the member, and nothing is stored per member (RIB-3).
+//!
+//! The files build on each other in this order: `advertised` (what is told of a path, and who sees
+//! it) → `change` (before and after) → `one` and `several` (what is advertised of each destination,
+//! to members that take one path or several, RFC 7911) → `rules` (export) → `group`; `packing` puts
+//! the changes of a group into buckets that are encoded once. A peer that takes one path is told
+//! what one that takes several would be told with a limit of one, without the identifier.
+
+mod advertised;
+mod change;
+mod group;
+mod one;
+mod packing;
+mod rules;
+mod several;
+
+pub use self::advertised::{Member, Withheld};
+pub use self::change::{GroupRoute, GroupUpdate, PathId, RouteChange};
+pub(in crate::rib) use self::group::Group;
+#[cfg(feature = "speaker")]
+pub(crate) use self::packing::Packer;
+pub use self::packing::{Bucket, Buckets, MemberUpdate};
+pub(in crate::rib) use self::rules::{ExportCache, ExportRoute, GroupKey, PathSource};
