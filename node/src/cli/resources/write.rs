@@ -4,8 +4,7 @@
 //! A write whose author has named a resourceVersion is made upon that version or not at all. Others
 //! are decided anew on what somebody else has written meanwhile, as Calico's clients do.
 
-use caracal_datastore::Store;
-use caracal_datastore::store::StoreError;
+use caracal_datastore::{Store, StoreError};
 use caracal_model::Schema;
 use caracal_model::keys::Key;
 use caracal_model::resource::{Invalid, Kind};
