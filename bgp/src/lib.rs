@@ -22,6 +22,7 @@ pub mod bmp;
 pub mod config;
 pub mod fsm;
 pub mod martian;
+mod opens;
 pub mod origin;
 pub mod policy;
 mod ranges;

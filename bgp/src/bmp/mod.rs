@@ -18,7 +18,6 @@ mod message;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
 use caracal_model::net::Family;
 
 pub use message::{
@@ -27,6 +26,7 @@ pub use message::{
 };
 
 use crate::fsm::Down;
+pub use crate::opens::Opens;
 use crate::types::{Asn, RouterId};
 use crate::wire::format::Format;
 use crate::wire::notification::Notification;
@@ -61,15 +61,6 @@ impl MonitoredSession {
             ..self.format
         }
     }
-}
-
-/// The OPENs of a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opens {
-    /// Ours.
-    pub sent: Bytes,
-    /// The peer's, as we have understood it.
-    pub received: Bytes,
 }
 
 /// Which routes of a peer (RFC 7854 §4.2, L flag).

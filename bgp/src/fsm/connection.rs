@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{Ends, Negotiated};
-use crate::bmp::Opens;
+use crate::opens::Opens;
 use crate::types::SessionState;
 use crate::wire::Message;
 use crate::wire::header::Kind;

@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use caracal_model::net::Family;
 
-use crate::bmp::Opens;
 use crate::config::PeerConfig;
+use crate::opens::Opens;
 use crate::types::{Asn, RouterId, SessionState};
 use crate::wire::Message;
 use crate::wire::error::{AttrFault, DecodeError};

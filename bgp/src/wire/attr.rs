@@ -4,6 +4,8 @@
 mod decode;
 mod encode;
 
+use std::fmt;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::as_path;
@@ -84,6 +86,15 @@ pub fn name(code: u8) -> &'static str {
 
 fn row(code: u8) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.code == code)
+}
+
+impl fmt::Display for AttrFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            Some(code) => write!(f, "{}: {}", name(code), self.fault),
+            None => write!(f, "UPDATE: {}", self.fault),
+        }
+    }
 }
 
 /// The attribute list of one UPDATE.

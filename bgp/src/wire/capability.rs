@@ -3,60 +3,16 @@
 //! A capability we know is decoded and its length checked; the others are kept as octets.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use caracal_model::net::Family;
 use nom::IResult;
 use nom::Parser;
 use nom::bytes::complete::take;
 use nom::multi::{length_data, many0};
 use nom::number::complete::{be_u8, be_u16, be_u24, be_u32};
 
+pub use super::afi_safi::{AfiSafi, SAFI_UNICAST};
 use super::error::OpenError;
 use super::reader::{self, Misfit};
 use crate::types::Asn;
-
-/// SAFI of unicast forwarding (RFC 4760 §6).
-pub const SAFI_UNICAST: u8 = 1;
-
-/// An address family and what is forwarded with it, as numbers; most pairs have no meaning here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AfiSafi {
-    /// Address Family Identifier: 1 IPv4, 2 IPv6.
-    pub afi: u16,
-    /// Subsequent Address Family Identifier: 1 unicast.
-    pub safi: u8,
-}
-
-impl AfiSafi {
-    /// The family when this is IPv4 or IPv6 unicast.
-    #[must_use]
-    pub const fn family(self) -> Option<Family> {
-        match self {
-            Self {
-                afi: 1,
-                safi: SAFI_UNICAST,
-            } => Some(Family::Ipv4),
-            Self {
-                afi: 2,
-                safi: SAFI_UNICAST,
-            } => Some(Family::Ipv6),
-            _ => None,
-        }
-    }
-}
-
-impl From<Family> for AfiSafi {
-    /// Unicast of the family.
-    fn from(family: Family) -> Self {
-        let afi = match family {
-            Family::Ipv4 => 1,
-            Family::Ipv6 => 2,
-        };
-        Self {
-            afi,
-            safi: SAFI_UNICAST,
-        }
-    }
-}
 
 /// What a speaker can do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,8 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use caracal_model::net::Family;
 
-use super::attr;
-use super::header::Kind;
+use super::kind::{self, Kind};
 use super::notification::{
     Code, HeaderSubcode, Notification, OpenSubcode, RefreshSubcode, UpdateSubcode,
 };
@@ -188,7 +187,7 @@ impl RefreshError {
     #[must_use]
     pub fn notification(&self) -> Notification {
         let mut data = BytesMut::new();
-        super::header::write(&mut data, Kind::RouteRefresh, |out| {
+        kind::write(&mut data, Kind::RouteRefresh, |out| {
             out.put_slice(&self.body)
         });
         Notification::with_data(
@@ -267,15 +266,6 @@ pub struct AttrFault {
     pub fault: Fault,
     /// What was done about it.
     pub verdict: Verdict,
-}
-
-impl std::fmt::Display for AttrFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.code {
-            Some(code) => write!(f, "{}: {}", attr::name(code), self.fault),
-            None => write!(f, "UPDATE: {}", self.fault),
-        }
-    }
 }
 
 /// An UPDATE that ends the session, or at least one family of it.

@@ -13,12 +13,14 @@
 //! | [`refresh`] | 2918, 7313 |
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
+mod afi_safi;
 pub mod as_path;
 pub mod attr;
 pub mod capability;
 pub mod error;
 pub mod format;
 pub mod header;
+mod kind;
 pub mod mp;
 pub mod nlri;
 pub mod notification;

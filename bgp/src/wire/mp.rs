@@ -9,7 +9,7 @@ use nom::combinator::rest;
 use nom::multi::length_data;
 use nom::number::complete::{be_u8, be_u16};
 
-use super::capability::AfiSafi;
+use super::afi_safi::AfiSafi;
 use super::error::Fault;
 use super::format::Format;
 use super::reader;

@@ -7,12 +7,12 @@ use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::capability::AfiSafi;
+use super::afi_safi::AfiSafi;
 
 /// Longest shutdown communication in octets (RFC 9003 §2: the length field's own limit).
 pub const MAX_SHUTDOWN_TEXT: usize = 255;
 /// Longest data we send: the standard message size minus header and codes.
-const MAX_DATA: usize = super::format::MAX_MESSAGE - super::header::HEADER_LEN - 2;
+const MAX_DATA: usize = super::format::MAX_MESSAGE - super::kind::HEADER_LEN - 2;
 
 /// Subcode enums: number, variant, and the words of the IANA registry.
 macro_rules! subcodes {

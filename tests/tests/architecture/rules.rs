@@ -161,12 +161,7 @@ fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<BTreeSet<String>> 
 /// other.
 #[test]
 fn no_folder_has_a_circle_of_files() {
-    const EXCEPTIONS: [(&str, usize); 4] = [
-        (
-            "bgp/wire: as_path attr capability error header mp notification",
-            7,
-        ),
-        ("bgp: bmp fsm", 2),
+    const EXCEPTIONS: [(&str, usize); 2] = [
         ("felix-like-agent/plan: mtu paths", 2),
         ("felix-like-agent: actual desired ownership settings", 4),
     ];

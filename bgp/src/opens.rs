@@ -1,0 +1,12 @@
+//! The OPEN messages of a session, as monitoring shows them.
+
+use bytes::Bytes;
+
+/// The OPENs of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opens {
+    /// Ours.
+    pub sent: Bytes,
+    /// The peer's, as we have understood it.
+    pub received: Bytes,
+}
