@@ -43,6 +43,7 @@ E2E := \
   topology \
   runtimes \
   ipam_tools \
+  resources \
   announcement \
   failures \
   audit \

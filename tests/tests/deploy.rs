@@ -2,6 +2,8 @@
 //! misspelt, and every variable, path, port and command exists.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "deploy/crds.rs"]
+mod crds;
 #[path = "deploy/kustomize.rs"]
 mod kustomize;
 #[path = "deploy/monitoring.rs"]
@@ -17,8 +19,9 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Everything that `kubectl apply -k` takes.
-const OVERLAYS: [&str; 5] = [
+const OVERLAYS: [&str; 6] = [
     "base",
+    "crds",
     "overlays/vxlan",
     "overlays/ipip-cross-subnet",
     "overlays/reflectors",

@@ -7,6 +7,7 @@
 
 mod check;
 mod cluster;
+mod crd;
 mod cross;
 mod duration;
 mod kinds;
@@ -96,6 +97,13 @@ impl Schema {
     #[must_use]
     pub fn other_addresses(stored: &Value, document: &Value) -> Vec<String> {
         other_addresses(stored, document)
+    }
+
+    /// The schema as a CustomResourceDefinition of Kubernetes; `None` for kinds that are something
+    /// else there.
+    #[must_use]
+    pub fn definition(self) -> Option<Value> {
+        crd::definition(self.0)
     }
 
     /// A resource as somebody would write it into a file: without what the datastore adds.

@@ -4,6 +4,7 @@
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -20,6 +21,9 @@ pub(crate) fn check(object: &Value) -> Result<(), String> {
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => typed::<ClusterRole>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
             typed::<ClusterRoleBinding>(object)
+        }
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => {
+            typed::<CustomResourceDefinition>(object)
         }
         _ => Err(format!("{api} {kind} is no type that this test knows")),
     }
@@ -55,6 +59,7 @@ fn missing(written: &Value, back: &Value, path: &str, lost: &mut Vec<String>) {
         }
         // Quantities and numbers are compared as they are written.
         (written, back) if written == back => {}
+        (Value::Number(written), Value::Number(back)) if written.as_f64() == back.as_f64() => {}
         (written, back) => lost.push(format!("{path} ({written} became {back})")),
     }
 }
