@@ -306,14 +306,14 @@ impl Cluster {
             match out {
                 Outbound::Group(group) => {
                     for member in &group.members {
-                        for (prefix, attrs) in group.for_member(member) {
-                            letters.push((member.peer, update(prefix, attrs)));
+                        for change in group.for_member(member) {
+                            letters.push((member.peer, update(change.prefix, change.attrs)));
                         }
                     }
                 }
                 Outbound::Peer { peer, routes, .. } => {
                     let all = routes.into_iter();
-                    letters.extend(all.map(|(prefix, attrs)| (peer, update(prefix, attrs))));
+                    letters.extend(all.map(|change| (peer, update(change.prefix, change.attrs))));
                 }
                 Outbound::EndOfRib { peer, family } => {
                     letters.push((peer, Update::end_of_rib(family)));
