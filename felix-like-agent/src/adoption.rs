@@ -48,7 +48,7 @@ impl Fate {
 
 /// One object and its fate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Item {
+pub struct AdoptionItem {
     /// `device`, `address`, `neighbour`, `fdb`, `route`.
     pub kind: &'static str,
     /// The object as the kernel has it, or as it will be.
@@ -59,7 +59,7 @@ pub struct Item {
     pub reason: String,
 }
 
-impl Item {
+impl AdoptionItem {
     /// An item.
     pub fn new(
         kind: &'static str,
@@ -78,7 +78,7 @@ impl Item {
 
 /// The fate of every object that is ours, Calico's, or in the place of one of ours.
 #[must_use]
-pub fn report(desired: &Desired, actual: &Actual) -> Vec<Item> {
+pub fn adoption_report(desired: &Desired, actual: &Actual) -> Vec<AdoptionItem> {
     let ops = diff(desired, actual, Phase::Synced);
     let mut items = devices(desired, actual, &ops);
     items.extend(entries(desired, actual, &ops));
@@ -88,12 +88,12 @@ pub fn report(desired: &Desired, actual: &Actual) -> Vec<Item> {
             ProblemCode::AgentForeignDevice => "device",
             _ => "route",
         };
-        Item::new(kind, problem.subject, Fate::Left, problem.reason)
+        AdoptionItem::new(kind, problem.subject, Fate::Left, problem.reason)
     }));
     items
 }
 
-fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
+fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> {
     let mut ways: BTreeMap<IfName, (Fate, String)> = BTreeMap::new();
     for op in ops {
         let (name, fate, reason) = match op {
@@ -126,12 +126,12 @@ fn devices(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
         ways.entry(link.name.clone()).or_insert_with(adopted);
     }
     ways.into_iter()
-        .map(|(name, (fate, reason))| Item::new("device", name.to_string(), fate, reason))
+        .map(|(name, (fate, reason))| AdoptionItem::new("device", name.to_string(), fate, reason))
         .collect()
 }
 
 /// Addresses, neighbours and FDB entries of tunnel devices.
-fn entries(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
+fn entries(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> {
     let mut items = Vec::new();
     for link in actual.links.iter() {
         for cidr in &link.addresses {
@@ -144,7 +144,7 @@ fn entries(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
                 false => (Fate::Adopted, "this node's tunnel address"),
             };
             let object = format!("{cidr} dev {}", link.name);
-            items.push(Item::new("address", object, fate, reason));
+            items.push(AdoptionItem::new("address", object, fate, reason));
         }
     }
     for key in actual.neighbours.keys() {
@@ -178,37 +178,42 @@ fn entries(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
             Op::DeleteFdb(..) => ("fdb", Fate::Removed, "no node has it"),
             _ => continue,
         };
-        items.push(Item::new(kind, op.to_string(), fate, reason));
+        items.push(AdoptionItem::new(kind, op.to_string(), fate, reason));
     }
     items
 }
 
-fn entry(kind: &'static str, object: String, put: bool) -> Item {
+fn entry(kind: &'static str, object: String, put: bool) -> AdoptionItem {
     match put {
-        true => Item::new(
+        true => AdoptionItem::new(
             kind,
             object,
             Fate::Replaced,
             "the datastore has another value",
         ),
-        false => Item::new(kind, object, Fate::Adopted, "as the datastore has it"),
+        false => AdoptionItem::new(kind, object, Fate::Adopted, "as the datastore has it"),
     }
 }
 
-fn routes(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<Item> {
+fn routes(desired: &Desired, actual: &Actual, ops: &[Op]) -> Vec<AdoptionItem> {
     let mut items = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
     for route in actual.all_routes().filter(|r| is_of_interest(desired, r)) {
         seen.insert(route.prefix);
         let (fate, reason) = fate_of(desired, route, ops);
-        items.push(Item::new("route", text(route), fate, reason));
+        items.push(AdoptionItem::new("route", text(route), fate, reason));
     }
     for op in ops {
         if let Op::AddRoute(route) = op
             && !seen.contains(&route.prefix)
         {
             let reason = "the cluster needs it and it is missing";
-            items.push(Item::new("route", route.to_string(), Fate::Added, reason));
+            items.push(AdoptionItem::new(
+                "route",
+                route.to_string(),
+                Fate::Added,
+                reason,
+            ));
         }
     }
     items
@@ -296,7 +301,7 @@ fn protocol(number: u8) -> String {
 /// knows them by their device. Those over IPIP stay for a Calico from 3.33 on, whose Felix writes
 /// them with the same protocol as we do, and become BIRD's for an older one.
 #[must_use]
-pub fn hand_back(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
+pub fn hand_back_ops(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
     let mut puts = Vec::new();
     let mut deletes = Vec::new();
     for route in actual.all_routes() {

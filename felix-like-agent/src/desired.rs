@@ -17,7 +17,7 @@ use crate::nat::Nat;
 /// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no
 /// other route of ours has a metric this high, so a blackhole never beats one. (A workload's route
 /// is longer than its block anyway, and host blocks get no blackhole.)
-pub const BLACKHOLE_METRIC: u32 = 1_000_000;
+pub(crate) const BLACKHOLE_METRIC: u32 = 1_000_000;
 
 /// Name of the IPIP device: the kernel's own fallback device.
 pub const IPIP_DEVICE: &str = "tunl0";
@@ -34,7 +34,7 @@ pub const fn vxlan_device(family: Family) -> &'static str {
 /// Metric of a route to a block or address of another node. Felix leaves it out, which IPv6 stores
 /// as 1024.
 #[must_use]
-pub const fn cluster_metric(family: Family) -> u32 {
+pub(crate) const fn cluster_metric(family: Family) -> u32 {
     match family {
         Family::Ipv4 => 0,
         Family::Ipv6 => 1024,

@@ -89,7 +89,7 @@ pub fn diff(desired: &Desired, actual: &Actual, phase: Phase) -> Vec<Op> {
 
 /// All that is ours, as deletions: what an uninstallation does.
 #[must_use]
-pub fn removal(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<Op> {
+pub(crate) fn removal(actual: &Actual, ownership: &crate::ownership::Ownership) -> Vec<Op> {
     let nothing = Desired {
         ownership: ownership.clone(),
         ..Desired::default()
@@ -138,7 +138,7 @@ pub fn unused_objects_after(
 
 /// Foreign objects in the place of wanted ones; they win (see [`crate::ownership`]).
 #[must_use]
-pub fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
+pub(crate) fn conflicts(desired: &Desired, actual: &Actual) -> Vec<Problem> {
     let mut problems = Vec::new();
     for tunnel in desired.tunnels.values() {
         if tunnel_state(tunnel, &actual.links) == TunnelState::Foreign

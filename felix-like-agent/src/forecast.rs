@@ -14,11 +14,11 @@ use caracal_model::{NodeName, Snapshot};
 use crate::desired::{Desired, RouteKind};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
-use crate::plan::{HostRoutes, Inputs, KernelSupport, plan};
+use crate::plan::{HostRoutes, KernelSupport, PlanInputs, plan};
 use crate::settings::{Overrides, Settings};
 
 /// Name of the interface that a forecast node has.
-pub const UPLINK: &str = "uplink";
+pub(crate) const UPLINK: &str = "uplink";
 
 /// What is taken for granted of a node.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct Assumed {
 
 /// The plan of a node.
 #[must_use]
-pub fn desired(
+pub fn forecast(
     snapshot: &Snapshot,
     me: &NodeName,
     learned: &BTreeMap<Prefix, Learned>,
@@ -45,7 +45,7 @@ pub fn desired(
     }
     let links: Links = [Link::new(1, "lo"), uplink].into_iter().collect();
     let (settings, _) = Settings::resolve(&Settings::default(), snapshot, me, &Overrides::new());
-    let inputs = Inputs {
+    let inputs = PlanInputs {
         lifelines: &BTreeSet::new(),
         snapshot,
         me,
@@ -56,7 +56,7 @@ pub fn desired(
         kernel: &assumed.kernel,
     };
     let learned = inputs.resolved();
-    plan(&Inputs {
+    plan(&PlanInputs {
         learned: &learned,
         ..inputs
     })
@@ -64,7 +64,7 @@ pub fn desired(
 
 /// What changes on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct PlanChange {
     /// Tunnel devices that come, with their MTU.
     pub devices_come: Vec<(String, u32)>,
     /// Tunnel devices that go.
@@ -79,8 +79,8 @@ pub struct Change {
 
 /// Compares two plans of one node.
 #[must_use]
-pub fn compare(before: &Desired, after: &Desired) -> Change {
-    let mut change = Change {
+pub fn compare_plans(before: &Desired, after: &Desired) -> PlanChange {
+    let mut change = PlanChange {
         devices_come: after
             .tunnels
             .values()
@@ -95,7 +95,7 @@ pub fn compare(before: &Desired, after: &Desired) -> Change {
             .collect(),
         workload_mtu: (before.workload_mtu, after.workload_mtu),
         stranded: new_problems(before, after),
-        ..Change::default()
+        ..PlanChange::default()
     };
     let routes = before.routes.iter().chain(&after.routes);
     let destinations = routes.filter(|(_, planned)| !planned.is_vtep());
@@ -164,7 +164,7 @@ mod tests {
         snapshot
     }
 
-    fn change(before: &str, after: &str, kernel: &KernelSupport, bgp: bool) -> Change {
+    fn change(before: &str, after: &str, kernel: &KernelSupport, bgp: bool) -> PlanChange {
         let mut learned = BTreeMap::new();
         if bgp {
             for (prefix, hop) in [("10.244.1.0/26", "10.0.0.2"), ("10.244.2.0/26", "10.0.1.3")] {
@@ -176,8 +176,8 @@ mod tests {
             mtu: 1500,
             kernel: kernel.clone(),
         };
-        let of = |pool: &str| desired(&snapshot(pool), &"a".into(), &learned, &assumed);
-        compare(&of(before), &of(after))
+        let of = |pool: &str| forecast(&snapshot(pool), &"a".into(), &learned, &assumed);
+        compare_plans(&of(before), &of(after))
     }
 
     const ALWAYS: &str = r#","vxlanMode":"Always""#;
@@ -214,14 +214,14 @@ mod tests {
         };
         let hop = "fd00:a::2".parse().unwrap();
         let learned = BTreeMap::from([(block.cidr, Learned::internal(hop))]);
-        let plan_of = |s: &Snapshot| desired(s, &"n1".into(), &learned, &assumed);
+        let plan_of = |s: &Snapshot| forecast(s, &"n1".into(), &learned, &assumed);
         let (encapsulated, plain) = (plan_of(&encapsulated), plan_of(&plain));
-        let change = compare(&encapsulated, &plain);
+        let change = compare_plans(&encapsulated, &plain);
         assert_eq!(change.stranded, Vec::<String>::new());
         let once = |from, to| BTreeMap::from([((Some(from), Some(to)), 1)]);
         assert_eq!(change.routes, once(RouteKind::Vxlan, RouteKind::Direct));
         assert_eq!(change.workload_mtu, (1430, 1500));
-        let back = compare(&plain, &encapsulated);
+        let back = compare_plans(&plain, &encapsulated);
         assert_eq!(back.routes, once(RouteKind::Direct, RouteKind::Vxlan));
     }
 
@@ -276,9 +276,9 @@ mod tests {
         );
         assert_eq!(
             change(CROSS, CROSS, &able, true),
-            Change {
+            PlanChange {
                 workload_mtu: (1450, 1450),
-                ..Change::default()
+                ..PlanChange::default()
             }
         );
     }

@@ -12,7 +12,7 @@ use crate::underlay::{Gateway, Underlay};
 pub struct Learned {
     /// BGP next hops as announced; more than one = equal-cost multipath. None: a route that a
     /// speaker without datastore announces itself, which is a blackhole in its table
-    /// ([`crate::table`]).
+    /// (`crate::table`).
     pub next_hops: Vec<IpAddr>,
     /// Where packets go: the next hops as the speaker has resolved them. None: it has not.
     pub gateways: Arc<[Gateway]>,

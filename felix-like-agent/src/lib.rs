@@ -1,8 +1,8 @@
 //! Kernel state of a node, and the only writer of it: routes, tunnel devices, neighbours, FDB
 //! entries, sysctls and NAT.
 //!
-//! The core is two pure functions. [`plan::plan`] turns a [`Snapshot`](caracal_model::Snapshot),
-//! the routes learned by BGP and the machine's interfaces into [`Desired`]; [`diff::diff`] compares
+//! The core is two pure functions. [`plan()`] turns a [`Snapshot`](caracal_model::Snapshot),
+//! the routes learned by BGP and the machine's interfaces into [`Desired`]; [`diff()`] compares
 //! that with the kernel's [`Actual`] and answers with [`Op`]s in dependency order. The shell,
 //! `dataplane` (a feature), reads and writes the kernel. The core imports no tokio and no netlink.
 //!
@@ -13,39 +13,64 @@
 //! * `AGENT-3`: applying `diff(d, a)` to `a` gives what `d` asks for, but for what a foreign object
 //!   occupies.
 //! * `AGENT-4`: in [`Phase::Learning`] nothing is deleted; in [`Phase::Frozen`] nothing is done.
-//! * `AGENT-5`: an object that [`ownership`] does not call ours is never changed and never deleted.
+//! * `AGENT-5`: an object that [`Ownership`] does not call ours is never changed and never deleted.
 //! * `AGENT-6`: an object that stays wanted is replaced, never deleted and added.
 //! * `AGENT-7`: tunnels exist on every node as soon as any pool uses the encapsulation: receive
 //!   before send.
 
-pub mod actual;
-pub mod adoption;
-pub mod audit;
+mod actual;
+mod adoption;
+mod audit;
 #[cfg(feature = "dataplane")]
-pub mod dataplane;
-pub mod desired;
-pub mod diff;
-pub mod forecast;
-pub mod learned;
-pub mod lifelines;
-pub mod links;
-pub mod nat;
-pub mod op;
-pub mod ownership;
-pub mod paths;
-pub mod plan;
-pub mod settings;
-pub mod table;
+mod dataplane;
+mod desired;
+mod diff;
+mod forecast;
+mod learned;
+mod lifelines;
+mod links;
+mod nat;
+mod op;
+mod ownership;
+mod paths;
+mod plan;
+mod settings;
+mod table;
 #[cfg(any(test, feature = "testing"))]
-pub mod testing;
+mod testing;
 mod underlay;
 
-pub use actual::Actual;
-pub use desired::Desired;
-pub use diff::{Phase, diff};
+pub use actual::{Actual, ActualNeighbour, ActualRoute, ActualTarget};
+pub use adoption::{AdoptionItem, Fate, adoption_report, hand_back_ops};
+pub use audit::{
+    AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, Severity, audit,
+};
+#[cfg(feature = "dataplane")]
+pub use dataplane::table::{TableHandle, TableInput, TableStatus, spawn_table, table_holds_routes};
+#[cfg(feature = "dataplane")]
+pub use dataplane::{
+    AgentStatus, Echo, EchoError, NetlinkError, PublishedUnderlay, Reconciler, ReconcilerHandle,
+    ReconcilerOptions, Refusal, SweepPrecondition, Uninstall, apply_ops, free_lifelines,
+    holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat, read_kernel,
+    read_links,
+};
+pub use desired::{
+    Desired, FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route,
+    RouteKey, RouteKind, Target, TunnelKind, vxlan_device,
+};
+pub use diff::{Phase, diff, unused_objects, unused_objects_after};
+pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use learned::Learned;
-pub use links::Links;
+pub use links::{Link, Links, LocalNetworks, VxlanParameters};
+pub use nat::Nat;
 pub use op::Op;
-pub use plan::{Inputs, KernelSupport, plan};
-pub use settings::Settings;
+pub use ownership::{FIRST_OBJECT, Owner, Ownership, is_tunnel_device};
+pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
+pub use plan::mtu::{FALLBACK_MTU, IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD, host_mtu};
+pub use plan::{HostRoutes, KernelSupport, PlanInputs, WantedTunnels, plan, wanted_tunnels};
+pub use settings::keys::setting_effect;
+pub use settings::{InterfacePattern, Overrides, Settings};
+pub use table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
+#[cfg(any(test, feature = "testing"))]
+pub use testing::{Refused, apply_op, leads_elsewhere, next_index};
 pub use underlay::{Gateway, Underlay, UnderlayRoute};

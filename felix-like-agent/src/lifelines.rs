@@ -11,7 +11,11 @@ use crate::desired::Target;
 
 /// Our blackholes by which packets to one of the addresses end.
 #[must_use]
-pub fn cut_by(actual: &Actual, protocol: u8, lifelines: &BTreeSet<IpAddr>) -> Vec<ActualRoute> {
+pub(crate) fn cut_by(
+    actual: &Actual,
+    protocol: u8,
+    lifelines: &BTreeSet<IpAddr>,
+) -> Vec<ActualRoute> {
     let mut found: Vec<ActualRoute> = Vec::new();
     for address in lifelines {
         // The kernel takes the longest, and of these the one with the lowest metric.

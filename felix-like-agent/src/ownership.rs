@@ -21,15 +21,15 @@ use crate::links::Link;
 use crate::settings::{ROUTE_PROTOCOL, Settings};
 
 /// `ip route add` without a protocol, as CNI plugins and Felix's workload and VXLAN routes.
-pub const PROTOCOL_BOOT: u8 = 3;
+pub(crate) const PROTOCOL_BOOT: u8 = 3;
 /// The BIRD daemon.
-pub const PROTOCOL_BIRD: u8 = 12;
+pub(crate) const PROTOCOL_BIRD: u8 = 12;
 
 /// Numbers of our next-hop objects: far above those that the kernel gives by itself (from 1 on),
 /// and above those that routing daemons count up from.
 pub const FIRST_OBJECT: u32 = 0x4300_0000;
 /// The last of them.
-pub const LAST_OBJECT: u32 = 0x43ff_ffff;
+pub(crate) const LAST_OBJECT: u32 = 0x43ff_ffff;
 
 /// Whose an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl From<&Settings> for Ownership {
 
 /// True when the name is that of one of our VXLAN devices.
 #[must_use]
-pub fn is_vxlan_device(name: &str) -> bool {
+pub(crate) fn is_vxlan_device(name: &str) -> bool {
     name == vxlan_device(Family::Ipv4) || name == vxlan_device(Family::Ipv6)
 }
 

@@ -34,7 +34,7 @@ impl PathMtu {
 
 /// How a search ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PathVerdict {
     /// Not even small packets are answered, or not always.
     Unknown,
     /// The largest size that is answered.
@@ -43,11 +43,11 @@ pub enum Verdict {
 
 /// What the search wants next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SearchStep {
     /// Send an echo of so many octets and say whether it was answered.
     Probe(u32),
     /// It is over.
-    Done(Verdict),
+    Done(PathVerdict),
 }
 
 /// How often a large packet has to stay without an answer beside small ones that get theirs.
@@ -58,7 +58,7 @@ const TRIES: u8 = 3;
 
 /// The search on one path.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct MtuSearch {
     small: u32,
     ceiling: u32,
     /// What another path turned out to carry: likely this one too.
@@ -81,10 +81,10 @@ enum Stage {
     Verify {
         good: u32,
     },
-    Done(Verdict),
+    Done(PathVerdict),
 }
 
-impl Search {
+impl MtuSearch {
     /// Between a small packet and the largest that the interface sends.
     #[must_use]
     pub const fn new(small: u32, ceiling: u32, guess: Option<u32>) -> Self {
@@ -98,30 +98,32 @@ impl Search {
 
     /// What to do next.
     #[must_use]
-    pub fn step(&self) -> Step {
-        Step::Probe(match self.stage {
+    pub fn step(&self) -> SearchStep {
+        SearchStep::Probe(match self.stage {
             Stage::Small(..) => self.small,
             Stage::Large(_) => self.ceiling,
             Stage::Halve { good, bad } => self.between(good, bad),
             Stage::Verify { good } => good + 1,
-            Stage::Done(verdict) => return Step::Done(verdict),
+            Stage::Done(verdict) => return SearchStep::Done(verdict),
         })
     }
 
     /// Takes the answer to the last step.
     pub fn heard(&mut self, answered: bool) {
         self.stage = match (self.stage, answered) {
-            (Stage::Small(_, small), false) if small + 1 >= TRIES => Stage::Done(Verdict::Unknown),
+            (Stage::Small(_, small), false) if small + 1 >= TRIES => {
+                Stage::Done(PathVerdict::Unknown)
+            }
             (Stage::Small(large, small), false) => Stage::Small(large, small + 1),
             (Stage::Small(large, _), true) if large >= CONFIRMATIONS => {
                 self.halve(self.small, self.ceiling)
             }
             (Stage::Small(large, _), true) => Stage::Large(large),
-            (Stage::Large(_), true) => Stage::Done(Verdict::Mtu(self.ceiling)),
+            (Stage::Large(_), true) => Stage::Done(PathVerdict::Mtu(self.ceiling)),
             (Stage::Large(silent), false) => Stage::Small(silent + 1, 0),
             (Stage::Halve { good, bad }, true) => self.halve(self.between(good, bad), bad),
             (Stage::Halve { good, bad }, false) => self.halve(good, self.between(good, bad)),
-            (Stage::Verify { good }, false) => Stage::Done(Verdict::Mtu(good)),
+            (Stage::Verify { good }, false) => Stage::Done(PathVerdict::Mtu(good)),
             // A packet was lost on the way here.
             (Stage::Verify { good }, true) => self.halve(good + 1, self.ceiling),
             (Stage::Done(verdict), _) => Stage::Done(verdict),
@@ -132,7 +134,7 @@ impl Search {
         if bad > good + 1 {
             Stage::Halve { good, bad }
         } else if good == self.ceiling {
-            Stage::Done(Verdict::Mtu(good))
+            Stage::Done(PathVerdict::Mtu(good))
         } else {
             Stage::Verify { good }
         }
@@ -159,7 +161,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// Which path is measured when.
 #[derive(Clone, Debug, Default)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     seed: u64,
     paths: BTreeMap<IpAddr, Due>,
     /// Not before.
@@ -179,7 +181,7 @@ struct Due {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Measure this path, from an interface of this MTU.
     Measure(IpAddr, u32),
     /// Nothing before then.
@@ -191,7 +193,7 @@ pub enum Next {
 impl Schedule {
     /// A schedule whose jitter differs from that of other seeds.
     #[must_use]
-    pub fn new(seed: impl Hash) -> Self {
+    pub(crate) fn new(seed: impl Hash) -> Self {
         Self {
             seed: hash(seed),
             ..Self::default()
@@ -199,7 +201,7 @@ impl Schedule {
     }
 
     /// Takes the present paths with the MTUs of their interfaces. `moved`: routes have changed.
-    pub fn follow(&mut self, paths: &BTreeMap<IpAddr, u32>, moved: bool, now: Instant) {
+    pub(crate) fn follow(&mut self, paths: &BTreeMap<IpAddr, u32>, moved: bool, now: Instant) {
         self.paths.retain(|address, _| paths.contains_key(address));
         for (&address, &interface) in paths {
             let soon = now + SPREAD.mul_f64(self.fraction(address, 0));
@@ -221,7 +223,7 @@ impl Schedule {
 
     /// What is due at `now`.
     #[must_use]
-    pub fn next(&self, now: Instant) -> Next {
+    pub(crate) fn next(&self, now: Instant) -> Next {
         let first = self.paths.iter().min_by_key(|(_, due)| due.at);
         let Some((address, due)) = first else {
             return Next::Nothing;
@@ -234,19 +236,19 @@ impl Schedule {
     }
 
     /// A measurement has ended.
-    pub fn done(&mut self, address: IpAddr, verdict: Verdict, now: Instant) {
+    pub(crate) fn done(&mut self, address: IpAddr, verdict: PathVerdict, now: Instant) {
         let rounds = self.paths.get(&address).map_or(0, |due| due.rounds + 1);
         let less = |pause: Duration, part: f64| pause.mul_f64(1.0 - part / 4.0);
         let jitter = self.fraction(address, rounds);
         self.rest = Some(now + less(PAUSE, jitter));
         if let Some(due) = self.paths.get_mut(&address) {
             let pause = match verdict {
-                Verdict::Unknown => {
+                PathVerdict::Unknown => {
                     let doubled = UNKNOWN_AGAIN.0 * 2u32.pow(due.silent.min(8));
                     due.silent += 1;
                     doubled.min(UNKNOWN_AGAIN.1)
                 }
-                Verdict::Mtu(_) => {
+                PathVerdict::Mtu(_) => {
                     due.silent = 0;
                     AGAIN
                 }

@@ -24,10 +24,10 @@ use crate::ownership::Ownership;
 pub const TABLE_PROTOCOL: u8 = 81;
 
 /// BIRD's metric for routes that it exports to the kernel.
-pub const TABLE_METRIC: u32 = 32;
+pub(crate) const TABLE_METRIC: u32 = 32;
 
 /// The main table.
-pub const MAIN_TABLE: u32 = 254;
+pub(crate) const MAIN_TABLE: u32 = 254;
 
 /// How the routes of one family are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct Foreign {
 }
 
 /// By destination; of several routes to one, that of the lowest metric.
-pub type Foreigners = BTreeMap<Prefix, Foreign>;
+pub(crate) type Foreigners = BTreeMap<Prefix, Foreign>;
 
 /// Protocol numbers of routes that the kernel makes itself: redirects, and subnets of interfaces.
 const OF_THE_KERNEL: [u8; 3] = [0, 1, 2];
@@ -133,7 +133,7 @@ const OF_BGP: [u8; 5] = [11, 12, 80, TABLE_PROTOCOL, 186];
 /// The routes of others in the tables that are of interest. Never ours, whatever else is asked for:
 /// a route must not be the reason of its own announcement.
 #[must_use]
-pub fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
+pub(crate) fn foreigners(tables: &Tables, actual: &Actual) -> Foreigners {
     let mut found: BTreeMap<Prefix, (u32, Foreign)> = BTreeMap::new();
     for route in actual.all_routes() {
         let Some(settings) = tables.get(&route.prefix.family()) else {
@@ -184,7 +184,7 @@ pub type Tables = BTreeMap<Family, TableSettings>;
 ///
 /// `actual` holds the routes of the tables; of them only those to these prefixes count.
 #[must_use]
-pub fn changes<'a>(
+pub(crate) fn changes<'a>(
     tables: &Tables,
     wanted: impl IntoIterator<Item = (&'a Prefix, Option<&'a Learned>)>,
     actual: &Actual,
@@ -228,7 +228,7 @@ pub fn changes<'a>(
 
 /// All that is ours in the tables, as deletions.
 #[must_use]
-pub fn removal(tables: &Tables, actual: &Actual) -> Vec<Op> {
+pub(crate) fn removal(tables: &Tables, actual: &Actual) -> Vec<Op> {
     let ours = |(family, settings): (&Family, &TableSettings)| {
         let mut there = Actual::default();
         for route in actual.all_routes().filter(|r| r.prefix.family() == *family) {
@@ -240,7 +240,7 @@ pub fn removal(tables: &Tables, actual: &Actual) -> Vec<Op> {
 }
 
 /// Puts a change that was carried out into the picture of the tables.
-pub fn note(actual: &mut Actual, op: &Op) {
+pub(crate) fn note(actual: &mut Actual, op: &Op) {
     match op {
         Op::AddRoute(route) => actual.push_route(route.clone().into()),
         Op::ReplaceRoute(route) => {

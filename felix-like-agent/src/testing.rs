@@ -18,7 +18,7 @@ pub type Refused = &'static str;
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn apply(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
+pub fn apply_op(actual: &mut Actual, op: &Op) -> Result<(), Refused> {
     match op {
         Op::AddTunnel(tunnel) => {
             if actual.links.by_name(tunnel.name.as_str()).is_some() {

@@ -160,10 +160,7 @@ const OTHER_FELIX: &[&str] = &[
 
 fn is_known_felix(name: &str) -> bool {
     let key = name.strip_prefix("FELIX_");
-    OTHER_FELIX.contains(&name)
-        || key
-            .and_then(caracal_agent::settings::keys::effect)
-            .is_some()
+    OTHER_FELIX.contains(&name) || key.and_then(caracal_agent::setting_effect).is_some()
 }
 
 /// The environment as a map, with typed access.

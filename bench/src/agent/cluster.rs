@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_agent::actual::ActualNeighbour;
-use caracal_agent::desired::{Desired, TunnelKind};
-use caracal_agent::links::{Link, VxlanParameters};
-use caracal_agent::plan::HostRoutes;
-use caracal_agent::{Actual, Inputs, KernelSupport, Learned, Links, Settings, plan};
+use caracal_agent::{
+    Actual, ActualNeighbour, Desired, HostRoutes, KernelSupport, Learned, Link, Links, PlanInputs,
+    Settings, TunnelKind, VxlanParameters, plan,
+};
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use caracal_model::net::Prefix;
 use caracal_model::{Key, NodeName, Snapshot};
@@ -97,7 +96,7 @@ impl Node {
     /// Its plan.
     #[must_use]
     pub fn plan(&self) -> Desired {
-        plan(&Inputs {
+        plan(&PlanInputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
@@ -142,10 +141,7 @@ impl Node {
             links: links.into_iter().collect(),
             fdb: desired.fdb.clone(),
             sysctls: desired.sysctls.clone(),
-            nat: desired
-                .nat
-                .as_ref()
-                .map(caracal_agent::nat::Nat::fingerprint),
+            nat: desired.nat.as_ref().map(caracal_agent::Nat::fingerprint),
             ..Actual::default()
         };
         for planned in desired.routes.values() {

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use caracal_agent::dataplane::{Reconciler, ReconcilerOptions, SweepPrecondition, carry_out};
-use caracal_agent::desired::{NextHop, NextHopObject, Route, Target};
-use caracal_agent::ownership::FIRST_OBJECT;
-use caracal_agent::settings::Settings;
-use caracal_agent::{Learned, Op};
+use caracal_agent::{
+    FIRST_OBJECT, Learned, NextHop, NextHopObject, Op, Reconciler, ReconcilerOptions, Route,
+    Settings, SweepPrecondition, Target, apply_ops,
+};
 use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
@@ -269,7 +268,7 @@ fn caracal(routes: u32, share: u32, objects: bool) -> Result<Cost> {
     }
     let runtime = runtime()?;
     own(|| {
-        let done = runtime.block_on(carry_out(ops))?;
+        let done = runtime.block_on(apply_ops(ops))?;
         let refused = done
             .iter()
             .find_map(|(op, result)| Some((op, result.as_ref().err()?)));

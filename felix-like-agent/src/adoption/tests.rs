@@ -136,7 +136,7 @@ fn the_report_names_each_route_with_its_fate() {
     routes.push(route("10.244.7.0/26", 12, 0, via("10.0.0.2", "eth0")));
     routes.push(route("192.0.2.0/24", 12, 0, via("10.0.0.2", "eth0")));
     routes.push(route("10.244.9.0/26", 4, 0, via("10.0.0.2", "eth0")));
-    let items = report(&desired(), &kernel(routes));
+    let items = adoption_report(&desired(), &kernel(routes));
     let fates: Vec<_> = items
         .iter()
         .map(|item| (item.object.split(' ').next().unwrap(), item.fate))
@@ -153,7 +153,7 @@ fn the_report_names_each_route_with_its_fate() {
     );
     assert!(items.iter().all(|item| !item.reason.is_empty()));
     let own = desired().routes.into_values().map(|p| p.route);
-    let items = report(&desired(), &kernel(own));
+    let items = adoption_report(&desired(), &kernel(own));
     assert!(
         items.iter().all(|item| item.fate == Fate::Adopted),
         "{items:?}"
@@ -174,7 +174,7 @@ fn handing_back_gives_bird_its_routes_in_place() {
     let pod = Target::via(None, &"cali1".into(), false);
     routes.push(route("10.244.1.5/32", 80, 1024, pod));
     let text = |ipip| -> Vec<String> {
-        let ops = hand_back(&kernel(routes.clone()), ipip);
+        let ops = hand_back_ops(&kernel(routes.clone()), ipip);
         ops.iter().map(ToString::to_string).collect()
     };
     assert_eq!(
@@ -194,8 +194,11 @@ fn handing_back_gives_bird_its_routes_in_place() {
     );
     assert_eq!(older.len(), 4, "neither VXLAN nor workloads: {older:?}");
     // And what was handed back is what is taken over again.
-    let handed = apply(&kernel(routes.clone()), &hand_back(&kernel(routes), false));
-    let fates: Vec<Fate> = report(&desired(), &handed)
+    let handed = apply(
+        &kernel(routes.clone()),
+        &hand_back_ops(&kernel(routes), false),
+    );
+    let fates: Vec<Fate> = adoption_report(&desired(), &handed)
         .into_iter()
         .filter(|item| item.object.contains("proto bird"))
         .map(|item| item.fate)

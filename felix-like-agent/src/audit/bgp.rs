@@ -5,9 +5,9 @@ use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
 use caracal_model::snapshot::KnownBlock;
 
-use super::{AuditCode, Inputs, Observation, OwnBlock, Rib};
+use super::{AuditCode, AuditInputs, AuditRib, Observation, OwnBlock};
 
-pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     let Some(rib) = inputs.rib else { return };
     if let Some(text) = &rib.drained {
         let seen = format!("all BGP sessions are shut down on purpose: {text}");
@@ -22,7 +22,7 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
 }
 
 /// The speaker says which lost sessions count; here they only get their code.
-fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
+fn sessions(rib: &AuditRib, found: &mut Vec<Observation>) {
     for peer in rib.peers.iter().filter(|peer| !peer.established) {
         let (name, state) = (&peer.name, &peer.state);
         let reason = peer.reason.as_deref().unwrap_or("no reason is known yet");
@@ -42,7 +42,7 @@ fn sessions(rib: &Rib, found: &mut Vec<Observation>) {
     }
 }
 
-fn own_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+fn own_blocks(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observation>) {
     let alone = inputs.snapshot.nodes.len() < 2 && rib.peers.is_empty();
     for (cidr, affinity) in inputs.snapshot.affinities_of(inputs.me) {
         let pool = inputs.snapshot.pool_of(&cidr);
@@ -81,7 +81,7 @@ fn to_nobody(block: &OwnBlock) -> String {
 }
 
 /// Each block of another node has to have a route, whatever the way.
-fn other_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+fn other_blocks(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observation>) {
     for block in inputs.snapshot.blocks.values() {
         let Some(owner) = reachable_owner(inputs, block) else {
             continue;
@@ -102,7 +102,7 @@ fn other_blocks(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
 }
 
 /// The other node that a block has been confirmed to, if its routes are to be had.
-fn reachable_owner<'a>(inputs: &Inputs<'_>, block: &'a KnownBlock) -> Option<&'a NodeName> {
+fn reachable_owner<'a>(inputs: &AuditInputs<'_>, block: &'a KnownBlock) -> Option<&'a NodeName> {
     let owner = block.host()?;
     let node = inputs.snapshot.nodes.get(owner)?;
     node.spec.address(block.cidr.family())?;
@@ -115,7 +115,7 @@ fn reachable_owner<'a>(inputs: &Inputs<'_>, block: &'a KnownBlock) -> Option<&'a
 }
 
 /// The plan has said itself why there is no route to a node.
-fn is_complained_of(inputs: &Inputs<'_>, owner: &NodeName) -> bool {
+fn is_complained_of(inputs: &AuditInputs<'_>, owner: &NodeName) -> bool {
     inputs
         .desired
         .problems
@@ -138,7 +138,7 @@ fn covering(prefix: Prefix) -> impl Iterator<Item = Prefix> {
 }
 
 /// RIB ↔ plan: every best path is a route, or was looked at and given up for a reason.
-fn unplanned(inputs: &Inputs<'_>, rib: &Rib, found: &mut Vec<Observation>) {
+fn unplanned(inputs: &AuditInputs<'_>, rib: &AuditRib, found: &mut Vec<Observation>) {
     for (prefix, learned) in rib.learned.iter() {
         let desired = inputs.desired;
         if desired.routes.contains_key(prefix) || desired.skipped.contains_key(prefix) {

@@ -3,9 +3,9 @@
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 
-use super::{AuditCode, Inputs, Observation};
+use super::{AuditCode, AuditInputs, Observation};
 
-pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     let mut add = |code, subject: &str, seen: String| {
         found.push(Observation::new(code, subject, seen));
     };

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 
-use super::{AuditCode, Inputs, Observation};
+use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
 use crate::desired::{Desired, Route};
 use crate::diff::{Phase, conflicts, diff};
 use crate::op::Op;
 
-pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     let synced = inputs.agent.phase == Phase::Synced.as_str();
     if let Some(reason) = &inputs.agent.reason
         && !synced

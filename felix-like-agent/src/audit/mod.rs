@@ -23,7 +23,8 @@ use caracal_model::status::KernelStatus;
 use caracal_model::{NodeName, Snapshot};
 
 pub use ages::{Finding, FindingAges};
-pub use caracal_model::code::{AuditCode, Severity};
+pub(crate) use caracal_model::code::AuditCode;
+pub use caracal_model::code::Severity;
 
 use crate::actual::Actual;
 use crate::desired::Desired;
@@ -34,7 +35,7 @@ const NAMED: usize = 50;
 
 /// Everything that is compared.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub struct AuditInputs<'a> {
     /// This node.
     pub me: &'a NodeName,
     /// The datastore.
@@ -50,14 +51,14 @@ pub struct Inputs<'a> {
     /// The kernel, read for this comparison; `Err` is why it cannot be.
     pub actual: Result<&'a Actual, &'a str>,
     /// The speaker; `None` = the node runs without BGP.
-    pub rib: Option<&'a Rib>,
+    pub rib: Option<&'a AuditRib>,
 }
 
 /// What the speaker says, as far as it is compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rib {
+pub struct AuditRib {
     /// The configured peers.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<AuditPeer>,
     /// The confirmed blocks of this node: whether the RIB has them as own routes, and to whom they
     /// go.
     pub own_blocks: BTreeMap<Prefix, OwnBlock>,
@@ -69,7 +70,7 @@ pub struct Rib {
 
 /// One configured peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct AuditPeer {
     /// Its name.
     pub name: String,
     /// The session is established.
@@ -121,7 +122,7 @@ impl Observation {
 
 /// Compares everything with everything. Sorted by code and subject, each at most once.
 #[must_use]
-pub fn compare(inputs: &Inputs<'_>) -> Vec<Observation> {
+pub fn audit(inputs: &AuditInputs<'_>) -> Vec<Observation> {
     let mut found = Vec::new();
     datastore::compare(inputs, &mut found);
     bgp::compare(inputs, &mut found);

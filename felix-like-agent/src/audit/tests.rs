@@ -17,7 +17,7 @@ use crate::links::Link;
 use crate::op::Op;
 use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
-use crate::testing::apply;
+use crate::testing::apply_op;
 
 mod table;
 
@@ -34,7 +34,7 @@ struct Case {
     stale: Option<&'static str>,
     agent: KernelStatus,
     problems: Vec<Problem>,
-    rib: Rib,
+    rib: AuditRib,
 }
 
 fn prefix(text: &str) -> Prefix {
@@ -75,8 +75,8 @@ impl Case {
             told: BTreeSet::from(["b".to_owned()]),
             withheld: BTreeMap::new(),
         };
-        let rib = Rib {
-            peers: vec![Peer {
+        let rib = AuditRib {
+            peers: vec![AuditPeer {
                 name: "b".to_owned(),
                 established: true,
                 wrong: None,
@@ -97,7 +97,7 @@ impl Case {
             ..Actual::default()
         };
         for op in diff(&desired, &actual, Phase::Synced) {
-            apply(&mut actual, &op).unwrap();
+            apply_op(&mut actual, &op).unwrap();
         }
         let agent = KernelStatus {
             phase: "synced".to_owned(),
@@ -116,9 +116,9 @@ impl Case {
         }
     }
 
-    fn compare(&self) -> Vec<Observation> {
+    fn audit(&self) -> Vec<Observation> {
         let me = "a".into();
-        compare(&Inputs {
+        audit(&AuditInputs {
             me: &me,
             snapshot: &self.world.snapshot,
             stale: self.stale,
@@ -135,7 +135,7 @@ impl Case {
         self.desired = self.world.plan();
         self.agent.revision = self.desired.revision;
         for op in diff(&self.desired, &self.actual, Phase::Synced) {
-            apply(&mut self.actual, &op).unwrap();
+            apply_op(&mut self.actual, &op).unwrap();
         }
     }
 
@@ -183,7 +183,7 @@ impl Case {
         self.settle();
         self.desired.objects = true;
         for op in diff(&self.desired, &self.actual, Phase::Synced) {
-            apply(&mut self.actual, &op).unwrap();
+            apply_op(&mut self.actual, &op).unwrap();
         }
     }
 
@@ -194,7 +194,7 @@ impl Case {
 
 #[test]
 fn a_healthy_node_has_no_findings() {
-    assert_eq!(Case::healthy().compare(), []);
+    assert_eq!(Case::healthy().audit(), []);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn each_fault_is_found_and_nothing_else() {
     for (number, (fault, code, subject, words)) in TABLE.iter().enumerate() {
         let mut case = Case::healthy();
         fault(&mut case);
-        let found = case.compare();
+        let found = case.audit();
         let [one] = found.as_slice() else {
             panic!("case {number}, {}: {found:#?}", code.as_str())
         };
@@ -226,7 +226,7 @@ fn without_bgp_nothing_is_said_of_it() {
     case.world.learned.clear();
     case.settle();
     let me = "a".into();
-    let found = compare(&Inputs {
+    let found = audit(&AuditInputs {
         me: &me,
         snapshot: &case.world.snapshot,
         stale: None,
@@ -251,14 +251,14 @@ fn another_node_of_a_similar_name_does_not_explain_a_missing_path() {
         "routes to bb, b-2 are not installed".to_owned(),
     );
     case.desired.problems.insert(other);
-    assert_eq!(case.compare()[0].code, AuditCode::NoPathToBlock);
+    assert_eq!(case.audit()[0].code, AuditCode::NoPathToBlock);
     let this = problem(
         ProblemCode::AgentNoVtep,
         "pool p",
         "routes to c, b: not installed".to_owned(),
     );
     case.desired.problems.insert(this);
-    assert_eq!(case.compare(), []);
+    assert_eq!(case.audit(), []);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn many_findings_of_one_code_are_a_few_and_a_number() {
         route.route.prefix = other;
         case.desired.routes.insert(other, route);
     }
-    let found = case.compare();
+    let found = case.audit();
     assert_eq!(found.len(), NAMED + 1);
     assert_eq!(found[NAMED].seen, "206 more of these");
 }
@@ -311,7 +311,7 @@ fn a_finding_counts_when_it_is_older_than_its_grace_and_did_not_go_away() {
 
 #[test]
 fn a_lost_peer_counts_when_the_speaker_says_so_and_a_disabled_one_never() {
-    let mut peer = Peer {
+    let mut peer = AuditPeer {
         name: "tor".to_owned(),
         established: false,
         wrong: None,
@@ -319,10 +319,10 @@ fn a_lost_peer_counts_when_the_speaker_says_so_and_a_disabled_one_never() {
         state: "Active".to_owned(),
         reason: Some("TCP 179 refused".to_owned()),
     };
-    let counts = |peer: &Peer| {
+    let counts = |peer: &AuditPeer| {
         let mut case = Case::healthy();
         case.rib.peers.push(peer.clone());
-        let found = case.compare();
+        let found = case.audit();
         let found = found.into_iter().filter(|o| o.subject == "tor").collect();
         let findings = FindingAges::default().update(Instant::now(), found);
         (findings[0].code.clone(), findings[0].counts)

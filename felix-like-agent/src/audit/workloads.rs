@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use caracal_model::net::Prefix;
 
-use super::{AuditCode, Inputs, Observation};
+use super::{AuditCode, AuditInputs, Observation};
 
-pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
+pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {
     let Ok(actual) = inputs.actual else { return };
     let mut known = BTreeSet::new();
     for workload in inputs.snapshot.workloads_of(inputs.me) {
@@ -64,7 +64,7 @@ pub(super) fn compare(inputs: &Inputs<'_>, found: &mut Vec<Observation>) {
 }
 
 /// True when IPAM has given the address out, and for addresses that are not IPAM's at all.
-fn is_allocated(inputs: &Inputs<'_>, address: &Prefix) -> bool {
+fn is_allocated(inputs: &AuditInputs<'_>, address: &Prefix) -> bool {
     if inputs.snapshot.pool_of(address).is_none() {
         return true;
     }

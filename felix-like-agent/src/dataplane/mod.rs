@@ -10,7 +10,7 @@ mod observe;
 mod probe;
 mod read;
 mod reconciler;
-pub mod table;
+pub(crate) mod table;
 mod underlay;
 mod uninstall;
 mod write;
@@ -18,15 +18,14 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use netlink::{EncodeError, NetlinkError, Refusal};
-pub use observe::{observe, observe_nat};
-pub use probe::echo;
+pub use netlink::{NetlinkError, Refusal};
+pub use observe::{observe_kernel, observe_nat};
+pub use probe::echo::{Echo, EchoError};
 pub use reconciler::status::AgentStatus;
 pub use reconciler::sweep_precondition::SweepPrecondition;
-pub use reconciler::{Freezing, Reconciler, ReconcilerHandle, ReconcilerOptions};
+pub use reconciler::{Reconciler, ReconcilerHandle, ReconcilerOptions};
 pub use underlay::{PublishedUnderlay, local_networks};
-pub use uninstall::{Removal, Uninstall};
-pub use write::nat::{CommandError, NatError};
+pub use uninstall::Uninstall;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,7 +41,7 @@ use crate::settings::ROUTE_PROTOCOL;
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn links() -> Result<Links, NetlinkError> {
+pub async fn read_links() -> Result<Links, NetlinkError> {
     read::links(&Netlink::open()?).await
 }
 
@@ -51,7 +50,7 @@ pub async fn links() -> Result<Links, NetlinkError> {
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
+pub async fn read_kernel() -> Result<crate::actual::Actual, NetlinkError> {
     read::actual(&mut Netlink::open()?).await
 }
 
@@ -60,7 +59,7 @@ pub async fn look() -> Result<crate::actual::Actual, NetlinkError> {
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, NetlinkError> {
+pub async fn apply_ops(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, NetlinkError> {
     let mut netlink = Netlink::open()?;
     let links = read::links(&netlink).await?;
     let results = write::send(&mut netlink, &ops, &links).await?;
@@ -72,7 +71,9 @@ pub async fn carry_out(ops: Vec<Op>) -> Result<Vec<(Op, Result<(), String>)>, Ne
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn support(wanted: crate::plan::WantedTunnels) -> Result<KernelSupport, NetlinkError> {
+pub async fn kernel_support(
+    wanted: crate::plan::WantedTunnels,
+) -> Result<KernelSupport, NetlinkError> {
     let mut netlink = Netlink::open()?;
     let links = read::links(&netlink).await?;
     let mut known = KernelSupport::default();
@@ -91,7 +92,7 @@ pub async fn holds_our_routes() -> Result<bool, NetlinkError> {
 }
 
 /// Takes away blackholes of ours that stand between this node and its datastore
-/// ([`crate::lifelines`]): while one is there, nothing that a plan could be made of is read.
+/// (`crate::lifelines`): while one is there, nothing that a plan could be made of is read.
 /// Answers with those that are gone, or why one is not.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use crate::desired::Desired;
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn observe(desired: &Desired) -> Result<Actual, NetlinkError> {
+pub async fn observe_kernel(desired: &Desired) -> Result<Actual, NetlinkError> {
     let mut actual = read::actual(&mut Netlink::open()?).await?;
     actual.sysctls = sysctl::read(desired.sysctls.keys());
     Ok(actual)

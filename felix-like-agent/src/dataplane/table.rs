@@ -124,7 +124,7 @@ impl TableHandle {
 ///
 /// # Errors
 /// [`NetlinkError`] when the kernel cannot be asked.
-pub async fn holds_routes(tables: &Tables) -> Result<bool, NetlinkError> {
+pub async fn table_holds_routes(tables: &Tables) -> Result<bool, NetlinkError> {
     let netlink = Netlink::open()?;
     let (_, actual) = read_tables(&netlink, tables).await?;
     Ok(ours(tables, &actual) > 0)
@@ -137,7 +137,7 @@ pub async fn holds_routes(tables: &Tables) -> Result<bool, NetlinkError> {
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn spawn(tables: Tables) -> Result<TableHandle, NetlinkError> {
+pub fn spawn_table(tables: Tables) -> Result<TableHandle, NetlinkError> {
     let (inputs, inputs_rx) = mpsc::channel(INPUTS);
     let (commands, commands_rx) = mpsc::channel(1);
     let (status, status_rx) = watch::channel(Arc::new(TableStatus::default()));

@@ -15,7 +15,7 @@ use crate::desired::{
     Route, Target, vxlan_device,
 };
 use crate::ownership::FIRST_OBJECT;
-use crate::testing::{apply, made};
+use crate::testing::{apply_op, made};
 
 fn base() -> Actual {
     let mut links = Links::default();
@@ -409,7 +409,7 @@ fn run(desired: &Desired, actual: &Actual, phase: Phase) -> (Vec<Op>, Actual) {
     let mut after = actual.clone();
     let mut never_made = BTreeSet::new();
     for op in &ops {
-        match apply(&mut after, op) {
+        match apply_op(&mut after, op) {
             Ok(()) => {}
             // A device that has to be made anew, which only the sure do, stays down until then.
             Err("ENETDOWN") if phase == Phase::Learning => {
@@ -489,7 +489,7 @@ proptest! {
             _ => None,
         }).collect();
         for op in &ops {
-            apply(&mut actual, op).unwrap();
+            apply_op(&mut actual, op).unwrap();
             for (prefix, planned) in &second.routes {
                 // A device with another VNI has to be made anew.
                 let through_recreated = |p: &PlannedRoute| p.route.target.links().any(|l| recreated.contains(&l));
@@ -510,7 +510,7 @@ proptest! {
         let (_, mut installed) = run(&desired, &actual, Phase::Synced);
         let before = foreign(&installed, &desired);
         for op in removal(&installed, &desired.ownership) {
-            apply(&mut installed, &op).unwrap();
+            apply_op(&mut installed, &op).unwrap();
         }
         let left: Vec<_> = installed
             .all_routes()

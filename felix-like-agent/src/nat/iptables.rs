@@ -24,7 +24,7 @@ const ANTISPOOF: &str = "caracal-antispoof";
 
 /// Most senders of tunnel packets that are judged: each tunnel packet is compared with one after
 /// the other.
-pub const MOST_SENDERS: usize = 256;
+pub(crate) const MOST_SENDERS: usize = 256;
 
 /// What one table should hold.
 struct Table {
@@ -218,26 +218,26 @@ fn tables(nat: &Nat, rules: &FamilyRules) -> [Table; 3] {
 /// Input for `iptables-legacy-restore --noflush`, given what `iptables-legacy-save` printed. Naming
 /// a chain empties or creates it; the jump is added only where it is missing.
 #[must_use]
-pub fn restore(nat: &Nat, rules: &FamilyRules, saved: &str) -> String {
+pub(crate) fn restore(nat: &Nat, rules: &FamilyRules, saved: &str) -> String {
     restore_tables(&tables(nat, rules), saved)
 }
 
 /// As [`restore`], for the forwarding rules alone: what is needed beside nftables where iptables
 /// drops by policy.
 #[must_use]
-pub fn restore_forward(nat: &Nat, saved: &str) -> String {
+pub(crate) fn restore_forward(nat: &Nat, saved: &str) -> String {
     restore_tables(&[forward_table(nat)], saved)
 }
 
 /// True when iptables drops by policy what is forwarded, given what `iptables-save` printed.
 #[must_use]
-pub fn drops_forward(saved: &str) -> bool {
+pub(crate) fn drops_forward(saved: &str) -> bool {
     saved_lines(saved, "filter").any(|line| line.starts_with(":FORWARD DROP"))
 }
 
 /// What `iptables-save` says of our forwarding rules.
 #[must_use]
-pub fn compare_forward(nat: &Nat, saved: &str) -> Comparison {
+pub(crate) fn compare_forward(nat: &Nat, saved: &str) -> Comparison {
     compare_tables([forward_table(nat)], saved)
 }
 
@@ -263,7 +263,7 @@ fn restore_tables(tables: &[Table], saved: &str) -> String {
 
 /// Input that removes all of ours, given what `iptables-legacy-save` printed.
 #[must_use]
-pub fn removal(saved: &str) -> String {
+pub(crate) fn removal(saved: &str) -> String {
     let empty = Nat::default();
     let mut text = String::new();
     for table in tables(&empty, &empty.ipv4) {
@@ -298,7 +298,7 @@ pub fn removal(saved: &str) -> String {
 
 /// What `iptables-legacy-save` says of our rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
+pub(crate) enum Comparison {
     /// None of ours.
     Nothing,
     /// Exactly the wanted ones.
@@ -309,7 +309,7 @@ pub enum Comparison {
 
 /// Compares what was printed with what is wanted.
 #[must_use]
-pub fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Comparison {
+pub(crate) fn compare(nat: &Nat, rules: &FamilyRules, saved: &str) -> Comparison {
     compare_tables(tables(nat, rules), saved)
 }
 

@@ -15,9 +15,9 @@
 //! * to this node, encapsulated so, from an address that is no node's: drop, while the datastore is
 //!   in step ([`Nat::open_tunnels`]).
 
-pub mod iptables;
-pub mod name;
-pub mod nft;
+pub(crate) mod iptables;
+pub(crate) mod name;
+pub(crate) mod nft;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +29,7 @@ use caracal_model::net::Prefix;
 use name::{Interfaces, PlainName};
 
 /// UDP ports of BFD, for one hop and for several (RFC 5881 §4, RFC 5883 §5).
-pub const BFD_PORTS: [u16; 2] = [3784, 4784];
+pub(crate) const BFD_PORTS: [u16; 2] = [3784, 4784];
 
 /// The rules of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,11 +10,11 @@ use super::name::Interfaces;
 use super::{BFD_PORTS, BgpGuard, FamilyRules, Nat, digest};
 
 /// Our table, of family `inet`.
-pub const TABLE: &str = "caracal";
+pub(crate) const TABLE: &str = "caracal";
 
 /// The script that puts the rules in the place of those before, in one transaction.
 #[must_use]
-pub fn script(nat: &Nat) -> String {
+pub(crate) fn script(nat: &Nat) -> String {
     // `delete` fails on a missing table, hence the first line.
     format!(
         "table inet {TABLE}\ndelete table inet {TABLE}\ntable inet {TABLE} {{\n\tchain {} {{\n\t}}\n{}}}\n",
@@ -25,20 +25,20 @@ pub fn script(nat: &Nat) -> String {
 
 /// The script that removes the rules.
 #[must_use]
-pub fn removal() -> String {
+pub(crate) fn removal() -> String {
     format!("table inet {TABLE}\ndelete table inet {TABLE}\n")
 }
 
 /// The script that prints our table; fails when there is none.
 #[must_use]
-pub fn listing() -> String {
+pub(crate) fn listing() -> String {
     format!("list table inet {TABLE}\n")
 }
 
 /// A chain of somebody else's that drops by policy what is forwarded. Accepting in our own chain
 /// does not help against it: a packet has to pass both.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocker {
+pub(crate) struct Blocker {
     /// `ip`, `ip6` or `inet`.
     pub family: String,
     /// Its table.
@@ -50,14 +50,14 @@ pub struct Blocker {
 impl Blocker {
     /// True when it is iptables' own, and so takes rules from iptables.
     #[must_use]
-    pub fn is_iptables(&self, family: &str) -> bool {
+    pub(crate) fn is_iptables(&self, family: &str) -> bool {
         self.family == family && self.table == "filter" && self.chain == "FORWARD"
     }
 }
 
 /// The blockers in what `nft -j list chains` prints.
 #[must_use]
-pub fn blockers(listing: &str) -> Vec<Blocker> {
+pub(crate) fn blockers(listing: &str) -> Vec<Blocker> {
     let listing: serde_json::Value = serde_json::from_str(listing).unwrap_or_default();
     let chains = listing["nftables"]
         .as_array()
@@ -83,13 +83,13 @@ const CHECKSUM: &str = "printed_";
 
 /// The script that adds the checksum chain, given nftables' listing.
 #[must_use]
-pub fn checksum_chain(listing: &str) -> String {
+pub(crate) fn checksum_chain(listing: &str) -> String {
     format!("add chain inet {TABLE} {CHECKSUM}{}\n", checksum(listing))
 }
 
 /// True when the table is as it was when it was written.
 #[must_use]
-pub fn is_untouched(listing: &str) -> bool {
+pub(crate) fn is_untouched(listing: &str) -> bool {
     let mut checksums = checksums(listing);
     checksums.next() == Some(checksum(listing).as_str()) && checksums.next().is_none()
 }
@@ -128,7 +128,7 @@ fn marker(fingerprint: &str) -> String {
 
 /// The fingerprint in a listing of our table.
 #[must_use]
-pub fn fingerprint(listing: &str) -> Option<&str> {
+pub(crate) fn fingerprint(listing: &str) -> Option<&str> {
     listing.lines().find_map(|line| {
         let name = line.trim().strip_prefix("chain fingerprint_")?;
         name.split_whitespace().next()

@@ -5,12 +5,12 @@
 use super::*;
 
 /// Runs a search; `answers` sees the size and the number of the probe.
-fn search(mut search: Search, mut answers: impl FnMut(u32, u32) -> bool) -> (Verdict, u32) {
+fn search(mut search: MtuSearch, mut answers: impl FnMut(u32, u32) -> bool) -> (PathVerdict, u32) {
     let mut sent = 0;
     loop {
         match search.step() {
-            Step::Done(verdict) => return (verdict, sent),
-            Step::Probe(size) => {
+            SearchStep::Done(verdict) => return (verdict, sent),
+            SearchStep::Probe(size) => {
                 sent += 1;
                 assert!(sent < 200, "no end");
                 search.heard(answers(size, sent));
@@ -22,25 +22,27 @@ fn search(mut search: Search, mut answers: impl FnMut(u32, u32) -> bool) -> (Ver
 #[test]
 fn every_width_is_found() {
     for width in 84..=1500 {
-        let found = search(Search::new(84, 1500, None), |size, _| size <= width);
-        assert_eq!(found.0, Verdict::Mtu(width));
+        let found = search(MtuSearch::new(84, 1500, None), |size, _| size <= width);
+        assert_eq!(found.0, PathVerdict::Mtu(width));
         assert!(found.1 <= 24, "{width}: {} probes", found.1);
     }
 }
 
 #[test]
 fn a_wide_path_takes_two_packets_and_a_silent_one_a_single() {
-    let wide = search(Search::new(84, 9000, None), |_, _| true);
-    assert_eq!(wide, (Verdict::Mtu(9000), 2));
-    let silent = search(Search::new(84, 9000, None), |_, _| false);
-    assert_eq!(silent, (Verdict::Unknown, 3));
+    let wide = search(MtuSearch::new(84, 9000, None), |_, _| true);
+    assert_eq!(wide, (PathVerdict::Mtu(9000), 2));
+    let silent = search(MtuSearch::new(84, 9000, None), |_, _| false);
+    assert_eq!(silent, (PathVerdict::Unknown, 3));
 }
 
 #[test]
 fn what_others_have_is_tried_first() {
     for width in [1400, 1399, 1401, 600] {
-        let guessed = search(Search::new(84, 1500, Some(1400)), |size, _| size <= width);
-        assert_eq!(guessed.0, Verdict::Mtu(width));
+        let guessed = search(MtuSearch::new(84, 1500, Some(1400)), |size, _| {
+            size <= width
+        });
+        assert_eq!(guessed.0, PathVerdict::Mtu(width));
         if width == 1400 {
             assert!(guessed.1 <= 10, "{} probes", guessed.1);
         }
@@ -50,24 +52,26 @@ fn what_others_have_is_tried_first() {
 #[test]
 fn any_single_lost_packet_changes_nothing_of_a_wide_path() {
     for lost in 1..=8 {
-        let (verdict, _) = search(Search::new(84, 1500, None), |_, n| n != lost);
-        assert_eq!(verdict, Verdict::Mtu(1500), "packet {lost}");
+        let (verdict, _) = search(MtuSearch::new(84, 1500, None), |_, n| n != lost);
+        assert_eq!(verdict, PathVerdict::Mtu(1500), "packet {lost}");
     }
     // An outage in which nothing passes: nothing is concluded.
-    let (verdict, _) = search(Search::new(84, 1500, None), |_, n| n < 2);
-    assert_eq!(verdict, Verdict::Unknown);
+    let (verdict, _) = search(MtuSearch::new(84, 1500, None), |_, n| n < 2);
+    assert_eq!(verdict, PathVerdict::Unknown);
     // All large ones are lost in the beginning, and what follows shows it.
-    let (verdict, _) = search(Search::new(84, 1500, None), |size, n| size < 1500 || n > 8);
-    assert_eq!(verdict, Verdict::Mtu(1500));
+    let (verdict, _) = search(MtuSearch::new(84, 1500, None), |size, n| {
+        size < 1500 || n > 8
+    });
+    assert_eq!(verdict, PathVerdict::Mtu(1500));
 }
 
 #[test]
 fn a_lost_packet_in_the_search_is_made_good() {
     for lost in 8..30 {
-        let (verdict, _) = search(Search::new(84, 1500, None), |size, n| {
+        let (verdict, _) = search(MtuSearch::new(84, 1500, None), |size, n| {
             n != lost && size <= 1400
         });
-        assert_eq!(verdict, Verdict::Mtu(1400), "packet {lost}");
+        assert_eq!(verdict, PathVerdict::Mtu(1400), "packet {lost}");
     }
 }
 
@@ -82,7 +86,7 @@ fn run(schedule: &mut Schedule, mut now: Instant, end: Instant) -> BTreeMap<IpAd
         match schedule.next(now) {
             Next::Measure(address, mtu) => {
                 *counts.entry(address).or_insert(0) += 1;
-                schedule.done(address, Verdict::Mtu(mtu), now);
+                schedule.done(address, PathVerdict::Mtu(mtu), now);
             }
             Next::Wait(until) => {
                 assert!(until > now);

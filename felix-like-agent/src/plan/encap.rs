@@ -6,7 +6,7 @@ use crate::settings::Settings;
 
 /// How packets to a prefix travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Encap {
+pub(crate) enum Encap {
     /// Unencapsulated, to the node itself.
     Direct,
     /// IP in IP.
@@ -19,7 +19,7 @@ pub enum Encap {
 
 /// Where a route comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub(crate) enum Source {
     /// Blocks and allocations in the datastore.
     Datastore,
     /// Paths learned by BGP.
@@ -28,7 +28,7 @@ pub enum Source {
 
 /// Which source makes the routes of a class of pools. VXLAN pools are always the datastore's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sources {
+pub(crate) struct Sources {
     /// Pools with IPIP, same-subnet routes of CrossSubnet included.
     pub ipip: Source,
     /// Pools without encapsulation.
@@ -40,7 +40,7 @@ impl Sources {
     /// by default, IPIP from the datastore and the rest from BGP, because there is but one writer
     /// here and somebody has to be right; the second value names such classes.
     #[must_use]
-    pub fn from_settings(settings: &Settings) -> (Self, Vec<&'static str>) {
+    pub(crate) fn from_settings(settings: &Settings) -> (Self, Vec<&'static str>) {
         let (felix, bgp) = (settings.felix_routes, settings.bgp_routes);
         let mut unclaimed = Vec::new();
         let mut pick = |felix: bool, bgp: bool, default: Source, class: &'static str| {
@@ -69,7 +69,7 @@ impl Sources {
 /// How a route of `source` to another node travels. `same_subnet`: our own node address's subnet
 /// contains the other node's address. VXLAN goes before IPIP should a pool have both.
 #[must_use]
-pub fn decide(
+pub(crate) fn decide(
     ipip: EncapMode,
     vxlan: EncapMode,
     same_subnet: bool,

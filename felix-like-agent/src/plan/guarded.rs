@@ -11,7 +11,7 @@ use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 
-use super::{Inputs, Planner, nat};
+use super::{PlanInputs, Planner, nat};
 use crate::ownership::is_tunnel_device;
 
 /// Whose an address is.
@@ -28,7 +28,7 @@ pub(super) struct Guarded<'a> {
 }
 
 impl<'a> Guarded<'a> {
-    pub(super) fn of(inputs: &Inputs<'a>) -> Self {
+    pub(super) fn of(inputs: &PlanInputs<'a>) -> Self {
         let snapshot = inputs.snapshot;
         let mut addresses: Vec<_> = snapshot
             .nodes

@@ -6,12 +6,12 @@
 //! `programClusterRoutes` moves classes between the two sources ([`encap`]). Whatever the source,
 //! the writer is the same.
 
-pub mod encap;
+pub(crate) mod encap;
 mod grouped_warnings;
 mod guarded;
 mod learned;
 mod local;
-pub mod mtu;
+pub(crate) mod mtu;
 mod nat;
 mod paths;
 mod pools;
@@ -76,7 +76,7 @@ impl Default for KernelSupport {
 
 /// Everything a plan depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub struct PlanInputs<'a> {
     /// The datastore.
     pub snapshot: &'a Snapshot,
     /// This node.
@@ -97,7 +97,7 @@ pub struct Inputs<'a> {
 
 /// Plans the whole state of the kernel.
 #[must_use]
-pub fn plan(inputs: &Inputs<'_>) -> Desired {
+pub fn plan(inputs: &PlanInputs<'_>) -> Desired {
     let mut planner = Planner::new(inputs);
     local::plan(&mut planner);
     tunnels::plan(&mut planner);
@@ -133,7 +133,7 @@ pub struct WantedTunnels {
 
 /// The plan while it is made.
 struct Planner<'a> {
-    inputs: &'a Inputs<'a>,
+    inputs: &'a PlanInputs<'a>,
     desired: Desired,
     warnings: GroupedWarnings,
     pools: Pools,
@@ -162,7 +162,7 @@ struct Own<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(inputs: &'a Inputs<'a>) -> Self {
+    fn new(inputs: &'a PlanInputs<'a>) -> Self {
         let (sources, unclaimed) = Sources::from_settings(inputs.settings);
         let mut planner = Self {
             inputs,
@@ -199,7 +199,7 @@ impl<'a> Planner<'a> {
 
     /// The node's own addresses and the interfaces that carry them.
     fn find_own(&mut self) {
-        let Inputs {
+        let PlanInputs {
             snapshot,
             me,
             links,

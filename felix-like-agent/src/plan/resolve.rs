@@ -8,7 +8,7 @@ use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
 use super::pools::Pools;
-use super::{Inputs, Planner};
+use super::{PlanInputs, Planner};
 use crate::actual::{Actual, ActualRoute, ActualTarget};
 use crate::desired::{NextHop, Target};
 use crate::learned::Learned;
@@ -86,7 +86,7 @@ impl HostRoutes {
     }
 }
 
-impl Inputs<'_> {
+impl PlanInputs<'_> {
     /// The underlay that BGP next hops are resolved over; learned routes are no part of it.
     #[must_use]
     pub fn underlay(&self) -> Underlay {

@@ -105,7 +105,7 @@ impl World {
     }
 
     pub(crate) fn plan(&self) -> Desired {
-        let inputs = Inputs {
+        let inputs = PlanInputs {
             lifelines: &self.lifelines,
             snapshot: &self.snapshot,
             me: &"a".into(),
@@ -116,7 +116,7 @@ impl World {
             kernel: &self.kernel,
         };
         let learned = inputs.resolved();
-        plan(&Inputs {
+        plan(&PlanInputs {
             learned: &learned,
             ..inputs
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use caracal_model::net::{Cidr, Prefix};
 use caracal_model::resource::fields::{FELIX, Field};
 
-pub use caracal_model::resource::fields::Effect;
+pub(crate) use caracal_model::resource::fields::Effect;
 
 use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
 use crate::nat::name::{Interfaces, PlainName};
@@ -28,7 +28,7 @@ const ENVIRONMENT: [&str; 1] = ["felixHostname"];
 /// The effect of a key in any case, FelixConfiguration's or the environment's; `None` for what is
 /// neither.
 #[must_use]
-pub fn effect(key: &str) -> Option<Effect> {
+pub fn setting_effect(key: &str) -> Option<Effect> {
     if ENVIRONMENT
         .iter()
         .any(|name| name.eq_ignore_ascii_case(key))
@@ -330,11 +330,11 @@ mod tests {
     #[test]
     fn the_environments_names_are_known() {
         for (alias, name) in ALIASES {
-            assert_eq!(effect(alias), effect(name), "{alias}");
-            assert!(effect(alias).is_some(), "{alias}");
+            assert_eq!(setting_effect(alias), setting_effect(name), "{alias}");
+            assert!(setting_effect(alias).is_some(), "{alias}");
         }
-        assert_eq!(effect("VXLANMTU"), Some(Effect::Honoured));
-        assert_eq!(effect("wibble"), None);
+        assert_eq!(setting_effect("VXLANMTU"), Some(Effect::Honoured));
+        assert_eq!(setting_effect("wibble"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What an operator may set for the agent: built-in defaults, then FelixConfiguration `default`,
 //! then `node.NAME`, then overrides (the `FELIX_*` environment), in Calico's order of precedence.
 
-pub mod keys;
+pub(crate) mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -183,7 +183,7 @@ impl PartialEq for InterfacePattern {
 impl Eq for InterfacePattern {}
 
 /// Protocol of our routes: Felix's own number, so that either can take over from the other.
-pub const ROUTE_PROTOCOL: u8 = 80;
+pub(crate) const ROUTE_PROTOCOL: u8 = 80;
 /// Felix's `routeRefreshInterval`.
 const ROUTE_REFRESH: Duration = Duration::from_secs(90);
 /// Felix's `netlinkTimeout`.
@@ -263,7 +263,7 @@ impl Settings {
     }
 
     fn apply(&mut self, subject: &str, key: &str, value: &str, problems: &mut Vec<Problem>) {
-        if let Some(Effect::Without(harmless, reason)) = keys::effect(key)
+        if let Some(Effect::Without(harmless, reason)) = keys::setting_effect(key)
             && !value.is_empty()
             && !harmless.iter().any(|h| h.eq_ignore_ascii_case(value))
         {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use caracal_agent::audit::{Finding, Severity};
+use caracal_agent::{Finding, Severity};
 use serde_json::json;
 
 use super::exit::DEGRADED;

@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use caracal_agent::dataplane::Uninstall;
-use caracal_agent::ownership::Ownership;
+use caracal_agent::{Ownership, Uninstall};
 
 use super::{lib_dir, run_dir};
 use crate::admin::{Request, ask};

@@ -1,6 +1,6 @@
 //! The agent's part: passes, changes, routes in the kernel.
 
-use caracal_agent::dataplane::AgentStatus;
+use caracal_agent::AgentStatus;
 
 use super::{count, one_of, total};
 use crate::http::exposition::{Family, Kind};

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_agent::dataplane::{AgentStatus, ReconcilerHandle};
-use caracal_agent::paths::PathMtus;
+use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::{Accepter, EtcdStore, View};

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::audit::{Finding, FindingAges, Inputs, OwnBlock, Peer, Rib, compare};
-use caracal_agent::dataplane::{self, AgentStatus};
+use caracal_agent::{
+    AgentStatus, AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, audit,
+    observe_kernel, observe_nat,
+};
 use caracal_bgp::rib::{Advertisement, Explanation};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_bgp::types::SessionState;
@@ -110,7 +112,7 @@ async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<Aud
             .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
         if question.is_some() || nat_is_old {
             let desired = heard.kernel.borrow().desired.clone();
-            let seen = dataplane::observe_nat(&desired).await;
+            let seen = observe_nat(&desired).await;
             nat = Some((Instant::now(), seen));
         }
         let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
@@ -143,7 +145,7 @@ impl Heard {
         let view = self.view.borrow_and_update().clone();
         let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
         let agent = self.kernel.borrow_and_update().clone();
-        let actual = dataplane::observe(&agent.desired).await;
+        let actual = observe_kernel(&agent.desired).await;
         let actual = actual
             .map(|mut actual| {
                 actual.nat = nat;
@@ -155,7 +157,7 @@ impl Heard {
         problems.extend(view.absent_problems());
         problems.extend(origin.flatten());
         let stale = view.freshness.reason().map(ToString::to_string);
-        let observations = compare(&Inputs {
+        let observations = audit(&AuditInputs {
             me: &self.me,
             snapshot: &view.snapshot,
             stale: stale.as_deref(),
@@ -175,13 +177,16 @@ impl Heard {
     }
 
     /// What the speaker says, and its problem with the owners of prefixes; `None` without one.
-    async fn rib(&mut self, view: &View) -> Result<Option<(Rib, Option<Problem>)>, SpeakerEnded> {
+    async fn rib(
+        &mut self,
+        view: &View,
+    ) -> Result<Option<(AuditRib, Option<Problem>)>, SpeakerEnded> {
         let Some(speaker) = &self.speaker else {
             return Ok(None);
         };
         let status = speaker.status().await?;
         let origin = origins::problem(&status);
-        let peers = status.peers.into_iter().map(|peer| Peer {
+        let peers = status.peers.into_iter().map(|peer| AuditPeer {
             established: peer.state == SessionState::Established,
             wrong: peer_problems::wrong(&peer),
             disabled: peer.disabled,
@@ -195,7 +200,7 @@ impl Heard {
                 own_blocks.insert(cidr, own_block(cidr, speaker.explain(cidr).await?));
             }
         }
-        let rib = Rib {
+        let rib = AuditRib {
             peers: peers.collect(),
             own_blocks,
             learned: self.learned.borrow_and_update().clone(),

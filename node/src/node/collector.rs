@@ -174,7 +174,7 @@ pub(super) async fn collect<S: Store>(
         };
         tell.send_modify(|counts| counts.candidates = collector.candidates());
         for collection in collections {
-            match carry_out(&store, &client, &me, collection).await {
+            match apply_ops(&store, &client, &me, collection).await {
                 Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
                 Err(error) => tracing::info!("not collected: {error:#}"),
             }
@@ -199,7 +199,7 @@ async fn look<S: Store>(
 }
 
 async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
-    let links = caracal_agent::dataplane::links().await;
+    let links = caracal_agent::read_links().await;
     let links = links.context("reading the interfaces")?;
     Ok(links.iter().map(|link| link.name.to_string()).collect())
 }

@@ -6,11 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
-use caracal_agent::dataplane::{self, AgentStatus};
-use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, RouteKind};
-use caracal_agent::ownership::{Owner, is_tunnel_device};
-use caracal_agent::paths::PathMtus;
+use caracal_agent::{
+    Actual, ActualRoute, ActualTarget, AgentStatus, Desired, FdbKey, NeighbourKey, Owner, PathMtus,
+    RouteKind, is_tunnel_device, observe_kernel,
+};
 use caracal_bgp::rib::Explanation;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::{EtcdStore, Store, View};
@@ -169,7 +168,7 @@ pub(super) async fn explain(
     let agent = sources.kernel.borrow().clone();
     let bgp = sources.speaker.explain(destination).await.map_err(text)?;
     let desired = &agent.desired;
-    let actual = dataplane::observe(desired)
+    let actual = observe_kernel(desired)
         .await
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let mut problems = view.problems();
@@ -280,7 +279,7 @@ impl Facts<'_> {
             .find_map(|len| find(&Prefix::truncated(self.destination.address(), len)))
     }
 
-    fn planned(&self) -> Option<(Prefix, &caracal_agent::desired::PlannedRoute)> {
+    fn planned(&self) -> Option<(Prefix, &caracal_agent::PlannedRoute)> {
         self.covering(|prefix| {
             let planned = self.desired.routes.get(prefix)?;
             Some((*prefix, planned))
@@ -453,7 +452,7 @@ impl Facts<'_> {
             return None;
         };
         let gateway = hop.gateway?;
-        if hop.link.as_str() == caracal_agent::desired::IPIP_DEVICE {
+        if hop.link.as_str() == caracal_agent::IPIP_DEVICE {
             return Some(format!("to {gateway}"));
         }
         if !is_tunnel_device(hop.link.as_str()) {

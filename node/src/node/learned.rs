@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use caracal_agent::learned::Learned;
+use caracal_agent::Learned;
 use caracal_bgp::rib::LearnedRoute;
 use caracal_bgp::speaker::FibFeed;
 use caracal_bgp::speaker::status::Convergence;

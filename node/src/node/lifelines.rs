@@ -1,11 +1,11 @@
 //! The addresses of the datastore's endpoints, which no route may cover: see
-//! [`caracal_agent::lifelines`].
+//! [`caracal_agent::free_lifelines`].
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_agent::settings::{Overrides, Settings};
+use caracal_agent::{Overrides, Settings};
 use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 
@@ -60,7 +60,7 @@ pub(super) async fn free(me: &NodeName, felix: &Overrides, addresses: &BTreeSet<
     // What the datastore says of the protocol is not known yet; usually it says nothing.
     let (settings, _) = Settings::resolve(&Settings::default(), &Snapshot::default(), me, felix);
     let protocol = settings.route_protocol;
-    match caracal_agent::dataplane::free_lifelines(protocol, addresses).await {
+    match caracal_agent::free_lifelines(protocol, addresses).await {
         Ok(freed) => {
             for (route, result) in freed {
                 match result {

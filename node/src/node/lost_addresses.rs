@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::dataplane::AgentStatus;
-use caracal_agent::links::Links;
+use caracal_agent::{AgentStatus, Links};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::EtcdStore;
 use tokio::sync::watch;
@@ -30,7 +29,7 @@ pub(super) async fn keep(
         if !missing.is_empty() {
             tokio::time::sleep(SETTLE).await;
             // Read anew: the agent may be resting.
-            match caracal_agent::dataplane::links().await {
+            match caracal_agent::read_links().await {
                 Ok(links) => {
                     let there = addresses(&links);
                     let gone: BTreeSet<IpAddr> = missing.difference(&there).copied().collect();

@@ -5,8 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use caracal_agent::dataplane::AgentStatus;
-use caracal_agent::paths::PathMtus;
+use caracal_agent::{AgentStatus, PathMtus};
 use tokio::sync::watch;
 
 use super::leave_file;

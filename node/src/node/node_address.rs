@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use caracal_agent::dataplane::AgentStatus;
-use caracal_agent::links::Links;
+use caracal_agent::{AgentStatus, Links};
 use caracal_datastore::{Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
@@ -96,7 +95,7 @@ fn lost(config: &Config, node: &Node, links: &Links) -> Vec<Family> {
 }
 
 async fn follow<S: Store>(store: &S, config: &Config) -> anyhow::Result<()> {
-    let links = caracal_agent::dataplane::links().await?;
+    let links = caracal_agent::read_links().await?;
     let Some((node, _)) = register::read_node(store, &config.node).await? else {
         return Ok(());
     };

@@ -80,15 +80,15 @@ pub(super) async fn attempt<S: Store>(
 
 /// This machine's interfaces, as detection wants them.
 pub(super) async fn interfaces() -> anyhow::Result<Vec<Interface>> {
-    let links = caracal_agent::dataplane::links()
+    let links = caracal_agent::read_links()
         .await
         .context("reading the interfaces")?;
     Ok(of_links(&links))
 }
 
 /// Interfaces as detection wants them.
-pub(super) fn of_links(links: &caracal_agent::links::Links) -> Vec<Interface> {
-    let interface = |link: &caracal_agent::links::Link| Interface {
+pub(super) fn of_links(links: &caracal_agent::Links) -> Vec<Interface> {
+    let interface = |link: &caracal_agent::Link| Interface {
         index: link.index,
         name: link.name.to_string(),
         addresses: link.addresses.clone(),

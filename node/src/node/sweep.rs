@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::dataplane::SweepPrecondition;
+use caracal_agent::SweepPrecondition;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::{Convergence, SpeakerStatus};
 use caracal_bgp::types::{PeerName, SessionState};

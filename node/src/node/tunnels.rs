@@ -13,8 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use caracal_agent::dataplane::AgentStatus;
-use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
+use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
 use caracal_datastore::{Store, View};
 use caracal_ipam::Client;
 use caracal_ipam::TunnelKind;

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_agent::dataplane::PublishedUnderlay;
-use caracal_agent::{Learned, Underlay, UnderlayRoute};
+use caracal_agent::{Learned, PublishedUnderlay, Underlay, UnderlayRoute};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
 use caracal_model::Prefix;
 use tokio::sync::watch;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use caracal_agent::dataplane::table::TableStatus;
+use caracal_agent::TableStatus;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;

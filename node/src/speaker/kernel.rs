@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::dataplane::NetlinkError;
-use caracal_agent::dataplane::table::{self, TableHandle, TableInput, TableStatus};
-use caracal_agent::learned::Learned;
-use caracal_agent::table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};
+use caracal_agent::{
+    Foreign, Learn, Learned, NetlinkError, TABLE_PROTOCOL, TableHandle, TableInput, TableSettings,
+    TableStatus, Tables, spawn_table, table_holds_routes,
+};
 use caracal_bgp::config::Origination;
 use caracal_bgp::martian::LocalNetworks;
 use caracal_bgp::rib::{FibExportFilter, Underlay, redistribute};
@@ -70,7 +70,7 @@ type Own = BTreeMap<Prefix, Origination>;
 
 /// True when the kernel forwards by routes of an earlier run.
 pub(super) async fn holds_routes(wanted: &Wanted) -> Result<bool, KernelError> {
-    Ok(table::holds_routes(&tables(wanted)).await?)
+    Ok(table_holds_routes(&tables(wanted)).await?)
 }
 
 /// The machine's own networks, where tables are written; a speaker alone does not look at the
@@ -79,7 +79,7 @@ pub(super) async fn local_networks(wanted: &Wanted) -> Result<LocalNetworks, Ker
     if wanted.is_empty() {
         return Ok(LocalNetworks::default());
     }
-    let links = caracal_agent::dataplane::links().await?;
+    let links = caracal_agent::read_links().await?;
     Ok(local_networks::of(&links.local_networks(|_| false)))
 }
 
@@ -190,7 +190,7 @@ impl Kernel {
             .filter(|(family, table)| self.wanted.get(family).map(place) != Some(place(table)));
         let unused = tables(&unused.collect());
         if !unused.is_empty() {
-            table::spawn(unused)?.remove().await;
+            spawn_table(unused)?.remove().await;
         }
         Ok(true)
     }
@@ -217,7 +217,7 @@ impl Running {
         speaker: &SpeakerHandle,
         told: &watch::Sender<Option<Arc<TableStatus>>>,
     ) -> Result<Self, KernelError> {
-        let handle = table::spawn(tables(wanted))?;
+        let handle = spawn_table(tables(wanted))?;
         let policy = policy(wanted);
         let blackholes = Blackholes {
             own: own.subscribe(),

@@ -6,13 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use caracal_agent::desired::RouteKey;
-use caracal_agent::diff::{Phase, diff};
-use caracal_agent::learned::Learned;
-use caracal_agent::ownership::{Owner, Ownership, is_tunnel_device};
-use caracal_agent::plan::{HostRoutes, Inputs, KernelSupport, plan};
-use caracal_agent::settings::{Overrides, Settings};
-use caracal_agent::{Desired, Op};
+use caracal_agent::{
+    Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner, Ownership, Phase,
+    PlanInputs, RouteKey, Settings, diff, is_tunnel_device, plan,
+};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::rib::{Changes, Rib, RibOptions};
 use caracal_datastore::MemoryStore;
@@ -24,7 +21,7 @@ use caracal_topologies::PlanOptions;
 use crate::dice::Dice;
 use crate::kernel::Kernel;
 
-/// As [`caracal_agent::dataplane::ReconcilerOptions`] has them.
+/// As [`caracal_agent::ReconcilerOptions`] has them.
 const LINGER: Duration = Duration::from_secs(30);
 /// A full comparison without cause.
 pub const RESYNC: Duration = Duration::from_secs(90);
@@ -65,7 +62,7 @@ pub struct Agent {
 impl Agent {
     /// A process that starts on this kernel.
     pub fn start(me: NodeName, kernel: &Kernel) -> Self {
-        let ours = |r: &caracal_agent::actual::ActualRoute| r.protocol == 80;
+        let ours = |r: &caracal_agent::ActualRoute| r.protocol == 80;
         Self {
             me,
             snapshot: Snapshot::default(),
@@ -190,7 +187,7 @@ impl Agent {
             &self.me,
             &Overrides::new(),
         );
-        let inputs = Inputs {
+        let inputs = PlanInputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
@@ -202,7 +199,7 @@ impl Agent {
         };
         // The speaker resolves over an underlay that never changes here.
         let learned = inputs.resolved();
-        plan(&Inputs {
+        plan(&PlanInputs {
             learned: &learned,
             ..inputs
         })
@@ -250,7 +247,7 @@ impl Agent {
         }
         let mut refused = 0;
         for op in devices.iter().chain(&rest) {
-            if kernel.carry_out(op, dice).is_err() {
+            if kernel.apply_ops(op, dice).is_err() {
                 refused += 1;
             }
             if let Some(gone) = kernel.missing() {
@@ -310,6 +307,6 @@ fn ours(kernel: &Kernel, desired: &Desired) -> BTreeSet<RouteKey> {
     let routes = kernel.actual.all_routes();
     routes
         .filter(|r| desired.ownership.route(r) == Owner::Ours)
-        .map(caracal_agent::actual::ActualRoute::key)
+        .map(caracal_agent::ActualRoute::key)
         .collect()
 }

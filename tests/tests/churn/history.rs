@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use caracal_agent::actual::{ActualRoute, ActualTarget};
-use caracal_agent::desired::{NextHop, Target};
+use caracal_agent::{ActualRoute, ActualTarget, NextHop, Target};
 use caracal_ipam::Assign;
 use caracal_ipam::AssignRequest;
 use caracal_ipam::ReleaseHandle;

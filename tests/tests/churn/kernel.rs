@@ -6,11 +6,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_agent::Op;
-use caracal_agent::actual::{Actual, ActualRoute, ActualTarget};
-use caracal_agent::desired::{NextHop, Target};
-use caracal_agent::links::Link;
-use caracal_agent::testing::{Refused, apply, next_index};
+use caracal_agent::{
+    Actual, ActualRoute, ActualTarget, Link, NextHop, Op, Refused, Target, apply_op, next_index,
+};
 use caracal_model::names::IfName;
 use caracal_model::net::{Cidr, Family, Prefix};
 
@@ -206,7 +204,7 @@ impl Kernel {
     }
 
     /// Carries out a request of the agent's.
-    pub fn carry_out(&mut self, op: &Op, dice: &mut Dice) -> Result<(), Refused> {
+    pub fn apply_ops(&mut self, op: &Op, dice: &mut Dice) -> Result<(), Refused> {
         if self.moody > 0 {
             self.moody -= 1;
             if dice.one_in(2) {
@@ -214,7 +212,7 @@ impl Kernel {
             }
         }
         let gone = op.is_delete();
-        match apply(&mut self.actual, op) {
+        match apply_op(&mut self.actual, op) {
             // As the shell judges: what is gone needs no deletion.
             Err("ESRCH" | "ENOENT" | "ENODEV" | "EADDRNOTAVAIL") if gone => Ok(()),
             Ok(()) => {

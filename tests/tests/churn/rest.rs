@@ -5,10 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_agent::actual::ActualRoute;
-use caracal_agent::desired::{Desired, FdbKey, NeighbourKey, NextHop};
-use caracal_agent::ownership::Owner;
-use caracal_agent::testing::leads_elsewhere;
+use caracal_agent::{ActualRoute, Desired, FdbKey, NeighbourKey, NextHop, Owner, leads_elsewhere};
 use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
 
@@ -89,10 +86,7 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
             return Err(format!("{path} is {:?}", actual.sysctls.get(path)));
         }
     }
-    let nat = desired
-        .nat
-        .as_ref()
-        .map(caracal_agent::nat::Nat::fingerprint);
+    let nat = desired.nat.as_ref().map(caracal_agent::Nat::fingerprint);
     if nat.is_some() && actual.nat != nat {
         return Err(format!("NAT is {:?}", actual.nat));
     }
@@ -116,7 +110,7 @@ fn nothing_else(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
             continue;
         }
         let planned = desired.routes.get(&route.prefix);
-        let right = |p: &caracal_agent::desired::PlannedRoute| route.satisfies(&p.route);
+        let right = |p: &caracal_agent::PlannedRoute| route.satisfies(&p.route);
         if !planned.is_some_and(right) && !desired.held.contains_key(&route.prefix) {
             return Err(format!("{route:?} is not wanted"));
         }

@@ -39,7 +39,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     ),
     (
         |c| {
-            c.rib.peers.push(Peer {
+            c.rib.peers.push(AuditPeer {
                 name: "c".to_owned(),
                 established: false,
                 wrong: None,
@@ -54,7 +54,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     ),
     (
         |c| {
-            c.rib.peers.push(Peer {
+            c.rib.peers.push(AuditPeer {
                 name: "c".to_owned(),
                 established: false,
                 wrong: None,
@@ -205,7 +205,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
                 protocol: 80,
                 hop,
             };
-            apply(&mut c.actual, &Op::ReplaceObject(turned)).unwrap();
+            apply_op(&mut c.actual, &Op::ReplaceObject(turned)).unwrap();
         },
         AuditCode::NextHopMissing,
         "1",
@@ -223,7 +223,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
                 protocol: 80,
                 hop,
             };
-            apply(&mut c.actual, &Op::AddObject(object)).unwrap();
+            apply_op(&mut c.actual, &Op::AddObject(object)).unwrap();
         },
         AuditCode::NextHopLeftover,
         "1124073472",

@@ -4,7 +4,7 @@ use caracal_model::names::IfName;
 
 /// Why an op has no message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
+pub(crate) enum EncodeError {
     /// A device is not there.
     #[error("there is no device {0}")]
     NoDevice(IfName),

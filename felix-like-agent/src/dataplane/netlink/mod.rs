@@ -7,7 +7,7 @@ pub(in crate::dataplane) mod framing;
 pub(in crate::dataplane) mod objects;
 pub(in crate::dataplane) mod routes;
 
-pub use error::EncodeError;
+pub(crate) use error::EncodeError;
 
 use std::io;
 use std::time::Duration;

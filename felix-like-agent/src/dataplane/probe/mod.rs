@@ -1,6 +1,6 @@
 //! What this kernel can do, found out by trying: a device of the kind is made and removed at once.
 
-pub mod echo;
+pub(super) mod echo;
 pub(in crate::dataplane) mod prober;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::dataplane::probe::echo::Echo;
 use crate::links::Links;
-use crate::paths::{Next, PathMtu, PathMtus, Schedule, Search, Step, Verdict};
+use crate::paths::{MtuSearch, Next, PathMtu, PathMtus, PathVerdict, Schedule, SearchStep};
 use crate::plan::HostRoutes;
 
 /// How long an answer is waited for, the second try included.
@@ -129,10 +129,10 @@ async fn measure_all(
             Next::Measure(address, interface) => {
                 let narrow = results.borrow().values().find(|p| p.is_narrow()).copied();
                 let small = Echo::to(address).from(from.get(&Family::of(address)).copied());
-                let search = Search::new(small.size(), interface, narrow.map(|p| p.mtu));
+                let search = MtuSearch::new(small.size(), interface, narrow.map(|p| p.mtu));
                 let verdict = measure(small, search).await;
                 schedule.done(address, verdict, Instant::now());
-                if let Verdict::Mtu(mtu) = verdict {
+                if let PathVerdict::Mtu(mtu) = verdict {
                     let found = PathMtu { mtu, interface };
                     if tell(&results, address, found) {
                         bell.notify_one();
@@ -181,11 +181,13 @@ fn tell(results: &watch::Sender<Arc<PathMtus>>, address: IpAddr, found: PathMtu)
     true
 }
 
-async fn measure(small: Echo, mut search: Search) -> Verdict {
+async fn measure(small: Echo, mut search: MtuSearch) -> PathVerdict {
     loop {
         match search.step() {
-            Step::Done(verdict) => return verdict,
-            Step::Probe(size) => search.heard(small.of_size(size).is_answered(PATIENCE).await),
+            SearchStep::Done(verdict) => return verdict,
+            SearchStep::Probe(size) => {
+                search.heard(small.of_size(size).is_answered(PATIENCE).await)
+            }
         }
     }
 }

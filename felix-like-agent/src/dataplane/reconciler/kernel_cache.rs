@@ -149,7 +149,7 @@ mod tests {
             Op::DeleteRoute(b.into()),
             Op::DeleteRoute(unreachable.into()),
         ] {
-            testing::apply(&mut kernel, &op).unwrap();
+            testing::apply_op(&mut kernel, &op).unwrap();
             let known = cache.take(now).unwrap();
             let noted = KernelCache::note(std::slice::from_ref(&op));
             cache.keep(known, noted, now);

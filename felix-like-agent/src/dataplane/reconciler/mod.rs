@@ -46,10 +46,11 @@ use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};
 use crate::paths::PathMtus;
-use crate::plan::{HostRoutes, Inputs, KernelSupport, plan, wanted_tunnels};
+use crate::plan::{HostRoutes, KernelSupport, PlanInputs, plan, wanted_tunnels};
 use crate::settings::Settings;
 use handle::Command;
-pub use handle::{Freezing, ReconcilerHandle};
+pub(crate) use handle::Freezing;
+pub use handle::ReconcilerHandle;
 pub use options::ReconcilerOptions;
 
 /// After a pass, wait this many times its duration: at most a third of the time is spent in passes.
@@ -285,7 +286,7 @@ impl Reconciler {
         let host_routes = HostRoutes::of(&actual, &Ownership::of(&settings, &snapshot));
         let paths = self.measure(&snapshot, &actual.links, &host_routes);
         let lifelines = self.options.lifelines.borrow().clone();
-        let inputs = Inputs {
+        let inputs = PlanInputs {
             snapshot: &snapshot,
             lifelines: &lifelines,
             me: &self.options.me,

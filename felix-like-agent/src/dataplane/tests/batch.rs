@@ -35,7 +35,7 @@ fn every_refusal_is_told_of_its_own_op_in_the_kernels_words() {
             ops.insert(5001, Op::AddRoute(route(20_001, "10.0.0.2")));
             ops.insert(5002, Op::ReplaceRoute(route(20_001, "10.0.0.3")));
             ops.push(Op::AddRoute(route(1, "10.0.0.3")));
-            let done = crate::dataplane::carry_out(ops.clone()).await.unwrap();
+            let done = crate::dataplane::apply_ops(ops.clone()).await.unwrap();
             assert_eq!(done.len(), ops.len());
             for (n, ((op, result), asked)) in done.iter().zip(&ops).enumerate() {
                 assert_eq!(op, asked, "{n}");
@@ -70,7 +70,7 @@ fn a_batch_of_refusals_overruns_nothing() {
         let ops: Vec<Op> = (0..5000)
             .map(|n| Op::AddRoute(route(n, "192.0.2.1")))
             .collect();
-        let done = crate::dataplane::carry_out(ops).await.unwrap();
+        let done = crate::dataplane::apply_ops(ops).await.unwrap();
         assert_eq!(
             done.iter().filter(|(_, result)| result.is_err()).count(),
             5000

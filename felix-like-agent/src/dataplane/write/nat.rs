@@ -20,7 +20,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Why a program's work was not done.
 #[derive(Debug, thiserror::Error)]
-pub enum CommandError {
+pub(crate) enum CommandError {
     /// It cannot be started or spoken to.
     #[error("cannot run {program}")]
     Run {
@@ -55,7 +55,7 @@ fn first_line(text: &str) -> &str {
 
 /// Why rules are not in the kernel.
 #[derive(Debug, thiserror::Error)]
-pub enum NatError {
+pub(crate) enum NatError {
     /// Neither backend works.
     #[error("NAT rules cannot be written: with nftables {nft}; with iptables {iptables}")]
     NoBackend {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use caracal_agent::links::Links;
+use caracal_agent::Links;
 
 use super::{CheckVerdict, Finding};
 use caracal_model::code::DoctorCode;
@@ -120,7 +120,7 @@ fn configurations(findings: &mut Vec<Finding>, dir: &Path) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use caracal_agent::links::Link;
+    use caracal_agent::Link;
 
     #[test]
     fn devices_are_known_by_their_names() {

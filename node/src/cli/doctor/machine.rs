@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use caracal_agent::Settings;
-use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
-use caracal_agent::links::Links;
-use caracal_agent::plan::mtu::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
-use caracal_agent::plan::{KernelSupport, WantedTunnels, wanted_tunnels};
+use caracal_agent::{
+    IPIP_DEVICE, IPIP_OVERHEAD, KernelSupport, Links, Settings, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD,
+    WantedTunnels, vxlan_device, wanted_tunnels,
+};
 use caracal_model::Snapshot;
 use caracal_model::code::DoctorCode;
 use caracal_model::net::Family;
@@ -40,7 +39,7 @@ pub(super) async fn look(
         vxlan: true,
         objects: false,
     };
-    match caracal_agent::dataplane::support(both).await {
+    match caracal_agent::kernel_support(both).await {
         Ok(support) => kernel(findings, &support, wanted),
         Err(error) => findings.push(Finding::new(
             DoctorCode::KernelNetlink,

@@ -95,7 +95,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     in_this_namespace(async {
         let mut findings = Vec::new();
         let snapshot = datastore::look(&mut findings).await;
-        let links = caracal_agent::dataplane::links().await?;
+        let links = caracal_agent::read_links().await?;
         machine::look(&mut findings, snapshot.as_deref(), &config, &links).await;
         leftovers::look(&mut findings, &links, &args.cni_conf_dir);
         if let Some(snapshot) = snapshot.as_deref().filter(|_| !args.local) {

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use caracal_agent::dataplane::echo::{Echo, EchoError};
-use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
-use caracal_agent::links::Links;
-use caracal_agent::paths::{Search, Step, Verdict as Found};
+use caracal_agent::{
+    IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, echo::Echo, echo::EchoError,
+    vxlan_device,
+};
 use caracal_model::Snapshot;
 use caracal_model::code::DoctorCode;
 use caracal_model::names::NodeName;
@@ -203,14 +203,14 @@ fn path(mtu: Option<u32>, name: &str, address: IpAddr, found: &mut Vec<Finding>)
 /// The largest size that passes.
 fn passes(address: IpAddr, too_large: u32) -> String {
     let small = Echo::to(address);
-    let mut search = Search::new(small.size(), too_large, None);
+    let mut search = MtuSearch::new(small.size(), too_large, None);
     loop {
         match search.step() {
-            Step::Probe(size) => {
+            SearchStep::Probe(size) => {
                 search.heard(small.of_size(size).send(PATIENCE / 4).is_ok());
             }
-            Step::Done(Found::Mtu(mtu)) => return format!("; {mtu} octets do"),
-            Step::Done(Found::Unknown) => return String::new(),
+            SearchStep::Done(Found::Mtu(mtu)) => return format!("; {mtu} octets do"),
+            SearchStep::Done(Found::Unknown) => return String::new(),
         }
     }
 }

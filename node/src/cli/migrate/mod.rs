@@ -5,9 +5,7 @@ mod plan;
 
 use std::process::ExitCode;
 
-use caracal_agent::adoption;
-use caracal_agent::diff::{unused_objects, unused_objects_after};
-use caracal_agent::ownership::Ownership;
+use caracal_agent::{Ownership, hand_back_ops, unused_objects, unused_objects_after};
 use clap::Subcommand;
 
 use super::{in_this_namespace, run_dir};
@@ -52,8 +50,8 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
         );
     }
     in_this_namespace(async {
-        let actual = caracal_agent::dataplane::look().await?;
-        let ops = adoption::hand_back(&actual, ipip_by_bird);
+        let actual = caracal_agent::read_kernel().await?;
+        let ops = hand_back_ops(&actual, ipip_by_bird);
         if ops.is_empty() {
             eprintln!("no route of ours is there that Calico's BIRD would write");
         }
@@ -65,7 +63,7 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         let mut failures = 0;
-        for (op, result) in caracal_agent::dataplane::carry_out(ops).await? {
+        for (op, result) in caracal_agent::apply_ops(ops).await? {
             match result {
                 Ok(()) => println!("{op}"),
                 Err(reason) => {
@@ -78,9 +76,9 @@ fn back(ipip_by_bird: bool, dry_run: bool) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
         // Seen to be without routes: the kernel deletes an object's routes with it.
-        let actual = caracal_agent::dataplane::look().await?;
+        let actual = caracal_agent::read_kernel().await?;
         let unused = unused_objects(&actual, &Ownership::default());
-        for (op, result) in caracal_agent::dataplane::carry_out(unused).await? {
+        for (op, result) in caracal_agent::apply_ops(unused).await? {
             match result {
                 Ok(()) => println!("{op}"),
                 Err(reason) => eprintln!("cannot {op}: {reason}"),

@@ -9,12 +9,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_agent::actual::Actual;
-use caracal_agent::adoption::{self, Fate, Item};
-use caracal_agent::learned::Learned;
-use caracal_agent::ownership::Ownership;
-use caracal_agent::plan::{HostRoutes, Inputs, plan, wanted_tunnels};
-use caracal_agent::{Desired, Settings};
+use caracal_agent::{
+    Actual, AdoptionItem, Desired, Fate, HostRoutes, Learned, Ownership, PlanInputs, Settings,
+    adoption_report, plan, wanted_tunnels,
+};
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::names::NodeName;
@@ -37,12 +35,12 @@ pub(super) fn run(output: Output) -> anyhow::Result<ExitCode> {
         let (_store, snapshot) = read_everything().await?;
         let mut items = around(&config, &snapshot);
         items.extend(policies(&snapshot));
-        let actual = caracal_agent::dataplane::look()
+        let actual = caracal_agent::read_kernel()
             .await
             .context("reading the kernel's state")?;
         let desired = desired(&snapshot, &config, &actual).await?;
         items.extend(workloads(&snapshot, &config.node, &actual, &desired));
-        items.extend(adoption::report(&desired, &actual));
+        items.extend(adoption_report(&desired, &actual));
         let problems: Vec<String> = desired
             .problems
             .iter()
@@ -72,10 +70,10 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
     };
     let (settings, _) = Settings::resolve(&built_in, snapshot, &config.node, &config.felix);
     let wanted = wanted_tunnels(snapshot, &settings);
-    let kernel = caracal_agent::dataplane::support(wanted)
+    let kernel = caracal_agent::kernel_support(wanted)
         .await
         .context("asking what the kernel can do")?;
-    let inputs = Inputs {
+    let inputs = PlanInputs {
         lifelines: &BTreeSet::new(),
         snapshot,
         me: &config.node,
@@ -86,7 +84,7 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
         kernel: &kernel,
     };
     let learned = inputs.resolved();
-    Ok(plan(&Inputs {
+    Ok(plan(&PlanInputs {
         learned: &learned,
         ..inputs
     }))
@@ -104,10 +102,12 @@ fn announced(snapshot: &Snapshot, me: &NodeName) -> BTreeMap<Prefix, Learned> {
 }
 
 /// What is not in the kernel: the Node, pools, the CNI configuration, a BIRD that still runs.
-fn around(config: &Config, snapshot: &Snapshot) -> Vec<Item> {
+fn around(config: &Config, snapshot: &Snapshot) -> Vec<AdoptionItem> {
     let mut items = vec![match snapshot.nodes.get(&config.node) {
-        Some(node) => Item::new("node", config.node.to_string(), Fate::Adopted, facts(node)),
-        None => Item::new(
+        Some(node) => {
+            AdoptionItem::new("node", config.node.to_string(), Fate::Adopted, facts(node))
+        }
+        None => AdoptionItem::new(
             "node",
             config.node.to_string(),
             Fate::Added,
@@ -121,13 +121,13 @@ fn around(config: &Config, snapshot: &Snapshot) -> Vec<Item> {
             spec.ipip_mode, spec.vxlan_mode
         );
         let object = format!("{name} {}", spec.cidr);
-        items.push(Item::new("pool", object, Fate::Adopted, modes));
+        items.push(AdoptionItem::new("pool", object, Fate::Adopted, modes));
     }
     if let Some(owner) = listener_on(179) {
         let reason = format!(
             "{owner} listens on TCP 179: stop calico-node first, or two speakers write the same routes"
         );
-        items.push(Item::new("port", "tcp/179", Fate::Left, reason));
+        items.push(AdoptionItem::new("port", "tcp/179", Fate::Left, reason));
     }
     items.extend(cni(Path::new(CNI_CONF_DIR)));
     items
@@ -145,7 +145,7 @@ fn facts(node: &Node) -> String {
     facts.join(", ")
 }
 
-fn cni(dir: &Path) -> Vec<Item> {
+fn cni(dir: &Path) -> Vec<AdoptionItem> {
     let calicos = |name: &str| name.contains("calico");
     let files = crate::cli::doctor::leftovers::conflists(dir);
     files
@@ -153,19 +153,19 @@ fn cni(dir: &Path) -> Vec<Item> {
         .filter(|name| calicos(name))
         .map(|name| {
             let reason = "replaced when caracal install-cni runs with CNI_CONF_NAME of this file; pods that run keep their interfaces";
-            Item::new("cni", dir.join(name).display().to_string(), Fate::Replaced, reason)
+            AdoptionItem::new("cni", dir.join(name).display().to_string(), Fate::Replaced, reason)
         })
         .collect()
 }
 
 /// Policies that Felix enforces and Caracal does not.
-fn policies(snapshot: &Snapshot) -> impl Iterator<Item = Item> {
+fn policies(snapshot: &Snapshot) -> impl Iterator<Item = AdoptionItem> {
     let problems = snapshot.problems().into_iter();
     let unenforced = problems.filter(|problem| problem.code == ProblemCode::PolicyNotEnforced);
     unenforced.map(|problem| {
         let rules =
             "rules of Felix stay in the kernel as they are now and follow no change any more";
-        Item::new(
+        AdoptionItem::new(
             "policy",
             problem.subject,
             Fate::Left,
@@ -175,7 +175,12 @@ fn policies(snapshot: &Snapshot) -> impl Iterator<Item = Item> {
 }
 
 /// Interfaces of workloads, and endpoints without one.
-fn workloads(snapshot: &Snapshot, me: &NodeName, actual: &Actual, desired: &Desired) -> Vec<Item> {
+fn workloads(
+    snapshot: &Snapshot,
+    me: &NodeName,
+    actual: &Actual,
+    desired: &Desired,
+) -> Vec<AdoptionItem> {
     let prefixes = &desired.ownership.interface_prefixes;
     let mut named: BTreeMap<&str, String> = BTreeMap::new();
     for workload in snapshot.workloads_of(me) {
@@ -188,13 +193,13 @@ fn workloads(snapshot: &Snapshot, me: &NodeName, actual: &Actual, desired: &Desi
     links
         .filter(|name| is_workload(name))
         .map(|name| match named.get(name) {
-            Some(endpoint) => Item::new(
+            Some(endpoint) => AdoptionItem::new(
                 "workload",
                 name,
                 Fate::Adopted,
                 format!("of {endpoint}; never touched"),
             ),
-            None => Item::new(
+            None => AdoptionItem::new(
                 "workload",
                 name,
                 Fate::Left,
@@ -204,8 +209,8 @@ fn workloads(snapshot: &Snapshot, me: &NodeName, actual: &Actual, desired: &Desi
         .collect()
 }
 
-fn as_json(node: &NodeName, items: &[Item], problems: &[String]) -> serde_json::Value {
-    let item = |item: &Item| {
+fn as_json(node: &NodeName, items: &[AdoptionItem], problems: &[String]) -> serde_json::Value {
+    let item = |item: &AdoptionItem| {
         json!({
             "kind": item.kind,
             "object": item.object,
@@ -217,7 +222,7 @@ fn as_json(node: &NodeName, items: &[Item], problems: &[String]) -> serde_json::
     json!({ "node": node, "items": items, "problems": problems })
 }
 
-fn show(items: &[Item], problems: &[String]) {
+fn show(items: &[AdoptionItem], problems: &[String]) {
     let mut rows = table(&["KIND", "OBJECT", "FATE", "REASON"]);
     for item in items {
         rows.add_row([item.kind, &item.object, item.fate.as_str(), &item.reason]);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use caracal_agent::desired::{IPIP_DEVICE, vxlan_device};
+use caracal_agent::{IPIP_DEVICE, vxlan_device};
 use caracal_datastore::Store;
 use caracal_ipam::TunnelKind;
 use caracal_model::resource::IpPool;

@@ -8,9 +8,7 @@ mod verify;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use caracal_agent::dataplane;
-use caracal_agent::forecast::Assumed;
-use caracal_agent::plan::{WantedTunnels, mtu};
+use caracal_agent::{Assumed, FALLBACK_MTU, WantedTunnels, host_mtu, kernel_support, read_links};
 use caracal_datastore::Store;
 use caracal_model::resource::EncapMode;
 use caracal_model::txn::Range;
@@ -98,20 +96,16 @@ async fn planned(snapshot: &Snapshot, args: &ModeArgs) -> Result<ModePlan, ModeE
         vxlan: wants(modes.vxlan),
         objects: false,
     };
-    let kernel = dataplane::support(wanted).await.unwrap_or_else(|error| {
+    let kernel = kernel_support(wanted).await.unwrap_or_else(|error| {
         eprintln!(
             "this kernel cannot be asked what it can do ({error}); taken to be able to do all"
         );
         Default::default()
     });
-    let mtu = match (args.mtu, dataplane::links().await) {
+    let mtu = match (args.mtu, read_links().await) {
         (Some(mtu), _) => mtu,
-        (None, Ok(links)) => mtu::host_mtu(
-            &links,
-            None,
-            &caracal_agent::settings::InterfacePattern::default(),
-        ),
-        (None, Err(_)) => mtu::FALLBACK_MTU,
+        (None, Ok(links)) => host_mtu(&links, None, &caracal_agent::InterfacePattern::default()),
+        (None, Err(_)) => FALLBACK_MTU,
     };
     ModePlan::of(snapshot, &args.pool, modes, &Assumed { mtu, kernel })
 }

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_agent::Learned;
-use caracal_agent::desired::RouteKind;
-use caracal_agent::forecast::{self, Assumed, Change};
+use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, forecast};
 use caracal_ipam::TunnelKind;
 use caracal_model::resource::{EncapMode, IpPool, Kind};
 use caracal_model::{Key, NodeName, Prefix, Snapshot};
@@ -52,7 +50,7 @@ pub(super) struct ModePlan {
     /// From what to what, in words.
     pub(super) summary: String,
     /// Nodes with what changes on them.
-    pub(super) nodes: BTreeMap<NodeName, Change>,
+    pub(super) nodes: BTreeMap<NodeName, PlanChange>,
 }
 
 impl ModePlan {
@@ -95,11 +93,8 @@ impl ModePlan {
             .keys()
             .map(|me| {
                 let learned = announced.to(me);
-                let plan = |of: &Snapshot| forecast::desired(of, me, learned, assumed);
-                (
-                    me.clone(),
-                    forecast::compare(&plan(snapshot), &plan(&changed)),
-                )
+                let plan = |of: &Snapshot| forecast(of, me, learned, assumed);
+                (me.clone(), compare_plans(&plan(snapshot), &plan(&changed)))
             })
             .collect();
         Ok(Self {
@@ -119,7 +114,7 @@ impl ModePlan {
 
     /// Nodes that would be stranded, with the reason.
     pub(super) fn stranded(&self) -> Vec<(&NodeName, &str)> {
-        let each = |(node, change): (_, &'_ Change)| -> Vec<_> {
+        let each = |(node, change): (_, &'_ PlanChange)| -> Vec<_> {
             let reasons = &change.stranded;
             (0..reasons.len()).map(|n| (node, n)).collect()
         };
@@ -129,7 +124,7 @@ impl ModePlan {
     }
 
     pub(super) fn json(&self) -> Value {
-        let node = |(name, change): (&NodeName, &Change)| {
+        let node = |(name, change): (&NodeName, &PlanChange)| {
             let routes: Vec<Value> = change
                 .routes
                 .iter()
@@ -161,7 +156,7 @@ impl fmt::Display for ModePlan {
     }
 }
 
-fn sentence(change: &Change) -> String {
+fn sentence(change: &PlanChange) -> String {
     let mut parts = Vec::new();
     let come = change.devices_come.iter();
     parts.extend(come.map(|(name, mtu)| format!("device {name} (mtu {mtu}) comes")));

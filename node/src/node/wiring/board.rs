@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_agent::dataplane::{AgentStatus, PublishedUnderlay, SweepPrecondition};
+use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{FibFeed, SpeakerHandle};

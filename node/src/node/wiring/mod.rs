@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use caracal_agent::dataplane::ReconcilerHandle;
+use caracal_agent::ReconcilerHandle;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::{EtcdStore, View};
 use caracal_model::code::ProblemCode;

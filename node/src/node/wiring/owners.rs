@@ -4,11 +4,9 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use caracal_agent::Settings;
-use caracal_agent::dataplane::{
-    Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition,
+use caracal_agent::{
+    Ownership, Reconciler, ReconcilerHandle, ReconcilerOptions, Settings, SweepPrecondition,
 };
-use caracal_agent::ownership::Ownership;
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::status::Convergence;
 use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
@@ -113,8 +111,8 @@ impl Speaking {
         registry.reporter("plan").replace(planned.problems.clone());
         // What a killed predecessor left in the kernel still forwards: say so to the peers (RFC
         // 4724 §4.1).
-        let restarting = caracal_agent::dataplane::holds_our_routes().await?;
-        let links = caracal_agent::dataplane::links()
+        let restarting = caracal_agent::holds_our_routes().await?;
+        let links = caracal_agent::read_links()
             .await
             .context("reading the interfaces")?;
         let options = SpeakerOptions {
