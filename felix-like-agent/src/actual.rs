@@ -1,4 +1,4 @@
-//! What the kernel holds, as read back. Devices are named as in [`crate::desired`]; an index
+//! What the kernel holds, as read back. Devices are named as in [`crate::kernel_objects`]; an index
 //! without a name does not occur, since links are read in the same pass.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use caracal_model::names::IfName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::node::Mac;
 
-use crate::desired::{FdbKey, NeighbourKey, NextHop, Route, RouteKey, Target};
+use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, Route, RouteKey, Target};
 use crate::links::Links;
 
 /// Where a kernel route leads.

@@ -8,8 +8,9 @@ use caracal_model::code::ProblemCode;
 use caracal_model::names::IfName;
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
-use crate::desired::{Desired, RouteKey, Target, vxlan_device};
+use crate::desired::Desired;
 use crate::diff::{Phase, conflicts, diff};
+use crate::kernel_objects::{RouteKey, Target, vxlan_device};
 use crate::op::Op;
 use crate::ownership::{Owner, PROTOCOL_BIRD, is_tunnel_device};
 use crate::settings::ROUTE_PROTOCOL;
@@ -329,7 +330,7 @@ pub fn hand_back_ops(actual: &Actual, ipip_is_birds: bool) -> Vec<Op> {
         if route.next_hops().is_empty() {
             // BIRD's blackholes have the usual metric; another key is another route, so ours goes
             // after it.
-            new.metric = crate::desired::cluster_metric(new.prefix.family());
+            new.metric = crate::kernel_objects::cluster_metric(new.prefix.family());
             if new.metric != route.metric {
                 puts.push(Op::AddRoute(new));
                 deletes.push(Op::DeleteRoute(route.clone()));

@@ -15,10 +15,12 @@ use caracal_model::names::IfName;
 use caracal_model::snapshot::Problem;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind, problem};
+use crate::desired::Desired;
+use crate::kernel_objects::{PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind};
 use crate::links::{Link, Links};
 use crate::op::Op;
 use crate::ownership::Owner;
+use crate::problem::problem;
 use objects::Objects;
 
 /// How sure we are that what is not desired is unwanted.

@@ -11,7 +11,8 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Snapshot};
 
-use crate::desired::{Desired, RouteKind};
+use crate::desired::Desired;
+use crate::kernel_objects::RouteKind;
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::plan::{HostRoutes, KernelSupport, PlanInputs, plan};

@@ -6,7 +6,41 @@
 //! that with the kernel's [`Actual`] and answers with [`Op`]s in dependency order. The shell,
 //! `dataplane` (a feature), reads and writes the kernel. The core imports no tokio and no netlink.
 //!
-//! Invariants, cited by tests:
+//! # Order of calls
+//!
+//! A daemon spawns the `Reconciler`, which reads, plans and writes by itself: its inputs are the
+//! snapshot, the learned routes and the sweep precondition; its outputs the `AgentStatus` and the
+//! `PublishedUnderlay`, over which the speaker resolves next hops. Commands do the steps one by one:
+//!
+//! 1. `read_kernel` and `kernel_support`: what is there, and what this kernel can do.
+//! 2. [`Settings::resolve`], then [`plan()`]: what should be there.
+//! 3. [`diff()`] by [`Phase`]: the operations, in dependency order; `apply_ops` writes them.
+//!
+//! ```
+//! use std::collections::{BTreeMap, BTreeSet};
+//!
+//! use caracal_agent::{
+//!     Actual, HostRoutes, KernelSupport, Links, Phase, PlanInputs, Settings, diff, plan,
+//! };
+//! use caracal_model::{NodeName, Snapshot};
+//!
+//! let desired = plan(&PlanInputs {
+//!     snapshot: &Snapshot::default(),
+//!     me: &NodeName::from("a"),
+//!     learned: &BTreeMap::new(),
+//!     links: &Links::default(),
+//!     host_routes: &HostRoutes::default(),
+//!     settings: &Settings::default(),
+//!     kernel: &KernelSupport::default(),
+//!     lifelines: &BTreeSet::new(),
+//! });
+//! // An empty datastore wants no routes; in the phase *learning* nothing would be deleted either.
+//! assert!(desired.routes.is_empty());
+//! let ops = diff(&desired, &Actual::default(), Phase::Learning);
+//! assert!(ops.iter().all(|op| !op.is_delete()));
+//! ```
+//!
+//! # Invariants, cited by tests
 //!
 //! * `AGENT-1`: [`Desired`] holds at most one route a prefix.
 //! * `AGENT-2`: `diff(d, a)` is empty when `a` already is what `d` asks for.
@@ -26,6 +60,7 @@ mod dataplane;
 mod desired;
 mod diff;
 mod forecast;
+mod kernel_objects;
 mod learned;
 mod lifelines;
 mod links;
@@ -34,6 +69,7 @@ mod op;
 mod ownership;
 mod paths;
 mod plan;
+mod problem;
 mod settings;
 mod table;
 #[cfg(any(test, feature = "testing"))]
@@ -54,19 +90,21 @@ pub use dataplane::{
     holds_our_routes, kernel_support, local_networks, observe_kernel, observe_nat, read_kernel,
     read_links,
 };
-pub use desired::{
-    Desired, FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route,
-    RouteKey, RouteKind, Target, TunnelKind, vxlan_device,
-};
+pub use desired::Desired;
 pub use diff::{Phase, diff, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
+pub use kernel_objects::{
+    FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route, RouteKey,
+    RouteKind, Target, TunnelKind, vxlan_device,
+};
 pub use learned::Learned;
 pub use links::{Link, Links, LocalNetworks, VxlanParameters};
 pub use nat::Nat;
 pub use op::Op;
 pub use ownership::{FIRST_OBJECT, Owner, Ownership, is_tunnel_device};
 pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
-pub use plan::mtu::{FALLBACK_MTU, IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD, host_mtu};
+pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
+pub use plan::mtu::{FALLBACK_MTU, host_mtu};
 pub use plan::{HostRoutes, KernelSupport, PlanInputs, WantedTunnels, plan, wanted_tunnels};
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
-use crate::desired::Target;
+use crate::kernel_objects::Target;
 
 /// Our blackholes by which packets to one of the addresses end.
 #[must_use]
@@ -33,7 +33,7 @@ pub(crate) fn cut_by(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::Route;
+    use crate::kernel_objects::Route;
 
     fn route(prefix: &str, metric: u32, protocol: u8, target: Target) -> ActualRoute {
         let prefix = prefix.parse().unwrap();

@@ -9,7 +9,7 @@ use caracal_model::net::{Cidr, Prefix};
 use caracal_model::resource::node::{Mac, format_mac};
 
 use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};
+use crate::kernel_objects::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};
 use crate::nat::Nat;
 
 /// One change of the kernel's state.

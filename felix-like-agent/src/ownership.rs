@@ -16,12 +16,10 @@ use caracal_model::Snapshot;
 use caracal_model::net::{Cidr, Family, Prefix};
 
 use crate::actual::{ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
+use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, Target, vxlan_device};
 use crate::links::Link;
-use crate::settings::{ROUTE_PROTOCOL, Settings};
+use crate::settings::{PROTOCOL_BOOT, ROUTE_PROTOCOL, Settings};
 
-/// `ip route add` without a protocol, as CNI plugins and Felix's workload and VXLAN routes.
-pub(crate) const PROTOCOL_BOOT: u8 = 3;
 /// The BIRD daemon.
 pub(crate) const PROTOCOL_BIRD: u8 = 12;
 
@@ -253,7 +251,7 @@ impl Ownership {
 mod tests {
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::desired::Target;
+    use crate::kernel_objects::Target;
 
     fn route(protocol: u8, link: &str) -> ActualRoute {
         ActualRoute {

@@ -12,8 +12,9 @@ use caracal_model::names::IfName;
 use caracal_model::net::{Family, Prefix};
 
 use crate::actual::{Actual, ActualTarget};
-use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, cluster_metric};
+use crate::desired::Desired;
 use crate::diff::{Phase, diff};
+use crate::kernel_objects::{NextHop, PlannedRoute, Route, RouteKind, Target, cluster_metric};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;

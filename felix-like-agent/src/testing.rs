@@ -7,7 +7,9 @@ use caracal_model::names::IfName;
 use caracal_model::net::Family;
 
 use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
-use crate::desired::{IPIP_DEVICE, NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind};
+use crate::kernel_objects::{
+    IPIP_DEVICE, NextHop, NextHopObject, Route, Target, Tunnel, TunnelKind,
+};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::op::Op;
 
@@ -106,7 +108,7 @@ pub fn next_index(links: &Links) -> u32 {
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn made(tunnel: &Tunnel, links: &Links) -> Result<Link, Refused> {
+pub(crate) fn made(tunnel: &Tunnel, links: &Links) -> Result<Link, Refused> {
     let mut link = Link::new(next_index(links), tunnel.name.as_str());
     link.kind = tunnel.kind.as_str().to_owned();
     link.mtu = tunnel.mtu;

@@ -10,7 +10,7 @@ pub use caracal_model::net::underlay::{Gateway, Underlay, UnderlayRoute};
 use caracal_model::net::{Cidr, Prefix};
 
 use crate::actual::ActualRoute;
-use crate::desired::NextHop;
+use crate::kernel_objects::NextHop;
 use crate::links::{Link, Links};
 
 /// Link-local addresses are on every link, so they say nothing about which.
@@ -97,8 +97,8 @@ mod tests {
 
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::desired::Route;
-    use crate::desired::Target;
+    use crate::kernel_objects::Route;
+    use crate::kernel_objects::Target;
     use crate::links::Link;
 
     fn links() -> Links {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::desired::{BLACKHOLE_METRIC, PlannedRoute, Route, RouteKind, Target};
+use crate::kernel_objects::{BLACKHOLE_METRIC, PlannedRoute, Route, RouteKind, Target};
 use crate::links::{Link, Links};
 use crate::ownership::{Cluster, Ownership};
 

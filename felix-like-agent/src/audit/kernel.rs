@@ -7,8 +7,9 @@ use caracal_model::names::IfName;
 
 use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
-use crate::desired::{Desired, Route};
+use crate::desired::Desired;
 use crate::diff::{Phase, conflicts, diff};
+use crate::kernel_objects::Route;
 use crate::op::Op;
 
 pub(super) fn compare(inputs: &AuditInputs<'_>, found: &mut Vec<Observation>) {

@@ -11,12 +11,13 @@ use caracal_model::net::Prefix;
 
 use super::*;
 use crate::actual::{ActualRoute, ActualTarget};
-use crate::desired::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target, problem};
 use crate::diff::{Phase, diff};
+use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, NextHopObject, RouteKey, Target};
 use crate::links::Link;
 use crate::op::Op;
 use crate::ownership::FIRST_OBJECT;
 use crate::plan::tests::World;
+use crate::problem::problem;
 use crate::testing::apply_op;
 
 mod table;

@@ -21,6 +21,8 @@ mod tests;
 pub use netlink::{NetlinkError, Refusal};
 pub use observe::{observe_kernel, observe_nat};
 pub use probe::echo::{Echo, EchoError};
+#[cfg(test)]
+pub(crate) use reconciler::Freezing;
 pub use reconciler::status::AgentStatus;
 pub use reconciler::sweep_precondition::SweepPrecondition;
 pub use reconciler::{Reconciler, ReconcilerHandle, ReconcilerOptions};

@@ -23,12 +23,12 @@ use super::{chain, read, write};
 use crate::actual::Actual;
 use crate::dataplane::netlink::{Netlink, NetlinkError};
 use crate::dataplane::read::hints::Listener;
-use crate::desired::problem;
 use crate::diff::Phase;
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::op::Op;
 use crate::ownership::Owner;
+use crate::problem::problem;
 use crate::table::{Foreigners, MAIN_TABLE, Tables, changes, foreigners, note, removal};
 use crate::underlay::{self, Underlay};
 

@@ -13,8 +13,8 @@ use crate::actual::Actual;
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::dataplane::write::nat::NatWriter;
 use crate::dataplane::write::saved_sysctls::SavedSysctls;
-use crate::desired::IPIP_DEVICE;
 use crate::diff::removal;
+use crate::kernel_objects::IPIP_DEVICE;
 use crate::op::Op;
 use crate::ownership::Ownership;
 

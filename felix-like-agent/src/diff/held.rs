@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, FdbKey, NeighbourKey, RouteKey};
+use crate::desired::Desired;
+use crate::kernel_objects::{FdbKey, NeighbourKey, RouteKey};
 use crate::ownership::{Owner, is_vxlan_device};
 
 /// Routes of ours to prefixes that are held, and that lead to the node in question: they work, and
@@ -68,8 +69,8 @@ mod tests {
 
     use super::*;
     use crate::actual::ActualNeighbour;
-    use crate::desired::{PlannedRoute, Route, RouteKind, Target};
     use crate::diff::{Phase, diff};
+    use crate::kernel_objects::{PlannedRoute, Route, RouteKind, Target};
     use crate::links::{Link, Links};
     use crate::op::Op;
 

@@ -16,7 +16,8 @@ use caracal_model::names::IfName;
 use foldhash::{HashMap, HashSet};
 
 use crate::actual::{Actual, ActualRoute};
-use crate::desired::{Desired, NextHop, NextHopObject, Route, RouteKey, Target};
+use crate::desired::Desired;
+use crate::kernel_objects::{NextHop, NextHopObject, Route, RouteKey, Target};
 use crate::op::Op;
 use crate::ownership::{FIRST_OBJECT, LAST_OBJECT, Owner};
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::actual::{ActualNeighbour, ActualObject, ActualTarget};
-use crate::desired::{
+use crate::kernel_objects::{
     BLACKHOLE_METRIC, FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute,
     Route, Target, vxlan_device,
 };

@@ -4,6 +4,13 @@ use caracal_model::resource::EncapMode;
 
 use crate::settings::Settings;
 
+/// Octets that IPIP adds: an IPv4 header.
+pub const IPIP_OVERHEAD: u32 = 20;
+/// Octets that VXLAN over IPv4 adds: IPv4, UDP, VXLAN and inner Ethernet headers.
+pub const VXLAN_OVERHEAD: u32 = 50;
+/// Octets that VXLAN over IPv6 adds.
+pub const VXLAN_V6_OVERHEAD: u32 = 70;
+
 /// How packets to a prefix travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Encap {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 
-use crate::desired::problem;
+use crate::problem::problem;
 
 /// Most names spelled out in a problem.
 const NAMED: usize = 3;

@@ -26,7 +26,7 @@ use super::Planner;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
 use super::remote::{add_direct, ipip, subject};
-use crate::desired::{NextHop, RouteKind, Target};
+use crate::kernel_objects::{NextHop, RouteKind, Target};
 use crate::learned::Learned;
 
 pub(super) fn plan(planner: &mut Planner<'_>) {

@@ -8,7 +8,7 @@ use caracal_model::resource::node::parse_mac;
 use caracal_model::resource::workload::WorkloadEndpointSpec;
 
 use super::Planner;
-use crate::desired::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};
+use crate::kernel_objects::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};
 use crate::links::Link;
 use crate::nat::name::PlainName;
 

@@ -31,10 +31,12 @@ use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::{NodeName, Snapshot};
 use foldhash::HashMap;
 
-use crate::desired::{Desired, NextHop, PlannedRoute, Route, RouteKind, Target, problem};
+use crate::desired::Desired;
+use crate::kernel_objects::{NextHop, PlannedRoute, Route, RouteKind, Target};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
+use crate::problem::problem;
 use crate::settings::Settings;
 use encap::Sources;
 use grouped_warnings::GroupedWarnings;

@@ -4,15 +4,10 @@
 use caracal_model::net::Family;
 
 use super::Planner;
+use super::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 use crate::links::{Link, Links};
 use crate::settings::InterfacePattern;
 
-/// Octets that IPIP adds: an IPv4 header.
-pub const IPIP_OVERHEAD: u32 = 20;
-/// Octets that VXLAN over IPv4 adds: IPv4, UDP, VXLAN and inner Ethernet headers.
-pub const VXLAN_OVERHEAD: u32 = 50;
-/// Octets that VXLAN over IPv6 adds.
-pub const VXLAN_V6_OVERHEAD: u32 = 70;
 /// Host MTU when no interface says one; fits the smaller cloud networks.
 pub const FALLBACK_MTU: u32 = 1460;
 

@@ -8,7 +8,7 @@ use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::Node;
 
 use super::Planner;
-use crate::desired::TunnelKind;
+use crate::kernel_objects::TunnelKind;
 use crate::nat::name::PlainName;
 use crate::nat::{BgpGuard, FamilyRules, Nat, Senders};
 

@@ -14,9 +14,8 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
 
 use super::Planner;
-use super::encap::{Encap, Source, decide};
-use super::mtu::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
-use crate::desired::{PlannedRoute, RouteKind};
+use super::encap::{Encap, IPIP_OVERHEAD, Source, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD, decide};
+use crate::kernel_objects::{PlannedRoute, RouteKind};
 use crate::paths::PathMtu;
 
 /// Least MTU of IPv4 that anybody is asked to use (RFC 1122 §3.3.3) and that of every IPv6 link
@@ -229,7 +228,7 @@ mod tests {
             world.learn(prefix, hop);
         }
         // `c` is not on a link: a route of somebody's leads there.
-        let way = crate::desired::NextHop {
+        let way = crate::kernel_objects::NextHop {
             gateway: Some("10.0.0.254".parse().unwrap()),
             link: "eth0".into(),
             onlink: true,

@@ -15,7 +15,9 @@ use caracal_model::resource::Node;
 use super::Planner;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
-use crate::desired::{IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vxlan_device};
+use crate::kernel_objects::{
+    IPIP_DEVICE, NextHop, RouteKind, Target, cluster_metric, vxlan_device,
+};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     if planner.inputs.settings.workload_routes {

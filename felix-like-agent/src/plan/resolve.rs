@@ -10,7 +10,7 @@ use caracal_model::net::{Family, Prefix};
 use super::pools::Pools;
 use super::{PlanInputs, Planner};
 use crate::actual::{Actual, ActualRoute, ActualTarget};
-use crate::desired::{NextHop, Target};
+use crate::kernel_objects::{NextHop, Target};
 use crate::learned::Learned;
 use crate::links::Links;
 use crate::ownership::{Owner, Ownership, is_tunnel_device};

@@ -7,7 +7,7 @@ use caracal_model::snapshot::Applied;
 use proptest::prelude::*;
 
 use super::*;
-use crate::desired::{BLACKHOLE_METRIC, NextHop};
+use crate::kernel_objects::{BLACKHOLE_METRIC, NextHop};
 use crate::nat::BgpGuard;
 use crate::nat::name::PlainName;
 use crate::settings::ProgramClusterRoutes;

@@ -10,7 +10,7 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::node::vxlan_mac;
 
 use super::Planner;
-use crate::desired::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};
+use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
     ipip(planner);

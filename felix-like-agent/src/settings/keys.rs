@@ -10,9 +10,10 @@ use caracal_model::resource::fields::{FELIX, Field};
 
 pub(crate) use caracal_model::resource::fields::Effect;
 
-use super::{InterfacePattern, NatBackend, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings};
+use super::{
+    InterfacePattern, NatBackend, PROTOCOL_BOOT, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings,
+};
 use crate::nat::name::{Interfaces, PlainName};
-use crate::ownership::PROTOCOL_BOOT;
 
 /// What the environment calls keys of FelixConfiguration beside their own names.
 const ALIASES: [(&str, &str); 4] = [
@@ -226,7 +227,7 @@ pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high
 }
 
 fn metric(text: &str) -> Option<u32> {
-    number(text, 1, crate::desired::BLACKHOLE_METRIC - 1)
+    number(text, 1, crate::kernel_objects::BLACKHOLE_METRIC - 1)
 }
 
 #[allow(clippy::option_option, reason = "unusable / automatic / a value")]

@@ -14,8 +14,8 @@ use caracal_model::snapshot::Problem;
 use caracal_model::{NodeName, Snapshot};
 use serde_json::Value;
 
-use crate::desired::problem;
 use crate::nat::name::Interfaces;
+use crate::problem::problem;
 use keys::Effect;
 
 /// Which classes of routes to other nodes one of Calico's two programs is told to write.
@@ -182,6 +182,8 @@ impl PartialEq for InterfacePattern {
 
 impl Eq for InterfacePattern {}
 
+/// `ip route add` without a protocol, as CNI plugins and Felix's workload and VXLAN routes.
+pub(crate) const PROTOCOL_BOOT: u8 = 3;
 /// Protocol of our routes: Felix's own number, so that either can take over from the other.
 pub(crate) const ROUTE_PROTOCOL: u8 = 80;
 /// Felix's `routeRefreshInterval`.

@@ -174,7 +174,7 @@ pub(super) async fn collect<S: Store>(
         };
         tell.send_modify(|counts| counts.candidates = collector.candidates());
         for collection in collections {
-            match apply_ops(&store, &client, &me, collection).await {
+            match carry_out(&store, &client, &me, collection).await {
                 Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
                 Err(error) => tracing::info!("not collected: {error:#}"),
             }

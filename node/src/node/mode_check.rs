@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_agent::{AgentStatus, echo::Echo};
+use caracal_agent::{AgentStatus, Echo};
 use caracal_datastore::{Store, View};
 use caracal_model::net::Family;
 use caracal_model::resource::{EncapMode, IpPool, Node};

@@ -12,7 +12,7 @@ use crate::dataplane::netlink::error::EncodeError;
 use crate::dataplane::netlink::framing::{self, HEADER, attribute};
 use crate::dataplane::netlink::routes;
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
-use crate::desired::{NextHop, NextHopObject};
+use crate::kernel_objects::{NextHop, NextHopObject};
 use crate::links::Links;
 
 /// `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`, `RTM_GETNEXTHOP`.

@@ -11,7 +11,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::dataplane::netlink::error::EncodeError;
 use crate::dataplane::netlink::framing::{attribute, close, open};
-use crate::desired::{NextHop, Route, Target};
+use crate::kernel_objects::{NextHop, Route, Target};
 use crate::links::{Link, Links};
 use crate::op::Op;
 

@@ -13,7 +13,7 @@ use caracal_model::names::IfName;
 
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::dataplane::write::sysctl;
-use crate::desired::IPIP_DEVICE;
+use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::ownership::{LAST_OBJECT, is_vxlan_device};
 use crate::plan::{KernelSupport, WantedTunnels};

@@ -24,7 +24,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
-use crate::desired::{FdbKey, NeighbourKey, NextHop, Target};
+use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, Target};
 use crate::links::{Link, Links, VxlanParameters};
 use crate::ownership::is_vxlan_device;
 

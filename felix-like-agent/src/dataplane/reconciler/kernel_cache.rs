@@ -117,7 +117,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::desired::{Route, Target};
+    use crate::kernel_objects::{Route, Target};
     use crate::testing;
 
     fn route(prefix: &str) -> Route {

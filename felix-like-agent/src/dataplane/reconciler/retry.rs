@@ -8,8 +8,8 @@ use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use tokio::time::Instant;
 
-use crate::desired::problem;
 use crate::op::Op;
+use crate::problem::problem;
 
 /// Wait after the first failure; doubled with each further one.
 const FIRST: Duration = Duration::from_millis(250);

@@ -7,12 +7,14 @@ use caracal_model::code::ProblemCode;
 use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 
-use crate::desired::{Desired, IPIP_DEVICE, problem};
+use crate::desired::Desired;
 use crate::diff::Phase;
+use crate::kernel_objects::IPIP_DEVICE;
 use crate::links::Links;
 use crate::nat::iptables;
 use crate::nat::nft::Blocker;
 use crate::paths::PathMtus;
+use crate::problem::problem;
 
 /// What the agent says of itself after each pass.
 #[derive(Clone, Debug, Default, PartialEq)]

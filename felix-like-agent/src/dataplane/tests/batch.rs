@@ -1,7 +1,7 @@
 //! Batches of changes: order, attribution of refusals, more of both than a socket buffer holds.
 
 use super::*;
-use crate::desired::{Route, Target};
+use crate::kernel_objects::{Route, Target};
 use crate::op::Op;
 
 fn route(n: u32, gateway: &str) -> Route {

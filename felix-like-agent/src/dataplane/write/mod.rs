@@ -24,7 +24,7 @@ use crate::dataplane::netlink::batch::Writer;
 use crate::dataplane::netlink::routes::{self, Devices};
 use crate::dataplane::netlink::{EncodeError, Message, Netlink, NetlinkError, Refusal, Request};
 use crate::dataplane::read::MAIN_TABLE;
-use crate::desired::{FdbKey, NeighbourKey, Tunnel, TunnelKind};
+use crate::kernel_objects::{FdbKey, NeighbourKey, Tunnel, TunnelKind};
 use crate::links::Links;
 use crate::op::Op;
 

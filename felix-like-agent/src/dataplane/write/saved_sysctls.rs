@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::write::sysctl;
-use crate::desired::IPIP_DEVICE;
+use crate::kernel_objects::IPIP_DEVICE;
 
 /// Name of the file in the library directory.
 pub(in crate::dataplane) const FILE: &str = "sysctls";

@@ -8,8 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use caracal_agent::{
-    IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, echo::Echo, echo::EchoError,
-    vxlan_device,
+    Echo, EchoError, IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, vxlan_device,
 };
 use caracal_model::Snapshot;
 use caracal_model::code::DoctorCode;

@@ -1,0 +1,14 @@
+//! Makes a problem that the agent reports.
+
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
+
+/// A [`Problem`] from its parts.
+#[must_use]
+pub(crate) fn problem(code: ProblemCode, subject: &str, reason: String) -> Problem {
+    Problem {
+        code,
+        subject: subject.to_owned(),
+        reason,
+    }
+}
