@@ -249,6 +249,21 @@ fn configuration(name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String>
         (false, true) => told.push(format!("{nodes} begin a mesh")),
         _ => {}
     }
+    let auto = |snapshot: &Snapshot| {
+        let annotations = snapshot.bgp_default().map(|c| &c.metadata.annotations);
+        let value = annotations.and_then(|all| all.get(caracal_topologies::TOPOLOGY_ANNOTATION));
+        value.is_some_and(|value| value == "auto")
+    };
+    match (auto(before), auto(after)) {
+        (true, false) => told.push(format!(
+            "without the annotation {} automatic reflectors end at once; `caracal topology apply --mesh` makes the mesh first",
+            caracal_topologies::TOPOLOGY_ANNOTATION
+        )),
+        (false, true) => told.push(
+            "automatic reflectors begin at once; `caracal topology apply --auto` makes the new sessions first".to_owned(),
+        ),
+        _ => {}
+    }
     let port = |snapshot: &Snapshot| {
         let config = snapshot.bgp_default();
         config.and_then(|c| c.spec.listen_port).unwrap_or(179)

@@ -381,3 +381,28 @@ fn effects_are_told_in_sentences() {
     let config = json!({"asNumber": 1, "nodeToNodeMeshEnabled": false, "listenPort": 1790});
     assert_eq!(told(Kind::BgpConfiguration, "default", config).len(), 3);
 }
+
+/// `apply` replaces annotations, as calicoctl does; what goes with this one is told.
+#[test]
+fn an_end_of_automatic_reflectors_is_told() {
+    let path = Key::resource(Kind::BgpConfiguration, "default").to_path();
+    let config = |annotations: Value| {
+        let mut snapshot = Snapshot::default();
+        let value = json!({"metadata": {"name": "default", "annotations": annotations}});
+        snapshot.apply(&path, Some(value.to_string().as_bytes()), 1);
+        snapshot
+    };
+    let (auto, mesh) = (
+        config(json!({"caracal.io/topology": "auto"})),
+        config(json!({})),
+    );
+    let told = effect::of(Kind::BgpConfiguration, "default", &auto, &mesh);
+    assert!(
+        told[0].contains("automatic reflectors end at once"),
+        "{told:?}"
+    );
+    let told = effect::of(Kind::BgpConfiguration, "default", &mesh, &auto);
+    assert!(told[0].contains("--auto"), "{told:?}");
+    let same = effect::of(Kind::BgpConfiguration, "default", &auto, &auto);
+    assert_eq!(same, [""; 0]);
+}
