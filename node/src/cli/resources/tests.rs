@@ -406,3 +406,71 @@ fn an_end_of_automatic_reflectors_is_told() {
     let same = effect::of(Kind::BgpConfiguration, "default", &auto, &auto);
     assert_eq!(same, [""; 0]);
 }
+
+/// What a node writes at its start, the schema takes: `get`, edit and `apply` of it work.
+#[tokio::test]
+async fn what_a_node_writes_is_what_the_schema_takes() {
+    use std::collections::BTreeMap;
+
+    use caracal_datastore::Store;
+    use caracal_model::keys;
+    use caracal_model::txn::Range;
+
+    use crate::config::Config;
+    use crate::register::{self, Addresses};
+
+    let store = MemoryStore::new();
+    let text = |pair: (&str, &str)| (pair.0.to_owned(), pair.1.to_owned());
+    let variables: BTreeMap<String, String> = [
+        ("AS", "64513"),
+        ("CALICO_K8S_NODE_REF", "k8s-a"),
+        ("CALICO_IPV4POOL_CIDR", "10.244.0.0/16"),
+        ("CALICO_IPV6POOL_CIDR", "fd00:244::/64"),
+    ]
+    .map(text)
+    .into();
+    let config = Config::from_env(&variables, None, "node-a").unwrap();
+    let addresses = Addresses {
+        v4: Some("10.0.0.5/24".parse().unwrap()),
+        v6: Some("fd00::5/64".parse().unwrap()),
+    };
+    register::register(&store, &config, addresses, now())
+        .await
+        .unwrap();
+    register::ensure_defaults(&store, &config, &[], None, now())
+        .await
+        .unwrap();
+    let all = Range::Prefix(keys::resources_prefix());
+    let answer = store.read(&[all]).await.unwrap();
+    let mut kinds = Vec::new();
+    for entry in answer.ranges.iter().flatten() {
+        let Ok(Key::Resource { kind, name, .. }) = Key::parse(&entry.key) else {
+            panic!("{}", entry.key)
+        };
+        let value: Value = serde_json::from_slice(&entry.value).unwrap();
+        assert_eq!(Schema(kind).validate(&value), [], "{kind} {name}");
+        assert_eq!(
+            Schema(kind).unknown_fields(&value, None),
+            [],
+            "{kind} {name}"
+        );
+        let nothing = change(kind, &name, Change::Merge(json!({})));
+        let (outcome, _) = put(&store, &nothing).await.unwrap();
+        // A pool gets the block size that its maker left to the default.
+        assert!(
+            outcome == Outcome::Unchanged || kind == Kind::IpPool,
+            "{kind} {name}"
+        );
+        kinds.push(kind.as_str());
+    }
+    let wanted = [
+        "BGPConfiguration",
+        "ClusterInformation",
+        "FelixConfiguration",
+        "IPAMConfiguration",
+        "IPPool",
+        "IPPool",
+        "Node",
+    ];
+    assert_eq!(kinds, wanted);
+}
