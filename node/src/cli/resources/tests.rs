@@ -425,7 +425,6 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
         ("AS", "64513"),
         ("CALICO_K8S_NODE_REF", "k8s-a"),
         ("CALICO_IPV4POOL_CIDR", "10.244.0.0/16"),
-        ("CALICO_IPV6POOL_CIDR", "fd00:244::/64"),
     ]
     .map(text)
     .into();
@@ -468,7 +467,6 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
         "ClusterInformation",
         "FelixConfiguration",
         "IPAMConfiguration",
-        "IPPool",
         "IPPool",
         "Node",
     ];
