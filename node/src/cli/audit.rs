@@ -12,7 +12,7 @@ use super::exit::DEGRADED;
 use super::{duration, run_dir, table};
 use crate::admin::{Request, ask};
 use crate::args::{AuditArgs, Output};
-use crate::node::auditor::AuditReport;
+use crate::node::answers::auditor::AuditReport;
 
 /// Time between questions of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use super::run_dir;
 use crate::admin::{Request, ask};
 use crate::args::{DrainArgs, Output};
 use crate::cli::exit::REFUSED;
-use crate::node::drain::{DrainStatus, Stage};
+use crate::node::announce::drain::{DrainStatus, Stage};
 
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@ use super::{bgp, run_dir};
 use crate::admin::{Request, ask};
 use crate::args::{ExplainArgs, Output};
 use crate::cli::exit::NOT_FOUND;
-use crate::node::explain::{Explained, Stage};
+use crate::node::answers::explain::{Explained, Stage};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let prefix = args.destination;

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::ipam::{announced, now, on_store, refuse};
 use crate::args::{Output, OutputArgs};
 use crate::cli::exit::{CONFLICT, NOT_FOUND};
-use crate::node::machine;
+use crate::node::membership::machine;
 
 /// `caracal node COMMAND`.
 #[derive(Debug, Subcommand)]

@@ -43,7 +43,7 @@ async fn uninstall(dry_run: bool, lib_dir: Option<&Path>) -> anyhow::Result<Exit
         }
     }
     // Left behind, it would make the datastore of the next cluster look like a fault.
-    match crate::node::remember::forget(&super::lib_dir(), dry_run) {
+    match crate::node::membership::remember::forget(&super::lib_dir(), dry_run) {
         Ok(None) => {}
         Ok(Some(path)) if dry_run => println!("would delete {}", path.display()),
         Ok(Some(path)) => println!("delete {}", path.display()),

@@ -1,37 +1,12 @@
 //! `caracal node`: the daemon. Composition only: nothing here decides about routes.
 
-mod address;
-mod announced;
-mod answers;
-pub(crate) mod auditor;
-mod beginning;
-mod block_hints;
-pub(crate) mod collector;
-pub(crate) mod drain;
-pub(crate) mod explain;
-mod health;
-mod held;
-mod learned;
-mod lifelines;
-mod listeners;
-mod lost_addresses;
-pub(crate) mod machine;
-mod mode_check;
-mod mtu;
-mod node_address;
-mod origins;
-mod parting;
-mod pending_releases;
+pub(crate) mod announce;
+pub(crate) mod answers;
+mod ipam;
+mod kernel;
+pub(crate) mod membership;
 mod problems;
-mod publish;
-mod registration;
-pub(crate) mod remember;
 mod report;
-mod secrets;
-mod startup;
-mod sweep;
-mod tunnels;
-mod underlay;
 mod wiring;
 
 use std::collections::BTreeMap;
@@ -41,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::config::Config;
-pub(crate) use tunnels::set as set_tunnel_address;
+pub(crate) use ipam::tunnels::set as set_tunnel_address;
 
 /// Runs the node until SIGTERM or SIGINT.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {

@@ -9,11 +9,11 @@ use tokio::sync::watch;
 
 /// The problems of all reporters.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reported(BTreeMap<&'static str, Vec<Problem>>);
+pub(crate) struct Reported(BTreeMap<&'static str, Vec<Problem>>);
 
 impl Reported {
     /// All of them, by reporter.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Problem> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Problem> {
         self.0.values().flatten()
     }
 
@@ -23,15 +23,15 @@ impl Reported {
 }
 
 /// Where all problems are read.
-pub(super) type Problems = watch::Receiver<Reported>;
+pub(crate) type Problems = watch::Receiver<Reported>;
 
 /// Gives out the ways to report and to read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Registry(watch::Sender<Reported>);
+pub(crate) struct Registry(watch::Sender<Reported>);
 
 impl Registry {
     /// The way to report under a name, which must be nobody else's.
-    pub(super) fn reporter(&self, name: &'static str) -> Reporter {
+    pub(crate) fn reporter(&self, name: &'static str) -> Reporter {
         Reporter {
             name,
             reported: self.0.clone(),
@@ -39,21 +39,21 @@ impl Registry {
     }
 
     /// The way to read.
-    pub(super) fn problems(&self) -> Problems {
+    pub(crate) fn problems(&self) -> Problems {
         self.0.subscribe()
     }
 }
 
 /// The way to report for one task.
 #[derive(Debug)]
-pub(super) struct Reporter {
+pub(crate) struct Reporter {
     name: &'static str,
     reported: watch::Sender<Reported>,
 }
 
 impl Reporter {
     /// Replaces what this reporter has reported. Nobody is woken when it is the same.
-    pub(super) fn replace(&self, found: Vec<Problem>) {
+    pub(crate) fn replace(&self, found: Vec<Problem>) {
         self.reported.send_if_modified(|reported| {
             let changed = reported.of(self.name) != found;
             if changed && found.is_empty() {
@@ -66,7 +66,7 @@ impl Reporter {
     }
 
     /// The same, and logs those that are new.
-    pub(super) fn warn(&self, found: Vec<Problem>) {
+    pub(crate) fn warn(&self, found: Vec<Problem>) {
         let known = self.current();
         for problem in found.iter().filter(|problem| !known.contains(problem)) {
             tracing::warn!(code = %problem.code, "{}", problem.reason);
@@ -75,7 +75,7 @@ impl Reporter {
     }
 
     /// What this reporter has reported last.
-    pub(super) fn current(&self) -> Vec<Problem> {
+    pub(crate) fn current(&self) -> Vec<Problem> {
         self.reported.borrow().of(self.name).to_vec()
     }
 }

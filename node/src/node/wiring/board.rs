@@ -17,15 +17,15 @@ use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 use crate::metrics::ipam::Collected;
-use crate::node::announced::Told;
-use crate::node::collector::Life;
-use crate::node::drain::{self, DrainStatus};
-use crate::node::learned::{self, Resolved};
-use crate::node::machine::{self, Taken};
-use crate::node::parting::InForce;
+use crate::node::announce::drain::{self, DrainStatus};
+use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::announce::secrets::Secrets;
+use crate::node::announce::transition_report::InForce;
+use crate::node::ipam::collector::Life;
+use crate::node::kernel::learned::{self, Resolved};
+use crate::node::kernel::underlay::PeerGateways;
+use crate::node::membership::machine::{self, Taken};
 use crate::node::problems::Registry;
-use crate::node::secrets::Secrets;
-use crate::node::underlay::PeerGateways;
 
 /// The latest value of something, for whoever listens. One task writes it.
 pub(super) struct Feed<T> {
@@ -61,7 +61,7 @@ pub(super) struct Feeds {
     /// How far a drain is.
     pub(super) drain: Feed<DrainStatus>,
     /// The revision and the announcements that the speaker was told last.
-    pub(super) told: Feed<Told>,
+    pub(super) told: Feed<AnnouncedPlan>,
     /// Gateways of peers (`reachableBy`).
     pub(super) gateways: Feed<PeerGateways>,
     /// What the speaker has resolved next hops over.

@@ -19,14 +19,14 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::answers::{Answers, Stage};
-use super::collector::Life;
-use super::listeners::Listeners;
-use super::machine::Taken;
-use super::problems::{Registry, Reporter};
-use super::remember::Rememberer;
 use crate::admin;
 use crate::config::Config;
+use crate::node::answers::listeners::Listeners;
+use crate::node::answers::{Answers, Stage};
+use crate::node::ipam::collector::Life;
+use crate::node::membership::machine::Taken;
+use crate::node::membership::remember::Rememberer;
+use crate::node::problems::{Registry, Reporter};
 
 /// Longest time for what is told to the datastore at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);

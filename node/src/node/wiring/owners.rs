@@ -18,16 +18,20 @@ use super::{Ground, Node, tasks};
 use crate::config::{Backend, Config};
 use crate::local_networks;
 use crate::metrics::ipam::Collected;
-use crate::node::announced::Told;
+use crate::node::announce::drain::{self, DrainStatus};
+use crate::node::announce::origins;
+use crate::node::announce::publish;
+use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::announce::secrets::{self, Secrets};
+use crate::node::announce::transition_report::InForce;
+use crate::node::answers::auditor::{self, Auditor};
 use crate::node::answers::{Owners, Stage};
-use crate::node::auditor::{self, Auditor};
-use crate::node::beginning::{self, Begun};
-use crate::node::drain::{self, DrainStatus};
-use crate::node::learned::Resolved;
-use crate::node::parting::InForce;
+use crate::node::kernel::learned::Resolved;
+use crate::node::kernel::lifelines;
+use crate::node::kernel::mtu;
+use crate::node::membership::beginning::{self, Begun};
+use crate::node::membership::machine;
 use crate::node::problems::Registry;
-use crate::node::secrets::{self, Secrets};
-use crate::node::{lifelines, machine, mtu, origins, publish};
 
 /// Starts everything.
 pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
@@ -160,7 +164,7 @@ fn feeds(
         lifelines,
         secrets: Feed::new(secrets.clone()),
         drain: Feed::new(drain.clone()),
-        told: Feed::new(Told::default()),
+        told: Feed::new(AnnouncedPlan::default()),
         gateways: Feed::new(planned.kernel.reachable_by.clone()),
         resolved: Feed::new(Resolved::default()),
         resolved_routes: Feed::new(0),

@@ -6,11 +6,23 @@ use caracal_datastore::{EtcdConfig, EtcdStore};
 use caracal_ipam::Client;
 
 use super::board::Board;
-use crate::node::publish::Publisher;
-use crate::node::{
-    block_hints, collector, held, learned, lifelines, lost_addresses, mode_check, mtu,
-    node_address, origins, parting, pending_releases, secrets, sweep, tunnels, underlay,
-};
+use crate::node::announce::origins;
+use crate::node::announce::publish::Publisher;
+use crate::node::announce::secrets;
+use crate::node::announce::transition_report;
+use crate::node::ipam::assignment_stop;
+use crate::node::ipam::block_hints;
+use crate::node::ipam::collector;
+use crate::node::ipam::pending_releases;
+use crate::node::ipam::tunnels;
+use crate::node::kernel::learned;
+use crate::node::kernel::lifelines;
+use crate::node::kernel::lost_addresses;
+use crate::node::kernel::mode_check;
+use crate::node::kernel::mtu;
+use crate::node::kernel::sweep;
+use crate::node::kernel::underlay;
+use crate::node::membership::node_address;
 
 /// How a task comes to run.
 #[derive(Clone, Copy)]
@@ -71,32 +83,32 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::Owner,
     },
     Task {
-        name: "registrar", file: "node/src/node/registration.rs", count: "1",
+        name: "registrar", file: "node/src/node/membership/registration.rs", count: "1",
         owns: "this node's Node as it should be", hears: "`View`", tells: "the Node resource",
         start: Start::Owner,
     },
     Task {
-        name: "rememberer", file: "node/src/node/remember.rs", count: "1",
+        name: "rememberer", file: "node/src/node/membership/remember.rs", count: "1",
         owns: "what was written last", hears: "`View`", tells: "the file `last-snapshot`",
         start: Start::Owner,
     },
     Task {
-        name: "etcd's addresses", file: "node/src/node/lifelines.rs", count: "1",
+        name: "etcd's addresses", file: "node/src/node/kernel/lifelines.rs", count: "1",
         owns: "–", hears: "name servers", tells: "reconciler",
         start: Start::From(|b| spawn(lifelines::keep(b.hosts.clone(), b.feeds.lifelines.writer()))),
     },
     Task {
-        name: "passwords", file: "node/src/node/secrets.rs", count: "1",
+        name: "passwords", file: "node/src/node/announce/secrets.rs", count: "1",
         owns: "–", hears: "files below `CARACAL_SECRETS_DIR`", tells: "publisher",
         start: Start::From(passwords),
     },
     Task {
-        name: "publisher", file: "node/src/node/publish.rs", count: "1",
+        name: "publisher", file: "node/src/node/announce/publish.rs", count: "1",
         owns: "last plan", hears: "`View`, passwords, drain", tells: "speaker: `reconfigure`",
         start: Start::From(|b| spawn(publisher(b).run())),
     },
     Task {
-        name: "origins", file: "node/src/node/origins.rs", count: "1",
+        name: "origins", file: "node/src/node/announce/origins.rs", count: "1",
         owns: "what the speaker was told last", hears: "`View`", tells: "speaker: who may announce what",
         start: Start::From(origin_check),
     },
@@ -111,12 +123,12 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::Owner,
     },
     Task {
-        name: "learned-routes adapter", file: "node/src/node/learned.rs", count: "1",
+        name: "learned-routes adapter", file: "node/src/node/kernel/learned.rs", count: "1",
         owns: "the map of learned routes", hears: "the speaker's feed, what it has resolved next hops over", tells: "reconciler",
         start: Start::From(learned_routes),
     },
     Task {
-        name: "sweep precondition", file: "node/src/node/sweep.rs", count: "1",
+        name: "sweep precondition", file: "node/src/node/kernel/sweep.rs", count: "1",
         owns: "peers that get their grace again", hears: "`View`, convergence, the speaker's status", tells: "reconciler",
         start: Start::From(sweep_precondition),
     },
@@ -126,77 +138,77 @@ pub(super) const TASKS: &[Task] = &[
         start: Start::Owner,
     },
     Task {
-        name: "underlay", file: "node/src/node/underlay.rs", count: "1",
+        name: "underlay", file: "node/src/node/kernel/underlay.rs", count: "1",
         owns: "–", hears: "`watch<PublishedUnderlay>`, gateways of peers", tells: "speaker: underlay, own networks; then the learned-routes adapter",
         start: Start::From(next_hops),
     },
     Task {
-        name: "lost addresses", file: "node/src/node/lost_addresses.rs", count: "1",
+        name: "lost addresses", file: "node/src/node/kernel/lost_addresses.rs", count: "1",
         owns: "addresses of this machine", hears: "the agent's status", tells: "the speaker's sessions, the connection to etcd",
         start: Start::From(lost_addresses),
     },
     Task {
-        name: "MTU file", file: "node/src/node/mtu.rs", count: "1",
+        name: "MTU file", file: "node/src/node/kernel/mtu.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the CNI plugin",
         start: Start::From(|b| spawn(mtu::keep(b.config.lib_dir.clone(), b.kernel.clone()))),
     },
     Task {
-        name: "node-address watcher", file: "node/src/node/node_address.rs", count: "1",
+        name: "node-address watcher", file: "node/src/node/membership/node_address.rs", count: "1",
         owns: "–", hears: "the agent's status", tells: "the Node resource",
         start: Start::From(node_address),
     },
     Task {
-        name: "tunnel addresses", file: "node/src/node/tunnels.rs", count: "1",
+        name: "tunnel addresses", file: "node/src/node/ipam/tunnels.rs", count: "1",
         owns: "–", hears: "`View`, the agent's status", tells: "IPAM, the Node resource",
         start: Start::From(tunnel_addresses),
     },
     Task {
-        name: "transition report", file: "node/src/node/parting.rs", count: "1",
+        name: "transition report", file: "node/src/node/announce/transition_report.rs", count: "1",
         owns: "–", hears: "the transition in force, the speaker's table", tells: "a key that `topology apply` reads",
         start: Start::From(transition_report),
     },
     Task {
-        name: "mode check", file: "node/src/node/mode_check.rs", count: "1",
+        name: "mode check", file: "node/src/node/kernel/mode_check.rs", count: "1",
         owns: "–", hears: "`View`, the agent's status", tells: "a key that `mode apply` reads",
         start: Start::From(mode_report),
     },
     Task {
-        name: "liveness lease", file: "node/src/node/collector.rs", count: "1",
+        name: "liveness lease", file: "node/src/node/ipam/collector.rs", count: "1",
         owns: "–", hears: "time", tells: "this node's lease",
         start: Start::From(|b| spawn(b.life().live(b.view.clone(), b.lost.clone(), b.registry.reporter("liveness lease")))),
     },
     Task {
-        name: "collector", file: "node/src/node/collector.rs", count: "1",
+        name: "collector", file: "node/src/node/ipam/collector.rs", count: "1",
         owns: "since when what looks dead", hears: "`View`, interfaces, leases", tells: "IPAM",
         start: Start::From(ipam_collector),
     },
     Task {
-        name: "pending releases", file: "node/src/node/pending_releases.rs", count: "1",
+        name: "pending releases", file: "node/src/node/ipam/pending_releases.rs", count: "1",
         owns: "–", hears: "files of the CNI plugin, `View`", tells: "IPAM",
         start: Start::From(pending_releases),
     },
     Task {
-        name: "stop of assignments", file: "node/src/node/held.rs", count: "1",
+        name: "stop of assignments", file: "node/src/node/ipam/assignment_stop.rs", count: "1",
         owns: "–", hears: "`View`", tells: "the CNI plugin",
-        start: Start::From(|b| spawn(held::keep(b.config.run_dir.clone(), b.view.clone()))),
+        start: Start::From(|b| spawn(assignment_stop::keep(b.config.run_dir.clone(), b.view.clone()))),
     },
     Task {
-        name: "block hint", file: "node/src/node/block_hints.rs", count: "1",
+        name: "block hint", file: "node/src/node/ipam/block_hints.rs", count: "1",
         owns: "–", hears: "`View`", tells: "the CNI plugin",
         start: Start::From(block_hint),
     },
     Task {
-        name: "ports", file: "node/src/node/listeners.rs", count: "1",
+        name: "ports", file: "node/src/node/answers/listeners.rs", count: "1",
         owns: "sockets of probes and metrics", hears: "`View`", tells: "answers over HTTP",
         start: Start::Owner,
     },
     Task {
-        name: "drain", file: "node/src/node/drain.rs", count: "1",
+        name: "drain", file: "node/src/node/announce/drain.rs", count: "1",
         owns: "how far the node is out of service", hears: "orders from the admin socket", tells: "the publisher, speaker: `disable`, `enable`",
         start: Start::Owner,
     },
     Task {
-        name: "auditor", file: "node/src/node/auditor.rs", count: "1",
+        name: "auditor", file: "node/src/node/answers/auditor.rs", count: "1",
         owns: "ages of findings", hears: "`View`, learned routes, the agent's and the drain's status, a kernel dump of its own", tells: "who asks, the log",
         start: Start::Owner,
     },
@@ -301,7 +313,7 @@ fn tunnel_addresses(board: &Board) {
 }
 
 fn transition_report(board: &Board) {
-    spawn(parting::report(
+    spawn(transition_report::report(
         board.store.clone(),
         board.config.node.clone(),
         board.speaker.clone(),

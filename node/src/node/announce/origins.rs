@@ -1,0 +1,74 @@
+//! From snapshots to the speaker's origin check: who may announce what. A task of its own, and not
+//! a part of the plan, so that a block that becomes known is told before anything is planned: a
+//! route may be waiting for it.
+
+use std::sync::Arc;
+
+use caracal_bgp::origin::{Mode, Update};
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_datastore::View;
+use caracal_model::Snapshot;
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
+use caracal_topologies::origin_update;
+use tokio::sync::watch;
+
+/// Everything that a view says.
+pub(crate) fn whole(view: &View, mode: Mode) -> Update {
+    Update {
+        stale: Some(is_stale(view)),
+        ..origin_update(None, &view.snapshot, mode)
+    }
+}
+
+const fn is_stale(view: &View) -> bool {
+    !view.is_current()
+}
+
+/// Tells the speaker what changes from the view that it was started with.
+pub(crate) async fn keep(
+    mut views: watch::Receiver<View>,
+    told: View,
+    mode: Mode,
+    speaker: SpeakerHandle,
+) {
+    let mut stale = is_stale(&told);
+    let mut snapshot: Arc<Snapshot> = told.snapshot;
+    views.mark_changed();
+    while views.changed().await.is_ok() {
+        let view = views.borrow_and_update().clone();
+        let mut update = match Arc::ptr_eq(&snapshot, &view.snapshot) {
+            true => Update::default(),
+            false => origin_update(Some(&snapshot), &view.snapshot, mode),
+        };
+        if stale != is_stale(&view) {
+            stale = !stale;
+            update.stale = Some(stale);
+        }
+        snapshot = view.snapshot;
+        if !update.is_empty() && speaker.set_origins(update).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Routes that wait for too long.
+pub(crate) fn problem(speaker: &SpeakerStatus) -> Option<Problem> {
+    let prefix = speaker.origin.overdue?;
+    let others = match speaker.screened.overdue {
+        0 | 1 => String::new(),
+        more => format!(" and {} others", more - 1),
+    };
+    let why = match speaker.origin.stale {
+        true => "the datastore is not fresh",
+        false => "no confirmed affinity covers it",
+    };
+    Some(Problem {
+        code: ProblemCode::BgpOwnerUnknown,
+        subject: prefix.to_string(),
+        reason: format!(
+            "the route to {prefix}{others} has waited for 30 s for the datastore to say who has the prefix ({why}), and is not used until it does; caracal bgp explain {prefix} names the peer"
+        ),
+    })
+}

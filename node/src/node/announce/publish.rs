@@ -1,0 +1,244 @@
+//! From snapshots to the speaker: plan, compare, reconfigure. An unchanged plan does not wake the
+//! speaker.
+
+use std::sync::Arc;
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::policy::{Filter, Term, Verdict};
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::View;
+use caracal_model::Prefix;
+use caracal_model::Snapshot;
+use caracal_model::names::NodeName;
+use caracal_model::snapshot::Problem;
+use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, plan};
+use tokio::sync::watch;
+
+use crate::config::{Backend, Config};
+use crate::node::announce::drain;
+use crate::node::announce::secrets::Secrets;
+use crate::node::announce::transition_report::InForce;
+use crate::node::kernel::underlay::PeerGateways;
+use crate::node::problems::Reporter;
+
+/// The plan that the speaker has in force.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AnnouncedPlan {
+    /// Revision of the snapshot that the plan is of.
+    pub(crate) revision: i64,
+    /// What this node originates.
+    pub(crate) originated: Vec<Prefix>,
+}
+
+/// The speaker's configuration for a snapshot, and what could not be planned.
+pub(crate) fn speaker_config(snapshot: &Snapshot, config: &Config, secrets: &Secrets) -> Planned {
+    let options = PlanOptions {
+        router_id: config.router_id.choice(),
+        max_prefixes: Some(config.max_prefixes),
+        secrets: secrets.clone(),
+        show_passwords: false,
+    };
+    let mut planned = plan(snapshot, &config.node, &options);
+    if config.ebgp_requires_policy {
+        require_policy(&mut planned.config);
+    }
+    if config.backend != Backend::Bird {
+        silence(&mut planned.config);
+    }
+    planned
+}
+
+/// Name of the filter that stands where another AS's peer has none.
+const NO_POLICY: &str = "no_policy_rfc8212";
+
+/// Towards another AS, no policy means no routes (RFC 8212 §2). A filter of its own says so, and
+/// not an empty list: a drain adds filters to lists.
+fn require_policy(config: &mut SpeakerConfig) {
+    let own = config.local_as;
+    let mut denied = false;
+    for peer in config.peers.values_mut() {
+        if peer.local_as.unwrap_or(own) == peer.remote_as {
+            continue;
+        }
+        if peer.import.is_empty() {
+            peer.import.push(NO_POLICY.to_owned());
+            denied = true;
+        }
+        // The built-in filter says what a cluster may announce, not that somebody wants this peer
+        // to hear it.
+        if peer.export.iter().all(|name| name == EXPORT_FILTER) {
+            peer.export = vec![NO_POLICY.to_owned()];
+            denied = true;
+        }
+    }
+    if denied {
+        let reject = Term {
+            conditions: Vec::new(),
+            actions: Vec::new(),
+            verdict: Some(Verdict::Reject),
+        };
+        let terms = vec![reject];
+        config
+            .filters
+            .insert(NO_POLICY.to_owned(), Filter { terms });
+    }
+}
+
+/// Without BGP the speaker stays up, with nothing to say and no one to say it to.
+fn silence(config: &mut SpeakerConfig) {
+    config.listen = None;
+    config.peers.clear();
+    config.originate.clear();
+}
+
+/// Logs what became wrong and what became right, each once.
+pub(crate) fn log_changes(old: &[Problem], new: &[Problem], node: &NodeName) {
+    for problem in new.iter().filter(|p| !old.contains(p)) {
+        tracing::warn!(%node, code = %problem.code, subject = %problem.subject, "{}", problem.reason);
+    }
+    for problem in old.iter().filter(|p| {
+        !new.iter()
+            .any(|n| n.code == p.code && n.subject == p.subject)
+    }) {
+        tracing::info!(%node, code = %problem.code, subject = %problem.subject, "corrected");
+    }
+}
+
+/// What the publisher works with.
+pub(crate) struct Publisher {
+    pub(crate) config: Arc<Config>,
+    pub(crate) view: watch::Receiver<View>,
+    /// The sender keeps the other end open without a folder to look at.
+    pub(crate) secrets: (watch::Sender<Secrets>, watch::Receiver<Secrets>),
+    pub(crate) drain: watch::Receiver<drain::DrainStatus>,
+    pub(crate) speaker: SpeakerHandle,
+    /// What the speaker was told last.
+    pub(crate) current: SpeakerConfig,
+    pub(crate) problems: Reporter,
+    pub(crate) told: watch::Sender<AnnouncedPlan>,
+    pub(crate) in_force: watch::Sender<Option<InForce>>,
+    /// The stage of the drain that the speaker was told last.
+    pub(crate) stage_in_force: watch::Sender<drain::Stage>,
+    pub(crate) gateways: watch::Sender<PeerGateways>,
+}
+
+impl Publisher {
+    /// Plans anew for each snapshot and each stage of a drain, and tells the speaker when the plan
+    /// differs.
+    pub(crate) async fn run(mut self) {
+        let Self {
+            config,
+            view,
+            secrets: (_, secrets),
+            drain,
+            speaker,
+            current,
+            problems,
+            told,
+            in_force,
+            stage_in_force,
+            gateways,
+        } = &mut self;
+        // The snapshot may have moved on since the speaker was started with a plan.
+        view.mark_changed();
+        loop {
+            let alive = tokio::select! {
+                changed = view.changed() => changed,
+                changed = drain.changed() => changed,
+                changed = secrets.changed() => changed,
+            };
+            if alive.is_err() {
+                return;
+            }
+            let snapshot = view.borrow_and_update().snapshot.clone();
+            let stage = drain.borrow_and_update().stage;
+            let known = secrets.borrow_and_update().clone();
+            let planned = speaker_config(&snapshot, config, &known);
+            log_changes(&problems.current(), &planned.problems, &config.node);
+            problems.replace(planned.problems);
+            // Before the sessions that need them.
+            tell(gateways, planned.kernel.reachable_by);
+            let wanted = drain::at_stage(planned.config, stage);
+            if wanted != *current {
+                tracing::info!(
+                    rev = snapshot.revision,
+                    peers = wanted.peers.len(),
+                    originated = wanted.originate.len(),
+                    "speaker reconfigured"
+                );
+                *current = wanted;
+                if speaker.reconfigure(current.clone()).await.is_err() {
+                    tracing::error!("the BGP speaker has ended");
+                    return;
+                }
+            }
+            told.send_replace(AnnouncedPlan {
+                revision: snapshot.revision,
+                originated: current.originate.keys().copied().collect(),
+            });
+            // Behind the configuration: a report is about sessions that the speaker has.
+            tell(in_force, InForce::of(planned.transition, current));
+            stage_in_force.send_replace(stage);
+        }
+    }
+}
+
+/// Tells what is new.
+fn tell<T: PartialEq>(sender: &watch::Sender<T>, next: T) {
+    sender.send_if_modified(|known| {
+        let changed = *known != next;
+        *known = next;
+        changed
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+
+    use caracal_bgp::config::PeerConfig;
+    use caracal_bgp::types::{Asn, RouterId};
+
+    use super::*;
+
+    #[test]
+    fn rfc8212_2_without_a_filter_of_somebodys_nothing_passes_to_another_as() {
+        let peer = |asn: u32, filtered: bool| {
+            let mut peer = PeerConfig::new([10, 0, 0, 2].into(), Asn(asn));
+            if filtered {
+                peer.import.push("in".to_owned());
+                peer.export.push("out".to_owned());
+            }
+            peer.export.push(EXPORT_FILTER.to_owned());
+            peer
+        };
+        let mut config = SpeakerConfig {
+            local_as: Asn(64512),
+            router_id: RouterId([10, 0, 0, 1].into()),
+            listen: None,
+            peers: BTreeMap::from([
+                ("mesh".into(), peer(64512, false)),
+                ("open".into(), peer(65001, false)),
+                ("filtered".into(), peer(65001, true)),
+            ]),
+            originate: BTreeMap::new(),
+            filters: BTreeMap::new(),
+            stations: BTreeMap::new(),
+        };
+        let before = config.clone();
+        require_policy(&mut config);
+        for name in ["mesh", "filtered"] {
+            assert_eq!(config.peers[&name.into()], before.peers[&name.into()]);
+        }
+        let denied = vec![NO_POLICY.to_owned()];
+        let open = &config.peers[&"open".into()];
+        assert_eq!((&open.import, &open.export), (&denied, &denied));
+        // A drain does not open what is shut.
+        let leaving = config.leaving();
+        let first = &leaving.peers[&"open".into()].export[0];
+        let term = &leaving.filters[first].terms[0];
+        assert_eq!(term.verdict, Some(Verdict::Reject));
+    }
+}

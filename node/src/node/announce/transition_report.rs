@@ -1,0 +1,89 @@
+//! While the topology changes: reports what this node would miss without the sessions that are to
+//! go, for whoever conducts the change (`caracal topology apply`). What a report means is said in
+//! [`caracal_topologies::TransitionReport`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::types::PeerName;
+use caracal_datastore::Store;
+use caracal_model::names::NodeName;
+use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};
+use tokio::sync::watch;
+
+use crate::node::report;
+
+/// How often the table is asked. Short against what a change of sessions takes, long against what
+/// the question costs.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Prefixes that are named in a report.
+const EXAMPLES: usize = 5;
+
+/// A transition as this node's speaker has it in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InForce {
+    parting: TransitionSessions,
+    /// Addresses of the new peers.
+    coming: BTreeMap<PeerName, IpAddr>,
+}
+
+impl InForce {
+    pub(crate) fn of(parting: Option<TransitionSessions>, config: &SpeakerConfig) -> Option<Self> {
+        let parting = parting?;
+        let address = |name: &PeerName| Some((name.clone(), config.peers.get(name)?.address));
+        let coming = parting.to_add.iter().filter_map(address).collect();
+        Some(Self { parting, coming })
+    }
+}
+
+/// Reports until the channel closes. A report that cannot be written is written later.
+pub(crate) async fn report<S: Store>(
+    store: S,
+    me: NodeName,
+    speaker: SpeakerHandle,
+    mut in_force: watch::Receiver<Option<InForce>>,
+) {
+    // `None` = unknown: a run before may have left a report.
+    let mut written: Option<Option<TransitionReport>> = None;
+    loop {
+        let current = in_force.borrow_and_update().clone();
+        let wanted = match &current {
+            None => None,
+            Some(current) => match look(&speaker, current).await {
+                Some(report) => Some(report),
+                None => return,
+            },
+        };
+        if written.as_ref() != Some(&wanted) {
+            match report::keep(&store, transition_report_path(&me), wanted.as_ref()).await {
+                Ok(()) => written = Some(wanted),
+                Err(error) => tracing::warn!(%error, "cannot report on the change of topology"),
+            }
+        }
+        let idle = current.is_none() && written == Some(None);
+        tokio::select! {
+            changed = in_force.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(LOOK), if !idle => {}
+        }
+    }
+}
+
+/// `None`: the speaker has ended.
+async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
+    let told = speaker
+        .parting(current.parting.to_remove.clone())
+        .await
+        .ok()?;
+    let address = |name: &PeerName| current.coming.get(name).copied();
+    let incomplete: BTreeSet<IpAddr> = told.incomplete.iter().filter_map(address).collect();
+    Some(TransitionReport {
+        transition: current.parting.id.clone(),
+        incomplete,
+        uncovered: told.uncovered.len(),
+        examples: told.uncovered.into_iter().take(EXAMPLES).collect(),
+    })
+}

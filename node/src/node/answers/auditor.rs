@@ -1,0 +1,252 @@
+//! The auditor's task: gathers what the owners say and what the kernel holds, compares, and keeps
+//! the ages. It writes nothing. What is compared with what, and by which rules, is
+//! `caracal_agent::audit`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_agent::{
+    AgentStatus, AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, audit,
+    observe_kernel, observe_nat,
+};
+use caracal_bgp::rib::{Advertisement, Explanation};
+use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
+use caracal_bgp::types::SessionState;
+use caracal_datastore::View;
+use caracal_model::ipam::AffinityState;
+use caracal_model::snapshot::Problem;
+use caracal_model::{NodeName, Prefix};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::node::announce::drain::DrainStatus;
+use crate::node::announce::origins;
+use crate::node::kernel::learned;
+use crate::node::problems::Problems;
+use crate::peer_problems;
+
+/// Time between comparisons without cause.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Shortest time between comparisons that events ask for.
+const SPACING: Duration = Duration::from_secs(5);
+/// And of the time between two, so small a part is spent on one.
+const PART: u32 = 50;
+/// NAT rules are read by a program, so rarely; always when somebody asks.
+const NAT_PERIOD: Duration = Duration::from_secs(60);
+/// Questions that may wait.
+const QUESTIONS: usize = 8;
+
+/// What `caracal audit` is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AuditReport {
+    pub(crate) node: String,
+    /// Revision of the snapshot that was compared.
+    pub(crate) revision: i64,
+    /// Something counts as wrong.
+    pub(crate) wrong: bool,
+    /// Everything that was found, those that count first.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// What the auditor listens to.
+pub(crate) struct Heard {
+    pub(crate) me: NodeName,
+    pub(crate) view: watch::Receiver<View>,
+    /// `None` = the node runs without BGP.
+    pub(crate) speaker: Option<SpeakerHandle>,
+    pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
+    pub(crate) learned: watch::Receiver<Arc<learned::Map>>,
+    pub(crate) problems: Problems,
+    pub(crate) drain: watch::Receiver<DrainStatus>,
+}
+
+/// The way to the auditor.
+#[derive(Clone)]
+pub(crate) struct Auditor {
+    questions: mpsc::Sender<oneshot::Sender<AuditReport>>,
+}
+
+impl Auditor {
+    /// Starts the task.
+    pub(crate) fn spawn(heard: Heard) -> Self {
+        let (questions, receiver) = mpsc::channel(QUESTIONS);
+        tokio::spawn(run(heard, receiver));
+        Self { questions }
+    }
+
+    /// Compares now.
+    pub(crate) async fn report(&self) -> Result<AuditReport, String> {
+        let ended = "the auditor has ended";
+        let (answer, wait) = oneshot::channel();
+        self.questions.send(answer).await.map_err(|_| ended)?;
+        Ok(wait.await.map_err(|_| ended)?)
+    }
+}
+
+async fn run(mut heard: Heard, mut questions: mpsc::Receiver<oneshot::Sender<AuditReport>>) {
+    let mut ages = FindingAges::default();
+    let mut nat = None;
+    let mut known = BTreeSet::new();
+    let mut last = Instant::now();
+    let mut spacing = SPACING;
+    let mut next = last + spacing;
+    loop {
+        let question = tokio::select! {
+            question = questions.recv() => match question {
+                Some(question) => Some(question),
+                None => return,
+            },
+            alive = heard.changed() => {
+                if !alive {
+                    return;
+                }
+                next = next.min(last + spacing);
+                continue;
+            }
+            () = tokio::time::sleep_until(next) => None,
+        };
+        let begin = Instant::now();
+        let nat_is_old = nat
+            .as_ref()
+            .is_none_or(|(read, _)| Instant::now() >= *read + NAT_PERIOD);
+        if question.is_some() || nat_is_old {
+            let desired = heard.kernel.borrow().desired.clone();
+            let seen = observe_nat(&desired).await;
+            nat = Some((Instant::now(), seen));
+        }
+        let seen = nat.as_ref().and_then(|(_, seen)| seen.clone());
+        let report = heard.audit(&mut ages, seen).await;
+        log_changes(&mut known, &report.findings);
+        if let Some(question) = question {
+            // Who asked may have gone.
+            let _ = question.send(report);
+        }
+        last = Instant::now();
+        spacing = (PART * (last - begin)).max(SPACING);
+        next = last + spacing.max(PERIOD);
+    }
+}
+
+impl Heard {
+    /// Waits for a change of anything that is compared. False when there is nothing left to audit.
+    async fn changed(&mut self) -> bool {
+        let changed = tokio::select! {
+            changed = self.view.changed() => changed,
+            changed = self.kernel.changed() => changed,
+            changed = self.learned.changed() => changed,
+            changed = self.drain.changed() => changed,
+        };
+        changed.is_ok()
+    }
+
+    async fn audit(&mut self, ages: &mut FindingAges, nat: Option<String>) -> AuditReport {
+        // The plan before the kernel: what is planned later is not missed in an older picture.
+        let view = self.view.borrow_and_update().clone();
+        let (rib, origin) = self.rib(&view).await.ok().flatten().unzip();
+        let agent = self.kernel.borrow_and_update().clone();
+        let actual = observe_kernel(&agent.desired).await;
+        let actual = actual
+            .map(|mut actual| {
+                actual.nat = nat;
+                actual
+            })
+            .map_err(|error| format!("{:#}", anyhow::Error::from(error)));
+        let mut problems = agent.problems.clone();
+        problems.extend(self.problems.borrow().all().cloned());
+        problems.extend(view.absent_problems());
+        problems.extend(origin.flatten());
+        let stale = view.freshness.reason().map(ToString::to_string);
+        let observations = audit(&AuditInputs {
+            me: &self.me,
+            snapshot: &view.snapshot,
+            stale: stale.as_deref(),
+            desired: &agent.desired,
+            agent: &agent.kernel,
+            problems: &problems,
+            actual: actual.as_ref().map_err(String::as_str),
+            rib: rib.as_ref(),
+        });
+        let findings = ages.update(Instant::now().into_std(), observations);
+        AuditReport {
+            node: self.me.to_string(),
+            revision: view.snapshot.revision,
+            wrong: findings.iter().any(|finding| finding.counts),
+            findings,
+        }
+    }
+
+    /// What the speaker says, and its problem with the owners of prefixes; `None` without one.
+    async fn rib(
+        &mut self,
+        view: &View,
+    ) -> Result<Option<(AuditRib, Option<Problem>)>, SpeakerEnded> {
+        let Some(speaker) = &self.speaker else {
+            return Ok(None);
+        };
+        let status = speaker.status().await?;
+        let origin = origins::problem(&status);
+        let peers = status.peers.into_iter().map(|peer| AuditPeer {
+            established: peer.state == SessionState::Established,
+            wrong: peer_problems::wrong(&peer),
+            disabled: peer.disabled,
+            name: peer.name.to_string(),
+            state: peer.state.to_string(),
+            reason: peer.reason,
+        });
+        let mut own_blocks = BTreeMap::new();
+        for (cidr, affinity) in view.snapshot.affinities_of(&self.me) {
+            if affinity.state == AffinityState::Confirmed {
+                own_blocks.insert(cidr, own_block(cidr, speaker.explain(cidr).await?));
+            }
+        }
+        let rib = AuditRib {
+            peers: peers.collect(),
+            own_blocks,
+            learned: self.learned.borrow_and_update().clone(),
+            drained: self.drain.borrow().reason(),
+        };
+        Ok(Some((rib, origin)))
+    }
+}
+
+fn own_block(cidr: Prefix, explanation: Explanation) -> OwnBlock {
+    let mut block = OwnBlock::default();
+    if explanation.prefix != Some(cidr) {
+        return block;
+    }
+    block.originated = explanation.paths.iter().any(|path| path.peer.is_none());
+    for (peer, advertisement) in explanation.advertised {
+        match advertisement {
+            Advertisement::Sent(_) => {
+                block.told.insert(peer.to_string());
+            }
+            Advertisement::Withheld(why) => {
+                block.withheld.insert(peer.to_string(), why.to_string());
+            }
+        }
+    }
+    block
+}
+
+/// Logs what begins to count and what is no longer found, each once.
+fn log_changes(known: &mut BTreeSet<(String, String)>, findings: &[Finding]) {
+    let mut now = BTreeSet::new();
+    for finding in findings.iter().filter(|finding| finding.counts) {
+        let key = (finding.code.clone(), finding.subject.clone());
+        if !known.contains(&key) {
+            tracing::warn!(
+                code = finding.code,
+                subject = finding.subject,
+                "audit: {}",
+                finding.sentence
+            );
+        }
+        now.insert(key);
+    }
+    for (code, subject) in known.difference(&now) {
+        tracing::info!(code, subject, "audit: no longer found");
+    }
+    *known = now;
+}

@@ -1,0 +1,518 @@
+//! `caracal explain`: one destination at each stage on its way from the datastore to this node's kernel. It asks the
+//! owners and reads the kernel; it decides nothing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_agent::{
+    Actual, ActualRoute, ActualTarget, AgentStatus, Desired, FdbKey, NeighbourKey, Owner, PathMtus,
+    RouteKind, is_tunnel_device, observe_kernel,
+};
+use caracal_bgp::rib::Explanation;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_datastore::{EtcdStore, Store, View};
+use caracal_model::code::ProblemCode;
+use caracal_model::ipam;
+use caracal_model::resource::Node;
+use caracal_model::resource::node::format_mac;
+use caracal_model::snapshot::Problem;
+use caracal_model::txn::Range;
+use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::admin::routes::text;
+
+/// Everything that this node knows of a destination.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Explained {
+    /// The node that answers.
+    pub(crate) node: String,
+    /// The destination.
+    pub(crate) destination: Prefix,
+    /// Whose it is.
+    pub(crate) owner: Option<String>,
+    /// The pool that holds it.
+    pub(crate) pool: Option<Pool>,
+    /// The block that holds it.
+    pub(crate) block: Option<Block>,
+    /// Who has the address.
+    pub(crate) allocation: Option<Allocation>,
+    /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`, `foreign`, `none`.
+    pub(crate) source: String,
+    /// How packets travel: `local`, `direct`, `ipip`, `vxlan`, `blackhole`.
+    pub(crate) mode: Option<String>,
+    /// The paths with the rule by which each won or lost.
+    pub(crate) bgp: Explanation,
+    /// What the agent wants in the kernel.
+    pub(crate) planned: Option<String>,
+    /// Why the agent wants nothing.
+    pub(crate) skipped: Option<String>,
+    /// What is in the kernel.
+    pub(crate) kernel: Option<KernelRoute>,
+    /// What the path to the node behind it carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) path: Option<Path>,
+    /// The kernel has what the agent wants.
+    pub(crate) in_step: bool,
+    /// The revision of the datastore at each stage.
+    pub(crate) revisions: Vec<Revision>,
+    /// Problems that name it.
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Explained {
+    /// True when anything at all is known of the destination.
+    pub(crate) fn is_known(&self) -> bool {
+        self.pool.is_some() || self.bgp.prefix.is_some() || self.kernel.is_some()
+    }
+}
+
+/// A stage on the way to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Stage {
+    /// etcd's ModRevision of one key.
+    Datastore,
+    /// What the node has read.
+    Snapshot,
+    /// What the agent has planned from.
+    Plan,
+    /// What is in the kernel.
+    Kernel,
+}
+
+/// How far something is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Revision {
+    pub(crate) stage: Stage,
+    pub(crate) what: String,
+    pub(crate) revision: i64,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) cidr: Prefix,
+    pub(crate) ipip: String,
+    pub(crate) vxlan: String,
+    pub(crate) nat_outgoing: bool,
+}
+
+/// A block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Block {
+    pub(crate) cidr: Prefix,
+    /// `host:NODE`.
+    pub(crate) affinity: Option<String>,
+}
+
+/// An address in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Allocation {
+    pub(crate) handle: Option<String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+/// The route that the kernel takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KernelRoute {
+    /// As `ip route` would print it.
+    pub(crate) route: String,
+    /// `ours`, `adoptable` or `foreign`.
+    pub(crate) owner: String,
+    /// The devices, with their state.
+    pub(crate) devices: Vec<Device>,
+    /// Where the tunnel carries it, for VXLAN: the gateway's MAC and the node behind it.
+    pub(crate) vtep: Option<String>,
+}
+
+/// The measured path to the node that has a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Path {
+    pub(crate) node: String,
+    pub(crate) address: IpAddr,
+    /// The largest packet that arrives.
+    pub(crate) mtu: u32,
+}
+
+/// A device of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    /// Of the route, else of the device.
+    pub(crate) mtu: u32,
+}
+
+/// Where the answer comes from.
+pub(crate) struct Sources<'a> {
+    pub(crate) store: &'a EtcdStore,
+    pub(crate) view: &'a watch::Receiver<View>,
+    pub(crate) speaker: &'a SpeakerHandle,
+    pub(crate) kernel: &'a watch::Receiver<Arc<AgentStatus>>,
+}
+
+/// Asks everybody.
+pub(crate) async fn explain(
+    sources: Sources<'_>,
+    me: &NodeName,
+    destination: Prefix,
+) -> Result<Explained, String> {
+    let view = sources.view.borrow().clone();
+    let agent = sources.kernel.borrow().clone();
+    let bgp = sources.speaker.explain(destination).await.map_err(text)?;
+    let desired = &agent.desired;
+    let actual = observe_kernel(desired)
+        .await
+        .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    let mut problems = view.problems();
+    problems.extend(agent.problems.iter().cloned());
+    let read = match whole_block(sources.store, &view.snapshot, destination).await {
+        Ok(read) => read,
+        Err(reason) => {
+            problems.push(Problem {
+                code: ProblemCode::DatastoreUnreadable,
+                subject: destination.to_string(),
+                reason: format!("who has the address is not known: {reason}"),
+            });
+            None
+        }
+    };
+    let facts = Facts {
+        snapshot: &view.snapshot,
+        read: read.as_ref(),
+        me,
+        destination,
+        desired,
+        actual: &actual,
+        reconciled: agent.kernel.revision,
+        paths: &agent.paths,
+    };
+    Ok(facts.explain(bgp, &problems))
+}
+
+/// The block of another node's address, which the snapshot holds without its addresses' holders.
+async fn whole_block(
+    store: &EtcdStore,
+    snapshot: &Snapshot,
+    destination: Prefix,
+) -> Result<Option<ipam::Block>, String> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let known = snapshot.block_of(&destination);
+    let Some(cidr) = known.filter(|b| b.whole().is_none()).map(|b| b.cidr) else {
+        return Ok(None);
+    };
+    let ranges = [Range::Key(Key::Block(cidr).to_path())];
+    let answer = tokio::time::timeout(LIMIT, store.read(&ranges)).await;
+    let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
+    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    let stored = answer.ranges.into_iter().flatten().next();
+    let block = stored.map(|kv| ipam::Block::from_json(&kv.value));
+    block.transpose().map_err(|error| error.to_string())
+}
+
+/// What the answer is made of.
+struct Facts<'a> {
+    snapshot: &'a Snapshot,
+    /// The destination's block, where the snapshot has not all of it.
+    read: Option<&'a ipam::Block>,
+    me: &'a NodeName,
+    destination: Prefix,
+    desired: &'a Desired,
+    actual: &'a Actual,
+    reconciled: i64,
+    paths: &'a PathMtus,
+}
+
+impl Facts<'_> {
+    fn explain(&self, bgp: Explanation, problems: &[Problem]) -> Explained {
+        let route = self.actual.route_to(&self.destination);
+        let planned = self.planned();
+        let own = self.own_address();
+        let (source, mode) = match (&own, route, planned) {
+            (Some(source), ..) => (source.clone(), Some("local".to_owned())),
+            (None, Some(route), _) => self.source(route, &bgp),
+            (None, None, _) => ("none".to_owned(), None),
+        };
+        let in_step = planned.is_none_or(|(_, planned)| {
+            let there = self.actual.routes.get(&planned.route.key());
+            there.is_some_and(|routes| routes.iter().any(|r| r.satisfies(&planned.route)))
+        });
+        let needle = self.destination.to_string();
+        Explained {
+            node: self.me.to_string(),
+            destination: self.destination,
+            owner: self.owner(),
+            pool: self.pool(),
+            block: self.snapshot.block_of(&self.destination).map(|b| Block {
+                cidr: b.cidr,
+                affinity: b.owner.as_ref().map(ToString::to_string),
+            }),
+            allocation: self.allocation(),
+            source,
+            mode,
+            planned: planned.map(|(_, planned)| planned.route.to_string()),
+            skipped: self.covering(|prefix| self.desired.skipped.get(prefix).cloned()),
+            kernel: route.map(|route| self.kernel(route)),
+            path: self.path(),
+            in_step,
+            revisions: self.revisions(),
+            problems: problems
+                .iter()
+                .filter(|p| p.subject.contains(&needle) || p.reason.contains(&needle))
+                .cloned()
+                .collect(),
+            bgp,
+        }
+    }
+
+    /// The first answer for the destination itself or the longest prefix that covers it and lies in its pool's range.
+    fn covering<T>(&self, find: impl Fn(&Prefix) -> Option<T>) -> Option<T> {
+        (0..=self.destination.len())
+            .rev()
+            .find_map(|len| find(&Prefix::truncated(self.destination.address(), len)))
+    }
+
+    fn planned(&self) -> Option<(Prefix, &caracal_agent::PlannedRoute)> {
+        self.covering(|prefix| {
+            let planned = self.desired.routes.get(prefix)?;
+            Some((*prefix, planned))
+        })
+    }
+
+    /// The destination is an address of this machine: the kernel's local table has it.
+    fn own_address(&self) -> Option<String> {
+        let address = self.destination.address();
+        let link = self.actual.links.holding(address)?;
+        self.destination.is_host().then(|| {
+            if is_tunnel_device(link.name.as_str()) {
+                format!("tunnel: the address of {}", link.name)
+            } else {
+                format!("this node: an address of {}", link.name)
+            }
+        })
+    }
+
+    /// Why a kernel route is there, and how packets travel on it.
+    fn source(&self, route: &ActualRoute, bgp: &Explanation) -> (String, Option<String>) {
+        let planned = self.desired.routes.get(&route.prefix);
+        let wanted = planned.filter(|p| p.route.metric == route.metric);
+        let owner = self.desired.ownership.route(route);
+        let Some(wanted) = wanted.filter(|_| owner != Owner::Foreign) else {
+            let source = match owner {
+                Owner::Foreign => format!("foreign: a route of protocol {}", route.protocol),
+                _ => "left over: nothing asks for this route of ours".to_owned(),
+            };
+            return (source, None);
+        };
+        let learned = bgp.learned.is_some() && bgp.prefix == Some(route.prefix);
+        let source = match wanted.kind {
+            RouteKind::Local => "workload".to_owned(),
+            RouteKind::Blackhole => "own block: the address is not in use".to_owned(),
+            RouteKind::Direct if learned => "BGP".to_owned(),
+            RouteKind::Vxlan | RouteKind::Ipip | RouteKind::Direct => {
+                "remote block, from the datastore".to_owned()
+            }
+        };
+        (source, Some(wanted.kind.as_str().to_owned()))
+    }
+
+    fn owner(&self) -> Option<String> {
+        for workload in self.snapshot.workloads.values() {
+            let holds = |network: &Prefix| *network == self.destination;
+            if workload.spec.ip_networks.iter().any(holds) {
+                return Some(format!(
+                    "workload {}/{} on node {}, behind {}",
+                    workload.metadata.namespace.as_deref().unwrap_or_default(),
+                    workload.metadata.name,
+                    workload.spec.node,
+                    workload.spec.interface_name
+                ));
+            }
+        }
+        let address = self.destination.address();
+        let on_node = |(name, node): (&NodeName, &caracal_model::resource::Node)| {
+            let family = self.destination.family();
+            let what = if node.spec.address(family) == Some(address) {
+                "the address"
+            } else if node.spec.vxlan_address(family) == Some(address) {
+                "the VXLAN tunnel address"
+            } else if node.spec.ipip_address().map(std::net::IpAddr::from) == Some(address) {
+                "the IPIP tunnel address"
+            } else {
+                return None;
+            };
+            Some(format!("{what} of node {name}"))
+        };
+        if self.destination.is_host() {
+            let mut nodes = self.snapshot.nodes.iter();
+            if let Some(owner) = nodes.find_map(|(name, node)| on_node((name, node))) {
+                return Some(owner);
+            }
+        }
+        let block = self.snapshot.block_of(&self.destination)?;
+        let node = block.host()?;
+        Some(format!("node {node}, whose block {} holds it", block.cidr))
+    }
+
+    fn path(&self) -> Option<Path> {
+        let address = self.destination.address();
+        let family = self.destination.family();
+        let has = |node: &Node| node.spec.address(family) == Some(address);
+        let itself = || self.snapshot.nodes.iter().find(|(_, node)| has(node));
+        let behind = || {
+            let block = self.snapshot.block_of(&self.destination)?;
+            let borrower = self.snapshot.workloads.values().find(|workload| {
+                let networks = &workload.spec.ip_networks;
+                networks.contains(&self.destination)
+            });
+            let owner = block.host().map(NodeName::as_str);
+            let name = borrower.map(|w| w.spec.node.as_str()).or(owner)?;
+            self.snapshot.nodes.get_key_value(name)
+        };
+        let (name, node) = itself().or_else(behind)?;
+        let address = node.spec.address(family)?;
+        let mtu = self.paths.get(&address)?.mtu;
+        Some(Path {
+            node: name.to_string(),
+            address,
+            mtu,
+        })
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        let (name, pool) = self.snapshot.pool_of(&self.destination)?;
+        Some(Pool {
+            name: name.to_string(),
+            cidr: pool.spec.prefix(),
+            ipip: pool.spec.ipip_mode.to_string(),
+            vxlan: pool.spec.vxlan_mode.to_string(),
+            nat_outgoing: pool.spec.nat_outgoing,
+        })
+    }
+
+    fn allocation(&self) -> Option<Allocation> {
+        let block = self.snapshot.block_of(&self.destination)?;
+        let block = block.whole().or(self.read)?;
+        let address = self.destination.address();
+        let (_, _, attribute) = block
+            .allocated()
+            .find(|(_, allocated, _)| *allocated == address && self.destination.is_host())?;
+        Some(Allocation {
+            handle: attribute.handle_id.as_ref().map(ToString::to_string),
+            attributes: attribute.secondary.clone().into_iter().collect(),
+        })
+    }
+
+    fn kernel(&self, route: &ActualRoute) -> KernelRoute {
+        let device = |link: &caracal_model::names::IfName| {
+            let there = self.actual.links.by_name(link.as_str());
+            Device {
+                name: link.to_string(),
+                up: there.is_some_and(|l| l.up),
+                mtu: route
+                    .mtu
+                    .or_else(|| there.map(|l| l.mtu))
+                    .unwrap_or_default(),
+            }
+        };
+        KernelRoute {
+            route: match (route.known(), &route.target) {
+                (Some(known), _) => known.to_string(),
+                (None, ActualTarget::Other(kind)) => {
+                    format!("{} of route type {kind}", route.prefix)
+                }
+                (None, ActualTarget::Known(target)) => format!("{} {target}", route.prefix),
+            },
+            owner: match self.desired.ownership.route(route) {
+                Owner::Ours => "ours",
+                Owner::Adoptable => "adoptable",
+                Owner::Leftover => "left by Calico",
+                Owner::Foreign => "foreign",
+            }
+            .to_owned(),
+            devices: route
+                .next_hops()
+                .iter()
+                .map(|hop| device(&hop.link))
+                .collect(),
+            vtep: self.vtep(route),
+        }
+    }
+
+    /// Through which MAC and to which node a VXLAN device sends.
+    fn vtep(&self, route: &ActualRoute) -> Option<String> {
+        let [hop] = route.next_hops() else {
+            return None;
+        };
+        let gateway = hop.gateway?;
+        if hop.link.as_str() == caracal_agent::IPIP_DEVICE {
+            return Some(format!("to {gateway}"));
+        }
+        if !is_tunnel_device(hop.link.as_str()) {
+            return None;
+        }
+        let link = hop.link.clone();
+        let key = NeighbourKey {
+            link: link.clone(),
+            address: gateway,
+        };
+        let Some(mac) = self.actual.neighbours.get(&key).and_then(|n| n.mac) else {
+            return Some(format!(
+                "no neighbour entry for {gateway}: packets are dropped"
+            ));
+        };
+        let shown = format_mac(&mac);
+        Some(match self.actual.fdb.get(&FdbKey { link, mac }) {
+            Some(remote) => format!("{gateway} is {shown} behind {remote}"),
+            None => format!(
+                "{gateway} is {shown}, and no FDB entry says where that is: packets are dropped"
+            ),
+        })
+    }
+
+    fn revisions(&self) -> Vec<Revision> {
+        let mut revisions = Vec::new();
+        let mut add = |stage: Stage, what: String, revision| {
+            revisions.push(Revision {
+                stage,
+                what,
+                revision,
+            });
+        };
+        if let Some((name, pool)) = self.snapshot.pool_of(&self.destination) {
+            add(Stage::Datastore, format!("pool {name}"), pool.revision);
+        }
+        if let Some(block) = self.snapshot.block_of(&self.destination) {
+            let what = format!("block {}", block.cidr);
+            add(Stage::Datastore, what, block.revision);
+            if let Some(node) = block.host() {
+                let owner = ipam::Owner::Host(node.clone());
+                if let Some(affinity) = self.snapshot.affinities.get(&(owner, block.cidr)) {
+                    let what = format!("affinity of {node}");
+                    add(Stage::Datastore, what, affinity.revision);
+                }
+                if let Some(found) = self.snapshot.nodes.get(node) {
+                    add(Stage::Datastore, format!("node {node}"), found.revision);
+                }
+            }
+        }
+        for workload in self.snapshot.workloads.values() {
+            if workload.spec.ip_networks.contains(&self.destination) {
+                let what = format!("endpoint {}", workload.metadata.name);
+                add(Stage::Datastore, what, workload.revision);
+            }
+        }
+        let last = "of the whole cluster".to_owned();
+        add(Stage::Snapshot, last.clone(), self.snapshot.revision);
+        add(Stage::Plan, last.clone(), self.desired.revision);
+        add(Stage::Kernel, last, self.reconciled);
+        revisions
+    }
+}

@@ -1,0 +1,139 @@
+//! How the node is, for probes and scrapers. Alive means that the owners of state answer; ready
+//! means that what the datastore says is in the kernel and that peers were heard. A peer that is
+//! lost later is a metric and a problem, and no reason to call the whole node unready: its routes
+//! still carry packets.
+
+use std::sync::Arc;
+
+use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_datastore::View;
+use caracal_model::status::KernelStatus;
+
+use crate::admin::routes::text;
+use crate::http::exposition::Family;
+use crate::http::health::HealthReport;
+use crate::http::{Observe, in_time};
+use crate::metrics;
+use crate::node::answers::{Answers, Owners, Stage};
+
+/// The kernel's phase in which everything wanted is there and everything unwanted is gone.
+const SYNCED: &str = "synced";
+
+impl Observe for Answers {
+    async fn live(&self) -> HealthReport {
+        match self.owners() {
+            Err(reason) => HealthReport::default().with("start", Ok(reason)),
+            Ok(owners) => HealthReport::default()
+                .with("speaker", speaker(&owners).await.map(|_| answers()))
+                .with("agent", agent_answers(&owners).await),
+        }
+    }
+
+    async fn ready(&self) -> HealthReport {
+        match self.owners() {
+            Err(reason) => HealthReport::default().with("start", Err(reason)),
+            Ok(owners) => ready(&owners, &speaker(&owners).await),
+        }
+    }
+
+    async fn metrics(&self) -> Vec<Family> {
+        let mut families = metrics::process::families();
+        let Ok(owners) = self.owners() else {
+            let report = self.ready().await;
+            families.extend(metrics::probes::families(&report, &[]));
+            return families;
+        };
+        let bgp = speaker(&owners).await;
+        let problems = owners.problems(bgp.as_ref().ok());
+        families.extend(metrics::probes::families(&ready(&owners, &bgp), &problems));
+        let view = owners.view.borrow().clone();
+        families.extend(metrics::datastore::families(&view));
+        families.extend(metrics::ipam::families(
+            &view.snapshot,
+            &self.config.node,
+            *owners.collected.borrow(),
+        ));
+        families.extend(metrics::dataplane::families(&owners.kernel.borrow()));
+        if let Ok(bgp) = &bgp {
+            families.extend(metrics::bgp::families(bgp));
+        }
+        families
+    }
+}
+
+impl Answers {
+    fn owners(&self) -> Result<Arc<Owners>, String> {
+        match &*self.stage.borrow() {
+            Stage::Starting(reason) => Err(reason.clone()),
+            Stage::Running(owners) => Ok(Arc::clone(owners)),
+        }
+    }
+}
+
+fn answers() -> String {
+    "its task answers".to_owned()
+}
+
+async fn speaker(owners: &Owners) -> Result<SpeakerStatus, String> {
+    in_time(owners.speaker.status()).await?.map_err(text)
+}
+
+async fn agent_answers(owners: &Owners) -> Result<String, String> {
+    match in_time(owners.reconciler.answers()).await? {
+        true => Ok(answers()),
+        false => Err("its task has ended".to_owned()),
+    }
+}
+
+fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
+    HealthReport::default()
+        .with("datastore", datastore(&owners.view.borrow()))
+        .with("kernel", kernel(&owners.kernel.borrow().kernel))
+        .with("bgp", metrics::bgp::readiness(bgp))
+}
+
+fn datastore(view: &View) -> Result<String, String> {
+    let revision = view.snapshot.revision;
+    match view.freshness.reason() {
+        None => Ok(format!("fresh at revision {revision}")),
+        Some(reason) => Err(format!(
+            "{} since revision {revision}: {reason}",
+            view.freshness.as_str()
+        )),
+    }
+}
+
+fn kernel(kernel: &KernelStatus) -> Result<String, String> {
+    let reason = kernel.reason.as_deref();
+    match kernel.phase.as_str() {
+        SYNCED => Ok(format!(
+            "in step with the datastore at revision {}",
+            kernel.revision
+        )),
+        "" => Err("no pass over the kernel's state yet".to_owned()),
+        phase => Err(format!("{phase}: {}", reason.unwrap_or("no reason given"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_ready_when_it_is_in_step_and_says_why_not() {
+        let status = |phase: &str, reason: Option<&str>| KernelStatus {
+            phase: phase.to_owned(),
+            reason: reason.map(str::to_owned),
+            revision: 9,
+            ..KernelStatus::default()
+        };
+        assert!(kernel(&status("synced", None)).is_ok_and(|text| text.ends_with("revision 9")));
+        let waits = kernel(&status("learning", Some("waiting for End-of-RIB from a")));
+        assert_eq!(
+            waits,
+            Err("learning: waiting for End-of-RIB from a".to_owned())
+        );
+        assert!(kernel(&status("", None)).is_err_and(|why| why.contains("no pass")));
+        assert!(kernel(&status("frozen", None)).is_err());
+    }
+}

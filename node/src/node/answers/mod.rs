@@ -1,0 +1,281 @@
+//! Answers on the admin socket, put together from what the owners say.
+
+pub(crate) mod announced;
+pub(crate) mod auditor;
+pub(crate) mod explain;
+pub(crate) mod health;
+pub(crate) mod listeners;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_datastore::{Accepter, EtcdStore, View};
+use caracal_model::Family;
+use caracal_model::announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
+use caracal_model::code::ProblemCode;
+use caracal_model::ipam::AffinityState;
+use caracal_model::net::Prefix;
+use caracal_model::resource::WorkloadEndpoint;
+use caracal_model::snapshot::{Problem, Versioned};
+use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
+use caracal_model::{NodeName, Snapshot};
+use serde_json::json;
+use tokio::sync::watch;
+
+use self::auditor::Auditor;
+use crate::admin::routes::{self, text, to_value};
+use crate::admin::{Answer, Answered, Request};
+use crate::config::Config;
+use crate::metrics::ipam::Collected;
+use crate::node::announce::drain::{Drainer, Order};
+use crate::node::announce::origins;
+use crate::node::announce::publish::AnnouncedPlan;
+use crate::node::problems::Problems;
+use crate::peer_problems;
+
+/// Where the node is on its way up.
+#[derive(Clone)]
+pub(crate) enum Stage {
+    /// Not registered yet; what it waits for.
+    Starting(String),
+    /// All tasks run.
+    Running(Arc<Owners>),
+}
+
+/// The ways to the owners of all state.
+pub(crate) struct Owners {
+    pub(crate) store: EtcdStore,
+    pub(crate) view: watch::Receiver<View>,
+    pub(crate) accepter: Accepter,
+    pub(crate) speaker: SpeakerHandle,
+    /// What the speaker has been told.
+    pub(crate) told: watch::Receiver<AnnouncedPlan>,
+    pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
+    pub(crate) reconciler: ReconcilerHandle,
+    pub(crate) collected: watch::Receiver<Collected>,
+    /// What tasks of the node have found wrong.
+    pub(crate) problems: Problems,
+    pub(crate) auditor: Auditor,
+    pub(crate) drainer: Drainer,
+}
+
+/// Answers for a node.
+#[derive(Clone)]
+pub(crate) struct Answers {
+    pub(crate) config: Arc<Config>,
+    pub(crate) started: Instant,
+    pub(crate) stage: watch::Receiver<Stage>,
+}
+
+impl Answer for Answers {
+    async fn answer(&self, request: Request) -> Result<Answered, String> {
+        let stage = self.stage.borrow().clone();
+        let owners = match (stage, &request) {
+            (Stage::Running(owners), _) => owners,
+            (Stage::Starting(reason), Request::Status) => {
+                return to_value(&self.starting(reason)).map(Answered::from);
+            }
+            (Stage::Starting(reason), _) => return Err(format!("the node is starting: {reason}")),
+        };
+        let speaker = &owners.speaker;
+        let answer = match request {
+            Request::Status => to_value(&self.status(&owners).await?),
+            Request::Routes { filter } => return routes::all(speaker, filter).await,
+            Request::Received { peer, filter } => {
+                return routes::received(speaker, &peer, filter).await;
+            }
+            Request::Advertised { peer, filter } => {
+                return routes::advertised(speaker, &peer, filter).await;
+            }
+            Request::Explain { prefix } => routes::explain(speaker, prefix).await,
+            Request::Peer { peer } => routes::peer(speaker, &peer).await,
+            Request::Operate { peer, order } => routes::operate(speaker, &peer, order).await,
+            Request::Refresh { peer } => routes::refresh(speaker, &peer).await,
+            Request::Mrt { file } => routes::mrt(speaker, &file).await,
+            Request::Announced(question) => to_value(&owners.announced(&question).await?),
+            Request::InUse(question) => to_value(&owners.in_use(&question)),
+            Request::Audit => to_value(&owners.auditor.report().await?),
+            Request::ExplainPath { prefix } => {
+                to_value(&explain::explain(owners.sources(), &self.config.node, prefix).await?)
+            }
+            Request::Drain { text, wait, force } => {
+                let order = Order::Drain {
+                    text,
+                    wait: Duration::from_secs(wait),
+                    force,
+                };
+                to_value(&owners.drainer.order(order).await?)
+            }
+            Request::Undrain => to_value(&owners.drainer.order(Order::Undo).await?),
+            Request::DrainStatus => to_value(&owners.drainer.status()),
+            Request::DatastoreAccept => {
+                let accepted = owners.accepter.accept().await.map_err(text)?;
+                let (fault, code) = match &accepted {
+                    Some(fault) => (Some(fault.to_string()), Some(fault.code())),
+                    None => (None, None),
+                };
+                Ok(json!({"accepted": fault, "code": code}))
+            }
+            Request::Reload => Err(
+                "a node follows the datastore by itself; reload is for `caracal speaker`"
+                    .to_owned(),
+            ),
+        };
+        answer.map(Answered::from)
+    }
+}
+
+impl Answers {
+    fn base(&self) -> Status {
+        Status {
+            node: self.config.node.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            ..Status::default()
+        }
+    }
+
+    fn starting(&self, reason: String) -> Status {
+        let datastore = DatastoreStatus {
+            state: "starting".to_owned(),
+            reason: Some(reason),
+            ..Default::default()
+        };
+        Status {
+            datastore,
+            ..self.base()
+        }
+    }
+
+    async fn status(&self, owners: &Owners) -> Result<Status, String> {
+        let bgp = owners.speaker.status().await.map_err(text)?;
+        let view = owners.view.borrow().clone();
+        let kernel = owners.kernel.borrow().clone();
+        let snapshot = &view.snapshot;
+        let mut status = self.base();
+        if let Some(node) = snapshot.nodes.get(&self.config.node) {
+            let cidrs = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.cidr(family));
+            status.addresses = cidrs.iter().flatten().map(ToString::to_string).collect();
+        }
+        status.asn = bgp.local_as.0;
+        status.router_id = bgp.router_id.to_string();
+        status.datastore = DatastoreStatus {
+            state: view.freshness.as_str().to_owned(),
+            revision: snapshot.revision,
+            reason: view.freshness.reason().map(ToString::to_string),
+            no_writes: None,
+        };
+        status.problems = owners.problems(Some(&bgp));
+        let refused = status
+            .problems
+            .iter()
+            .find(|p| p.code == ProblemCode::DatastoreNoWrites);
+        status.datastore.no_writes = refused.map(|problem| problem.reason.clone());
+        status.origin = Some(routes::origin(&bgp));
+        status.peers = routes::peers(bgp.peers);
+        status.stations = routes::stations(bgp.stations);
+        status.work = routes::work(bgp.work);
+        status.blocks = blocks(&view, &self.config);
+        status.kernel = kernel.kernel.clone();
+        status.kernel.paths = paths(snapshot, &kernel.paths);
+        status.drain = owners.drainer.status().reason();
+        Ok(status)
+    }
+}
+
+impl Owners {
+    /// Where an explanation comes from.
+    const fn sources(&self) -> explain::Sources<'_> {
+        explain::Sources {
+            store: &self.store,
+            view: &self.view,
+            speaker: &self.speaker,
+            kernel: &self.kernel,
+        }
+    }
+
+    async fn announced(&self, question: &AwaitAnnouncement) -> Result<Announcement, String> {
+        announced::wait(self.told.clone(), &self.speaker, question).await
+    }
+
+    /// Who has addresses of these blocks, by their endpoints.
+    fn in_use(&self, question: &AskInUse) -> Vec<InUse> {
+        let snapshot = Arc::clone(&self.view.borrow().snapshot);
+        let asked = |network: &&Prefix| question.blocks.iter().any(|block| block.covers(network));
+        let of =
+            |((namespace, name), endpoint): (&(String, String), &Versioned<WorkloadEndpoint>)| {
+                let networks = endpoint.spec.ip_networks.iter().filter(asked);
+                let one = |network: &Prefix| InUse {
+                    address: network.address(),
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
+                networks.map(one).collect::<Vec<_>>()
+            };
+        snapshot.workloads.iter().flat_map(of).collect()
+    }
+
+    /// Everything that is wrong, sorted; with what the speaker says of itself, if it answers.
+    pub(crate) fn problems(&self, bgp: Option<&SpeakerStatus>) -> Vec<Problem> {
+        let mut problems = self.view.borrow().problems();
+        problems.extend(self.kernel.borrow().problems.iter().cloned());
+        problems.extend(self.problems.borrow().all().cloned());
+        problems.extend(bgp.into_iter().flat_map(peer_problems::problems));
+        problems.extend(bgp.and_then(origins::problem));
+        let listen_error = bgp.and_then(|bgp| bgp.listen_error.as_ref());
+        problems.extend(listen_error.map(|reason| Problem {
+            code: ProblemCode::BgpListen,
+            subject: "listening socket".to_owned(),
+            reason: reason.clone(),
+        }));
+        problems.sort();
+        problems.dedup();
+        problems
+    }
+}
+
+/// What is known of the paths to other nodes.
+fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
+    let nodes = snapshot.nodes.iter().flat_map(|(name, node)| {
+        let addresses = [Family::Ipv4, Family::Ipv6].map(|family| node.spec.address(family));
+        let addresses = addresses.into_iter().flatten();
+        addresses.map(move |address| (name, address))
+    });
+    let path = |(name, address): (&NodeName, IpAddr)| {
+        let path = known.get(&address)?;
+        Some(PathStatus {
+            node: name.to_string(),
+            address,
+            mtu: path.mtu,
+            interface_mtu: path.interface,
+        })
+    };
+    nodes.filter_map(path).collect()
+}
+
+fn blocks(view: &View, config: &Config) -> Vec<BlockStatus> {
+    let snapshot = &view.snapshot;
+    let describe =
+        |(cidr, affinity): (caracal_model::Prefix, &caracal_model::ipam::BlockAffinity)| {
+            let block = snapshot.blocks.get(&cidr);
+            let state = match affinity.state {
+                AffinityState::Pending => "pending",
+                AffinityState::Confirmed => "confirmed",
+                AffinityState::PendingDeletion => "pendingDeletion",
+            };
+            BlockStatus {
+                cidr,
+                state: state.to_owned(),
+                in_use: block.map_or(0, |b| b.in_use as usize),
+                size: usize::try_from(cidr.size()).unwrap_or(usize::MAX),
+            }
+        };
+    snapshot
+        .affinities_of(&config.node)
+        .map(|(cidr, affinity)| describe((cidr, affinity)))
+        .collect()
+}

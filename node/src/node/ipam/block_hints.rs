@@ -1,0 +1,32 @@
+//! The node's own blocks, for plugins that have not assigned anything yet: see
+//! [`caracal_cni::suggest_blocks`].
+
+use std::path::PathBuf;
+
+use caracal_datastore::View;
+use caracal_model::names::NodeName;
+use caracal_model::net::Prefix;
+use tokio::sync::watch;
+
+/// Suggests the node's blocks whenever they change. A failure costs the next plugin a read, no
+/// more.
+pub(crate) async fn keep(run_dir: PathBuf, me: NodeName, mut view: watch::Receiver<View>) {
+    let mut suggested: Vec<Prefix> = Vec::new();
+    loop {
+        let own: Vec<Prefix> = {
+            let view = view.borrow_and_update();
+            let blocks = view.snapshot.blocks.values();
+            let ours = blocks.filter(|block| block.host() == Some(&me));
+            ours.map(|block| block.cidr).collect()
+        };
+        if own != suggested && !own.is_empty() {
+            if let Err(error) = caracal_cni::suggest_blocks(&run_dir, own.iter().copied()) {
+                tracing::debug!(%error, "cannot suggest blocks to the CNI plugin");
+            }
+            suggested = own;
+        }
+        if view.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The garbage collector of IPAM, and this node's liveness lease. What may go is decided in
+//! [`caracal_ipam::Collector`]; here are its eyes (snapshot, interfaces, leases) and its hand
+//! (conditional machines). A collector that is wrong about time or slow does no harm: each release
+//! compares its preconditions.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use caracal_datastore::{Store, View};
+use caracal_ipam::AffinityError;
+use caracal_ipam::AffinityOutcome;
+use caracal_ipam::Conditional;
+use caracal_ipam::ReleaseIps;
+use caracal_ipam::ReleaseNode;
+use caracal_ipam::lease::{self, Holder};
+use caracal_ipam::{Client, ClientError};
+use caracal_ipam::{Collection, Collector};
+use caracal_ipam::{Mender, Repair};
+use caracal_model::code::ProblemCode;
+use caracal_model::ipam::Owner;
+use caracal_model::names::NodeName;
+use caracal_model::snapshot::Problem;
+use caracal_model::time::Timestamp;
+use caracal_model::txn::{Compare, KeyValue, Range, Txn};
+use tokio::sync::{mpsc, watch};
+
+use crate::metrics::ipam::Collected;
+use crate::node::membership::machine::{self, Taken};
+use crate::node::problems::Reporter;
+
+/// Pause after a renewal that failed: whose the name is has to be known soon.
+const RETRY: Duration = Duration::from_secs(5);
+/// Failures between two log lines about them.
+const LOGGED: u32 = 12;
+
+/// Looks within one grace period: death must be seen several times.
+const LOOKS: u32 = 4;
+/// Longest time between two looks.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// A node's lease: what is needed to renew it.
+#[derive(Clone, Debug)]
+pub(crate) struct Life<S> {
+    pub(crate) store: S,
+    pub(crate) me: NodeName,
+    /// This machine.
+    pub(crate) holder: Holder,
+    pub(crate) grace: Duration,
+}
+
+impl<S: Store> Life<S> {
+    /// Renews this node's lease, until another machine has it. Nothing is written into a datastore
+    /// that is not known to be the cluster's.
+    ///
+    /// The lease is the one thing that a healthy node writes regularly, so here it is noticed that
+    /// the datastore can be read and takes no writes.
+    pub(crate) async fn live(
+        self,
+        mut view: watch::Receiver<View>,
+        lost: mpsc::Sender<Taken>,
+        problems: Reporter,
+    ) {
+        let mut failures = 0_u32;
+        loop {
+            if view.wait_for(|v| !v.forbids_writing()).await.is_err() {
+                return;
+            }
+            let pause = match self.renew().await {
+                Ok(None) => {
+                    failures = 0;
+                    problems.replace(Vec::new());
+                    lease::interval(self.grace)
+                }
+                Ok(Some(taken)) => {
+                    // Whoever listens ends the process.
+                    let _ended = lost.send(taken).await;
+                    return;
+                }
+                Err(error) => {
+                    if failures.is_multiple_of(LOGGED) {
+                        tracing::warn!(%error, "cannot renew the liveness lease; trying again");
+                    }
+                    failures += 1;
+                    // A datastore that does not answer at all is told by its view.
+                    match view.borrow().is_current() {
+                        true => problems.warn(vec![self.refused(&error)]),
+                        false => problems.replace(Vec::new()),
+                    }
+                    RETRY.min(lease::interval(self.grace))
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn refused(&self, error: &anyhow::Error) -> Problem {
+        Problem {
+            code: ProblemCode::DatastoreNoWrites,
+            subject: lease::path(&self.me),
+            reason: format!(
+                "the datastore can be read and takes no writes: {error:#}; routes and sessions stay, but no pod starts or gives \
+                 its address back, and no setting is changed"
+            ),
+        }
+    }
+
+    async fn renew(&self) -> anyhow::Result<Option<Taken>> {
+        let stored = machine::stored(&self.store, &self.me).await?;
+        if let Some(taken) = machine::taken(&self.me, &self.holder, stored.as_ref()) {
+            return Ok(Some(taken));
+        }
+        let revision = stored.map(|kv| kv.mod_revision);
+        // A lost race is no matter: somebody else wrote, so it moved.
+        let txn = lease::renew(&self.me, &self.holder, revision, self.grace, now());
+        self.store.commit(&txn).await?;
+        Ok(None)
+    }
+
+    /// Says that this process ends in order: another machine may take its place at once.
+    pub(crate) async fn end(&self) -> anyhow::Result<()> {
+        let stored = machine::stored(&self.store, &self.me).await?;
+        let own = stored.filter(|kv| {
+            lease::read(kv).is_some_and(|lease| lease.holder == self.holder && !lease.stopped)
+        });
+        if let Some(own) = own {
+            let revision = own.mod_revision;
+            let txn = lease::stop(&self.me, &self.holder, revision, self.grace, now());
+            self.store.commit(&txn).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn leases<S: Store>(
+    store: &S,
+    nodes: impl IntoIterator<Item = &NodeName>,
+) -> anyhow::Result<Vec<KeyValue>> {
+    let ranges: Vec<Range> = nodes
+        .into_iter()
+        .map(|node| Range::Key(lease::path(node)))
+        .collect();
+    let answer = store.read(&ranges).await?;
+    Ok(answer.ranges.into_iter().flatten().collect())
+}
+
+/// Collects for ever.
+pub(crate) async fn collect<S: Store>(
+    store: S,
+    me: NodeName,
+    grace: Duration,
+    view: watch::Receiver<View>,
+    tell: watch::Sender<Collected>,
+) {
+    let client = Client::new(store.clone());
+    let mut collector = Collector::new(me.clone(), grace);
+    let mut ticks = tokio::time::interval((grace / LOOKS).min(LONGEST));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if view.has_changed().is_err() {
+            return;
+        }
+        let current = view.borrow().clone();
+        if !current.freshness.is_fresh() {
+            continue;
+        }
+        let collections = match look(&mut collector, &store, &current).await {
+            Ok(collections) => collections,
+            Err(error) => {
+                tracing::warn!("IPAM's collector cannot look: {error:#}");
+                continue;
+            }
+        };
+        tell.send_modify(|counts| counts.candidates = collector.candidates());
+        for collection in collections {
+            match carry_out(&store, &client, &me, collection).await {
+                Ok(()) => tell.send_modify(|counts| counts.reclaimed += 1),
+                Err(error) => tracing::info!("not collected: {error:#}"),
+            }
+        }
+    }
+}
+
+async fn look<S: Store>(
+    collector: &mut Collector,
+    store: &S,
+    view: &View,
+) -> anyhow::Result<Vec<Collection>> {
+    let snapshot = &view.snapshot;
+    let mut collections = collector.look(Instant::now(), snapshot, &interfaces().await?);
+    let orphans = collector.orphans(snapshot);
+    let leases = match orphans.is_empty() {
+        true => Vec::new(),
+        false => leases(store, &orphans).await?,
+    };
+    collections.extend(collector.look_at_leases(Instant::now(), &leases));
+    Ok(collections)
+}
+
+async fn interfaces() -> anyhow::Result<BTreeSet<String>> {
+    let links = caracal_agent::read_links().await;
+    let links = links.context("reading the interfaces")?;
+    Ok(links.iter().map(|link| link.name.to_string()).collect())
+}
+
+async fn carry_out<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    collection: Collection,
+) -> anyhow::Result<()> {
+    match collection {
+        Collection::Addresses {
+            targets,
+            preconditions,
+            interfaces: gone,
+            reason,
+        } => {
+            if let Some(back) = interfaces().await?.intersection(&gone).next() {
+                anyhow::bail!("{reason}; but {back} is there again");
+            }
+            let machine = Conditional::new(ReleaseIps::new(targets, now()), preconditions);
+            let released = client.drive(machine).await.context(reason.clone())?;
+            tracing::info!(addresses = ?released.addresses, "collected {reason}");
+        }
+        Collection::Block(cidr) => {
+            let owner = Owner::Host(me.clone());
+            match client.release_block_affinity(&owner, cidr, true).await {
+                Ok(AffinityOutcome::Deleted) => tracing::info!(%cidr, "collected an empty block"),
+                // Used again meanwhile: nothing to collect.
+                Ok(_) | Err(ClientError::Refused(AffinityError::NotEmpty { .. })) => {}
+                Err(error) => return Err(error).context(format!("block {cidr}")),
+            }
+        }
+        Collection::Abandoned(cidr) => {
+            let mender = Mender::new(Repair::Mend(cidr), now());
+            let done = client.drive(mender).await;
+            if done.with_context(|| format!("block {cidr}"))? {
+                tracing::info!(%cidr, "collected an empty block of nobody");
+            }
+        }
+        Collection::Node {
+            node,
+            preconditions,
+        } => {
+            let machine =
+                Conditional::new(ReleaseNode::new(node.clone(), now()), preconditions.clone());
+            let left = client.drive(machine).await;
+            let left = left.with_context(|| format!("what {node} left behind"))?;
+            // The proof goes last, or a crash in between would make the rest stay for ever.
+            let mut txn = Txn::new();
+            for compare in preconditions {
+                match compare {
+                    Compare::Unchanged(key, revision) => txn = txn.delete(key, revision),
+                    absent @ Compare::Absent(_) => txn.compare.push(absent),
+                }
+            }
+            store.commit(&txn).await?;
+            tracing::info!(%node, addresses = left.addresses.len(), blocks = left.blocks.len(),
+                "collected what a dead node left behind");
+        }
+    }
+    Ok(())
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}

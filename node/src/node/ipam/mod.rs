@@ -1,0 +1,8 @@
+//! What a node does for IPAM beside the CNI plugin: it collects what is dead, replays pending
+//! releases, stops assignments, and claims the addresses of its tunnels.
+
+pub(crate) mod assignment_stop;
+pub(crate) mod block_hints;
+pub(crate) mod collector;
+pub(crate) mod pending_releases;
+pub(crate) mod tunnels;

@@ -1,0 +1,214 @@
+//! Addresses of this node's tunnel devices: claimed from IPAM under Calico's handles, written into
+//! the Node.
+//!
+//! An address in the Node is the word that the device receives: other nodes send through a tunnel
+//! to whoever names one. So the first address is written only once the kernel has the device up
+//! (receive before send).
+//!
+//! Level-triggered: whenever the pools or the Node change, each kind of tunnel is looked at again.
+//! An address goes into the Node only once IPAM holds it for us; an old one is released only after
+//! the Node names another.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
+use caracal_datastore::{Store, View};
+use caracal_ipam::Client;
+use caracal_ipam::TunnelKind;
+use caracal_model::code::ProblemCode;
+use caracal_model::resource::node::NodeBgp;
+use caracal_model::resource::{IpPool, Node};
+use caracal_model::snapshot::Problem;
+use caracal_model::time::Timestamp;
+use caracal_model::{NodeName, Snapshot};
+use tokio::sync::watch;
+
+use crate::node::problems::Reporter;
+use crate::register::update_node;
+
+/// Pause after a failed try; doubled up to the second value.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// What the decision depends on: while this is unchanged, IPAM need not be asked.
+#[derive(Clone, Debug, PartialEq)]
+struct Inputs {
+    pools: Vec<IpPool>,
+    node: Option<Node>,
+}
+
+impl Inputs {
+    fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
+        Self {
+            pools: snapshot
+                .pools
+                .values()
+                .map(|pool| IpPool::clone(pool))
+                .collect(),
+            node: snapshot.nodes.get(me).map(|node| Node::clone(node)),
+        }
+    }
+}
+
+/// What the addresses depend on.
+pub(crate) struct Heard {
+    /// Pools and our Node.
+    pub(crate) view: watch::Receiver<View>,
+    /// The devices that are up.
+    pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
+}
+
+/// How a look at one kind of tunnel ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The Node names what it has to.
+    Right,
+    /// The Node was changed.
+    Written,
+    /// There is an address, but no device yet that receives.
+    NoDevice,
+}
+
+/// Keeps the addresses right for ever. What fails is told as problems and tried again.
+pub(crate) async fn keep<S: Store>(
+    store: S,
+    client: Client<S>,
+    me: NodeName,
+    mut heard: Heard,
+    problems: Reporter,
+) {
+    let mut done: Option<Inputs> = None;
+    let mut pause = RETRY.0;
+    loop {
+        // What is only remembered, or held back, is nothing to write by.
+        let known = heard
+            .view
+            .wait_for(|view| view.synced && view.fault.is_none());
+        if known.await.is_err() {
+            return;
+        }
+        let inputs = Inputs::of(&heard.view.borrow_and_update().snapshot, &me);
+        let up = heard.kernel.borrow_and_update().kernel.tunnels.clone();
+        if done.as_ref() != Some(&inputs) {
+            let (found, waiting) = ensure(&store, &client, &me, &up).await;
+            let failed = !found.is_empty();
+            problems.replace(found);
+            if failed {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY.1);
+                continue;
+            }
+            pause = RETRY.0;
+            done = (!waiting).then_some(inputs);
+        }
+        let changed = tokio::select! {
+            changed = heard.view.changed() => changed,
+            changed = heard.kernel.changed(), if done.is_none() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at each kind of tunnel once; says what failed, and whether a device is waited for.
+async fn ensure<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    up: &[String],
+) -> (Vec<Problem>, bool) {
+    let mut problems = Vec::new();
+    let mut waiting = false;
+    for kind in TunnelKind::ALL {
+        // The second call releases what the Node named before the first one.
+        for _ in 0..2 {
+            match ensure_one(store, client, me, kind, up).await {
+                Ok(Outcome::Written) => {}
+                Ok(Outcome::Right) => break,
+                Ok(Outcome::NoDevice) => {
+                    waiting = true;
+                    break;
+                }
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    tracing::warn!(?kind, "no tunnel address: {reason}");
+                    problems.push(Problem {
+                        code: ProblemCode::IpamTunnelAddress,
+                        subject: kind.handle(me).to_string(),
+                        reason,
+                    });
+                    break;
+                }
+            }
+        }
+    }
+    (problems, waiting)
+}
+
+/// The device of a kind of tunnel.
+const fn device(kind: TunnelKind) -> &'static str {
+    match kind {
+        TunnelKind::Ipip => IPIP_DEVICE,
+        TunnelKind::Vxlan | TunnelKind::VxlanV6 => vxlan_device(kind.family()),
+        TunnelKind::Wireguard => "wireguard.cali",
+        TunnelKind::WireguardV6 => "wg-v6.cali",
+    }
+}
+
+async fn ensure_one<S: Store>(
+    store: &S,
+    client: &Client<S>,
+    me: &NodeName,
+    kind: TunnelKind,
+    up: &[String],
+) -> anyhow::Result<Outcome> {
+    if kind.is_wireguard() {
+        // Nobody makes the device here: what Calico left is kept or given up, and nothing new is
+        // taken.
+        let stored = crate::register::read_node(store, me).await?;
+        if stored.is_none_or(|(node, _)| kind.current(&node).is_none()) {
+            return Ok(Outcome::Right);
+        }
+    }
+    let wanted = client.ensure_tunnel_address(kind, me).await?;
+    let stored = crate::register::read_node(store, me).await?;
+    let has = stored.as_ref().and_then(|(node, _)| kind.current(node));
+    if has == wanted {
+        return Ok(Outcome::Right);
+    }
+    if has.is_none() && !up.iter().any(|name| name == device(kind)) {
+        return Ok(Outcome::NoDevice);
+    }
+    let now = Timestamp::from(SystemTime::now());
+    update_node(store, me, now, |node| set(node, kind, wanted)).await?;
+    tracing::info!(?kind, address = ?wanted, before = ?has, "tunnel address");
+    Ok(Outcome::Written)
+}
+
+/// Writes the address into the field of its kind.
+pub(crate) fn set(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
+    let v4 = match address {
+        Some(IpAddr::V4(v4)) => Some(v4),
+        _ => None,
+    };
+    match kind {
+        TunnelKind::Ipip => {
+            let mut bgp = node.spec.bgp.take().unwrap_or_default();
+            bgp.ipv4_ipip_tunnel_addr = v4;
+            // Calico's readers want `bgp` absent rather than empty.
+            node.spec.bgp = (bgp != NodeBgp::default()).then_some(bgp);
+        }
+        TunnelKind::Vxlan => node.spec.ipv4_vxlan_tunnel_addr = v4,
+        TunnelKind::VxlanV6 => {
+            node.spec.ipv6_vxlan_tunnel_addr = match address {
+                Some(IpAddr::V6(v6)) => Some(v6),
+                _ => None,
+            };
+        }
+        TunnelKind::Wireguard | TunnelKind::WireguardV6 => {
+            node.spec.set_wireguard_address(kind.family(), address);
+        }
+    }
+}

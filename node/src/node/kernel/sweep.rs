@@ -1,0 +1,195 @@
+//! When the kernel may be swept: with a datastore that is fresh, and peers that have told
+//! everything or had ample time to.
+//!
+//! A datastore that comes back after a while brings back nodes that waited for it. Their routes are
+//! in the kernel still, because nothing was deleted meanwhile; those peers get the time of a
+//! restart again before what they do not announce is swept.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_agent::SweepPrecondition;
+use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::speaker::status::{Convergence, SpeakerStatus};
+use caracal_bgp::types::{PeerName, SessionState};
+use caracal_datastore::View;
+use caracal_model::Snapshot;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A datastore that was away for a shorter time kept nobody from starting.
+const AWAY: Duration = Duration::from_secs(5);
+/// What peers get: the restart time that Caracal announces unless it is told otherwise.
+const GRACE: Duration = Duration::from_secs(120);
+/// How often is looked whether they are up.
+const LOOK: Duration = Duration::from_secs(1);
+/// What an established peer gets for its routes.
+const TELL: Duration = Duration::from_secs(5);
+
+/// Says of each peer whether it is established.
+pub(crate) trait Peers {
+    /// `None`: there is no answer any more.
+    async fn established(&self) -> Option<Vec<(PeerName, bool)>>;
+}
+
+impl Peers for SpeakerHandle {
+    async fn established(&self) -> Option<Vec<(PeerName, bool)>> {
+        let status: SpeakerStatus = self.status().await.ok()?;
+        let peers = status.peers.into_iter();
+        Some(
+            peers
+                .map(|peer| (peer.name, peer.state == SessionState::Established))
+                .collect(),
+        )
+    }
+}
+
+/// Peers that were not up when the datastore came back.
+struct Starting {
+    down: BTreeSet<PeerName>,
+    /// When the last one has come up that did.
+    up: Option<Instant>,
+    until: Instant,
+}
+
+impl Starting {
+    /// Those who are down now that the datastore is back; `None` when it was not away for long.
+    fn after(away: Instant, now: Instant, peers: &[(PeerName, bool)]) -> Option<Self> {
+        let down = peers.iter().filter(|(_, up)| !up);
+        (now >= away + AWAY).then(|| Self {
+            down: down.map(|(name, _)| name.clone()).collect(),
+            up: None,
+            until: now + GRACE,
+        })
+    }
+
+    /// Looks again; `false`: they need not be waited for any more.
+    fn look(&mut self, now: Instant, peers: &[(PeerName, bool)]) -> bool {
+        let before = self.down.len();
+        let still = |name: &PeerName| peers.iter().any(|(peer, up)| peer == name && !up);
+        self.down.retain(still);
+        if self.down.len() < before {
+            self.up = Some(now);
+        }
+        let telling = self.up.is_some_and(|up| now < up + TELL);
+        now < self.until && (!self.down.is_empty() || telling)
+    }
+
+    fn reason(&self) -> String {
+        if self.down.is_empty() {
+            return "peers that came up after the datastore came back are telling their routes"
+                .to_owned();
+        }
+        let names: Vec<&str> = self.down.iter().map(|name| name.as_str()).collect();
+        format!(
+            "the datastore was away; waiting for peers that may be starting: {}",
+            names.join(", ")
+        )
+    }
+}
+
+/// Keeps the answer current, and hands on the snapshots of the views. The snapshot goes first: a
+/// precondition that is met is never about a snapshot still to come.
+pub(crate) async fn keep(
+    mut view: watch::Receiver<View>,
+    mut convergence: watch::Receiver<Convergence>,
+    peers: impl Peers,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    precondition: watch::Sender<SweepPrecondition>,
+) {
+    let mut away = (!view.borrow().is_current()).then(Instant::now);
+    let mut starting: Option<Starting> = None;
+    loop {
+        let heard = view.borrow_and_update().clone();
+        snapshots.send_if_modified(|old| {
+            let changed = !Arc::ptr_eq(old, &heard.snapshot);
+            *old = heard.snapshot.clone();
+            changed
+        });
+        let now = Instant::now();
+        if !heard.is_current() {
+            away.get_or_insert(now);
+            starting = None;
+        } else if let Some(since) = away.take() {
+            starting = Starting::after(since, now, &peers.established().await.unwrap_or_default());
+        }
+        if let Some(waiting) = &mut starting {
+            let known = peers.established().await.unwrap_or_default();
+            if !waiting.look(Instant::now(), &known) {
+                starting = None;
+            }
+        }
+        let next = SweepPrecondition {
+            datastore: match heard.freshness.reason() {
+                None => Ok(()),
+                Some(reason) => Err(format!("the datastore is not fresh: {reason}")),
+            },
+            bgp: match &starting {
+                Some(starting) => Err(starting.reason()),
+                None => awaited(&convergence.borrow_and_update()),
+            },
+        };
+        precondition.send_if_modified(|precondition| {
+            let changed = *precondition != next;
+            *precondition = next;
+            changed
+        });
+        tokio::select! {
+            changed = view.changed() => if changed.is_err() { return },
+            changed = convergence.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(LOOK), if starting.is_some() => {}
+        }
+    }
+}
+
+fn awaited(convergence: &Convergence) -> Result<(), String> {
+    if convergence.converged {
+        return Ok(());
+    }
+    let names: Vec<&str> = convergence
+        .awaited
+        .iter()
+        .map(|name| name.as_str())
+        .collect();
+    Err(format!("waiting for End-of-RIB from {}", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn peers(a: bool, b: bool) -> Vec<(PeerName, bool)> {
+        vec![("a".into(), a), ("b".into(), b)]
+    }
+
+    #[test]
+    fn peers_that_start_when_the_datastore_is_back_get_their_time() {
+        let away = Instant::now();
+        let after = |seconds| away + Duration::from_secs(seconds);
+        // A short absence kept nobody from starting.
+        assert!(Starting::after(away, after(3), &peers(true, false)).is_none());
+        // All are up: nobody is waited for.
+        let mut nobody = Starting::after(away, after(60), &peers(true, true)).unwrap();
+        assert!(!nobody.look(after(60), &peers(true, true)));
+        // One is down, comes up, and tells its routes.
+        let mut one = Starting::after(away, after(60), &peers(true, false)).unwrap();
+        assert!(one.look(after(60), &peers(true, false)));
+        assert!(one.reason().ends_with("may be starting: b"));
+        // Who goes down later is another matter.
+        assert!(one.look(after(70), &peers(false, false)));
+        assert!(one.reason().ends_with("may be starting: b"));
+        assert!(one.look(after(80), &peers(true, true)));
+        assert!(one.reason().contains("telling their routes"));
+        assert!(one.look(after(84), &peers(true, true)));
+        assert!(!one.look(after(85), &peers(true, true)));
+        // One is down for good, or no peer any more.
+        let mut dead = Starting::after(away, after(60), &peers(true, false)).unwrap();
+        assert!(dead.look(after(179), &peers(true, false)));
+        assert!(!dead.look(after(180), &peers(true, false)));
+        let mut gone = Starting::after(away, after(60), &peers(true, false)).unwrap();
+        let left = vec![("a".into(), true)];
+        assert!(gone.look(after(61), &left) && !gone.look(after(70), &left));
+    }
+}

@@ -1,0 +1,403 @@
+//! What the datastore said last, in a file of the library directory: a node that starts while the
+//! datastore does not answer begins with it. Written when something that plans need has changed,
+//! seldom, and when the process ends.
+//!
+//! A first line says what it is, lines of values follow ([`caracal_model::snapshot::stored`]), and
+//! the last one has their number and the SHA-256 of everything before it. What is cut off or
+//! differs by an octet is refused with the reason.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use caracal_datastore::{Obeyed, StoreId, View};
+use caracal_model::code::ProblemCode;
+use caracal_model::names::NodeName;
+use caracal_model::snapshot::Problem;
+use caracal_model::snapshot::stored::{Endpoints, LineError};
+use caracal_model::{Prefix, Snapshot};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use crate::node::problems::Reporter;
+
+const FILE: &str = "last-snapshot";
+/// Raised when an older program could not read it.
+const VERSION: u32 = 1;
+/// Shortest time between two writes.
+const REST: Duration = Duration::from_secs(60);
+/// The same when something of this node's own has changed: a new block has to be announced after a
+/// restart.
+const OWN_REST: Duration = Duration::from_secs(15);
+/// And never more than this part of the time is spent on it.
+const PART: u32 = 500;
+
+/// Why the file is not used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecallError {
+    /// The system.
+    #[error("cannot be read")]
+    Io(#[from] io::Error),
+    /// It has no first or no last line.
+    #[error("it is cut off")]
+    CutOff,
+    /// An octet differs.
+    #[error("its checksum does not match: it was damaged or edited")]
+    Checksum,
+    /// Another program's file, or a newer format.
+    #[error("its first line is not understood: {0}")]
+    Header(String),
+    /// Another node's.
+    #[error("it is the file of node {0}")]
+    OtherNode(String),
+    /// A line is refused.
+    #[error("line {0} is refused")]
+    Line(usize, #[source] LineError),
+}
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    caracal: String,
+    version: u32,
+    node: NodeName,
+    revision: i64,
+    /// etcd's cluster id.
+    store: u64,
+}
+
+/// The file's place.
+pub(crate) fn path(lib_dir: &Path) -> PathBuf {
+    lib_dir.join(FILE)
+}
+
+/// What was obeyed last, if a file says it.
+pub(crate) fn recall(lib_dir: &Path, me: &NodeName) -> Result<Option<Obeyed>, RecallError> {
+    let text = match fs::read(path(lib_dir)) {
+        Ok(text) => text,
+        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    read(&text, me).map(Some)
+}
+
+/// Removes the file, as when a machine leaves its cluster; `None`: there is none.
+pub(crate) fn forget(lib_dir: &Path, dry_run: bool) -> io::Result<Option<PathBuf>> {
+    let path = path(lib_dir);
+    if !path.exists() {
+        return Ok(None);
+    }
+    if !dry_run {
+        fs::remove_file(&path)?;
+    }
+    Ok(Some(path))
+}
+
+/// There is no such file, or no such directory.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn read(text: &[u8], me: &NodeName) -> Result<Obeyed, RecallError> {
+    let whole = text.strip_suffix(b"\n").ok_or(RecallError::CutOff)?;
+    let at = whole.iter().rposition(|c| *c == b'\n');
+    let (body, end) = text.split_at(at.ok_or(RecallError::CutOff)? + 1);
+    let end = std::str::from_utf8(end).map_err(|_| RecallError::CutOff)?;
+    let (count, sum) = end
+        .trim_end()
+        .strip_prefix("end\t")
+        .and_then(|rest| rest.split_once('\t'))
+        .ok_or(RecallError::CutOff)?;
+    if sum != hex(&Sha256::digest(body)) {
+        return Err(RecallError::Checksum);
+    }
+    let body = std::str::from_utf8(body).map_err(|_| RecallError::Checksum)?;
+    let mut lines = body.lines();
+    let first = lines.next().unwrap_or_default();
+    let header: Header =
+        serde_json::from_str(first).map_err(|e| RecallError::Header(e.to_string()))?;
+    if header.caracal != "snapshot" || header.version != VERSION {
+        let reason = format!("{} of version {}", header.caracal, header.version);
+        return Err(RecallError::Header(reason));
+    }
+    if header.node != *me {
+        return Err(RecallError::OtherNode(header.node.to_string()));
+    }
+    let mut snapshot = Snapshot {
+        whole_blocks_of: Some(me.clone()),
+        ..Snapshot::default()
+    };
+    let mut read = 0_usize;
+    for (line, number) in lines.zip(2..) {
+        let taken = snapshot.read_line(line);
+        taken.map_err(|error| RecallError::Line(number, error))?;
+        read += 1;
+    }
+    if count != read.to_string() {
+        return Err(RecallError::CutOff);
+    }
+    snapshot.revision = header.revision;
+    Ok(Obeyed {
+        snapshot: Arc::new(snapshot),
+        store: StoreId(header.store),
+    })
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+/// Counts octets into a checksum on their way.
+struct Summed<W> {
+    out: W,
+    sum: Sha256,
+    octets: u64,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(buffer)?;
+        self.sum.update(&buffer[..written]);
+        self.octets += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Writes the file, atomically; says how long it is.
+fn write(
+    lib_dir: &Path,
+    me: &NodeName,
+    store: StoreId,
+    snapshot: &Snapshot,
+    endpoints: Endpoints<'_>,
+) -> io::Result<u64> {
+    fs::create_dir_all(lib_dir)?;
+    let draft = lib_dir.join(format!(".{FILE}.new"));
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Names of nodes and pods, and who peers with whom: nobody else's business.
+    let mut options = File::options();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    let mut out = Summed {
+        out: BufWriter::new(file),
+        sum: Sha256::new(),
+        octets: 0,
+    };
+    let header = Header {
+        caracal: "snapshot".to_owned(),
+        version: VERSION,
+        node: me.clone(),
+        revision: snapshot.revision,
+        store: store.0,
+    };
+    serde_json::to_writer(&mut out, &header)?;
+    out.write_all(b"\n")?;
+    let count = snapshot.write_lines(endpoints, &mut out)?;
+    let Summed {
+        mut out,
+        sum,
+        octets,
+    } = out;
+    let end = format!("end\t{count}\t{}\n", hex(&sum.finalize()));
+    out.write_all(end.as_bytes())?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    // Renamed before its octets are on the disk, it would be an empty file after a power failure.
+    file.sync_data()?;
+    fs::rename(&draft, path(lib_dir))?;
+    Ok(octets + end.len() as u64)
+}
+
+/// What the task works with.
+pub(crate) struct Parts {
+    pub(crate) lib_dir: PathBuf,
+    pub(crate) me: NodeName,
+    pub(crate) view: watch::Receiver<View>,
+    /// Endpoints of other nodes have routes of their own.
+    pub(crate) all_endpoints: Box<dyn Fn(&Snapshot) -> bool + Send + Sync>,
+    pub(crate) problems: Reporter,
+}
+
+/// The way to the task.
+pub(crate) struct Rememberer {
+    finish: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Rememberer {
+    /// Writes what has changed since the last time, and ends the task.
+    pub(crate) async fn finish(self) {
+        let _ended = self.finish.send(());
+        if self.task.await.is_err() {
+            tracing::error!("the task that remembers the snapshot has ended in a panic");
+        }
+    }
+}
+
+/// Starts the task.
+pub(crate) fn spawn(parts: Parts) -> Rememberer {
+    let (finish, finished) = oneshot::channel();
+    let task = tokio::spawn(parts.run(finished));
+    Rememberer { finish, task }
+}
+
+/// What of a snapshot is this node's own: a change of it is written sooner.
+#[derive(PartialEq)]
+struct Own {
+    node: Option<i64>,
+    blocks: Vec<(Prefix, i64, Option<i64>)>,
+}
+
+impl Own {
+    fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
+        let block = |(cidr, affinity): (Prefix, &caracal_model::snapshot::Versioned<_>)| {
+            let block = snapshot.blocks.get(&cidr).map(|block| block.revision);
+            (cidr, affinity.revision, block)
+        };
+        Self {
+            node: snapshot.nodes.get(me).map(|node| node.revision),
+            blocks: snapshot.affinities_of(me).map(block).collect(),
+        }
+    }
+}
+
+/// A write.
+struct Written {
+    snapshot: Arc<Snapshot>,
+    own: Own,
+    ended: Instant,
+    took: Duration,
+}
+
+impl Parts {
+    async fn run(mut self, mut finished: oneshot::Receiver<()>) {
+        let mut last: Option<Written> = None;
+        loop {
+            let view = self.view.borrow_and_update().clone();
+            let due = view.is_current().then(|| self.due(&view, last.as_ref()));
+            let due = due.flatten();
+            let over = tokio::select! {
+                biased;
+                _ = &mut finished => true,
+                changed = self.view.changed() => {
+                    if changed.is_err() { return }
+                    false
+                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    last = self.write(view, last).await;
+                    false
+                }
+            };
+            if over {
+                let view = self.view.borrow().clone();
+                if view.is_current() && self.due(&view, last.as_ref()).is_some() {
+                    self.write(view, last).await;
+                }
+                return;
+            }
+        }
+    }
+
+    /// When this snapshot is to be written; `None` = it is.
+    fn due(&self, view: &View, last: Option<&Written>) -> Option<Instant> {
+        let Some(last) = last else {
+            return Some(Instant::now());
+        };
+        if Arc::ptr_eq(&last.snapshot, &view.snapshot) {
+            return None;
+        }
+        let rest = match Own::of(&view.snapshot, &self.me) == last.own {
+            true => REST,
+            false => OWN_REST,
+        };
+        Some(last.ended + rest.max(last.took * PART))
+    }
+
+    async fn write(&self, view: View, last: Option<Written>) -> Option<Written> {
+        let begun = Instant::now();
+        let (lib_dir, me) = (self.lib_dir.clone(), self.me.clone());
+        let all = (self.all_endpoints)(&view.snapshot);
+        let snapshot = Arc::clone(&view.snapshot);
+        let writing = tokio::task::spawn_blocking(move || {
+            let endpoints = match all {
+                true => Endpoints::All,
+                false => Endpoints::Of(&me),
+            };
+            write(&lib_dir, &me, view.store, &snapshot, endpoints)
+        });
+        let result = writing.await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        let took = begun.elapsed();
+        let mut found = Vec::new();
+        match result {
+            Ok(octets) => {
+                tracing::debug!(octets, ?took, rev = view.snapshot.revision, "remembered");
+            }
+            Err(error) => found.push(self.unwritten(&error, last.as_ref())),
+        }
+        let written = found.is_empty();
+        self.problems.warn(found);
+        let own = Own::of(&view.snapshot, &self.me);
+        Some(Written {
+            // What failed is tried again after a rest, also when nothing changes.
+            snapshot: match written {
+                true => view.snapshot,
+                false => Arc::default(),
+            },
+            own,
+            ended: Instant::now(),
+            took,
+        })
+    }
+
+    fn unwritten(&self, error: &io::Error, last: Option<&Written>) -> Problem {
+        let known = match last.map_or(0, |last| last.snapshot.revision) {
+            0 => "without it".to_owned(),
+            revision => format!("with what it held at revision {revision}"),
+        };
+        Problem {
+            code: ProblemCode::NodeLibDir,
+            subject: path(&self.lib_dir).display().to_string(),
+            reason: format!(
+                "cannot write the last good snapshot: {error}; a restart while the datastore does not answer would \
+                 begin {known}; make room, or make the directory writable (CARACAL_LIB_DIR)"
+            ),
+        }
+    }
+}
+
+/// The problem of a file that is not used.
+pub(crate) fn unused(lib_dir: &Path, error: &RecallError) -> Problem {
+    let reason = match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Problem {
+        code: ProblemCode::NodeLastSnapshot,
+        subject: path(lib_dir).display().to_string(),
+        reason: format!(
+            "the last good snapshot is not used: {reason}; the node started without it, and writes it anew once the \
+             datastore answers"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;
