@@ -8,8 +8,11 @@ use std::path::Path;
 use caracal_lab::{
     Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_until,
 };
-use caracal_tests::stack::{families, on_each_stack};
-use caracal_tests::{SECOND, await_settled};
+use caracal_model::code::ProblemCode;
+use caracal_model::snapshot::Problem;
+use caracal_model::status::{PeerStatus, Status};
+use caracal_tests::stack::{addresses, families, on_each_stack};
+use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, exit_code};
 
 /// A GET on the health port of a node: status line and body.
 fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
@@ -143,6 +146,122 @@ fn probes_and_metrics(mut lab: Lab) {
     lab.start_node("node1").unwrap();
     let _waits = await_answer(&lab, "/readyz", 503, "waiting for End-of-RIB from");
     assert_eq!(get(&lab, "node1", 9099, "/livez").unwrap().0, 200);
+}
+
+#[test]
+fn an_operator_disables_and_resets_a_peer_of_a_node() {
+    on_each_stack(
+        "an_operator_disables_and_resets_a_peer_of_a_node",
+        &[],
+        "full-mesh",
+        "e2e-orders",
+        orders_about_a_peer,
+    );
+}
+
+/// The first session that a node has with another.
+fn peer_of(lab: &Lab, node: &str, other: &str) -> PeerStatus {
+    let peers = lab.node_status(node).unwrap().peers;
+    let of_other = addresses(lab, other);
+    let is_other = |peer: &PeerStatus| peer.address.is_some_and(|a| of_other.contains(&a));
+    let found = peers.into_iter().find(is_other);
+    found.unwrap_or_else(|| panic!("{node} has no peer {other}"))
+}
+
+fn await_peer(
+    lab: &Lab,
+    (node, name): (&str, &str),
+    what: &str,
+    holds: impl Fn(&PeerStatus) -> bool,
+) {
+    let limit = 60 * SECOND;
+    await_status(lab, node, limit, what, |status| {
+        match status.peers.iter().find(|peer| peer.name == name) {
+            Some(peer) if holds(peer) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+/// The same orders as of a standalone speaker, on a node (RFC 9003): the other node is told why, both
+/// say it everywhere, nothing else moves, and `enable` and `reset` end it.
+fn orders_about_a_peer(lab: Lab) {
+    await_settled(&lab);
+    let (here, there) = (
+        peer_of(&lab, "node1", "node2"),
+        peer_of(&lab, "node2", "node1"),
+    );
+    let third = peer_of(&lab, "node1", "node3");
+    let order = |arguments: &[&str], code: i32| {
+        let (seen, text) = exit_code(&lab, "node1", arguments);
+        assert_eq!(seen, code, "{arguments:?}: {text}");
+    };
+    order(&["bgp", "disable", "nobody"], 3);
+    order(&["bgp", "reset", &here.name, "--soft", "in"], 0);
+    order(&["bgp", "reset", &here.name, "--soft", "out"], 0);
+    let words = "rack 7 is moved";
+    order(&["bgp", "disable", &here.name, "--text", words], 0);
+    await_peer(
+        &lab,
+        ("node1", &here.name),
+        "the peer to be disabled",
+        |peer| {
+            peer.state == "Idle" && peer.reason.as_deref() == Some("disabled here: rack 7 is moved")
+        },
+    );
+    await_peer(
+        &lab,
+        ("node2", &there.name),
+        "the other end's words",
+        |peer| {
+            let reason = peer.reason.as_deref().unwrap_or_default();
+            peer.state != "Established" && reason.contains(words)
+        },
+    );
+    order(&["bgp", "reset", &here.name, "--soft", "in"], 5);
+    // The one who refuses knows why; for the one who is refused it is a problem, the same everywhere.
+    let refused = |problem: &Problem| {
+        problem.code == ProblemCode::BgpPeerDown && problem.reason.contains(words)
+    };
+    let told = |status: &Status| match status.problems.iter().any(refused) {
+        true => Ok(()),
+        false => Err(format!("{:?}", status.problems)),
+    };
+    await_status(
+        &lab,
+        "node2",
+        120 * SECOND,
+        "the refusal as a problem",
+        told,
+    );
+    let (code, audit) = exit_code(&lab, "node2", &["audit"]);
+    assert!(code == 4 && audit.contains(words), "{code}: {audit}");
+    let (_, ready) = get(&lab, "node2", 9099, "/readyz").unwrap();
+    assert!(ready.contains(words), "{ready}");
+    let (_, metrics) = get(&lab, "node2", 9099, "/metrics").unwrap();
+    let counted = metrics
+        .lines()
+        .any(|line| line.starts_with("caracal_problems{") && line.contains("bgp.peer_down"));
+    assert!(counted, "{metrics}");
+    let own = lab.node_status("node1").unwrap().problems;
+    assert!(!own.iter().any(refused), "it is as ordered: {own:?}");
+
+    order(&["bgp", "enable", &here.name], 0);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    order(&["bgp", "reset", &here.name, "--text", "new cable"], 0);
+    await_settled(&lab);
+    assert_full_matrix(&lab);
+    let gone = |status: &Status| match status.problems.iter().any(refused) {
+        false => Ok(()),
+        true => Err(format!("{:?}", status.problems)),
+    };
+    await_status(&lab, "node2", 60 * SECOND, "the problem to be gone", gone);
+    let others = peer_of(&lab, "node1", "node3");
+    assert!(
+        others.since_seconds > third.since_seconds,
+        "another session was touched"
+    );
 }
 
 /// `promtool check metrics` on the text form.

@@ -22,15 +22,25 @@ use crate::rib::{Member, RouteChange};
 /// replaces all before it, and what a peer that does not read costs is bounded by the table.
 const SHARED_LIMIT: usize = 128 * 1024;
 
+/// A queue is walked through as a whole up to this length.
+const TIDIED: usize = 64 * 1024;
+
 /// Values that wait for the reader, in the order in which their keys were first pushed.
 #[derive(Debug)]
 struct Pending<V> {
-    values: PartedMap<Prefix, V>,
+    values: PartedMap<Prefix, (Round, V)>,
     /// The same for paths with an identifier (RFC 7911).
-    paths: PartedMap<(Prefix, u32), V>,
-    order: PartedQueue<Item>,
-    /// Changes of an update group, newer than all of the above and in order.
-    shared: VecDeque<(Arc<SharedUpdate>, Member)>,
+    paths: PartedMap<(Prefix, u32), (Round, V)>,
+    /// What belongs to an earlier round is passed over.
+    order: PartedQueue<(Round, Item)>,
+    /// A family's round begins when everything of it follows again: what was pending before is
+    /// gone, and nobody has to look for it.
+    rounds: [Round; 2],
+    /// Where End-of-RIB of a family waits: in the last round of its own.
+    ends: [(Round, bool); 2],
+    /// Changes of an update group, and what came behind them; newer than all of the above and in
+    /// order.
+    shared: VecDeque<Queued>,
     /// Number of changes in `shared`.
     shared_len: usize,
     /// Families of which everything is being queued again without marks, with End-of-RIB at the
@@ -38,6 +48,35 @@ struct Pending<V> {
     unmarked: BTreeSet<Family>,
     /// The writer is gone: nothing more will come.
     closed: bool,
+}
+
+/// Counts how often everything of a family has been queued again.
+type Round = u32;
+
+/// What has not been put among the values by prefix yet.
+#[derive(Debug)]
+enum Queued {
+    /// Changes of an update group.
+    Shared(Arc<SharedUpdate>, Member),
+    /// Changes for this reader alone.
+    Changes(Vec<RouteChange>),
+    /// Between them.
+    Mark(Mark),
+}
+
+/// What the writer says between routes.
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    EndOfRib(Family),
+    BeginRefresh(Family),
+    EndRefresh(Family),
+}
+
+const fn slot(family: Family) -> usize {
+    match family {
+        Family::Ipv4 => 0,
+        Family::Ipv6 => 1,
+    }
 }
 
 /// A place in the queue.
@@ -63,51 +102,173 @@ pub enum Marker {
 }
 
 impl<V> Pending<V> {
+    const fn round(&self, prefix: &Prefix) -> Round {
+        self.rounds[slot(prefix.family())]
+    }
+
     fn push(&mut self, prefix: Prefix, value: V) {
-        if self.values.insert(prefix, value).is_none() {
-            self.order.push_back(Item::Value(prefix));
+        #[cfg(test)]
+        tests::note_push();
+        let round = self.round(&prefix);
+        let known = self.values.insert(prefix, (round, value));
+        if known.is_none_or(|(known, _)| known != round) {
+            self.order.push_back((round, Item::Value(prefix)));
+        }
+    }
+
+    fn push_path(&mut self, prefix: Prefix, path_id: u32, value: V) {
+        #[cfg(test)]
+        tests::note_push();
+        let round = self.round(&prefix);
+        let known = self.paths.insert((prefix, path_id), (round, value));
+        if known.is_none_or(|(known, _)| known != round) {
+            self.order.push_back((round, Item::Path(prefix, path_id)));
+        }
+    }
+
+    /// Takes out what is of earlier rounds, when that is most of a queue that is not long: who asks
+    /// for everything again and again and reads nothing is not kept a queue of what was. A long
+    /// queue is not walked through: nobody is told the table who has so much to read.
+    fn tidy(&mut self) {
+        let len = self.order.len();
+        if len <= TIDIED && len > 2 * (self.values.len() + self.paths.len()) + 64 {
+            let mut order = std::mem::take(&mut self.order);
+            order.retain(|(round, item)| {
+                let holds = self.holds(*round, *item);
+                if !holds {
+                    self.pass_over(*round, *item);
+                }
+                holds
+            });
+            self.order = order;
+        }
+    }
+
+    /// Queues End-of-RIB. One that is still waiting is overtaken: there is one for each family at
+    /// most.
+    fn put_end_of_rib(&mut self, family: Family) {
+        let (round, waits) = &mut self.ends[slot(family)];
+        *round = round.wrapping_add(1);
+        *waits = true;
+        let marker = Item::Marker(Marker::EndOfRib(family));
+        self.order.push_back((*round, marker));
+        self.tidy();
+    }
+
+    fn mark(&mut self, mark: Mark) {
+        match mark {
+            Mark::EndOfRib(family) => self.put_end_of_rib(family),
+            Mark::BeginRefresh(family) => {
+                let (round, waits) = &mut self.ends[slot(family)];
+                if std::mem::take(waits) {
+                    *round = round.wrapping_add(1);
+                    self.unmarked.insert(family);
+                } else if !self.unmarked.contains(&family) {
+                    let round = &mut self.rounds[slot(family)];
+                    *round = round.wrapping_add(1);
+                    let begin = Item::Marker(Marker::RefreshBegin(family));
+                    self.order.push_back((*round, begin));
+                    self.tidy();
+                }
+            }
+            Mark::EndRefresh(family) => {
+                if self.unmarked.remove(&family) {
+                    self.put_end_of_rib(family);
+                } else {
+                    let end = Item::Marker(Marker::RefreshEnd(family));
+                    self.order.push_back((self.rounds[slot(family)], end));
+                }
+            }
+        }
+    }
+
+    /// False: the item is of an earlier round.
+    fn holds(&self, round: Round, item: Item) -> bool {
+        match item {
+            Item::Value(prefix) | Item::Path(prefix, _) => round == self.round(&prefix),
+            Item::Marker(Marker::EndOfRib(family)) => self.ends[slot(family)] == (round, true),
+            Item::Marker(Marker::RefreshBegin(family) | Marker::RefreshEnd(family)) => {
+                round == self.rounds[slot(family)]
+            }
+        }
+    }
+
+    /// Forgets an item of an earlier round, and its value unless there is a later one.
+    fn pass_over(&mut self, round: Round, item: Item) {
+        match item {
+            Item::Value(prefix) => {
+                self.values.remove_if(&prefix, |(known, _)| *known == round);
+            }
+            Item::Path(prefix, path_id) => {
+                let key = (prefix, path_id);
+                self.paths.remove_if(&key, |(known, _)| *known == round);
+            }
+            Item::Marker(_) => {}
         }
     }
 }
 
 impl Pending<Option<Arc<PathAttrs>>> {
-    fn push_path(&mut self, prefix: Prefix, path_id: u32, value: Option<Arc<PathAttrs>>) {
-        if self.paths.insert((prefix, path_id), value).is_none() {
-            self.order.push_back(Item::Path(prefix, path_id));
-        }
-    }
-
-    /// Drops what is pending for a family, marks of a refresh included.
-    fn forget(&mut self, family: Family) {
-        self.order.retain(|item| match item {
-            Item::Value(prefix) if prefix.family() == family => {
-                self.values.remove(prefix);
-                false
-            }
-            Item::Path(prefix, path_id) if prefix.family() == family => {
-                self.paths.remove(&(*prefix, *path_id));
-                false
-            }
-            Item::Value(_) | Item::Path(..) => true,
-            Item::Marker(Marker::RefreshBegin(seen) | Marker::RefreshEnd(seen)) => *seen != family,
-            Item::Marker(Marker::EndOfRib(_)) => true,
-        });
-    }
-
-    /// Puts shared changes among those by prefix, where later ones replace them.
+    /// Puts everything among the values by prefix, where later ones replace earlier ones.
+    #[cfg(test)]
     fn fold(&mut self) {
         while !self.shared.is_empty() {
             self.fold_first();
         }
     }
 
-    /// The same with the oldest of them.
+    /// The same with the oldest part.
     fn fold_first(&mut self) {
-        if let Some((update, member)) = self.shared.pop_front() {
-            self.shared_len -= update.len();
-            for (prefix, attrs) in update.for_member(&member) {
-                self.push(prefix, attrs);
+        let Some(first) = self.shared.pop_front() else {
+            return;
+        };
+        self.shared_len -= first.len();
+        match first {
+            Queued::Shared(update, member) => {
+                for (prefix, attrs) in update.for_member(&member) {
+                    self.push(prefix, attrs);
+                }
             }
+            Queued::Changes(changes) => self.change(changes),
+            Queued::Mark(mark) => self.mark(mark),
+        }
+    }
+
+    fn change(&mut self, changes: impl IntoIterator<Item = RouteChange>) {
+        for change in changes {
+            match change.path_id {
+                None => self.push(change.prefix, change.attrs),
+                Some(path_id) => self.push_path(change.prefix, path_id.get(), change.attrs),
+            }
+        }
+    }
+
+    /// Puts something behind what is shared, in order.
+    fn queue(&mut self, queued: Queued) {
+        self.shared_len += queued.len();
+        self.shared.push_back(queued);
+        // The oldest ones only: whoever fills the feed must not be held up by a reader that is
+        // slow.
+        while self.shared_len > SHARED_LIMIT || self.shared.len() > SHARED_LIMIT / 16 {
+            self.fold_first();
+        }
+    }
+
+    fn queue_mark(&mut self, mark: Mark) {
+        if self.shared.is_empty() {
+            self.mark(mark);
+        } else {
+            self.queue(Queued::Mark(mark));
+        }
+    }
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        match self {
+            Self::Shared(update, _) => update.len(),
+            Self::Changes(changes) => changes.len(),
+            Self::Mark(_) => 1,
         }
     }
 }
@@ -125,6 +286,8 @@ impl<V> Feed<V> {
             values: PartedMap::default(),
             paths: PartedMap::default(),
             order: PartedQueue::default(),
+            rounds: [0; 2],
+            ends: [(0, false); 2],
             shared: VecDeque::new(),
             shared_len: 0,
             unmarked: BTreeSet::new(),
@@ -239,61 +402,51 @@ impl OutFeed {
 
     /// Announces (`Some`) or withdraws (`None`) a prefix. Replaces what is pending for it.
     pub fn push(&self, prefix: Prefix, attrs: Option<Arc<PathAttrs>>) {
-        self.feed.extend([(prefix, attrs)]);
-    }
-
-    /// [`OutFeed::push`] for many prefixes under one lock.
-    pub fn extend(&self, changes: impl IntoIterator<Item = (Prefix, Option<Arc<PathAttrs>>)>) {
-        self.feed.lock().fold();
-        self.feed.extend(changes);
+        let path_id = None;
+        self.change([RouteChange {
+            prefix,
+            path_id,
+            attrs,
+        }]);
     }
 
     /// Queues changes for this peer alone.
     pub fn change(&self, changes: impl IntoIterator<Item = RouteChange>) {
         let mut pending = self.feed.lock();
-        pending.fold();
-        for RouteChange {
-            prefix,
-            path_id,
-            attrs,
-        } in changes
-        {
-            match path_id {
-                None => pending.push(prefix, attrs),
-                Some(path_id) => pending.push_path(prefix, path_id.get(), attrs),
-            }
+        if pending.shared.is_empty() {
+            pending.change(changes);
+        } else {
+            pending.queue(Queued::Changes(changes.into_iter().collect()));
         }
-        drop(pending);
-        self.feed.wake_up.notify_one();
+        self.wake_if_waiting(pending);
     }
 
     /// Queues a change of the peer's update group. As long as the reader keeps up nothing is
     /// copied.
     pub fn share(&self, update: Arc<SharedUpdate>, member: Member) {
         let mut pending = self.feed.lock();
-        pending.shared_len += update.len();
-        pending.shared.push_back((update, member));
-        // The oldest ones only: whoever fills the feed must not be held up by a reader that is
-        // slow.
-        while pending.shared_len > SHARED_LIMIT || pending.shared.len() > SHARED_LIMIT / 16 {
-            pending.fold_first();
-        }
-        drop(pending);
-        self.feed.wake_up.notify_one();
+        pending.queue(Queued::Shared(update, member));
+        self.wake_if_waiting(pending);
     }
 
-    /// Queues the End-of-RIB marker of a family behind everything that is pending now.
-    pub fn end_of_rib(&self, family: Family) {
-        let mut pending = self.feed.lock();
-        pending.fold();
-        // A marker that is still waiting is overtaken by this one: one marker per family at most.
-        let marker = Item::Marker(Marker::EndOfRib(family));
-        if pending.order.iter().any(|item| *item == marker) {
-            pending.order.retain(|item| *item != marker);
-        }
-        pending.order.push_back(marker);
+    fn wake_if_waiting(&self, pending: MutexGuard<'_, Pending<Option<Arc<PathAttrs>>>>) {
+        let waiting = !pending.order.is_empty() || !pending.shared.is_empty();
         drop(pending);
-        self.feed.wake_up.notify_one();
+        if waiting {
+            self.feed.wake_up.notify_one();
+        }
+    }
+
+    fn put_mark(&self, mark: Mark) {
+        let mut pending = self.feed.lock();
+        pending.queue_mark(mark);
+        self.wake_if_waiting(pending);
+    }
+
+    /// Queues the End-of-RIB marker of a family behind everything that is pending now. A marker
+    /// that is still waiting is overtaken by this one: one marker per family at most.
+    pub fn end_of_rib(&self, family: Family) {
+        self.put_mark(Mark::EndOfRib(family));
     }
 
     /// Everything of a family follows again, up to [`OutFeed::end_refresh`], between marks (RFC
@@ -303,33 +456,12 @@ impl OutFeed {
     /// As long as End-of-RIB of the family is pending there are no marks, since BoRR must not come
     /// before it; the routes go out again before End-of-RIB then.
     pub fn begin_refresh(&self, family: Family) {
-        let mut pending = self.feed.lock();
-        pending.fold();
-        let end_of_rib = Item::Marker(Marker::EndOfRib(family));
-        if pending.order.iter().any(|item| *item == end_of_rib) {
-            pending.order.retain(|item| *item != end_of_rib);
-            pending.unmarked.insert(family);
-        } else if !pending.unmarked.contains(&family) {
-            pending.forget(family);
-            let begin = Item::Marker(Marker::RefreshBegin(family));
-            pending.order.push_back(begin);
-        }
-        drop(pending);
-        self.feed.wake_up.notify_one();
+        self.put_mark(Mark::BeginRefresh(family));
     }
 
     /// That was everything.
     pub fn end_refresh(&self, family: Family) {
-        let mut pending = self.feed.lock();
-        pending.fold();
-        let end = if pending.unmarked.remove(&family) {
-            Marker::EndOfRib(family)
-        } else {
-            Marker::RefreshEnd(family)
-        };
-        pending.order.push_back(Item::Marker(end));
-        drop(pending);
-        self.feed.wake_up.notify_one();
+        self.put_mark(Mark::EndRefresh(family));
     }
 
     /// Number of pending prefixes and markers; a prefix in several shared changes counts several
@@ -354,24 +486,34 @@ impl OutFeed {
     /// Takes at most `max` prefixes, oldest first; empty when nothing is pending. A batch ends at a
     /// marker, so that a marker never overtakes what was pushed before it and never delays what
     /// comes after it.
-    #[must_use]
-    pub fn take(&self, max: usize) -> OutBatch {
+    #[cfg(test)]
+    pub(super) fn take(&self, max: usize) -> OutBatch {
         let mut pending = self.feed.lock();
         pending.fold();
         Self::take_from(&mut pending, max)
     }
 
-    /// The oldest changes, as they were queued: what [`OutFeed::take`] would give, or a shared
-    /// change.
+    /// The oldest changes, as they were queued: at most `max` prefixes, oldest first, up to a
+    /// marker, so that a marker never overtakes what was pushed before it and never delays what
+    /// comes after it; or a shared change.
     #[must_use]
     pub fn next(&self, max: usize) -> Option<OutChunk> {
         let mut pending = self.feed.lock();
-        if !pending.order.is_empty() {
-            return Some(OutChunk::Batch(Self::take_from(&mut pending, max)));
+        loop {
+            if !pending.order.is_empty() {
+                return Some(OutChunk::Batch(Self::take_from(&mut pending, max)));
+            }
+            match pending.shared.pop_front()? {
+                Queued::Shared(update, member) => {
+                    pending.shared_len -= update.len();
+                    return Some(OutChunk::Shared(update, member));
+                }
+                other => {
+                    pending.shared.push_front(other);
+                    pending.fold_first();
+                }
+            }
         }
-        let (update, member) = pending.shared.pop_front()?;
-        pending.shared_len -= update.len();
-        Some(OutChunk::Shared(update, member))
     }
 
     fn take_from(pending: &mut Pending<Option<Arc<PathAttrs>>>, max: usize) -> OutBatch {
@@ -379,27 +521,34 @@ impl OutFeed {
         let mut groups: HashMap<*const PathAttrs, usize> = HashMap::default();
         let mut path_groups: HashMap<*const PathAttrs, usize> = HashMap::default();
         for _ in 0..max {
-            match pending.order.front() {
-                Some(Item::Value(prefix)) if batch.markers.is_empty() => {
-                    let prefix = *prefix;
-                    pending.order.pop_front();
-                    match pending.values.remove(&prefix) {
-                        Some(Some(attrs)) => {
-                            // Interned sets: the same pointer is the same set.
-                            let group = *groups.entry(Arc::as_ptr(&attrs)).or_insert_with(|| {
-                                batch.announced.push((attrs, Vec::new()));
-                                batch.announced.len() - 1
-                            });
-                            batch.announced[group].1.push(prefix);
-                        }
-                        Some(None) => batch.withdrawn.push(prefix),
-                        None => {}
+            let Some((round, item)) = pending.order.front().copied() else {
+                break;
+            };
+            let held = pending.holds(round, item);
+            if held && !matches!(item, Item::Marker(_)) && !batch.markers.is_empty() {
+                break;
+            }
+            pending.order.pop_front();
+            if !held {
+                pending.pass_over(round, item);
+                continue;
+            }
+            match item {
+                Item::Value(prefix) => match pending.values.remove(&prefix) {
+                    Some((_, Some(attrs))) => {
+                        // Interned sets: the same pointer is the same set.
+                        let group = *groups.entry(Arc::as_ptr(&attrs)).or_insert_with(|| {
+                            batch.announced.push((attrs, Vec::new()));
+                            batch.announced.len() - 1
+                        });
+                        batch.announced[group].1.push(prefix);
                     }
-                }
-                Some(Item::Path(prefix, path_id)) if batch.markers.is_empty() => {
-                    let key = (*prefix, *path_id);
-                    pending.order.pop_front();
-                    let Some(attrs) = pending.paths.remove(&key) else {
+                    Some((_, None)) => batch.withdrawn.push(prefix),
+                    None => {}
+                },
+                Item::Path(prefix, path_id) => {
+                    let key = (prefix, path_id);
+                    let Some((_, attrs)) = pending.paths.remove(&key) else {
                         continue;
                     };
                     let known = attrs.as_ref().map_or(std::ptr::null(), Arc::as_ptr);
@@ -409,11 +558,12 @@ impl OutFeed {
                     });
                     batch.paths[group].1.push(key);
                 }
-                Some(Item::Marker(marker)) => {
-                    batch.markers.push(*marker);
-                    pending.order.pop_front();
+                Item::Marker(marker) => {
+                    if let Marker::EndOfRib(family) = marker {
+                        pending.ends[slot(family)].1 = false;
+                    }
+                    batch.markers.push(marker);
                 }
-                Some(Item::Value(_) | Item::Path(..)) | None => break,
             }
         }
         batch
@@ -481,8 +631,8 @@ impl<V> KeyedFeed<V> {
         let order = std::mem::take(&mut pending.order);
         let mut values = std::mem::take(&mut pending.values);
         drop(pending);
-        let take = |item: &Item| match item {
-            Item::Value(prefix) => values.remove(prefix).map(|value| (*prefix, value)),
+        let take = |(_, item): &(Round, Item)| match item {
+            Item::Value(prefix) => values.remove(prefix).map(|(_, value)| (*prefix, value)),
             // Paths are for peers.
             Item::Path(..) | Item::Marker(_) => None,
         };

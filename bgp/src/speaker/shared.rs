@@ -190,4 +190,4 @@ pub(super) fn withdraw<N: Nlri>(prefixes: &[N], format: &Format, out: &mut Bytes
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

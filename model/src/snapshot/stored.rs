@@ -1,12 +1,15 @@
-//! A snapshot as lines of text, to be kept over a restart: what plans need, one value a line. Fields that no plan reads
-//! (status, foreign annotations, fields of other programs' metadata) are left out. The datastore holds no secrets: passwords
-//! are references to files there, and what a file holds never enters a snapshot.
+//! A snapshot as lines of text, to be kept over a restart: what plans need, one value a line.
+//! Fields that no plan reads (status, foreign annotations, fields of other programs' metadata) are
+//! left out. The datastore holds no secrets: passwords are references to files there, and what a
+//! file holds never enters a snapshot.
 //!
-//! A line is `FORM <tab> REVISION <tab> KEY <tab> VALUE`; key and value are JSON. FORM is `v` for a value as it stands in the
-//! datastore, `b` for what is known of a block that does not concern this node. Pure: who reads and writes files is elsewhere.
+//! A line is `FORM <tab> REVISION <tab> KEY <tab> VALUE`; key and value are JSON. FORM is `v` for a
+//! value as it stands in the datastore, `b` for what is known of a block that does not concern this
+//! node. Pure: who reads and writes files is elsewhere.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
@@ -14,6 +17,7 @@ use serde_json::json;
 use super::{Applied, KnownBlock, Snapshot, Versioned};
 use crate::keys::Key;
 use crate::names::NodeName;
+use crate::resource::bgp::PasswordRef;
 use crate::resource::{Kind, Metadata, Resource};
 
 /// Why a line is no line of a stored snapshot.
@@ -35,7 +39,8 @@ pub enum LineError {
     },
 }
 
-/// Whose endpoints are stored. Routes lead to blocks, so others' endpoints are needed only where they have routes of their own.
+/// Whose endpoints are stored. Routes lead to blocks, so others' endpoints are needed only where
+/// they have routes of their own.
 #[derive(Clone, Copy, Debug)]
 pub enum Endpoints<'a> {
     /// Those of one node.
@@ -139,6 +144,14 @@ impl<W: io::Write> Lines<'_, W> {
     }
 }
 
+/// What stands beside the reference to a secret is most likely the secret. No plan reads fields
+/// that are unknown.
+fn forget_others(password: &mut Option<PasswordRef>) {
+    if let Some(password) = password {
+        password.extra.clear();
+    }
+}
+
 impl Snapshot {
     /// Writes all values as lines; says how many.
     ///
@@ -158,8 +171,22 @@ impl Snapshot {
         lines.named(Kind::Node, &self.nodes)?;
         lines.named(Kind::IpPool, &self.pools)?;
         lines.named(Kind::IpReservation, &self.reservations)?;
-        lines.named(Kind::BgpConfiguration, &self.bgp_configurations)?;
-        lines.named(Kind::BgpPeer, &self.bgp_peers)?;
+        let configurations = self.bgp_configurations.iter().map(|(name, value)| {
+            let mut kept = value.clone();
+            let spec = &mut Arc::make_mut(&mut kept.value).spec;
+            spec.extra.clear();
+            forget_others(&mut spec.node_mesh_password);
+            (name.clone(), kept)
+        });
+        lines.named(Kind::BgpConfiguration, &configurations.collect())?;
+        let peers = self.bgp_peers.iter().map(|(name, value)| {
+            let mut kept = value.clone();
+            let spec = &mut Arc::make_mut(&mut kept.value).spec;
+            spec.extra.clear();
+            forget_others(&mut spec.password);
+            (name.clone(), kept)
+        });
+        lines.named(Kind::BgpPeer, &peers.collect())?;
         lines.named(Kind::BgpFilter, &self.bgp_filters)?;
         lines.named(Kind::FelixConfiguration, &self.felix_configurations)?;
         let stored = |node: &str| match endpoints {
@@ -403,6 +430,22 @@ mod tests {
         let path = format!("{RESOURCES}/workloadendpoints/ns/theirs");
         let value = br#"{"metadata":{"name":"theirs"},"spec":{"node":"other"}}"#;
         assert_eq!(snapshot.apply(&path, Some(value), 31), Applied::Changed);
+        // Passwords belong into a secret; whoever writes one beside the reference to it, or in its
+        // place, is not copied.
+        let path = format!("{RESOURCES}/bgppeers/plain");
+        let value = br#"{"metadata":{"name":"plain","annotations":{"note":"hunter2"}},
+            "spec":{"peerIP":"10.0.0.8","asNumber":65002,"authPassword":"hunter2",
+            "password":{"value":"hunter2","secretKeyRef":{"name":"s","key":"k","text":"hunter2"}}}}"#;
+        assert_eq!(snapshot.apply(&path, Some(value), 32), Applied::Changed);
+        let path = format!("{RESOURCES}/bgppeers/instead");
+        let value = br#"{"metadata":{"name":"instead"},
+            "spec":{"peerIP":"10.0.0.7","asNumber":65002,"password":"hunter2"}}"#;
+        snapshot.apply(&path, Some(value), 33);
+        let path = format!("{RESOURCES}/bgpconfigurations/default");
+        let value =
+            br#"{"metadata":{"name":"default"},"spec":{"asNumber":65000,"meshPassword":"hunter2",
+            "nodeMeshPassword":{"value":"hunter2","secretKeyRef":{"name":"s","key":"m"}}}}"#;
+        assert_eq!(snapshot.apply(&path, Some(value), 34), Applied::Changed);
         let mut text = Vec::new();
         let me = NodeName::from("me");
         snapshot.write_lines(Endpoints::Of(&me), &mut text).unwrap();
@@ -410,6 +453,8 @@ mod tests {
         assert!(!text.contains("hunter2"), "{text}");
         assert!(!text.contains("theirs"), "{text}");
         assert!(text.contains("ns/mine") && text.contains("nodes/talkative"));
+        assert!(text.contains("bgppeers/plain") && text.contains(r#""key":"k""#));
+        assert!(text.contains(r#""key":"m""#), "{text}");
     }
 
     #[test]

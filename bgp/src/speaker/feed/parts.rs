@@ -78,6 +78,11 @@ impl<K: Hash + Eq, V> PartedMap<K, V> {
 
     /// Takes a value out.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        self.remove_if(key, |_| true)
+    }
+
+    /// Takes a value out of which something holds.
+    pub(super) fn remove_if(&mut self, key: &K, holds: impl FnOnce(&V) -> bool) -> Option<V> {
         if self.parts.is_empty() {
             return None;
         }
@@ -86,6 +91,9 @@ impl<K: Hash + Eq, V> PartedMap<K, V> {
         let divided = self.parts.len() > 1;
         let table = &mut self.parts[part];
         let found = table.find_entry(hash, |known| known.0 == *key).ok()?;
+        if !holds(&found.get().1) {
+            return None;
+        }
         let ((_, value), _) = found.remove();
         self.len -= 1;
         if divided && table.is_empty() {
@@ -98,7 +106,6 @@ impl<K: Hash + Eq, V> PartedMap<K, V> {
     }
 
     /// Number of entries.
-    #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.len
     }

@@ -1,6 +1,8 @@
 //! Feeds by themselves.
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::rib::PathId;
+use crate::speaker::shared::tests::change_of;
 
 fn p(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -51,7 +53,9 @@ fn rfc4724_2_the_marker_follows_what_was_pushed_before_it() {
     assert_eq!(feed.take(10).withdrawn, [p("10.0.2.0/24")]);
     feed.end_of_rib(Family::Ipv4);
     feed.end_of_rib(Family::Ipv4);
-    assert_eq!(feed.len(), 1, "one marker per family at most");
+    let markers = feed.take(10).markers;
+    assert_eq!(markers.len(), 1, "one marker per family at most");
+    assert!(feed.is_empty());
 }
 
 #[test]
@@ -102,7 +106,128 @@ fn churn_does_not_grow_a_feed_that_nobody_reads() {
         feed.push(p("10.0.0.0/24"), (round % 2 == 0).then(|| attrs(round)));
         feed.end_of_rib(Family::Ipv4);
     }
-    assert_eq!(feed.len(), 2);
+    assert!(feed.len() < 100, "{}", feed.len());
+    for _ in 0..100 {
+        feed.begin_refresh(Family::Ipv4);
+        for n in 0..1000u32 {
+            feed.push(Prefix::v4((n << 8).into(), 24), Some(attrs(n)));
+        }
+        feed.end_refresh(Family::Ipv4);
+    }
+    assert!(feed.len() < 4000, "{}", feed.len());
+    let told = read(&feed);
+    assert_eq!(told.len(), 1001 + 1, "{told:?}");
+}
+
+thread_local! {
+    static PUSHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// A value is put among those by prefix.
+pub(super) fn note_push() {
+    PUSHES.set(PUSHES.get() + 1);
+}
+
+/// What a peer is told until nothing is left: prefixes and markers as texts.
+fn read(feed: &OutFeed) -> Vec<String> {
+    let mut told = Vec::new();
+    while let Some(chunk) = feed.next(100) {
+        let OutChunk::Batch(batch) = chunk else {
+            told.push("shared".to_owned());
+            continue;
+        };
+        let announced = batch.announced.iter().flat_map(|(_, prefixes)| prefixes);
+        told.extend(announced.map(ToString::to_string));
+        told.extend(batch.withdrawn.iter().map(|prefix| format!("-{prefix}")));
+        let paths = batch.paths.iter().flat_map(|(_, paths)| paths);
+        told.extend(paths.map(|(prefix, id)| format!("{prefix} {id}")));
+        told.extend(batch.markers.iter().map(|marker| format!("{marker:?}")));
+    }
+    told
+}
+
+/// Whoever fills a feed waits for the lock and for what it does itself, and never for the whole of
+/// what waits: not for changes of the group that nobody has read, and not for a table that is told
+/// again.
+#[test]
+fn no_call_handles_all_that_waits() {
+    const MANY: u32 = 100_000;
+    let feed = OutFeed::new();
+    let (update, member) = change_of(4000);
+    for _ in 0..MANY / 4000 {
+        for part in SharedUpdate::new(update.clone()) {
+            feed.share(part, member);
+        }
+    }
+    assert_eq!(feed.len(), MANY as usize);
+    let watched = |what: &str, call: &dyn Fn()| {
+        let before = PUSHES.get();
+        call();
+        let pushed = PUSHES.get() - before;
+        assert!(pushed <= 8192, "{what}: {pushed} at once");
+    };
+    let other = p("192.0.2.0/24");
+    watched("a route for one peer", &|| feed.push(other, None));
+    watched("a path", &|| {
+        feed.change([RouteChange {
+            prefix: other,
+            path_id: PathId::new(7),
+            attrs: Some(attrs(7)),
+        }]);
+    });
+    watched("End-of-RIB", &|| feed.end_of_rib(Family::Ipv4));
+    let told = read(&feed);
+    let (ends, routes): (Vec<String>, Vec<String>) =
+        told.into_iter().partition(|what| what != "shared");
+    assert!(!routes.is_empty());
+    assert_eq!(ends, ["-192.0.2.0/24", "192.0.2.0/24 7", "EndOfRib(Ipv4)"]);
+
+    // A table waits by prefix, and is told again: the old values are left where they are.
+    for n in 0..MANY {
+        feed.push(Prefix::v4((n << 8).into(), 24), Some(attrs(n)));
+    }
+    watched("BoRR", &|| feed.begin_refresh(Family::Ipv4));
+    feed.push(other, Some(attrs(1)));
+    feed.push(Prefix::v4((5u32 << 8).into(), 24), Some(attrs(2)));
+    watched("EoRR", &|| feed.end_refresh(Family::Ipv4));
+    assert_eq!(
+        read(&feed),
+        [
+            "RefreshBegin(Ipv4)",
+            "192.0.2.0/24",
+            "0.0.5.0/24",
+            "RefreshEnd(Ipv4)"
+        ]
+    );
+    let pending = feed.feed.lock();
+    assert_eq!((pending.values.len(), pending.shared_len), (0, 0));
+}
+
+/// What comes behind shared changes is told behind them, markers and refreshes included.
+#[test]
+fn rfc7313_4_a_refresh_behind_shared_changes() {
+    let feed = OutFeed::new();
+    let (update, member) = change_of(3);
+    for part in SharedUpdate::new(update.clone()) {
+        feed.share(part, member);
+    }
+    feed.begin_refresh(Family::Ipv4);
+    feed.push(p("10.0.0.0/24"), Some(attrs(2)));
+    feed.end_refresh(Family::Ipv4);
+    for part in SharedUpdate::new(update) {
+        feed.share(part, member);
+    }
+    let told = read(&feed);
+    assert_eq!(
+        told,
+        [
+            "shared",
+            "RefreshBegin(Ipv4)",
+            "10.0.0.0/24",
+            "RefreshEnd(Ipv4)",
+            "shared"
+        ]
+    );
 }
 
 #[tokio::test]

@@ -124,6 +124,25 @@ fn update((_, prefix, route): Step) -> Update {
     }
 }
 
+/// A change of so many prefixes, and a member that is told of them.
+pub(in crate::speaker) fn change_of(prefixes: u32) -> (GroupUpdate, Member) {
+    let now = Instant::now();
+    let mut rib = reflector(now);
+    let prefix = |n: u32| Prefix::v4((0x1000_0000 + (n << 8)).into(), 24);
+    let announced = Update {
+        announced: (0..prefixes).map(prefix).collect(),
+        ..update((1, 0, Some((1, 0))))
+    };
+    let out = rib.apply(now, &name(1), announced).out;
+    let groups = out.into_iter().filter_map(|out| match out {
+        Outbound::Group(group) => Some(group),
+        _ => None,
+    });
+    let group = groups.last().unwrap();
+    let member = group.members[2];
+    (group, member)
+}
+
 proptest! {
     #[test]
     fn members_read_what_they_would_be_told_alone(
