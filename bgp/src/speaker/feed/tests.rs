@@ -1,5 +1,6 @@
 //! Feeds by themselves.
 #![allow(clippy::unwrap_used)]
+use super::pending::PUSHES;
 use super::*;
 use crate::rib::PathId;
 use crate::speaker::shared::tests::change_of;
@@ -117,15 +118,6 @@ fn churn_does_not_grow_a_feed_that_nobody_reads() {
     assert!(feed.len() < 4000, "{}", feed.len());
     let told = read(&feed);
     assert_eq!(told.len(), 1001 + 1, "{told:?}");
-}
-
-thread_local! {
-    static PUSHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-}
-
-/// A value is put among those by prefix.
-pub(super) fn note_push() {
-    PUSHES.set(PUSHES.get() + 1);
 }
 
 /// What a peer is told until nothing is left: prefixes and markers as texts.
