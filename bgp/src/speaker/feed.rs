@@ -213,7 +213,7 @@ impl OutFeed {
         self.len() == 0
     }
 
-    /// Waits until [`OutFeed::take`] has something to give. Cancel-safe.
+    /// Waits until [`OutFeed::next`] has something to give. Cancel-safe.
     pub async fn ready(&self) {
         self.feed.ready().await;
     }
