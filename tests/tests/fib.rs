@@ -283,6 +283,54 @@ fn rfc4271_9_1_2_1_a_next_hop_behind_a_router_is_tracked() {
 }
 
 #[test]
+fn rfc4271_9_1_2_1_a_next_hop_behind_a_learned_route_is_resolved_through_it() {
+    let scenario = "rfc4271_9_1_2_1_a_next_hop_behind_a_learned_route_is_resolved_through_it";
+    if !possible(scenario, &["bird", "birdc"]) {
+        return;
+    }
+    let mut site = Site::new();
+    site.write(&speaker(
+        "protocol kernel { ipv4 { export all; }; }",
+        &["a", "b"],
+    ));
+    site.start_us();
+    // What leads to the next hop comes from one peer, the route behind it from the other.
+    let hop = "filter { bgp_next_hop = 192.0.2.9; accept; }";
+    let text = bird(65002, "10.2.0.1", "route 203.0.113.0/24 blackhole;", hop)
+        .replace("export filter", "next hop keep; export filter");
+    site.start_bird("b", &text);
+    let gone = vec![("unreachable".to_owned(), String::new())];
+    site.until("nothing leads to the next hop", &gone, || {
+        site.explained("203.0.113.0/24")
+    });
+    let text = bird(65001, "10.1.0.1", "route 192.0.2.0/24 blackhole;", "all");
+    site.start_bird("a", &text);
+    let both = vec![
+        "192.0.2.0/24 via 10.1.0.2 dev eth-a proto 81 metric 32".to_owned(),
+        "203.0.113.0/24 via 10.1.0.2 dev eth-a proto 81 metric 32".to_owned(),
+    ];
+    let installed = |site: &Site| {
+        let all = ours(site, "main").into_iter();
+        let mut all: Vec<String> = all
+            .map(|line| line.trim().trim_end_matches(" onlink").to_owned())
+            .collect();
+        all.sort();
+        all
+    };
+    site.until("both over the first peer", &both, || installed(&site));
+    let answer = site.ask(&["bgp", "explain", "203.0.113.0/24"]).unwrap();
+    let way = &answer["paths"][0]["way"];
+    assert_eq!(way["through"], "192.0.2.0/24", "{answer}");
+    site.until_synced();
+
+    site.ip("us", &["link set eth-a down"]);
+    site.until("neither without the first peer's link", &vec![], || {
+        installed(&site)
+    });
+    site.until("the reason", &gone, || site.explained("203.0.113.0/24"));
+}
+
+#[test]
 fn rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards() {
     let scenario = "rfc8950_an_ipv4_route_with_an_ipv6_next_hop_is_in_the_kernel_and_forwards";
     if !possible(scenario, &["bird", "birdc", "ping"]) {
