@@ -14,6 +14,7 @@
 
 mod agent;
 mod aims;
+mod churn;
 mod cni;
 mod dut;
 mod facts;
@@ -93,6 +94,8 @@ enum Action {
     Idle(idle::IdleArgs),
     /// Times blocks from etcd to another node's kernel, beside BIRD 2.
     Latency(latency::LatencyArgs),
+    /// What pods on other nodes cost a node of a large cluster.
+    Churn(churn::ChurnArgs),
     /// How long the owner of a large table hears nobody.
     Stalls(stalls::StallsArgs),
     /// The same, already inside the generator's namespace.
@@ -141,6 +144,7 @@ fn main() -> Result<()> {
         Action::Install(args) => agent::install::run(&args),
         Action::Idle(args) => idle::run(&args),
         Action::Latency(args) => latency::run(&args),
+        Action::Churn(args) => churn::run(&args),
         Action::Stalls(args) => stalls::run(&args),
         Action::StallsInside { dut, args } => stalls::inside(&dut, &args),
         Action::InstallOne(args) => agent::install::run_one(&args),

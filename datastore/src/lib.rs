@@ -40,10 +40,12 @@ mod watch;
 #[cfg(feature = "etcd")]
 pub use etcd::{Credentials, EtcdConfig, EtcdConfigError, EtcdStore, PATIENCE};
 pub use memory::{CommitFault, MemoryStore};
-pub use store::{Change, ReadAnswer, Store, StoreError, WatchEvent};
+pub use store::{
+    Change, Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError, WatchEvent,
+};
 #[cfg(feature = "testing")]
 pub use testing::EtcdServer;
 pub use watch::{
-    Accept, Accepter, Fault as DatastoreFault, Freshness, GuardOptions, Obeyed, StoreId, View,
-    WatchOptions, spawn_guarded_watcher, spawn_watcher,
+    Accept, Accepter, EndpointReader, Fault as DatastoreFault, Freshness, GuardOptions, Obeyed,
+    StoreId, View, WatchOptions, spawn_guarded_watcher, spawn_watcher,
 };

@@ -1,4 +1,5 @@
-//! The [`Store`] trait: what Caracal needs of a datastore. Two implementors: etcd, and memory for tests.
+//! The [`Store`] trait: what Caracal needs of a datastore. Two implementors: etcd, and memory for
+//! tests.
 
 use std::future::Future;
 
@@ -14,6 +15,29 @@ pub struct ReadAnswer {
     pub cluster: u64,
     /// One list for each range, in the order asked, each sorted by key.
     pub ranges: Vec<Vec<KeyValue>>,
+}
+
+/// Where a list goes on: a key, or the place after one.
+pub type Cursor = Vec<u8>;
+
+/// A part of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Its values, sorted by key.
+    pub values: Vec<KeyValue>,
+    /// Where the range goes on; `None` = this was the last part.
+    pub next: Option<Cursor>,
+}
+
+/// The beginning of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstPages {
+    /// Revision at which all ranges are read, to the end.
+    pub revision: i64,
+    /// Which datastore answered: etcd's cluster id. Zero when it does not say.
+    pub cluster: u64,
+    /// The first part of each range, in the order asked.
+    pub pages: Vec<Page>,
 }
 
 /// One change, as a watch tells it.
@@ -32,17 +56,17 @@ pub struct Change {
 pub enum WatchEvent {
     /// Changes of one or more revisions, in order; all changes of a revision are in one event.
     Changes(Vec<Change>),
-    /// The stream is alive and the datastore is at this revision. Changes up to it may still be on their
-    /// way: etcd before 3.4.25 answers progress requests ahead of queued events. So it proves that
-    /// the connection works, not that everything was told.
+    /// The stream is alive and the datastore is at this revision. Changes up to it may still be on
+    /// their way: etcd before 3.4.25 answers progress requests ahead of queued events. So it proves
+    /// that the connection works, not that everything was told.
     Progress(i64),
 }
 
 /// Why a datastore did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No connection, or no answer in time. Trying again may help. After a commit it is unknown whether the
-    /// writes happened: read before trying again.
+    /// No connection, or no answer in time. Trying again may help. After a commit it is unknown
+    /// whether the writes happened: read before trying again.
     #[error("the datastore at {endpoints} does not answer: {reason}")]
     Unavailable {
         /// Where we asked.
@@ -83,12 +107,33 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Carries out a transaction.
     fn commit(&self, txn: &Txn) -> impl Future<Output = Result<TxnOutcome, StoreError>> + Send;
 
-    /// Watches everything below `prefix` from `revision` on (inclusive). Progress events arrive when
-    /// nothing changes, often enough to notice a dead connection. A watch from a compacted revision ends with
-    /// [`StoreError::Compacted`] as its first item. Dropping a pending `next()` loses nothing.
+    /// Watches everything below `prefix` from `revision` on (inclusive). Progress events arrive
+    /// when nothing changes, often enough to notice a dead connection. A watch from a compacted
+    /// revision ends with [`StoreError::Compacted`] as its first item. Dropping a pending `next()`
+    /// loses nothing.
     fn watch(
         &self,
         prefix: &str,
         revision: i64,
     ) -> impl Future<Output = Result<Self::Watch, StoreError>> + Send;
+}
+
+/// A datastore whose lists can be read part by part, so that a large one is never in memory as a
+/// whole.
+pub trait PagedStore: Store {
+    /// The first part of each range, all at one revision. With [`PagedStore::next_page`] it is a
+    /// read that never holds more than a part in memory.
+    fn first_pages(
+        &self,
+        ranges: &[Range],
+    ) -> impl Future<Output = Result<FirstPages, StoreError>> + Send;
+
+    /// The next part of a range, at the revision of the first. [`StoreError::Compacted`] when that
+    /// is gone meanwhile.
+    fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use caracal_model::keys::{Key, kind_prefix};
 use caracal_model::net::Family;
 use caracal_model::resource::{Kind, Node, WorkloadEndpoint};
-use caracal_model::snapshot::Snapshot;
+use caracal_model::snapshot::{Elsewhere, Snapshot};
 use caracal_model::txn::{Compare, KeyValue, Range};
 use serde::Serialize;
 
@@ -79,6 +79,19 @@ impl Users {
             let key = Key::workload(namespace, name).to_path();
             users.add_endpoint(&key, endpoint, endpoint.revision);
         }
+        for (place, endpoint) in &snapshot.elsewhere {
+            // Addresses of other nodes' blocks are theirs to judge.
+            let networks = endpoint.networks.as_slice();
+            let concerns = |network| {
+                snapshot
+                    .block_of(network)
+                    .is_some_and(|b| b.whole().is_some())
+            };
+            if networks.iter().any(concerns) {
+                let (namespace, name) = Elsewhere::names(place);
+                users.add_elsewhere(namespace, name, endpoint);
+            }
+        }
         for (name, node) in &snapshot.nodes {
             users.add_node(&Key::node(name).to_path(), node, node.revision);
         }
@@ -121,6 +134,20 @@ impl Users {
             interface: spec.interface_name.clone(),
         };
         self.endpoints.insert(key.to_owned(), endpoint);
+    }
+
+    fn add_elsewhere(&mut self, namespace: &str, name: &str, endpoint: &Elsewhere) {
+        let key = Key::workload(namespace, name).to_path();
+        for network in endpoint.networks.as_slice() {
+            let what = format!("endpoint {namespace}/{name} on {}", endpoint.node);
+            self.add(network.address(), what, &key);
+        }
+        let endpoint = Endpoint {
+            revision: endpoint.revision,
+            node: endpoint.node.to_string(),
+            interface: String::new(),
+        };
+        self.endpoints.insert(key, endpoint);
     }
 
     fn add_node(&mut self, key: &str, node: &Node, revision: i64) {

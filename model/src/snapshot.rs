@@ -1,16 +1,18 @@
 //! All resources at one revision of the datastore.
 //!
-//! A snapshot is level-triggered: it is built by [`Snapshot::apply`], and two histories that end in the same
-//! data give equal snapshots, but for values that never parsed. A value that does not parse never replaces
-//! a good one (MODEL-4): the last good value stays in use and a [`Problem`] names key and reason.
+//! A snapshot is level-triggered: it is built by [`Snapshot::apply`], and two histories that end in
+//! the same data give equal snapshots, but for values that never parsed. A value that does not
+//! parse never replaces a good one (MODEL-4): the last good value stays in use and a [`Problem`]
+//! names key and reason.
 
+mod elsewhere;
 mod known_block;
+mod known_value;
 mod notes;
 pub mod policy;
 mod problem;
 pub mod stored;
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::code::ProblemCode;
-use crate::ipam::{Block, BlockAffinity, IpamConfig, Owner};
+use crate::ipam::{BlockAffinity, IpamConfig, Owner};
 use crate::keys::{DocumentKind, Key, KeyError};
 use crate::names::{NodeName, PoolName};
 use crate::net::{Family, Prefix};
@@ -27,7 +29,9 @@ use crate::resource::{
     BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
     Node, WorkloadEndpoint,
 };
+use crate::shared_map::SharedMap;
 
+pub use elsewhere::{Elsewhere, Networks};
 pub use known_block::KnownBlock;
 pub use problem::Problem;
 
@@ -83,6 +87,10 @@ pub struct InvalidValue {
 pub enum Applied {
     /// The snapshot differs from before.
     Changed,
+    /// It differs in what is only looked up when somebody asks: nothing that is planned, announced
+    /// or written follows from it, so nobody has to be woken. Of other nodes' pods that is all
+    /// there is.
+    Quiet,
     /// The value is not one that Caracal reads.
     Ignored,
     /// The value does not parse; the reason.
@@ -94,40 +102,46 @@ pub enum Applied {
 pub struct Snapshot {
     /// Revision of the datastore.
     pub revision: i64,
-    /// The node whose blocks are kept whole ([`KnownBlock::whole`]); `None` = all are. Set before the first value.
+    /// The node whose blocks ([`KnownBlock::whole`]) and endpoints are kept whole; `None` = all
+    /// are. Set before the first value.
     pub whole_blocks_of: Option<NodeName>,
     /// The cluster's identity, `clusterGUID` of ClusterInformation `default`.
     pub cluster_guid: Option<Versioned<String>>,
     /// Nodes.
-    pub nodes: BTreeMap<NodeName, Versioned<Node>>,
+    pub nodes: SharedMap<NodeName, Versioned<Node>>,
     /// IP pools.
-    pub pools: BTreeMap<PoolName, Versioned<IpPool>>,
+    pub pools: SharedMap<PoolName, Versioned<IpPool>>,
     /// Reservations.
-    pub reservations: BTreeMap<String, Versioned<IpReservation>>,
+    pub reservations: SharedMap<String, Versioned<IpReservation>>,
     /// BGPConfigurations: `default` and `node.NAME`.
-    pub bgp_configurations: BTreeMap<String, Versioned<BgpConfiguration>>,
+    pub bgp_configurations: SharedMap<String, Versioned<BgpConfiguration>>,
     /// BGPPeers.
-    pub bgp_peers: BTreeMap<String, Versioned<BgpPeer>>,
+    pub bgp_peers: SharedMap<String, Versioned<BgpPeer>>,
     /// BGPFilters.
-    pub bgp_filters: BTreeMap<String, Versioned<BgpFilter>>,
+    pub bgp_filters: SharedMap<String, Versioned<BgpFilter>>,
     /// FelixConfigurations: `default` and `node.NAME`.
-    pub felix_configurations: BTreeMap<String, Versioned<FelixConfiguration>>,
-    /// Workload endpoints by namespace and name.
-    pub workloads: BTreeMap<(String, String), Versioned<WorkloadEndpoint>>,
-    /// Blocks; those that do not concern [`Snapshot::whole_blocks_of`] without their addresses' holders.
-    pub blocks: BTreeMap<Prefix, Versioned<KnownBlock>>,
+    pub felix_configurations: SharedMap<String, Versioned<FelixConfiguration>>,
+    /// Workload endpoints by namespace and name; those of other nodes than
+    /// [`Snapshot::whole_blocks_of`] are [`Snapshot::elsewhere`].
+    pub workloads: SharedMap<(String, String), Versioned<WorkloadEndpoint>>,
+    /// Other nodes' workload endpoints by `NAMESPACE/NAME`, as far as they are read.
+    pub elsewhere: SharedMap<Arc<str>, Elsewhere>,
+    /// Blocks; those that do not concern [`Snapshot::whole_blocks_of`] without their addresses'
+    /// holders.
+    pub blocks: SharedMap<Prefix, Versioned<KnownBlock>>,
     /// Affinities by owner and block.
-    pub affinities: BTreeMap<(Owner, Prefix), Versioned<BlockAffinity>>,
+    pub affinities: SharedMap<(Owner, Prefix), Versioned<BlockAffinity>>,
     /// The IPAM configuration, when there is one.
     pub ipam_config: Option<Versioned<IpamConfig>>,
     /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
-    pub documents: BTreeMap<(DocumentKind, String, String), Versioned<Value>>,
+    pub documents: SharedMap<(DocumentKind, String, String), Versioned<Value>>,
     /// Policies that nobody enforces ([`policy::POLICIES`]).
     pub policies: policy::Policies,
-    /// What there is to know about fields of the values in use, by path: unknown ones, and known ones without effect.
-    pub notes: BTreeMap<String, Vec<Note>>,
+    /// What there is to know about fields of the values in use, by path: unknown ones, and known
+    /// ones without effect.
+    pub notes: SharedMap<String, Vec<Note>>,
     /// Values that do not parse, by path.
-    pub invalid: BTreeMap<String, InvalidValue>,
+    pub invalid: SharedMap<String, InvalidValue>,
 }
 
 fn document(text: &[u8]) -> Result<Value, Invalid> {
@@ -146,51 +160,64 @@ fn cluster_guid(text: &[u8]) -> Result<Option<String>, Invalid> {
 }
 
 /// Puts, removes or keeps one entry of a map.
-fn set<K: Ord, T>(
-    map: &mut BTreeMap<K, Versioned<T>>,
+fn set<K: Ord + Clone, T>(
+    map: &mut SharedMap<K, Versioned<T>>,
     key: K,
     revision: i64,
     value: Option<Result<T, Invalid>>,
-) -> Result<(), (String, bool)> {
+) -> Stored {
     match value {
         None => {
             map.remove(&key);
-            Ok(())
+            Ok(Effect::Change)
         }
         Some(Ok(value)) => {
             map.insert(key, Versioned::new(revision, value));
-            Ok(())
+            Ok(Effect::Change)
         }
         Some(Err(Invalid(reason))) => Err((reason, map.contains_key(&key))),
     }
 }
+
+/// What storing a value did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Change,
+    Quiet,
+}
+
+/// Or why it was not stored, and whether an earlier value is still in use.
+type Stored = Result<Effect, (String, bool)>;
 
 /// Puts, removes or keeps a single value; `Some(Ok(None))` is a value that says nothing.
 fn set_one<T>(
     place: &mut Option<Versioned<T>>,
     revision: i64,
     value: Option<Result<Option<T>, Invalid>>,
-) -> Result<(), (String, bool)> {
+) -> Stored {
     match value.transpose() {
         Ok(value) => {
             *place = value.flatten().map(|value| Versioned::new(revision, value));
-            Ok(())
+            Ok(Effect::Change)
         }
         Err(Invalid(reason)) => Err((reason, place.is_some())),
     }
 }
 
 impl Snapshot {
-    /// Applies one key: `Some` = put at `revision`, `None` = deleted. Never fails: what does not parse is
-    /// recorded in [`Snapshot::invalid`] (MODEL-4).
+    /// Applies one key: `Some` = put at `revision`, `None` = deleted. Never fails: what does not
+    /// parse is recorded in [`Snapshot::invalid`] (MODEL-4).
     pub fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) -> Applied {
         self.revision = self.revision.max(revision);
         if let Some(policy) = policy::of_path(path) {
-            let _known = match value {
+            let changed = match value {
                 Some(_) => self.policies.insert(policy),
                 None => self.policies.remove(&policy),
             };
-            return Applied::Changed;
+            return match changed {
+                true => Applied::Changed,
+                false => Applied::Quiet,
+            };
         }
         let key = match Key::parse(path) {
             Ok(key) => key,
@@ -201,22 +228,37 @@ impl Snapshot {
         };
         match self.store(key, value, revision) {
             None => Applied::Ignored,
-            Some(Ok(())) => {
-                self.invalid.remove(path);
+            Some(Ok(effect)) => {
+                let corrected = self.forget_fault(path);
                 match self.notes_of(path, value) {
-                    notes if notes.is_empty() => drop(self.notes.remove(path)),
+                    notes if notes.is_empty() => self.forget_notes(path),
                     notes => drop(self.notes.insert(path.to_owned(), notes)),
                 }
-                Applied::Changed
+                match effect {
+                    Effect::Quiet if !corrected => Applied::Quiet,
+                    _ => Applied::Changed,
+                }
             }
             Some(Err(fault)) => self.record(path, revision, Some(fault)),
+        }
+    }
+
+    /// True when there was one.
+    fn forget_fault(&mut self, path: &str) -> bool {
+        // Almost always there is none, and a key to look for would have to be made.
+        self.invalid.contains_key(path) && self.invalid.remove(&path.to_owned()).is_some()
+    }
+
+    fn forget_notes(&mut self, path: &str) {
+        if self.notes.contains_key(path) {
+            self.notes.remove(&path.to_owned());
         }
     }
 
     fn record(&mut self, path: &str, revision: i64, fault: Option<(String, bool)>) -> Applied {
         match fault {
             None => {
-                self.invalid.remove(path);
+                self.forget_fault(path);
                 Applied::Changed
             }
             Some((reason, kept_last_good)) => {
@@ -232,24 +274,14 @@ impl Snapshot {
     }
 
     /// `None` when the kind is not part of a snapshot.
-    fn store(
-        &mut self,
-        key: Key,
-        v: Option<&[u8]>,
-        rev: i64,
-    ) -> Option<Result<(), (String, bool)>> {
+    fn store(&mut self, key: Key, v: Option<&[u8]>, rev: i64) -> Option<Stored> {
         Some(match key {
-            Key::Block(cidr) => {
-                let node = self.whole_blocks_of.as_ref();
-                let parsed = v.map(|value| known_block(cidr, value, node));
-                set(&mut self.blocks, cidr, rev, parsed)
+            Key::Block(cidr) => self.store_block(cidr, v, rev),
+            Key::Affinity(owner, cidr) => {
+                let owner = self.interned_owner(owner);
+                let parsed = v.map(BlockAffinity::from_json);
+                set(&mut self.affinities, (owner, cidr), rev, parsed)
             }
-            Key::Affinity(owner, cidr) => set(
-                &mut self.affinities,
-                (owner, cidr),
-                rev,
-                v.map(BlockAffinity::from_json),
-            ),
             Key::IpamConfig => {
                 let parsed = v.map(|value| IpamConfig::from_json(value).map(Some));
                 set_one(&mut self.ipam_config, rev, parsed)
@@ -298,18 +330,15 @@ impl Snapshot {
                     rev,
                     v.map(FelixConfiguration::from_json),
                 ),
-                Kind::WorkloadEndpoint => set(
-                    &mut self.workloads,
-                    (namespace.unwrap_or_default(), name),
-                    rev,
-                    v.map(WorkloadEndpoint::from_json),
-                ),
+                Kind::WorkloadEndpoint => {
+                    self.store_endpoint(namespace.unwrap_or_default(), name, v, rev)
+                }
                 Kind::ClusterInformation if name == "default" => {
                     set_one(&mut self.cluster_guid, rev, v.map(cluster_guid))
                 }
                 // Only its fields are looked at: IPAM's settings on etcd are in a key of their own.
                 Kind::IpamConfiguration => match v.map(document) {
-                    None | Some(Ok(_)) => Ok(()),
+                    None | Some(Ok(_)) => Ok(Effect::Change),
                     Some(Err(Invalid(reason))) => Err((reason, false)),
                 },
                 Kind::ClusterInformation | Kind::Profile | Kind::Tier | Kind::HostEndpoint => {
@@ -339,8 +368,8 @@ impl Snapshot {
         invalid.chain(fields).chain(self.unenforced()).collect()
     }
 
-    /// True while a value that makes routes cannot be read and no good one is known: a route that seems
-    /// unwanted may be wanted, so nothing is to be deleted.
+    /// True while a value that makes routes cannot be read and no good one is known: a route that
+    /// seems unwanted may be wanted, so nothing is to be deleted.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         self.invalid.iter().any(|(path, entry)| {
@@ -357,7 +386,8 @@ impl Snapshot {
         })
     }
 
-    /// The pool that holds an address range; the most specific one. Disabled pools count: their blocks live on.
+    /// The pool that holds an address range; the most specific one. Disabled pools count: their
+    /// blocks live on.
     #[must_use]
     pub fn pool_of(&self, prefix: &Prefix) -> Option<(&PoolName, &Versioned<IpPool>)> {
         self.pools
@@ -369,7 +399,8 @@ impl Snapshot {
     /// The block that holds an address or range.
     #[must_use]
     pub fn block_of(&self, prefix: &Prefix) -> Option<&Versioned<KnownBlock>> {
-        // Blocks do not overlap and are sorted by address, so it is the last one that starts at or before.
+        // Blocks do not overlap and are sorted by address, so it is the last one that starts at or
+        // before.
         let (_, block) = self
             .blocks
             .range(..=Prefix::host(prefix.address()))
@@ -430,17 +461,6 @@ impl Snapshot {
             .values()
             .any(|pool| pool.spec.prefix().family() == family)
     }
-}
-
-fn known_block(key: Prefix, value: &[u8], node: Option<&NodeName>) -> Result<KnownBlock, Invalid> {
-    let block = Block::from_json(value)?;
-    if block.cidr == key {
-        return Ok(KnownBlock::of(block, node));
-    }
-    Err(Invalid(format!(
-        "the block says {} under the key of {key}",
-        block.cidr
-    )))
 }
 
 #[cfg(test)]

@@ -6,13 +6,17 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use caracal_lab::{
-    Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_until,
+    Lab, RunningProcess as Running, program_command, program_output, run_in_netns, wait_for,
+    wait_until,
 };
 use caracal_model::code::ProblemCode;
+use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use caracal_model::snapshot::Problem;
 use caracal_model::status::{PeerStatus, Status};
+use caracal_model::{Key, Prefix};
 use caracal_tests::stack::{addresses, families, on_each_stack};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, exit_code};
+use serde_json::json;
 
 /// A GET on the health port of a node: status line and body.
 fn get(lab: &Lab, node: &str, port: u16, path: &str) -> Result<(u16, String), String> {
@@ -110,6 +114,7 @@ fn probes_and_metrics(mut lab: Lab) {
             "docs/monitoring.md lacks {name}"
         );
     }
+    pods_elsewhere(&lab);
     scraped_by_prometheus(&lab);
     standalone_speaker(&lab);
 
@@ -278,6 +283,71 @@ fn lint(text: &str) {
 }
 
 /// Names in the tables of docs/monitoring.md.
+/// The value of a metric without labels.
+fn value(lab: &Lab, name: &str) -> u64 {
+    let (_, text) = get(lab, "node1", 9099, "/metrics").unwrap();
+    let values = text
+        .lines()
+        .filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    let mut values = values;
+    let value = values.next().unwrap_or_else(|| panic!("{name} in {text}"));
+    value.parse().unwrap()
+}
+
+/// Pods that come and go on other nodes wake nobody on this one, and are counted all the same; the
+/// first address that another node borrows does wake.
+fn pods_elsewhere(lab: &Lab) {
+    const WAKES: &str = "caracal_datastore_wakes_total";
+    const ENDPOINTS: &str = "caracal_cluster_workload_endpoints";
+    let cidr: Prefix = "10.99.0.0/26".parse().unwrap();
+    let mut block = Block::new(cidr, Some(&Owner::Host("node2".into())), 1);
+    let put_block = |block: &Block| {
+        let path = Key::Block(cidr).to_path();
+        lab.etcdctl(&["put", &path], &block.to_json()).unwrap();
+    };
+    let take = |block: &mut Block, ordinal: usize, node: &str| {
+        let mut attribute = AllocationAttribute::default();
+        attribute.secondary.insert("node".into(), node.into());
+        block.attributes.push(attribute);
+        block.allocations[ordinal] = Some(block.attributes.len() - 1);
+    };
+    let before = value(lab, WAKES);
+    put_block(&block);
+    let more_than = |wakes: u64, what: &str| {
+        let look = || value(lab, WAKES);
+        wait_for(60 * SECOND, what, look, |now| *now > wakes).unwrap()
+    };
+    let before = more_than(before, "a new block wakes");
+    let endpoints = value(lab, ENDPOINTS);
+    let path = |n: usize| Key::workload("default", &format!("elsewhere-{n}")).to_path();
+    for n in 0..10 {
+        take(&mut block, n, "node2");
+        put_block(&block);
+        let spec = json!({"node": "node2", "ipNetworks": [format!("10.99.0.{n}/32")]});
+        let endpoint = json!({"metadata": {"name": format!("elsewhere-{n}")}, "spec": spec});
+        lab.etcdctl(&["put", &path(n)], endpoint.to_string().as_bytes())
+            .unwrap();
+    }
+    let look = || value(lab, ENDPOINTS);
+    wait_for(60 * SECOND, "ten endpoints more", look, |now| {
+        *now == endpoints + 10
+    })
+    .unwrap();
+    for n in 0..10 {
+        lab.etcdctl(&["del", &path(n)], b"").unwrap();
+    }
+    wait_for(60 * SECOND, "ten endpoints less", look, |now| {
+        *now == endpoints
+    })
+    .unwrap();
+    assert_eq!(value(lab, WAKES), before, "30 changes elsewhere");
+    take(&mut block, 10, "node3");
+    put_block(&block);
+    let _wakes = more_than(before, "a borrowed address wakes");
+    let path = Key::Block(cidr).to_path();
+    lab.etcdctl(&["del", &path], b"").unwrap();
+}
+
 fn documented() -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring.md");
     let text = std::fs::read_to_string(page).unwrap();

@@ -1,29 +1,30 @@
 //! Who may announce what, for the speaker's origin check: from the snapshot to typed data.
 //!
-//! A node may announce what lies in a block of a confirmed affinity of its own, and the single addresses of its workloads
-//! in blocks of other nodes. Blocks of `virtual:…` affinities belong to no node, and pools of load balancers and the
-//! ranges of services are left to their own rules.
+//! A node may announce what lies in a block of a confirmed affinity of its own, and the single
+//! addresses of its workloads in blocks of other nodes. Blocks of `virtual:…` affinities belong to
+//! no node, and pools of load balancers and the ranges of services are left to their own rules.
 //!
-//! [`change`] costs a walk side by side over two snapshots that compares revisions; the whole is a change from
-//! nothing, and so its own oracle.
+//! [`change`] costs a walk side by side over two snapshots that compares revisions; the whole is a
+//! change from nothing, and so its own oracle.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
 use caracal_bgp::types::RouterId;
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
-use caracal_model::merge_join;
 use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
 use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
+use caracal_model::{SharedMap, merge_join};
 
 use crate::common::FAMILIES;
 use crate::peers::concerns;
 use crate::router_id;
 
-/// What differs between two snapshots; without an old one, all there is. `Update::stale` is the caller's.
+/// What differs between two snapshots; without an old one, all there is. `Update::stale` is the
+/// caller's.
 #[must_use]
 pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
     let nothing = Snapshot::default();
@@ -65,7 +66,10 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
     }
 }
 
-fn moves<K: Ord, V>(old: &BTreeMap<K, Versioned<V>>, new: &BTreeMap<K, Versioned<V>>) -> bool {
+fn moves<K: Ord + Clone, V>(
+    old: &SharedMap<K, Versioned<V>>,
+    new: &SharedMap<K, Versioned<V>>,
+) -> bool {
     merge_join(old, new).any(|(_, a, b)| a.map(|v| v.revision) != b.map(|v| v.revision))
 }
 
@@ -111,8 +115,9 @@ fn rules(snapshot: &Snapshot, mode: Mode) -> Rules {
     }
 }
 
-/// True for a pool in which nodes own nothing: one for load balancers alone, and a disabled one without a block, which stands
-/// for the pods of another cluster, so that packets to them keep their source.
+/// True for a pool in which nodes own nothing: one for load balancers alone, and a disabled one
+/// without a block, which stands for the pods of another cluster, so that packets to them keep
+/// their source.
 fn is_foreign(snapshot: &Snapshot, pool: &IpPool) -> bool {
     let range = pool.spec.prefix();
     let mut blocks = snapshot.affinities.keys().map(|(_, block)| block);
@@ -134,7 +139,8 @@ fn service_ranges(snapshot: &Snapshot) -> impl Iterator<Item = Prefix> {
     entries.filter_map(|entry| entry.cidr.parse::<Prefix>().ok())
 }
 
-/// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and we give it.
+/// The addresses that a node's routes may have as next hop, and the BGP Identifiers that Calico and
+/// we give it.
 fn identity(name: &NodeName, node: &Node, relays: bool) -> Identity {
     let mut addresses: BTreeSet<IpAddr> = FAMILIES
         .iter()
@@ -157,8 +163,8 @@ fn identity(name: &NodeName, node: &Node, relays: bool) -> Identity {
     }
 }
 
-/// True for a reflector of which a BGPPeer with `nextHopMode: Self` makes sessions: it puts itself in as next hop of what it
-/// reflects. Most clusters have none, so nothing is parsed.
+/// True for a reflector of which a BGPPeer with `nextHopMode: Self` makes sessions: it puts itself
+/// in as next hop of what it reflects. Most clusters have none, so nothing is parsed.
 fn relays(snapshot: &Snapshot, name: &NodeName, node: &Node) -> bool {
     let bgp = node.spec.bgp.as_ref();
     let reflects = bgp.is_some_and(|bgp| bgp.route_reflector_cluster_id.is_some());

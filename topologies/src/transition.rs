@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::types::PeerName;
+use caracal_model::SharedMap;
 use caracal_model::keys::Key;
 use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
@@ -151,10 +152,10 @@ pub fn changed_resources(before: &Snapshot, after: &Snapshot) -> Vec<ResourceCha
     all
 }
 
-fn differing<K: Ord + ToString, S: Serialize + PartialEq>(
+fn differing<K: Ord + Clone + ToString, S: Serialize + PartialEq>(
     kind: Kind,
-    before: &BTreeMap<K, Versioned<Resource<S>>>,
-    after: &BTreeMap<K, Versioned<Resource<S>>>,
+    before: &SharedMap<K, Versioned<Resource<S>>>,
+    after: &SharedMap<K, Versioned<Resource<S>>>,
     all: &mut Vec<ResourceChange>,
 ) {
     let names: BTreeSet<&K> = before.keys().chain(after.keys()).collect();

@@ -1,9 +1,10 @@
 //! [`EtcdStore`]: the [`Store`] over etcd v3, with nothing newer than etcd 3.4.
 //!
-//! It connects when first used, to one endpoint, and keeps that one connection for everything; when it
-//! breaks, the next call goes to the next endpoint. Reads are linearizable and tried again on another
-//! endpoint; commits are sent at most once, because a lost answer does not tell whether the writes
-//! happened. It never resumes a watch by itself: a watch ends with an error and the caller lists again.
+//! It connects when first used, to one endpoint, and keeps that one connection for everything; when
+//! it breaks, the next call goes to the next endpoint. Reads are linearizable and tried again on
+//! another endpoint; commits are sent at most once, because a lost answer does not tell whether the
+//! writes happened. It never resumes a watch by itself: a watch ends with an error and the caller
+//! lists again.
 
 mod config;
 mod connection;
@@ -25,7 +26,7 @@ pub use self::config::{Credentials, EtcdConfig, EtcdConfigError, PATIENCE};
 use self::connection::{Connection, Session};
 use self::error::Failure;
 pub(crate) use self::watch::EtcdWatch;
-use crate::store::{ReadAnswer, Store, StoreError};
+use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
 /// How often a read is started anew because what it had begun to read was compacted away.
 const READ_RESTARTS: usize = 3;
@@ -37,8 +38,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// A store that connects when it is first used. Certificate files are read then, and again at every
-    /// later connection, so renewed ones are picked up.
+    /// A store that connects when it is first used. Certificate files are read then, and again at
+    /// every later connection, so renewed ones are picked up.
     ///
     /// # Errors
     /// A setting is missing, malformed, or contradicts another one.
@@ -54,8 +55,8 @@ impl EtcdStore {
         self.connection.endpoints()
     }
 
-    /// Says that this machine has these addresses no more. A connection from one of them is given up at once, for nothing can
-    /// arrive on it; without this only its keepalives would notice.
+    /// Says that this machine has these addresses no more. A connection from one of them is given
+    /// up at once, for nothing can arrive on it; without this only its keepalives would notice.
     pub async fn addresses_gone(&self, gone: &BTreeSet<IpAddr>) {
         self.connection.addresses_gone(gone).await;
     }
@@ -76,8 +77,8 @@ impl EtcdStore {
         self.attempt(call, Failure::is_unsent, false).await
     }
 
-    /// `shares`: endpoints that were never heard from share the time of one request, so that several silent ones
-    /// take no longer than one.
+    /// `shares`: endpoints that were never heard from share the time of one request, so that
+    /// several silent ones take no longer than one.
     async fn attempt<T, F>(
         &self,
         call: impl Fn(Session) -> F,
@@ -114,7 +115,8 @@ impl EtcdStore {
             if unheard && matches!(failure, Failure::Timeout(_)) {
                 silent += 1;
             }
-            // Who takes connections and says nothing is not asked a second time: another wait tells nothing new.
+            // Who takes connections and says nothing is not asked a second time: another wait tells
+            // nothing new.
             if tries == 0 || silent == endpoints || !again(&failure) {
                 return Err(self.connection.explain(failure, &session));
             }
@@ -152,6 +154,21 @@ impl Store for EtcdStore {
             EtcdWatch::open(Arc::clone(&self.connection), session, prefix, revision)
         })
         .await
+    }
+}
+
+impl PagedStore for EtcdStore {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        read::first_pages(self, ranges).await
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        read::next_page(self, range, from, revision).await
     }
 }
 

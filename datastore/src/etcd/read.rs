@@ -1,14 +1,14 @@
-//! Consistent reads of many ranges: the first request fixes the revision, what does not fit into an answer
-//! is read page by page at that revision.
+//! Consistent reads of many ranges: the first request fixes the revision, what does not fit into an
+//! answer is read page by page at that revision.
 
 use caracal_model::txn::{KeyValue, Range};
 use etcd_client::{GetOptions, GetResponse, Txn as EtcdTxn, TxnOp, TxnOpResponse};
 
 use super::EtcdStore;
-use crate::store::{ReadAnswer, StoreError};
+use crate::store::{Cursor, FirstPages, Page, ReadAnswer, StoreError};
 
 /// Keys of one range in one answer. Blocks are the largest values, a few kilobytes each.
-const PAGE: i64 = 1000;
+const PAGE: i64 = 500;
 
 /// etcd's default limit of operations in a transaction (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
@@ -61,11 +61,34 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnswer, StoreError> {
+    let first = first_pages(store, ranges).await?;
     let mut answer = ReadAnswer {
+        revision: first.revision,
+        cluster: first.cluster,
+        ranges: Vec::with_capacity(ranges.len()),
+    };
+    for (page, range) in first.pages.into_iter().zip(ranges) {
+        let mut all = page.values;
+        let mut next = page.next;
+        while let Some(from) = next {
+            let page = next_page(store, range, &from, answer.revision).await?;
+            all.extend(page.values);
+            next = page.next;
+        }
+        answer.ranges.push(all);
+    }
+    Ok(answer)
+}
+
+pub(super) async fn first_pages(
+    store: &EtcdStore,
+    ranges: &[Range],
+) -> Result<FirstPages, StoreError> {
+    let mut first = FirstPages {
         // Zero = the current one; the first answer says which that is.
         revision: 0,
         cluster: 0,
-        ranges: Vec::with_capacity(ranges.len()),
+        pages: Vec::with_capacity(ranges.len()),
     };
     let bounds: Vec<Bounds> = ranges.iter().map(Bounds::of).collect();
     // An empty transaction tells the revision too.
@@ -75,28 +98,35 @@ pub(super) async fn read(store: &EtcdStore, ranges: &[Range]) -> Result<ReadAnsw
         bounds.chunks(MAX_TXN_OPS).collect()
     };
     for chunk in chunks {
-        let pages = first_pages(store, chunk, &mut answer).await?;
-        for (mut page, bounds) in pages.into_iter().zip(chunk) {
-            let mut all = Vec::new();
-            let mut more = take(&mut page, &mut all);
-            while let Some(start) = more {
-                let rest = Bounds {
-                    start,
-                    end: bounds.end.clone(),
-                };
-                let mut page = next_page(store, &rest, answer.revision).await?;
-                more = take(&mut page, &mut all);
-            }
-            answer.ranges.push(all);
-        }
+        let pages = chunk_of_pages(store, chunk, &mut first).await?;
+        first.pages.extend(pages.into_iter().map(page));
     }
-    Ok(answer)
+    Ok(first)
 }
 
-async fn first_pages(
+pub(super) async fn next_page(
+    store: &EtcdStore,
+    range: &Range,
+    from: &Cursor,
+    revision: i64,
+) -> Result<Page, StoreError> {
+    let bounds = &Bounds {
+        start: from.clone(),
+        end: Bounds::of(range).end,
+    };
+    let answer = store
+        .repeatable(|mut session| async move {
+            let options = bounds.options(revision);
+            Ok(session.kv.get(bounds.start.clone(), Some(options)).await?)
+        })
+        .await;
+    answer.map(page).map_err(|e| compacted_at(e, revision))
+}
+
+async fn chunk_of_pages(
     store: &EtcdStore,
     chunk: &[Bounds],
-    so_far: &mut ReadAnswer,
+    so_far: &mut FirstPages,
 ) -> Result<Vec<GetResponse>, StoreError> {
     let at = so_far.revision;
     let ops: Vec<TxnOp> = chunk
@@ -131,41 +161,31 @@ async fn first_pages(
     Ok(pages)
 }
 
-async fn next_page(
-    store: &EtcdStore,
-    bounds: &Bounds,
-    revision: i64,
-) -> Result<GetResponse, StoreError> {
-    store
-        .repeatable(|mut session| async move {
-            let options = bounds.options(revision);
-            Ok(session.kv.get(bounds.start.clone(), Some(options)).await?)
-        })
-        .await
-        .map_err(|e| compacted_at(e, revision))
-}
-
-/// Moves a page's values over; says where the next page starts, if there is one.
-fn take(page: &mut GetResponse, all: &mut Vec<KeyValue>) -> Option<Vec<u8>> {
-    let more = page.more();
-    let mut next = None;
-    for kv in page.take_kvs() {
+/// An answer's values, and where the next one starts if there is one.
+fn page(mut answer: GetResponse) -> Page {
+    let more = answer.more();
+    let answers = answer.take_kvs();
+    let mut page = Page {
+        values: Vec::with_capacity(answers.len()),
+        next: None,
+    };
+    for kv in answers {
         let mod_revision = kv.mod_revision();
         let (key, value) = kv.into_key_value();
         if more {
-            next = Some([&key[..], &[0]].concat());
+            page.next = Some([&key[..], &[0]].concat());
         }
-        all.push(KeyValue {
+        page.values.push(KeyValue {
             key: text(key),
             value,
             mod_revision,
         });
     }
-    next
+    page
 }
 
-/// Calico's keys are text. Bytes that are not become replacement characters, so that such a key is reported
-/// as malformed instead of being passed over.
+/// Calico's keys are text. Bytes that are not become replacement characters, so that such a key is
+/// reported as malformed instead of being passed over.
 pub(super) fn text(key: Vec<u8>) -> String {
     String::from_utf8(key).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }

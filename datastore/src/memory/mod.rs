@@ -20,7 +20,7 @@ pub use self::fault::CommitFault;
 pub(crate) use self::state::Backup;
 use self::state::State;
 pub(crate) use self::watch::MemoryWatch;
-use crate::store::{ReadAnswer, Store, StoreError};
+use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 
 /// How often a quiet watch tells that it is alive, unless [`MemoryStore::set_progress_interval`]
 /// says else.
@@ -125,7 +125,12 @@ impl MemoryStore {
         self.lock().cluster = cluster;
     }
 
-    /// How many times [`Store::read`] was called.
+    /// Sets how many values a part of a list has; as many as there are unless this says else.
+    pub fn set_page(&self, values: usize) {
+        self.lock().page = values;
+    }
+
+    /// How many times [`Store::read`] was called, and the parts of a list were.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.lock().reads
@@ -202,5 +207,34 @@ impl Store for MemoryStore {
             prefix.to_owned(),
             revision,
         ))
+    }
+}
+
+impl PagedStore for MemoryStore {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        self.lock().reads += 1;
+        self.arrive().await?;
+        let mut state = self.lock();
+        state.faults.next_read()?;
+        state.freeze();
+        let page = |range| state.page(range, &Cursor::new(), state.revision);
+        Ok(FirstPages {
+            revision: state.revision,
+            cluster: state.cluster,
+            pages: ranges.iter().map(page).collect::<Result<_, _>>()?,
+        })
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        self.lock().reads += 1;
+        self.arrive().await?;
+        let mut state = self.lock();
+        state.faults.next_read()?;
+        state.page(range, from, revision)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
 
 use super::fault::Faults;
-use crate::store::{Change, StoreError};
+use crate::store::{Change, Cursor, Page, StoreError};
 
 /// etcd's default limit of operations in a transaction (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
@@ -17,12 +17,14 @@ const MAX_TXN_OPS: usize = 128;
 /// etcd's default limit of a request (`--max-request-bytes`).
 const MAX_REQUEST_BYTES: usize = 1_572_864;
 
+type Data = BTreeMap<String, (Vec<u8>, i64)>;
+
 /// A copy of a [`MemoryStore`](super::MemoryStore)'s data, to restore later.
 #[derive(Clone, Debug)]
 pub struct Backup {
     revision: i64,
     compacted: i64,
-    data: BTreeMap<String, (Vec<u8>, i64)>,
+    data: Data,
     history: BTreeMap<i64, Vec<Change>>,
 }
 
@@ -34,7 +36,11 @@ pub(super) struct State {
     /// History up to and including this revision is gone.
     pub(super) compacted: i64,
     /// Value and revision of the last change.
-    data: BTreeMap<String, (Vec<u8>, i64)>,
+    data: Data,
+    /// The same at revisions at which lists are being read.
+    frozen: BTreeMap<i64, Data>,
+    /// Values in a part of a list.
+    pub(super) page: usize,
     /// Changes by revision.
     pub(super) history: BTreeMap<i64, Vec<Change>>,
     pub(super) faults: Faults,
@@ -52,7 +58,9 @@ impl State {
             revision: 1,
             cluster: 1,
             compacted: 0,
-            data: BTreeMap::new(),
+            data: Data::new(),
+            frozen: BTreeMap::new(),
+            page: usize::MAX,
             history: BTreeMap::new(),
             faults: Faults::default(),
             watchers: BTreeMap::new(),
@@ -63,21 +71,54 @@ impl State {
         }
     }
 
+    /// Keeps the present content for the parts of a list to come.
+    pub(super) fn freeze(&mut self) {
+        const KEPT: usize = 4;
+        let data = self.data.clone();
+        self.frozen.insert(self.revision, data);
+        while self.frozen.len() > KEPT {
+            self.frozen.pop_first();
+        }
+    }
+
+    /// A part of a range at a revision that was frozen.
+    pub(super) fn page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        let gone = StoreError::Compacted {
+            asked: revision,
+            oldest: self.compacted,
+        };
+        let data = self.frozen.get(&revision).ok_or(gone)?;
+        if revision < self.compacted {
+            return Err(StoreError::Compacted {
+                asked: revision,
+                oldest: self.compacted,
+            });
+        }
+        let mut values = Self::range_of(data, range);
+        values.retain(|kv| kv.key.as_bytes() >= from.as_slice());
+        let next = values.get(self.page).map(|kv| kv.key.clone().into_bytes());
+        values.truncate(self.page);
+        Ok(Page { values, next })
+    }
+
     pub(super) fn range(&self, range: &Range) -> Vec<KeyValue> {
+        Self::range_of(&self.data, range)
+    }
+
+    fn range_of(data: &Data, range: &Range) -> Vec<KeyValue> {
         let answer = |(key, (value, mod_revision)): (&String, &(Vec<u8>, i64))| KeyValue {
             key: key.clone(),
             value: value.clone(),
             mod_revision: *mod_revision,
         };
         match range {
-            Range::Key(key) => self
-                .data
-                .get_key_value(key)
-                .map(answer)
-                .into_iter()
-                .collect(),
-            Range::Prefix(prefix) => self
-                .data
+            Range::Key(key) => data.get_key_value(key).map(answer).into_iter().collect(),
+            Range::Prefix(prefix) => data
                 .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
                 .take_while(|(key, _)| key.starts_with(prefix.as_str()))
                 .map(answer)
@@ -151,6 +192,7 @@ impl State {
         self.revision = backup.revision;
         self.compacted = backup.compacted;
         self.data = backup.data.clone();
+        self.frozen.clear();
         self.history = backup.history.clone();
     }
 

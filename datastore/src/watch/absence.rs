@@ -1,10 +1,12 @@
-//! Keeps a Node that vanished while it still has blocks or reflects routes: somebody deleted or overwrote it under a
-//! running node, which writes it again within moments. Without this the other nodes would end their sessions with it
-//! and cut off its pods until then. Pure: the time comes in as an argument.
+//! Keeps a Node that vanished while it still has blocks or reflects routes: somebody deleted or
+//! overwrote it under a running node, which writes it again within moments. Without this the other
+//! nodes would end their sessions with it and cut off its pods until then. Pure: the time comes in
+//! as an argument.
 //!
-//! * `ABSENCE-1`: a Node is kept for [`super::WatchOptions::node_grace`] at most, counted from when it vanished.
-//! * `ABSENCE-2`: a Node without blocks that is no reflector goes at once: that is how `caracal node delete` and
-//!   Calico's controllers leave it.
+//! * `ABSENCE-1`: a Node is kept for [`super::WatchOptions::node_grace`] at most, counted from when
+//!   it vanished.
+//! * `ABSENCE-2`: a Node without blocks that is no reflector goes at once: that is how `caracal
+//!   node delete` and Calico's controllers leave it.
 //! * `ABSENCE-3`: a Node that is there again is used as it is now.
 
 use std::collections::BTreeMap;
@@ -70,6 +72,15 @@ impl Absences {
         }
         self.last = Arc::clone(&next);
         next
+    }
+
+    /// The same for a snapshot with the same Nodes as the last one.
+    pub(super) fn follow(&mut self, now: Instant, next: Arc<Snapshot>) -> Arc<Snapshot> {
+        if self.since.is_empty() {
+            self.last = Arc::clone(&next);
+            return next;
+        }
+        self.fill(now, next)
     }
 
     /// The Nodes that [`Self::fill`] kept.

@@ -1,8 +1,11 @@
-//! Is what the datastore holds an order, or a fault? A datastore that was emptied, replaced by another cluster's or restored from
-//! an old backup would make every node take its routes away. Pure: compares what was obeyed last with what is there now.
+//! Is what the datastore holds an order, or a fault? A datastore that was emptied, replaced by
+//! another cluster's or restored from an old backup would make every node take its routes away.
+//! Pure: compares what was obeyed last with what is there now.
 //!
-//! * `GUARD-1`: what is a fault is never published: the last snapshot that was obeyed stays, and the view is stale with the reason.
-//! * `GUARD-2`: a fault ends by itself when the data are mended; otherwise somebody accepts what is there.
+//! * `GUARD-1`: what is a fault is never published: the last snapshot that was obeyed stays, and
+//!   the view is stale with the reason.
+//! * `GUARD-2`: a fault ends by itself when the data are mended; otherwise somebody accepts what is
+//!   there.
 //! * `GUARD-3`: the first content that a node ever sees is obeyed: a new cluster is empty.
 
 use std::fmt;
@@ -93,7 +96,8 @@ impl Fault {
         }
     }
 
-    /// True when nothing is to be written into this datastore either: it is not known to be the cluster's.
+    /// True when nothing is to be written into this datastore either: it is not known to be the
+    /// cluster's.
     #[must_use]
     pub const fn forbids_writing(&self) -> bool {
         !matches!(self, Self::OwnNode)
@@ -147,6 +151,13 @@ impl Guard {
     /// What is there is to be obeyed, whatever it is.
     pub(super) const fn accept(&mut self) {
         self.accepted = true;
+    }
+
+    /// What is obeyed is this from now on: it differs in nothing that is judged.
+    pub(super) fn follow(&mut self, next: &Arc<Snapshot>) {
+        if let Some(obeyed) = &mut self.obeyed {
+            obeyed.snapshot = Arc::clone(next);
+        }
     }
 
     /// Judges the content. `None`: it is obeyed from now on.
@@ -211,7 +222,7 @@ fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
     }
     if next.blocks.is_empty() && !was.blocks.is_empty() {
         let inside = |block: &caracal_model::snapshot::KnownBlock| {
-            let mut addresses = next.workloads.values().flat_map(|w| &w.spec.ip_networks);
+            let mut addresses = next.endpoint_networks();
             addresses.any(|address| block.cidr.covers(address))
         };
         if used().nth(1).is_some() || used().any(|block| inside(block)) {

@@ -1,22 +1,30 @@
 //! List and watch: keeps a [`Snapshot`] equal to the datastore and says how much it can be trusted.
 //!
-//! [`spawn_watcher`] starts the one task that owns the resource maps. It lists all kinds that Caracal reads at one
-//! revision, watches from there, and publishes each new [`View`] to a latest-wins channel. Invariants,
-//! cited by tests:
+//! [`spawn_watcher`] starts the one task that owns the resource maps. It lists all kinds that
+//! Caracal reads at one revision, watches from there, and publishes each new [`View`] to a
+//! latest-wins channel. Invariants, cited by tests:
 //!
-//! * `WATCH-1`: a view's snapshot is the datastore's content at one revision, with whole transactions only.
-//! * `WATCH-2`: the view stays usable whatever happens: a new list is compared with what is there, nothing is
-//!   ever cleared to be filled again.
-//! * `WATCH-3`: a stream that says nothing is given up; freshness falls first to lagging, then to stale.
-//! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again. A watch is never resumed,
-//!   because a datastore that was restored from a backup counts the same revisions again over another
-//!   history. The stream is opened before the list begins, so that it dies with the datastore the list is of.
+//! * `WATCH-1`: a view's snapshot is the datastore's content at one revision, with whole
+//!   transactions only.
+//! * `WATCH-2`: the view stays usable whatever happens: a new list is compared with what is there,
+//!   nothing is ever cleared to be filled again.
+//! * `WATCH-3`: a stream that says nothing is given up; freshness falls first to lagging, then to
+//!   stale.
+//! * `WATCH-4`: after a stream ended, whatever the reason, everything is listed again. A watch is
+//!   never resumed, because a datastore that was restored from a backup counts the same revisions
+//!   again over another history. The stream is opened before the list begins, so that it dies with
+//!   the datastore the list is of.
 //! * `WATCH-5`: the task never ends silently: the view becomes stale with a reason.
-//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`Fault`] and no order is not published: the snapshot that was obeyed
-//!   last stays and the view is stale, until the data are mended or somebody accepts them.
-//! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot for
-//!   [`WatchOptions::node_grace`]; [`View::absent`] names it.
-//! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it is corrected.
+//! * `WATCH-7`: with a guard ([`spawn_guarded_watcher`]), what is a [`Fault`] and no order is not
+//!   published: the snapshot that was obeyed last stays and the view is stale, until the data are
+//!   mended or somebody accepts them.
+//! * `WATCH-8`: a Node that vanishes while it has blocks or reflects routes stays in the snapshot
+//!   for [`WatchOptions::node_grace`]; [`View::absent`] names it.
+//! * `WATCH-9`: what is kept of a value is what somebody reads from it. A change after which
+//!   everything that routes and announcements follow from is the same wakes nobody: the view is
+//!   replaced all the same, for who looks.
+//! * `WATCH-6`: each value that does not parse is logged once with key and reason, and once when it
+//!   is corrected.
 //!
 //! IPAM handles are neither listed nor kept: they are many and no route depends on them.
 
@@ -33,18 +41,20 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
+use caracal_model::keys::{self, Key};
 use caracal_model::names::NodeName;
+use caracal_model::resource::Kind;
 use caracal_model::snapshot::Problem;
+use caracal_model::{Prefix, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 pub use self::guard::{Accept, Fault, GuardOptions, Obeyed, StoreId};
-use crate::store::Store;
+use crate::store::PagedStore;
 
-/// How far a [`View`] can be trusted to be current. While it is not fresh, nothing is to be deleted.
+/// How far a [`View`] can be trusted to be current. While it is not fresh, nothing is to be
+/// deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The datastore was heard from a moment ago; the snapshot is what it holds.
@@ -106,16 +116,22 @@ impl Freshness {
 pub struct View {
     /// All resources at one revision.
     pub snapshot: Arc<Snapshot>,
+    /// The snapshot's revision when its readers were last woken: all that anything follows from is
+    /// as it was there. The snapshot itself may be newer (`WATCH-9`).
+    pub revision: i64,
+    /// How many times they were woken for a snapshot.
+    pub wakes: u64,
     /// How far it can be trusted.
     pub freshness: Freshness,
-    /// True from the first complete list on that is obeyed. Before, the snapshot is empty because nothing was read, or what an
-    /// earlier process obeyed last.
+    /// True from the first complete list on that is obeyed. Before, the snapshot is empty because
+    /// nothing was read, or what an earlier process obeyed last.
     pub synced: bool,
     /// Why what the datastore holds is not obeyed; the snapshot is what was obeyed last then.
     pub fault: Option<Fault>,
     /// Which datastore the snapshot is of.
     pub store: StoreId,
-    /// Nodes of the snapshot that the datastore does not hold any more, or without their address: kept for a while.
+    /// Nodes of the snapshot that the datastore does not hold any more, or without their address:
+    /// kept for a while.
     pub absent: Vec<NodeName>,
 }
 
@@ -150,7 +166,8 @@ impl View {
         })
     }
 
-    /// True when nothing is to be written: the datastore that answers is not known to be the cluster's.
+    /// True when nothing is to be written: the datastore that answers is not known to be the
+    /// cluster's.
     #[must_use]
     pub fn forbids_writing(&self) -> bool {
         self.fault.as_ref().is_some_and(Fault::forbids_writing)
@@ -178,30 +195,68 @@ impl Accepter {
 #[error("the watcher of the datastore has ended")]
 pub struct WatcherEnded;
 
-/// Times of the watcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Says of a snapshot and the addresses of another node's endpoint whether something follows from
+/// that endpoint.
+type Reads = dyn Fn(&Snapshot, &[Prefix]) -> bool + Send + Sync;
+
+/// Who reads endpoints of other nodes: changes of those wake nobody else.
+#[derive(Clone, Default)]
+pub struct EndpointReader(Option<Arc<Reads>>);
+
+impl std::fmt::Debug for EndpointReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            Some(_) => "EndpointReader",
+            None => "no EndpointReader",
+        })
+    }
+}
+
+impl EndpointReader {
+    /// Something follows from an endpoint when this says so.
+    pub fn new(reads: impl Fn(&Snapshot, &[Prefix]) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(reads)))
+    }
+
+    /// Whether a path is that of an endpoint elsewhere from which something follows.
+    fn reads(&self, snapshot: &Snapshot, path: &str) -> bool {
+        let Some(reads) = &self.0 else { return false };
+        let place = path.strip_prefix(&*keys::kind_prefix(Kind::WorkloadEndpoint));
+        let endpoint = place.and_then(|place| snapshot.elsewhere.get(place));
+        endpoint.is_some_and(|endpoint| reads(snapshot, endpoint.networks.as_slice()))
+    }
+}
+
+/// Times of the watcher, and what it keeps.
+#[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// The node whose blocks are kept whole, see [`Snapshot::whole_blocks_of`]; `None` = all are.
+    /// The node whose blocks and endpoints are kept whole, see [`Snapshot::whole_blocks_of`];
+    /// `None` = all are.
     pub whole_blocks_of: Option<NodeName>,
-    /// Silence after which the view is lagging. A live stream is never silent for longer than a few seconds.
+    /// Who reads endpoints of other nodes.
+    pub endpoint_reader: EndpointReader,
+    /// Silence after which the view is lagging. A live stream is never silent for longer than a few
+    /// seconds.
     pub lagging_after: Duration,
     /// Silence after which the stream is given up and opened anew.
     pub reconnect_after: Duration,
     /// Silence after which the view is stale although no error was seen.
     pub stale_after: Duration,
-    /// Shortest time between two views that differ in their snapshot, for each key that is followed: a view costs
-    /// its readers time in proportion to its size. The first change after a quiet time passes at once.
+    /// Shortest time between two views that differ in their snapshot, for each key that is
+    /// followed: a view costs its readers time in proportion to its size. The first change after a
+    /// quiet time passes at once.
     pub coalesce_per_key: Duration,
     /// Longest such time, however many keys there are.
     pub coalesce_limit: Duration,
-    /// For how long a Node that vanished while it is in use stays in the snapshot; zero: not at all.
+    /// For how long a Node that vanished while it is in use stays in the snapshot; zero: not at
+    /// all.
     pub node_grace: Duration,
-    /// First pause before connecting again; doubles with every failure. Pauses are jittered, so that a
-    /// cluster's nodes do not come back all at the same moment.
+    /// First pause before connecting again; doubles with every failure. Pauses are jittered, so
+    /// that a cluster's nodes do not come back all at the same moment.
     pub backoff_min: Duration,
     /// Longest pause before connecting again.
     pub backoff_max: Duration,
-    /// Limit for one complete list.
+    /// Limit for each part of a list.
     pub list_timeout: Duration,
     /// Shortest time between two log lines about a datastore that is down.
     pub log_interval: Duration,
@@ -211,10 +266,12 @@ impl Default for WatchOptions {
     fn default() -> Self {
         Self {
             whole_blocks_of: None,
+            endpoint_reader: EndpointReader::default(),
             lagging_after: Duration::from_secs(8),
             reconnect_after: Duration::from_secs(12),
             stale_after: Duration::from_secs(20),
-            // A view is copied and planned anew as a whole, at about a microsecond for each key: a quarter of the time.
+            // A view is copied and planned anew as a whole, at about a microsecond for each key: a
+            // quarter of the time.
             coalesce_per_key: Duration::from_micros(4),
             coalesce_limit: Duration::from_millis(100),
             node_grace: Duration::ZERO,
@@ -231,15 +288,15 @@ impl Default for WatchOptions {
 /// The first view is empty, not synced and stale. The task never gives up, whatever the datastore
 /// answers. If it were to end in a panic, the last view becomes stale and the channel closes.
 #[must_use]
-pub fn spawn_watcher<S: Store>(store: S, options: WatchOptions) -> watch::Receiver<View> {
+pub fn spawn_watcher<S: PagedStore>(store: S, options: WatchOptions) -> watch::Receiver<View> {
     let (_accepter, orders) = mpsc::channel(1);
     spawn_with(store, options, None, orders)
 }
 
-/// The same with a guard: what is a fault and no order is held back. With what an earlier process obeyed last, the first view
-/// is that, not synced and stale.
+/// The same with a guard: what is a fault and no order is held back. With what an earlier process
+/// obeyed last, the first view is that, not synced and stale.
 #[must_use]
-pub fn spawn_guarded_watcher<S: Store>(
+pub fn spawn_guarded_watcher<S: PagedStore>(
     store: S,
     options: WatchOptions,
     guard: GuardOptions,
@@ -249,7 +306,7 @@ pub fn spawn_guarded_watcher<S: Store>(
     (views, Accepter(accepter))
 }
 
-fn spawn_with<S: Store>(
+fn spawn_with<S: PagedStore>(
     store: S,
     options: WatchOptions,
     guard: Option<GuardOptions>,
@@ -271,6 +328,8 @@ fn spawn_with<S: Store>(
         }
     };
     let (sender, receiver) = watch::channel(View {
+        revision: snapshot.revision,
+        wakes: 0,
         snapshot,
         freshness: Freshness::Stale {
             since: Instant::now(),

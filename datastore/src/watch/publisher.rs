@@ -52,12 +52,24 @@ impl Publisher {
         self.next = Some(now + gap.min(self.coalesce_limit));
         self.sender.send_modify(|view| {
             log_transition(&view.freshness, &freshness, snapshot.revision);
+            view.revision = snapshot.revision;
+            view.wakes += 1;
             view.snapshot = snapshot;
             view.freshness = freshness;
             view.synced = true;
             view.store = store;
             view.absent = absent;
             view.fault = None;
+        });
+    }
+
+    /// Lets a snapshot be seen that nobody has to be woken for.
+    pub(super) fn quiet(&self, snapshot: Arc<Snapshot>) {
+        self.sender.send_if_modified(|view| {
+            if view.synced {
+                view.snapshot = snapshot;
+            }
+            false
         });
     }
 

@@ -1,18 +1,17 @@
 //! The copy of the datastore: applies lists and changes to a [`Snapshot`]. Pure but for log lines.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use caracal_model::keys::{self, Key};
 use caracal_model::names::NodeName;
 use caracal_model::resource::Kind;
-use caracal_model::snapshot::Applied;
 use caracal_model::snapshot::policy::POLICIES;
+use caracal_model::snapshot::{Applied, InvalidValue};
 use caracal_model::txn::{KeyValue, Range};
 use caracal_model::{Family, Snapshot};
 
-use crate::store::{Change, ReadAnswer};
+use super::EndpointReader;
+use crate::store::Change;
 
 /// The kinds of resources that a snapshot holds.
 const KINDS: [Kind; 10] = [
@@ -50,57 +49,61 @@ pub(super) fn scope() -> Vec<Range> {
     ranges
 }
 
-/// Which value a key has, without keeping it. The revision alone is not enough: a datastore that was restored
-/// counts the same revisions again with other values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    revision: i64,
-    hash: u64,
-}
-
 /// What a list changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) keys: usize,
-    pub(super) changed: usize,
-    pub(super) removed: usize,
     /// The revision we were at, when the datastore is at an older one now.
     pub(super) went_back_from: Option<i64>,
+}
+
+/// Whether what was published last is what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum News {
+    /// It is.
+    None,
+    /// It differs in what is only looked up when somebody asks ([`Applied::Quiet`]).
+    Quiet,
+    /// Somebody has to know.
+    Change,
 }
 
 #[derive(Debug)]
 pub(super) struct Replica {
     scope: Vec<Range>,
-    known: HashMap<String, Seen>,
-    hasher: RandomState,
     snapshot: Arc<Snapshot>,
+    /// The list that is being read, and how many values of it there are so far.
+    reading: Option<(Snapshot, usize)>,
+    reader: EndpointReader,
     /// Revision of the last list. What a watch tells up to here is known.
     listed: i64,
     /// The last revision heard of, also of keys that are not ours.
     revision: i64,
-    dirty: bool,
+    news: News,
 }
 
 impl Replica {
-    /// Begins with nothing, or with what an earlier process knew: the first list then removes what is gone, and a value that
-    /// cannot be read any more keeps the last good one.
-    pub(super) fn new(whole_blocks_of: Option<NodeName>, obeyed: Option<&Arc<Snapshot>>) -> Self {
+    /// Begins with nothing, or with what an earlier process knew: the first list then removes what
+    /// is gone, and a value that cannot be read any more keeps the last good one.
+    pub(super) fn new(
+        whole_blocks_of: Option<NodeName>,
+        reader: EndpointReader,
+        obeyed: Option<&Arc<Snapshot>>,
+    ) -> Self {
         let snapshot = obeyed.cloned().unwrap_or_else(|| {
             Arc::new(Snapshot {
                 whole_blocks_of,
                 ..Snapshot::default()
             })
         });
-        // Whatever the values are, they are not those of the list.
-        let unlike = |(path, revision)| (path, Seen { revision, hash: 0 });
         Self {
             scope: scope(),
-            known: snapshot.paths().map(unlike).collect(),
-            hasher: RandomState::new(),
+            reading: None,
+            reader,
             listed: 0,
             revision: snapshot.revision,
             snapshot,
-            dirty: false,
+            news: News::None,
         }
     }
 
@@ -108,49 +111,64 @@ impl Replica {
         self.revision
     }
 
-    pub(super) const fn is_dirty(&self) -> bool {
-        self.dirty
+    pub(super) const fn news(&self) -> News {
+        self.news
     }
 
-    /// Number of keys that are followed.
+    /// Number of values that are followed.
     pub(super) fn keys(&self) -> usize {
-        self.known.len()
+        self.snapshot.len()
     }
 
     /// The snapshot to publish.
     pub(super) fn take(&mut self) -> Arc<Snapshot> {
-        self.dirty = false;
+        self.news = News::None;
         Arc::clone(&self.snapshot)
     }
 
-    /// Makes the copy equal to a complete list (WATCH-2).
-    pub(super) fn list(&mut self, answer: ReadAnswer) -> Listed {
-        let mut listed = Listed {
-            went_back_from: (answer.revision < self.revision).then_some(self.revision),
-            ..Listed::default()
+    /// A list begins. What is there stays until its end (WATCH-2).
+    pub(super) fn begin_list(&mut self) {
+        let empty = Snapshot {
+            whole_blocks_of: self.snapshot.whole_blocks_of.clone(),
+            ..Snapshot::default()
         };
-        let mut before = std::mem::take(&mut self.known);
-        for kv in answer.ranges.into_iter().flatten() {
-            listed.keys += 1;
-            let seen = self.seen(kv.mod_revision, &kv.value);
-            let known = before.remove(&kv.key);
-            if known != Some(seen) {
-                listed.changed += 1;
-                self.apply(&kv.key, Some(&kv.value), kv.mod_revision);
+        self.reading = Some((empty, 0));
+    }
+
+    /// Takes a part of the list over.
+    pub(super) fn listed(&mut self, values: Vec<KeyValue>) {
+        let (next, count) = self.reading.get_or_insert_default();
+        for kv in values {
+            *count += 1;
+            next.apply(&kv.key, Some(&kv.value), kv.mod_revision);
+        }
+    }
+
+    /// The list is complete: from now on it is what there is.
+    pub(super) fn end_list(&mut self, revision: i64) -> Listed {
+        let (mut next, keys) = self.reading.take().unwrap_or_default();
+        next.keep_last_good(&self.snapshot);
+        next.share(&self.snapshot);
+        next.revision = revision;
+        for (path, entry) in &next.invalid {
+            let before = self.snapshot.invalid.get(path);
+            if before.map(|before| &before.reason) != Some(&entry.reason) {
+                log_invalid(path, entry);
             }
-            let KeyValue { key, .. } = kv;
-            self.known.insert(key, seen);
         }
-        for key in before.into_keys() {
-            listed.removed += 1;
-            self.apply(&key, None, answer.revision);
+        for path in self.snapshot.invalid.keys() {
+            if !next.invalid.contains_key(path) {
+                tracing::info!(key = path, revision, "the value was corrected or removed");
+            }
         }
-        self.listed = answer.revision;
-        self.revision = answer.revision;
-        if self.snapshot.revision != answer.revision {
-            Arc::make_mut(&mut self.snapshot).revision = answer.revision;
-            self.dirty = true;
-        }
+        let listed = Listed {
+            keys,
+            went_back_from: (revision < self.revision).then_some(self.revision),
+        };
+        self.snapshot = Arc::new(next);
+        self.listed = revision;
+        self.revision = revision;
+        self.news = News::Change;
         listed
     }
 
@@ -162,22 +180,6 @@ impl Replica {
                 continue;
             }
             self.apply(&change.key, change.value.as_deref(), change.revision);
-            match change.value {
-                Some(value) => {
-                    let seen = self.seen(change.revision, &value);
-                    self.known.insert(change.key, seen);
-                }
-                None => {
-                    self.known.remove(&change.key);
-                }
-            }
-        }
-    }
-
-    fn seen(&self, revision: i64, value: &[u8]) -> Seen {
-        Seen {
-            revision,
-            hash: self.hasher.hash_one(value),
         }
     }
 
@@ -189,35 +191,46 @@ impl Replica {
     }
 
     fn apply(&mut self, path: &str, value: Option<&[u8]>, revision: i64) {
+        let fault = self.snapshot.invalid.get(path).map(|e| e.reason.clone());
+        let was_read = self.reader.reads(&self.snapshot, path);
         let snapshot = Arc::make_mut(&mut self.snapshot);
-        let fault = snapshot.invalid.get(path).map(|entry| entry.reason.clone());
-        let applied = snapshot.apply(path, value, revision);
-        match applied {
+        let news = match snapshot.apply(path, value, revision) {
             Applied::Ignored => return,
-            Applied::Changed => match (fault, value) {
-                (None, _) => {}
-                (Some(_), Some(_)) => {
-                    tracing::info!(key = path, revision, "the value was corrected");
-                }
-                (Some(_), None) => {
-                    tracing::info!(key = path, revision, "the invalid value was removed");
-                }
+            Applied::Quiet if was_read => News::Change,
+            Applied::Quiet => match self.reader.reads(snapshot, path) {
+                true => News::Change,
+                false => News::Quiet,
             },
-            Applied::Invalid(reason) => {
-                if fault.as_ref() != Some(&reason) {
-                    let kept = snapshot
-                        .invalid
-                        .get(path)
-                        .is_some_and(|entry| entry.kept_last_good);
-                    let consequence = if kept {
-                        "the last good value stays in use"
-                    } else {
-                        "the value is ignored until it is corrected"
-                    };
-                    tracing::warn!(key = path, revision, %reason, "invalid value; {consequence}");
+            Applied::Changed => {
+                match (fault, value) {
+                    (None, _) => {}
+                    (Some(_), Some(_)) => {
+                        tracing::info!(key = path, revision, "the value was corrected");
+                    }
+                    (Some(_), None) => {
+                        tracing::info!(key = path, revision, "the invalid value was removed");
+                    }
                 }
+                News::Change
             }
-        }
-        self.dirty = true;
+            Applied::Invalid(reason) => {
+                if fault.as_ref() != Some(&reason)
+                    && let Some(entry) = snapshot.invalid.get(path)
+                {
+                    log_invalid(path, entry);
+                }
+                News::Change
+            }
+        };
+        self.news = self.news.max(news);
     }
+}
+
+fn log_invalid(path: &str, entry: &InvalidValue) {
+    let (revision, reason) = (entry.revision, &entry.reason);
+    let consequence = match entry.kept_last_good {
+        true => "the last good value stays in use",
+        false => "the value is ignored until it is corrected",
+    };
+    tracing::warn!(key = path, revision, %reason, "invalid value; {consequence}");
 }

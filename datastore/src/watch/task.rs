@@ -15,9 +15,9 @@ use super::guard::{Fault, Guard, GuardOptions, StoreId};
 use super::liveness::Liveness;
 use super::outage::{Outage, jittered};
 use super::publisher::Publisher;
-use super::replica::{self, Replica};
+use super::replica::{self, News, Replica};
 use super::{Freshness, View, WatchOptions};
-use crate::store::{ReadAnswer, Store, StoreError, WatchEvent};
+use crate::store::{FirstPages, PagedStore, StoreError, WatchEvent};
 
 /// Why following the datastore broke off.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,7 @@ pub(super) struct Task<S> {
     failures: u32,
 }
 
-impl<S: Store> Task<S> {
+impl<S: PagedStore> Task<S> {
     pub(super) fn new(
         store: S,
         options: WatchOptions,
@@ -69,7 +69,11 @@ impl<S: Store> Task<S> {
         Self {
             store,
             publisher: Publisher::new(sender, &options),
-            replica: Replica::new(options.whole_blocks_of.clone(), obeyed),
+            replica: Replica::new(
+                options.whole_blocks_of.clone(),
+                options.endpoint_reader.clone(),
+                obeyed,
+            ),
             listed: StoreId::default(),
             absences: Absences::new(options.node_grace, obeyed),
             guard: guard.map(Guard::new),
@@ -99,15 +103,12 @@ impl<S: Store> Task<S> {
     }
 
     async fn sync_and_follow(&mut self) -> Result<Infallible, Broken> {
-        // The stream stands before the list begins. Were it opened after the list, a datastore that is
-        // restored from a backup in between, and counts on past the list's revision, would go unnoticed.
-        let before = self.read("look at the revision", &[]).await?.revision;
+        // The stream stands before the list begins. Were it opened after the list, a datastore that
+        // is restored from a backup in between, and counts on past the list's revision, would go
+        // unnoticed.
+        let before = self.begin("look at the revision", &[]).await?.revision;
         let mut stream = self.open(before + 1).await?;
-        let answer = self.read("list", &replica::scope()).await?;
-        if answer.revision < before {
-            return Err(Broken::WentBack);
-        }
-        self.take_over(answer);
+        self.list(before).await?;
         self.liveness.following(Instant::now());
         self.publish();
         loop {
@@ -118,11 +119,39 @@ impl<S: Store> Task<S> {
         }
     }
 
-    async fn read(&mut self, what: &'static str, ranges: &[Range]) -> Result<ReadAnswer, Broken> {
+    async fn begin(&mut self, what: &'static str, ranges: &[Range]) -> Result<FirstPages, Broken> {
         let store = self.store.clone();
         let limit = self.options.list_timeout;
-        let answer = self.attend(timeout(limit, store.read(ranges))).await?;
+        let answer = self
+            .attend(timeout(limit, store.first_pages(ranges)))
+            .await?;
         Ok(answer.map_err(|_| Broken::Timeout { what, limit })??)
+    }
+
+    /// Reads everything at one revision, part by part: what is read is decoded at once and not
+    /// kept.
+    async fn list(&mut self, least: i64) -> Result<(), Broken> {
+        let scope = replica::scope();
+        let first = self.begin("list", &scope).await?;
+        let revision = first.revision;
+        if revision < least {
+            return Err(Broken::WentBack);
+        }
+        self.replica.begin_list();
+        let store = self.store.clone();
+        let limit = self.options.list_timeout;
+        for (mut page, range) in first.pages.into_iter().zip(&scope) {
+            loop {
+                self.replica.listed(page.values);
+                let Some(next) = page.next else { break };
+                let answer = timeout(limit, store.next_page(range, &next, revision));
+                let what = "next part of the list";
+                let answer = self.attend(answer).await?;
+                page = answer.map_err(|_| Broken::Timeout { what, limit })??;
+            }
+        }
+        self.take_over(first.cluster, revision);
+        Ok(())
     }
 
     async fn open(&mut self, revision: i64) -> Result<S::Watch, Broken> {
@@ -136,13 +165,12 @@ impl<S: Store> Task<S> {
         })??)
     }
 
-    fn take_over(&mut self, answer: ReadAnswer) {
-        let revision = answer.revision;
-        self.listed = StoreId(answer.cluster);
+    fn take_over(&mut self, cluster: u64, revision: i64) {
+        self.listed = StoreId(cluster);
         if let Some(guard) = &mut self.guard {
             guard.listed(self.listed, revision);
         }
-        let listed = self.replica.list(answer);
+        let listed = self.replica.end_list(revision);
         if let Some(before) = listed.went_back_from {
             tracing::warn!(
                 revision,
@@ -151,21 +179,15 @@ impl<S: Store> Task<S> {
                  replaced"
             );
         }
-        tracing::debug!(
-            revision,
-            keys = listed.keys,
-            changed = listed.changed,
-            removed = listed.removed,
-            "listed the datastore"
-        );
+        tracing::debug!(revision, keys = listed.keys, "listed the datastore");
     }
 
     fn hear(&mut self, event: WatchEvent) {
         let now = Instant::now();
         match event {
             WatchEvent::Changes(changes) => self.replica.changes(changes),
-            // A member that lags far behind, or a datastore that was restored between list and watch: it
-            // is alive, but will not tell us what we miss. As silent as a dead one.
+            // A member that lags far behind, or a datastore that was restored between list and
+            // watch: it is alive, but will not tell us what we miss. As silent as a dead one.
             WatchEvent::Progress(revision) if revision < self.replica.revision() => {
                 return self.tick();
             }
@@ -208,10 +230,8 @@ impl<S: Store> Task<S> {
                 return Err(Broken::Silent(self.options.reconnect_after));
             }
             let ages = self.liveness.next_deadline(now, &self.options);
-            let publishes = self
-                .replica
-                .is_dirty()
-                .then(|| self.publisher.next_slot(now));
+            let changed = self.replica.news() == News::Change;
+            let publishes = changed.then(|| self.publisher.next_slot(now));
             let absent = self.absence_ends();
             let deadline = [ages, publishes, absent].into_iter().flatten().min();
             tokio::select! {
@@ -250,7 +270,8 @@ impl<S: Store> Task<S> {
         }
     }
 
-    /// When the grace of a Node that is gone ends; never while nothing of what is there is followed.
+    /// When the grace of a Node that is gone ends; never while nothing of what is there is
+    /// followed.
     fn absence_ends(&self) -> Option<Instant> {
         self.absences
             .next_deadline()
@@ -260,11 +281,27 @@ impl<S: Store> Task<S> {
     /// Publishes what is due.
     fn tick(&mut self) {
         let now = Instant::now();
-        let changed = self.replica.is_dirty() && self.publisher.next_slot(now) <= now;
+        let changed = self.replica.news() == News::Change && self.publisher.next_slot(now) <= now;
         if changed || self.absence_ends().is_some_and(|end| end <= now) {
             self.publish();
-        } else {
-            self.publisher.freshness(self.freshness(now));
+            return;
+        }
+        if self.replica.news() == News::Quiet {
+            self.publish_quietly(now);
+        }
+        self.publisher.freshness(self.freshness(now));
+    }
+
+    /// Who looks finds what there is; who waits is left alone.
+    fn publish_quietly(&mut self, now: Instant) {
+        let snapshot = self.replica.take();
+        // What is held back is held back as a whole.
+        if self.held.is_none() {
+            if let Some(guard) = &mut self.guard {
+                guard.follow(&snapshot);
+            }
+            let snapshot = self.absences.follow(now, snapshot);
+            self.publisher.quiet(snapshot);
         }
     }
 

@@ -47,8 +47,7 @@ impl<'a> Guarded<'a> {
                 .pools
                 .values()
                 .any(|p| p.spec.prefix().covers(&host));
-            let mut workloads = snapshot.workloads.values();
-            !in_pool || !workloads.any(|w| w.spec.ip_networks.contains(&host))
+            !in_pool || !snapshot.endpoint_networks().any(|network| *network == host)
         });
         addresses.extend(endpoints.map(|address| (*address, Holder::Etcd)));
         addresses.sort_unstable();

@@ -30,12 +30,16 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
 
 fn workloads(planner: &mut Planner<'_>) {
     let inputs = planner.inputs;
-    for workload in inputs.snapshot.workloads.values() {
-        let node = workload.spec.node.as_str();
+    // A snapshot that keeps all endpoints whole has other nodes' among its own.
+    let whole = inputs.snapshot.workloads.values();
+    let whole = whole.map(|w| (w.spec.node.as_str(), w.spec.ip_networks.as_slice()));
+    let others = inputs.snapshot.elsewhere.values();
+    let others = others.map(|e| (e.node.as_str(), e.networks.as_slice()));
+    for (node, networks) in whole.chain(others) {
         if node == inputs.me.as_str() {
             continue;
         }
-        for address in &workload.spec.ip_networks {
+        for address in networks {
             address_of(planner, *address, node, "no pool covers this workload");
         }
     }

@@ -1,6 +1,7 @@
-//! What a snapshot keeps of a block. The value in etcd names who holds each address; parsed, one block takes 30 kB,
-//! and every node of a cluster would hold all of them. Routes, announcements and counts need to know who owns
-//! the block, how much of it is in use, and who else uses addresses of it: some hundred octets.
+//! What a snapshot keeps of a block. The value in etcd names who holds each address; parsed, one
+//! block takes 30 kB, and every node of a cluster would hold all of them. Routes, announcements and
+//! counts need to know who owns the block, how much of it is in use, and who else uses addresses of
+//! it: some hundred octets.
 
 use std::net::IpAddr;
 
@@ -96,7 +97,7 @@ struct Guest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum Holder {
+pub(super) enum Holder {
     Workload,
     /// A tunnel device, which is reached through the tunnel.
     Device,
@@ -106,68 +107,92 @@ enum Holder {
 
 impl Holder {
     fn of(attribute: &AllocationAttribute) -> Self {
-        if attribute.released_at.is_some() {
-            Self::Cooling
-        } else if attribute.usage().is_some() {
-            Self::Device
-        } else {
-            Self::Workload
+        Self::from_facts(attribute.released_at.is_some(), attribute.usage().is_some())
+    }
+
+    pub(super) const fn from_facts(is_released: bool, has_usage: bool) -> Self {
+        match (is_released, has_usage) {
+            (true, _) => Self::Cooling,
+            (false, true) => Self::Device,
+            (false, false) => Self::Workload,
         }
     }
 }
 
 impl From<&Block> for KnownBlock {
     fn from(block: &Block) -> Self {
-        let owner = block.owner();
-        let mut known = Self {
-            cidr: block.cidr,
-            in_use: 0,
-            used_by_owner: 0,
-            live: Ordinals::up_to(block.allocations.len()),
-            workloads_of_owner: Ordinals::up_to(block.allocations.len()),
-            guests: Box::default(),
-            whole: None,
-            owner,
-        };
-        let mut guests = Vec::new();
-        for (ordinal, address, attribute) in block.allocated() {
-            known.in_use += 1;
-            let holder = Holder::of(attribute);
-            if holder != Holder::Cooling {
-                known.live.insert(ordinal);
-            }
-            let Some(node) = attribute.node() else {
-                continue;
-            };
-            if known.host().is_some_and(|owner| owner.as_str() == node) {
-                known.used_by_owner += 1;
-                if holder == Holder::Workload {
-                    known.workloads_of_owner.insert(ordinal);
-                }
-            } else {
-                let node = node.into();
-                guests.push(Guest {
-                    address,
-                    node,
-                    holder,
-                });
-            }
+        let mut known = Self::empty(block.cidr, block.owner(), block.allocations.len());
+        for (ordinal, _, attribute) in block.allocated() {
+            known.add(ordinal, Holder::of(attribute), attribute.node(), &|node| {
+                node.into()
+            });
         }
-        known.guests = guests.into();
         known
     }
 }
 
 impl KnownBlock {
-    /// A block with its whole value when it concerns a node: it owns it, uses addresses of it, or nobody owns it.
-    /// Without a node every block does.
+    /// A block of which no address is in use.
+    pub(super) fn empty(cidr: Prefix, owner: Option<Owner>, size: usize) -> Self {
+        Self {
+            cidr,
+            owner,
+            in_use: 0,
+            used_by_owner: 0,
+            live: Ordinals::up_to(size),
+            workloads_of_owner: Ordinals::up_to(size),
+            guests: Box::default(),
+            whole: None,
+        }
+    }
+
+    /// An address is in use, by a node if it is named.
+    pub(super) fn add(
+        &mut self,
+        ordinal: usize,
+        holder: Holder,
+        node: Option<&str>,
+        named: &dyn Fn(&str) -> NodeName,
+    ) {
+        self.in_use += 1;
+        if holder != Holder::Cooling {
+            self.live.insert(ordinal);
+        }
+        let Some(node) = node else { return };
+        if self.host().is_some_and(|owner| owner.as_str() == node) {
+            self.used_by_owner += 1;
+            if holder == Holder::Workload {
+                self.workloads_of_owner.insert(ordinal);
+            }
+        } else if let Some(address) = Self::at(self.cidr, ordinal) {
+            let mut guests = std::mem::take(&mut self.guests).into_vec();
+            guests.push(Guest {
+                address,
+                node: named(node),
+                holder,
+            });
+            self.guests = guests.into();
+        }
+    }
+
+    /// A block with its whole value when it concerns a node: it owns it, uses addresses of it, or
+    /// nobody owns it. Without a node every block does.
     pub(super) fn of(block: Block, node: Option<&NodeName>) -> Self {
         let mut known = Self::from(&block);
-        let concerns = |node| known.owner.is_none() || known.nodes().any(|other| other == node);
-        if node.is_none_or(concerns) {
+        if node.is_none_or(|node| known.concerns(node)) {
             known.whole = Some(Box::new(block));
         }
         known
+    }
+
+    /// True when the node owns it or uses addresses of it, or nobody owns it.
+    pub(super) fn concerns(&self, node: &NodeName) -> bool {
+        self.owner.is_none() || self.nodes().any(|other| other == node)
+    }
+
+    /// True when the same addresses are used by the same other nodes.
+    pub(super) fn has_guests_of(&self, other: &Self) -> bool {
+        self.guests == other.guests
     }
 
     /// The whole value, of blocks that concern the snapshot's node ([`Snapshot::whole_blocks_of`]).

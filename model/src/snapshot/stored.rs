@@ -14,11 +14,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Applied, KnownBlock, Snapshot, Versioned};
+use super::{Applied, Elsewhere, KnownBlock, Snapshot, Versioned};
 use crate::keys::Key;
 use crate::names::NodeName;
 use crate::resource::bgp::PasswordRef;
 use crate::resource::{Kind, Metadata, Resource};
+use crate::shared_map::SharedMap;
 
 /// Why a line is no line of a stored snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -132,10 +133,10 @@ impl<W: io::Write> Lines<'_, W> {
         self.put('v', key, value.revision, &kept)
     }
 
-    fn named<N: AsRef<str>, S: Serialize>(
+    fn named<N: AsRef<str> + Ord + Clone, S: Serialize>(
         &mut self,
         kind: Kind,
-        map: &BTreeMap<N, Versioned<Resource<S>>>,
+        map: &SharedMap<N, Versioned<Resource<S>>>,
     ) -> io::Result<()> {
         for (name, value) in map {
             self.resource(&Key::resource(kind, name.as_ref()), value)?;
@@ -198,6 +199,17 @@ impl Snapshot {
                 lines.resource(&Key::workload(namespace, name), workload)?;
             }
         }
+        for (place, endpoint) in &self.elsewhere {
+            if stored(endpoint.node.as_str()) {
+                let (namespace, name) = Elsewhere::names(place);
+                let value = json!({
+                    "metadata": {"name": name, "namespace": namespace},
+                    "spec": {"node": endpoint.node, "ipNetworks": endpoint.networks.as_slice()},
+                });
+                let key = Key::workload(namespace, name);
+                lines.put('v', &key, endpoint.revision, &value)?;
+            }
+        }
         for (cidr, block) in &self.blocks {
             let (key, revision) = (Key::Block(*cidr), block.revision);
             match block.whole() {
@@ -248,10 +260,10 @@ impl Snapshot {
             return Ok(());
         }
         match self.apply(&path, Some(value.as_bytes()), revision) {
-            Applied::Changed => Ok(()),
+            Applied::Changed | Applied::Quiet => Ok(()),
             Applied::Ignored => Err(refused("not a value of a snapshot")),
             Applied::Invalid(reason) => {
-                self.invalid.remove(&path);
+                self.forget_fault(&path);
                 Err(refused(&reason))
             }
         }
@@ -259,9 +271,9 @@ impl Snapshot {
 
     /// The paths of all values, in no particular order, with their revisions.
     pub fn paths(&self) -> impl Iterator<Item = (String, i64)> {
-        fn of<'a, N: AsRef<str>, S>(
+        fn of<'a, N: AsRef<str> + Ord + Clone, S>(
             kind: Kind,
-            map: &'a BTreeMap<N, Versioned<Resource<S>>>,
+            map: &'a SharedMap<N, Versioned<Resource<S>>>,
         ) -> impl Iterator<Item = (Key, i64)> + 'a {
             let entry = move |(name, value): (&N, &Versioned<Resource<S>>)| {
                 (Key::resource(kind, name.as_ref()), value.revision)
@@ -276,6 +288,10 @@ impl Snapshot {
             .workloads
             .iter()
             .map(|((namespace, name), w)| (Key::workload(namespace, name), w.revision));
+        let elsewhere = self.elsewhere.iter().map(|(place, endpoint)| {
+            let (namespace, name) = Elsewhere::names(place);
+            (Key::workload(namespace, name), endpoint.revision)
+        });
         let blocks = self.blocks.iter();
         let blocks = blocks.map(|(cidr, block)| (Key::Block(*cidr), block.revision));
         let affinities = self.affinities.iter();
@@ -302,6 +318,7 @@ impl Snapshot {
             .chain(of(Kind::BgpFilter, &self.bgp_filters))
             .chain(of(Kind::FelixConfiguration, &self.felix_configurations))
             .chain(workloads)
+            .chain(elsewhere)
             .chain(blocks)
             .chain(affinities)
             .chain(config)
@@ -429,7 +446,7 @@ mod tests {
         assert_eq!(snapshot.apply(&path, Some(value), 30), Applied::Changed);
         let path = format!("{RESOURCES}/workloadendpoints/ns/theirs");
         let value = br#"{"metadata":{"name":"theirs"},"spec":{"node":"other"}}"#;
-        assert_eq!(snapshot.apply(&path, Some(value), 31), Applied::Changed);
+        assert_eq!(snapshot.apply(&path, Some(value), 31), Applied::Quiet);
         // Passwords belong into a secret; whoever writes one beside the reference to it, or in its
         // place, is not copied.
         let path = format!("{RESOURCES}/bgppeers/plain");

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::ipam::Block;
 
 const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/p";
 

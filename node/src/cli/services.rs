@@ -139,22 +139,22 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         others == 0,
         "{others} document(s) are no Service, Endpoints or EndpointSlice"
     );
-    let path =
-        |((kind, namespace, name), document): (_, caracal_model::snapshot::Versioned<Value>)| {
-            let key = Key::Document {
-                kind,
-                namespace,
-                name,
-            };
-            let mut value = Value::clone(&document);
-            if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-                for field in NOISE {
-                    metadata.remove(field);
-                }
-            }
-            (key.to_path(), value.to_string().into_bytes())
+    let documents = snapshot.documents.iter();
+    let paths = documents.map(|((kind, namespace, name), document)| {
+        let key = Key::Document {
+            kind: *kind,
+            namespace: namespace.clone(),
+            name: name.clone(),
         };
-    Ok(snapshot.documents.into_iter().map(path).collect())
+        let mut value = Value::clone(document);
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in NOISE {
+                metadata.remove(field);
+            }
+        }
+        (key.to_path(), value.to_string().into_bytes())
+    });
+    Ok(paths.collect())
 }
 
 async fn show(store: &EtcdStore, output: Output) -> anyhow::Result<ExitCode> {

@@ -11,7 +11,7 @@ const STATES: [&str; 3] = ["fresh", "lagging", "stale"];
 /// The families.
 pub(crate) fn families(view: &View) -> Vec<Family> {
     let snapshot = &view.snapshot;
-    let revision = u64::try_from(snapshot.revision).unwrap_or_default();
+    let revision = u64::try_from(view.revision).unwrap_or_default();
     vec![
         Family::new(
             "caracal_datastore_state",
@@ -22,9 +22,15 @@ pub(crate) fn families(view: &View) -> Vec<Family> {
         Family::new(
             "caracal_datastore_revision",
             Kind::Gauge,
-            "Revision of the snapshot in use.",
+            "Revision of the last change from which something follows for this node.",
         )
         .value(total(revision)),
+        Family::new(
+            "caracal_datastore_wakes",
+            Kind::Counter,
+            "Changes of the datastore that woke this node; those of other nodes' pods do not.",
+        )
+        .value(total(view.wakes)),
         Family::new(
             "caracal_cluster_hosts",
             Kind::Gauge,
@@ -38,6 +44,6 @@ pub(crate) fn families(view: &View) -> Vec<Family> {
             "Workload endpoints of the cluster.",
         )
         .upstream("felix_cluster_num_workload_endpoints")
-        .value(count(snapshot.workloads.len())),
+        .value(count(snapshot.workloads.len() + snapshot.elsewhere.len())),
     ]
 }

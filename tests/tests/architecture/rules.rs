@@ -243,7 +243,7 @@ fn files_have_at_most_600_lines() {
 #[test]
 fn comments_have_at_most_100_columns() {
     /// How many have more: this can only shrink.
-    const EXCEPTIONS: usize = 412;
+    const EXCEPTIONS: usize = 331;
     let mut wide = Vec::new();
     for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
         for (name, text) in sources(folder) {

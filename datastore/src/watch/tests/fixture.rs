@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::memory::{MemoryStore, MemoryWatch};
-use crate::store::{ReadAnswer, Store, StoreError};
+use crate::store::{Cursor, FirstPages, Page, PagedStore, ReadAnswer, Store, StoreError};
 use crate::watch::{View, WatchOptions, spawn_watcher};
 
 /// To be in sync takes a look at the revision and a list.
@@ -84,7 +84,24 @@ impl Store for Fragile {
     }
 }
 
-/// A cluster whose reads come from one member and whose watches from another one that hears nothing new.
+impl PagedStore for Fragile {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        assert!(!self.broken.load(Ordering::SeqCst), "broken for the test");
+        self.inner.first_pages(ranges).await
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        self.inner.next_page(range, from, revision).await
+    }
+}
+
+/// A cluster whose reads come from one member and whose watches from another one that hears nothing
+/// new.
 #[derive(Clone)]
 pub(super) struct Behind {
     pub(super) inner: MemoryStore,
@@ -107,12 +124,27 @@ impl Store for Behind {
     }
 }
 
+impl PagedStore for Behind {
+    async fn first_pages(&self, ranges: &[Range]) -> Result<FirstPages, StoreError> {
+        self.inner.first_pages(ranges).await
+    }
+
+    async fn next_page(
+        &self,
+        range: &Range,
+        from: &Cursor,
+        revision: i64,
+    ) -> Result<Page, StoreError> {
+        self.inner.next_page(range, from, revision).await
+    }
+}
+
 thread_local! {
     static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The log lines of this thread. There is one subscriber for all tests, because what tracing remembers of
-/// each log statement is shared by all threads.
+/// The log lines of this thread. There is one subscriber for all tests, because what tracing
+/// remembers of each log statement is shared by all threads.
 pub(super) struct Log;
 
 pub(super) struct Sink;

@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used)]
+mod elsewhere;
 mod faults;
 mod fixture;
 mod history;

@@ -32,7 +32,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
         "did you mean listenPort?",
     ),
     (
-        |c| drop(c.world.snapshot.nodes.remove("a")),
+        |c| drop(c.world.snapshot.nodes.remove(&"a".into())),
         AuditCode::NodeMissing,
         "a",
         "no Node \"a\"",

@@ -81,8 +81,8 @@ impl Here {
     fn of(snapshot: &Snapshot, me: &NodeName, links: &Links) -> Self {
         let side = |family| {
             let own = snapshot.nodes.get(me)?.spec.cidr(family)?;
-            let pools = snapshot.pools.values();
-            let pools = || pools.clone().filter(|p| p.spec.prefix().family() == family);
+            let pools = || snapshot.pools.values();
+            let pools = || pools().filter(|p| p.spec.prefix().family() == family);
             let ipip = family == Family::Ipv4;
             let side = Side {
                 own,

@@ -112,6 +112,6 @@ fn configure(snapshot: &mut Snapshot, args: &TopologyChangeArgs) -> anyhow::Resu
         .map_or(snapshot.revision, |c| c.revision);
     match snapshot.apply(&path, Some(&configuration.to_json()), revision) {
         Applied::Invalid(reason) => anyhow::bail!("{path}: {reason}"),
-        Applied::Changed | Applied::Ignored => Ok(()),
+        Applied::Changed | Applied::Quiet | Applied::Ignored => Ok(()),
     }
 }

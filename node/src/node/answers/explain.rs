@@ -1,5 +1,5 @@
-//! `caracal explain`: one destination at each stage on its way from the datastore to this node's kernel. It asks the
-//! owners and reads the kernel; it decides nothing.
+//! `caracal explain`: one destination at each stage on its way from the datastore to this node's
+//! kernel. It asks the owners and reads the kernel; it decides nothing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::{EtcdStore, Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam;
-use caracal_model::resource::Node;
 use caracal_model::resource::node::format_mac;
-use caracal_model::snapshot::Problem;
+use caracal_model::resource::{Node, WorkloadEndpoint};
+use caracal_model::snapshot::{Elsewhere, Problem};
 use caracal_model::txn::Range;
 use caracal_model::{Key, NodeName, Prefix, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,8 @@ pub(crate) struct Explained {
     pub(crate) block: Option<Block>,
     /// Who has the address.
     pub(crate) allocation: Option<Allocation>,
-    /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`, `foreign`, `none`.
+    /// Why there is a route: `workload`, `own block`, `remote block`, `BGP`, `tunnel`, `this node`,
+    /// `foreign`, `none`.
     pub(crate) source: String,
     /// How packets travel: `local`, `direct`, `ipip`, `vxlan`, `blackhole`.
     pub(crate) mode: Option<String>,
@@ -173,7 +174,7 @@ pub(crate) async fn explain(
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     let mut problems = view.problems();
     problems.extend(agent.problems.iter().cloned());
-    let read = match whole_block(sources.store, &view.snapshot, destination).await {
+    let read = match read_elsewhere(sources.store, &view.snapshot, destination).await {
         Ok(read) => read,
         Err(reason) => {
             problems.push(Problem {
@@ -181,12 +182,12 @@ pub(crate) async fn explain(
                 subject: destination.to_string(),
                 reason: format!("who has the address is not known: {reason}"),
             });
-            None
+            Read::default()
         }
     };
     let facts = Facts {
         snapshot: &view.snapshot,
-        read: read.as_ref(),
+        read: &read,
         me,
         destination,
         desired,
@@ -197,31 +198,55 @@ pub(crate) async fn explain(
     Ok(facts.explain(bgp, &problems))
 }
 
-/// The block of another node's address, which the snapshot holds without its addresses' holders.
-async fn whole_block(
+/// What the snapshot does not keep of other nodes, read for one answer.
+#[derive(Default)]
+struct Read {
+    /// The destination's block, with its addresses' holders.
+    block: Option<ipam::Block>,
+    /// The endpoint that has the destination.
+    endpoint: Option<WorkloadEndpoint>,
+}
+
+/// Reads what is asked of another node's address.
+async fn read_elsewhere(
     store: &EtcdStore,
     snapshot: &Snapshot,
     destination: Prefix,
-) -> Result<Option<ipam::Block>, String> {
+) -> Result<Read, String> {
     const LIMIT: Duration = Duration::from_secs(2);
     let known = snapshot.block_of(&destination);
-    let Some(cidr) = known.filter(|b| b.whole().is_none()).map(|b| b.cidr) else {
-        return Ok(None);
-    };
-    let ranges = [Range::Key(Key::Block(cidr).to_path())];
+    let block = known.filter(|b| b.whole().is_none());
+    let block = block.map(|b| Key::Block(b.cidr).to_path());
+    let endpoint = snapshot.elsewhere_with(&destination).map(|(place, _)| {
+        let (namespace, name) = Elsewhere::names(place);
+        Key::workload(namespace, name).to_path()
+    });
+    let keys = [block, endpoint];
+    let ranges: Vec<Range> = keys.iter().flatten().cloned().map(Range::Key).collect();
+    if ranges.is_empty() {
+        return Ok(Read::default());
+    }
     let answer = tokio::time::timeout(LIMIT, store.read(&ranges)).await;
     let answer = answer.map_err(|_| "the datastore does not answer".to_owned())?;
     let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
-    let stored = answer.ranges.into_iter().flatten().next();
-    let block = stored.map(|kv| ipam::Block::from_json(&kv.value));
-    block.transpose().map_err(|error| error.to_string())
+    let mut read = Read::default();
+    for stored in answer.ranges.into_iter().flatten() {
+        match keys[0].as_ref() == Some(&stored.key) {
+            true => read.block = Some(ipam::Block::from_json(&stored.value).map_err(text)?),
+            false => {
+                let endpoint = WorkloadEndpoint::from_json(&stored.value).map_err(text)?;
+                read.endpoint = Some(endpoint);
+            }
+        }
+    }
+    Ok(read)
 }
 
 /// What the answer is made of.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
-    /// The destination's block, where the snapshot has not all of it.
-    read: Option<&'a ipam::Block>,
+    /// What the snapshot does not have of other nodes.
+    read: &'a Read,
     me: &'a NodeName,
     destination: Prefix,
     desired: &'a Desired,
@@ -272,7 +297,8 @@ impl Facts<'_> {
         }
     }
 
-    /// The first answer for the destination itself or the longest prefix that covers it and lies in its pool's range.
+    /// The first answer for the destination itself or the longest prefix that covers it and lies in
+    /// its pool's range.
     fn covering<T>(&self, find: impl Fn(&Prefix) -> Option<T>) -> Option<T> {
         (0..=self.destination.len())
             .rev()
@@ -324,9 +350,9 @@ impl Facts<'_> {
     }
 
     fn owner(&self) -> Option<String> {
-        for workload in self.snapshot.workloads.values() {
-            let holds = |network: &Prefix| *network == self.destination;
-            if workload.spec.ip_networks.iter().any(holds) {
+        let own = self.snapshot.workloads.values().map(|workload| &**workload);
+        for workload in own.chain(&self.read.endpoint) {
+            if workload.spec.ip_networks.contains(&self.destination) {
                 return Some(format!(
                     "workload {}/{} on node {}, behind {}",
                     workload.metadata.namespace.as_deref().unwrap_or_default(),
@@ -335,6 +361,9 @@ impl Facts<'_> {
                     workload.spec.interface_name
                 ));
             }
+        }
+        if let Some((place, endpoint)) = self.snapshot.elsewhere_with(&self.destination) {
+            return Some(format!("workload {place} on node {}", endpoint.node));
         }
         let address = self.destination.address();
         let on_node = |(name, node): (&NodeName, &caracal_model::resource::Node)| {
@@ -373,7 +402,10 @@ impl Facts<'_> {
                 networks.contains(&self.destination)
             });
             let owner = block.host().map(NodeName::as_str);
-            let name = borrower.map(|w| w.spec.node.as_str()).or(owner)?;
+            let elsewhere = self.snapshot.elsewhere_with(&self.destination);
+            let borrower = borrower.map(|w| w.spec.node.as_str());
+            let borrower = borrower.or_else(|| elsewhere.map(|(_, e)| e.node.as_str()));
+            let name = borrower.or(owner)?;
             self.snapshot.nodes.get_key_value(name)
         };
         let (name, node) = itself().or_else(behind)?;
@@ -399,7 +431,7 @@ impl Facts<'_> {
 
     fn allocation(&self) -> Option<Allocation> {
         let block = self.snapshot.block_of(&self.destination)?;
-        let block = block.whole().or(self.read)?;
+        let block = block.whole().or(self.read.block.as_ref())?;
         let address = self.destination.address();
         let (_, _, attribute) = block
             .allocated()
@@ -508,6 +540,11 @@ impl Facts<'_> {
                 let what = format!("endpoint {}", workload.metadata.name);
                 add(Stage::Datastore, what, workload.revision);
             }
+        }
+        if let Some((place, endpoint)) = self.snapshot.elsewhere_with(&self.destination) {
+            let (_, name) = Elsewhere::names(place);
+            let what = format!("endpoint {name}");
+            add(Stage::Datastore, what, endpoint.revision);
         }
         let last = "of the whole cluster".to_owned();
         add(Stage::Snapshot, last.clone(), self.snapshot.revision);

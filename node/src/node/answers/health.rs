@@ -93,7 +93,7 @@ fn ready(owners: &Owners, bgp: &Result<SpeakerStatus, String>) -> HealthReport {
 }
 
 fn datastore(view: &View) -> Result<String, String> {
-    let revision = view.snapshot.revision;
+    let revision = view.revision;
     match view.freshness.reason() {
         None => Ok(format!("fresh at revision {revision}")),
         Some(reason) => Err(format!(

@@ -20,7 +20,7 @@ use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;
 use caracal_model::net::Prefix;
 use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::snapshot::{Problem, Versioned};
+use caracal_model::snapshot::{Elsewhere, Problem, Versioned};
 use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
 use caracal_model::{NodeName, Snapshot};
 use serde_json::json;
@@ -165,7 +165,7 @@ impl Answers {
         status.router_id = bgp.router_id.to_string();
         status.datastore = DatastoreStatus {
             state: view.freshness.as_str().to_owned(),
-            revision: snapshot.revision,
+            revision: view.revision,
             reason: view.freshness.reason().map(ToString::to_string),
             no_writes: None,
         };
@@ -216,7 +216,17 @@ impl Owners {
                 };
                 networks.map(one).collect::<Vec<_>>()
             };
-        snapshot.workloads.iter().flat_map(of).collect()
+        let others = snapshot.elsewhere.iter().flat_map(|(place, endpoint)| {
+            let (namespace, name) = Elsewhere::names(place);
+            let networks = endpoint.networks.as_slice().iter().filter(asked);
+            networks.map(move |network| InUse {
+                address: network.address(),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        });
+        let own = snapshot.workloads.iter().flat_map(of);
+        own.chain(others).collect()
     }
 
     /// Everything that is wrong, sorted; with what the speaker says of itself, if it answers.

@@ -1,5 +1,6 @@
-//! Checks the data path of a pool while somebody changes its mode: echoes to addresses of the pool on other nodes, whose
-//! answers come back only when both directions work. See [`crate::mode_check`]. It changes nothing but its own report.
+//! Checks the data path of a pool while somebody changes its mode: echoes to addresses of the pool
+//! on other nodes, whose answers come back only when both directions work. See
+//! [`crate::mode_check`]. It changes nothing but its own report.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -133,8 +134,7 @@ fn targets(snapshot: &Snapshot, pool: &IpPool, name: &NodeName, node: &Node) -> 
         (false, true) if family == Family::Ipv4 => ipip,
         _ => None,
     };
-    let workloads = snapshot.workloads_of(name);
-    let networks = workloads.flat_map(|w| &w.spec.ip_networks);
+    let networks = snapshot.networks_of(name);
     let addresses = networks.filter(|network| network.is_host());
     let inside = |address: &IpAddr| prefix.contains(*address);
     let workloads = addresses.map(|network| network.address()).filter(inside);

@@ -1,19 +1,23 @@
-//! How a node begins: with the datastore when it answers; else with what it remembers. The first start of a node waits for
-//! the datastore, because nothing is known; every later one goes on without it.
+//! How a node begins: with the datastore when it answers; else with what it remembers. The first
+//! start of a node waits for the datastore, because nothing is known; every later one goes on
+//! without it.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use caracal_datastore::{
-    Accepter, GuardOptions, Obeyed, Store, View, WatchOptions, spawn_guarded_watcher,
+    Accepter, EndpointReader, GuardOptions, Obeyed, PagedStore, View, WatchOptions,
+    spawn_guarded_watcher,
 };
 use caracal_ipam::lease::Holder;
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::Node;
 use caracal_model::snapshot::Problem;
+use caracal_model::{Prefix, Snapshot};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -26,8 +30,9 @@ use crate::node::problems::{Registry, Reporter};
 
 /// How long a start waits for a datastore that does not answer, when it can go on without it.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a Node that was deleted or lost its address stays in use while it has blocks or reflects routes. Its own
-/// process writes it again within a second; one that is being restarted needs some more.
+/// How long a Node that was deleted or lost its address stays in use while it has blocks or
+/// reflects routes. Its own process writes it again within a second; one that is being restarted
+/// needs some more.
 const NODE_GRACE: Duration = Duration::from_secs(20);
 /// Pause between two tries to leave the node's name.
 const RETRY: Duration = Duration::from_secs(10);
@@ -39,9 +44,9 @@ pub(crate) struct Begun {
     pub(crate) rememberer: Rememberer,
 }
 
-/// Brings the node to a first view.
-pub(crate) async fn begin<S: Store>(
-    store: &S,
+/// Brings the node to a first view, from the datastore and the addresses at which it is.
+pub(crate) async fn begin<S: PagedStore>(
+    (store, etcd): (&S, watch::Receiver<BTreeSet<IpAddr>>),
     config: &Arc<Config>,
     holder: &Holder,
     lost: mpsc::Sender<machine::Taken>,
@@ -57,7 +62,7 @@ pub(crate) async fn begin<S: Store>(
         startup::register(store, config, startup::interfaces, &tell).await?;
     }
     tell("reading the datastore".to_owned());
-    let (mut view, accepter) = watch_datastore(store, config, obeyed);
+    let (mut view, accepter) = watch_datastore(store, config, etcd, obeyed);
     let (outcome, registered) = watch::channel(None);
     let registrar = Registrar {
         store: store.clone(),
@@ -106,13 +111,15 @@ fn recall(config: &Config, problems: &Reporter) -> Option<Obeyed> {
 }
 
 /// Starts the watcher.
-fn watch_datastore<S: Store>(
+fn watch_datastore<S: PagedStore>(
     store: &S,
     config: &Config,
+    etcd: watch::Receiver<BTreeSet<IpAddr>>,
     obeyed: Option<Obeyed>,
 ) -> (watch::Receiver<View>, Accepter) {
     let options = WatchOptions {
         whole_blocks_of: Some(config.node.clone()),
+        endpoint_reader: endpoint_reader(config, etcd),
         node_grace: NODE_GRACE,
         ..WatchOptions::default()
     };
@@ -124,8 +131,8 @@ fn watch_datastore<S: Store>(
     spawn_guarded_watcher(store.clone(), options, guard)
 }
 
-/// Gives the datastore a short time, when the start can go on without it: the plan is made with the addresses of now if it
-/// answers.
+/// Gives the datastore a short time, when the start can go on without it: the plan is made with the
+/// addresses of now if it answers.
 async fn await_answer(
     config: &Config,
     view: &mut watch::Receiver<View>,
@@ -156,8 +163,20 @@ async fn await_answer(
     }
 }
 
+/// Which endpoints of other nodes something follows from: all where they have routes of their own,
+/// and those that are etcd's, which the way to it leads to.
+fn endpoint_reader(config: &Config, etcd: watch::Receiver<BTreeSet<IpAddr>>) -> EndpointReader {
+    let all = all_endpoints(config);
+    EndpointReader::new(move |snapshot, networks| {
+        let is_etcd = |network: &Prefix| etcd.borrow().contains(&network.address());
+        all(snapshot) || networks.iter().any(is_etcd)
+    })
+}
+
+type AllEndpoints = Box<dyn Fn(&Snapshot) -> bool + Send + Sync>;
+
 /// Whether endpoints of other nodes have routes of their own (`routeSource: WorkloadIPs`).
-fn all_endpoints(config: &Config) -> Box<dyn Fn(&Snapshot) -> bool + Send + Sync> {
+fn all_endpoints(config: &Config) -> AllEndpoints {
     const VALUE: &str = "workloadips";
     let given = config.felix.get("routesource").map(|v| v.to_lowercase());
     Box::new(move |snapshot| match &given {
@@ -170,8 +189,8 @@ fn all_endpoints(config: &Config) -> Box<dyn Fn(&Snapshot) -> bool + Send + Sync
     })
 }
 
-/// Leaves the node's name where Calico's CNI plugin and ours look for it. Nothing else depends on it, so a directory that cannot
-/// be written is a problem and no reason not to start.
+/// Leaves the node's name where Calico's CNI plugin and ours look for it. Nothing else depends on
+/// it, so a directory that cannot be written is a problem and no reason not to start.
 async fn leave_name(config: Arc<Config>, problems: Reporter) {
     while let Err(error) = leave_file(&config.lib_dir, "nodename", config.node.as_str()) {
         problems.warn(vec![unwritable(&config.lib_dir, &error)]);

@@ -281,7 +281,11 @@ impl Own {
 
 /// A write.
 struct Written {
-    snapshot: Arc<Snapshot>,
+    /// Of the last one that succeeded.
+    revision: i64,
+    /// Which view it was of; `None` = it failed, and is tried again after a rest also when nothing
+    /// changes.
+    wakes: Option<u64>,
     own: Own,
     ended: Instant,
     took: Duration,
@@ -321,7 +325,7 @@ impl Parts {
         let Some(last) = last else {
             return Some(Instant::now());
         };
-        if Arc::ptr_eq(&last.snapshot, &view.snapshot) {
+        if last.wakes == Some(view.wakes) {
             return None;
         }
         let rest = match Own::of(&view.snapshot, &self.me) == last.own {
@@ -356,11 +360,11 @@ impl Parts {
         self.problems.warn(found);
         let own = Own::of(&view.snapshot, &self.me);
         Some(Written {
-            // What failed is tried again after a rest, also when nothing changes.
-            snapshot: match written {
-                true => view.snapshot,
-                false => Arc::default(),
+            revision: match written {
+                true => view.snapshot.revision,
+                false => last.map_or(0, |last| last.revision),
             },
+            wakes: written.then_some(view.wakes),
             own,
             ended: Instant::now(),
             took,
@@ -368,7 +372,7 @@ impl Parts {
     }
 
     fn unwritten(&self, error: &io::Error, last: Option<&Written>) -> Problem {
-        let known = match last.map_or(0, |last| last.snapshot.revision) {
+        let known = match last.map_or(0, |last| last.revision) {
             0 => "without it".to_owned(),
             revision => format!("with what it held at revision {revision}"),
         };

@@ -50,7 +50,9 @@ pub(super) async fn start(ground: Ground) -> anyhow::Result<Node> {
     lifelines::free(&config.node, &config.felix, &known).await;
     let holder = machine::this(&config.lib_dir);
     let tell = |what: String| drop(stage.send_replace(Stage::Starting(what)));
-    let begun = beginning::begin(&store, &config, &holder, lost.clone(), tell, &registry).await?;
+    let etcd = lifelines.reader();
+    let ground = (&store, etcd);
+    let begun = beginning::begin(ground, &config, &holder, lost.clone(), tell, &registry).await?;
     let Begun {
         view,
         accepter,

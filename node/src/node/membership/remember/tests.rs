@@ -84,6 +84,8 @@ fn every_cut_and_every_flipped_octet_is_noticed() {
 
 fn view(snapshot: Snapshot) -> View {
     View {
+        revision: snapshot.revision,
+        wakes: snapshot.revision.unsigned_abs() * 1000 + snapshot.nodes.len() as u64,
         snapshot: Arc::new(snapshot),
         freshness: caracal_datastore::Freshness::Fresh,
         synced: true,
@@ -113,7 +115,8 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let (parts, _sender, _seen) = parts(Path::new("/nowhere"), before.clone());
     let ended = Instant::now();
     let written = |took| Written {
-        snapshot: before.snapshot.clone(),
+        revision: before.revision,
+        wakes: Some(before.wakes),
         own: Own::of(&before.snapshot, &me()),
         ended,
         took,
@@ -121,6 +124,15 @@ fn changes_are_written_seldom_and_own_ones_sooner() {
     let quick = Duration::from_millis(20);
     assert!(parts.due(&before, None).is_some(), "the first one at once");
     assert_eq!(parts.due(&before, Some(&written(quick))), None);
+    let quiet = View {
+        snapshot: Arc::new(example(3)),
+        ..before.clone()
+    };
+    assert_eq!(
+        parts.due(&quiet, Some(&written(quick))),
+        None,
+        "nothing follows from it"
+    );
     let others = view(example(3));
     let due = |view: &View, took| parts.due(view, Some(&written(took)));
     assert_eq!(due(&others, quick), Some(ended + REST));

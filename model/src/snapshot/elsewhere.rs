@@ -1,0 +1,337 @@
+//! What a snapshot keeps of other nodes: of an endpoint where it is and with which addresses, of a
+//! block what [`KnownBlock`] says, of a node's name one copy. A cluster has as many of them as it
+//! has pods, and every node of it hears of each.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Effect, InvalidValue, KnownBlock, Snapshot, Stored, Versioned, known_value};
+use crate::ipam::Owner;
+use crate::keys::Key;
+use crate::merge_join;
+use crate::names::NodeName;
+use crate::net::Prefix;
+use crate::resource::{Invalid, Kind, WorkloadEndpoint};
+use crate::shared_map::SharedMap;
+
+/// A workload endpoint of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// etcd's ModRevision.
+    pub revision: i64,
+    /// The node.
+    pub node: NodeName,
+    /// Its addresses.
+    pub networks: Networks,
+}
+
+/// Addresses of an endpoint, which are one almost always.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Networks {
+    /// One.
+    One(Prefix),
+    /// None, or several.
+    Many(Arc<[Prefix]>),
+}
+
+impl From<&[Prefix]> for Networks {
+    fn from(networks: &[Prefix]) -> Self {
+        match networks {
+            [one] => Self::One(*one),
+            more => Self::Many(more.into()),
+        }
+    }
+}
+
+impl Networks {
+    /// As a list.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Prefix] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(more) => more,
+        }
+    }
+}
+
+impl Elsewhere {
+    /// Namespace and name, of its key in [`Snapshot::elsewhere`].
+    #[must_use]
+    pub fn names(key: &str) -> (&str, &str) {
+        key.split_once('/').unwrap_or(("", key))
+    }
+}
+
+impl Snapshot {
+    /// Addresses of all endpoints, this node's and others'.
+    pub fn endpoint_networks(&self) -> impl Iterator<Item = &Prefix> {
+        let own = self.workloads.values().flat_map(|w| &w.spec.ip_networks);
+        own.chain(self.elsewhere.values().flat_map(|e| e.networks.as_slice()))
+    }
+
+    /// Addresses of a node's endpoints.
+    pub fn networks_of<'a>(&'a self, node: &'a NodeName) -> impl Iterator<Item = &'a Prefix> {
+        let own = self.workloads_of(node).flat_map(|w| &w.spec.ip_networks);
+        let others = self.elsewhere.values().filter(move |e| e.node == *node);
+        own.chain(others.flat_map(|e| e.networks.as_slice()))
+    }
+
+    /// Another node's endpoint that has an address, with its key.
+    #[must_use]
+    pub fn elsewhere_with(&self, network: &Prefix) -> Option<(&Arc<str>, &Elsewhere)> {
+        let mut all = self.elsewhere.iter();
+        all.find(|(_, endpoint)| endpoint.networks.as_slice().contains(network))
+    }
+
+    /// The one copy of a node's name, if there is a Node of this name.
+    pub(super) fn interned(&self, name: &str) -> NodeName {
+        let known = self.nodes.get_key_value(name);
+        known.map_or_else(|| name.into(), |(name, _)| name.clone())
+    }
+
+    pub(super) fn interned_owner(&self, owner: Owner) -> Owner {
+        match owner {
+            Owner::Host(name) => Owner::Host(self.interned(name.as_str())),
+            other @ Owner::Virtual(_) => other,
+        }
+    }
+
+    pub(super) fn store_block(&mut self, cidr: Prefix, v: Option<&[u8]>, rev: i64) -> Stored {
+        let before = self.blocks.get(&cidr);
+        let Some(value) = v else {
+            self.blocks.remove(&cidr);
+            return Ok(Effect::Change);
+        };
+        let node = self.whole_blocks_of.as_ref();
+        match known_value::block(cidr, value, node, &|name| self.interned(name)) {
+            Ok(block) => {
+                let effect = match before {
+                    Some(before) if before.leads_where(&block) => Effect::Quiet,
+                    _ => Effect::Change,
+                };
+                self.blocks.insert(cidr, Versioned::new(rev, block));
+                Ok(effect)
+            }
+            Err(Invalid(reason)) => Err((reason, before.is_some())),
+        }
+    }
+
+    pub(super) fn store_endpoint(
+        &mut self,
+        namespace: String,
+        name: String,
+        v: Option<&[u8]>,
+        rev: i64,
+    ) -> Stored {
+        let place: Arc<str> = format!("{namespace}/{name}").into();
+        let key = (namespace, name);
+        let endpoint = match v.map(WorkloadEndpoint::from_json) {
+            Some(Err(Invalid(reason))) => {
+                let known = self.workloads.contains_key(&key);
+                return Err((reason, known || self.elsewhere.contains_key(&place)));
+            }
+            None => None,
+            Some(Ok(endpoint)) => Some(endpoint),
+        };
+        let me = self.whole_blocks_of.as_ref().map(NodeName::as_str);
+        let is_own = |e: &WorkloadEndpoint| me.is_none_or(|me| e.spec.node == me);
+        let (own, other) = match endpoint {
+            Some(endpoint) if is_own(&endpoint) => (Some(endpoint), None),
+            Some(endpoint) => (None, Some(endpoint)),
+            None => (None, None),
+        };
+        let mut effect = Effect::Quiet;
+        match own {
+            Some(endpoint) => {
+                self.workloads.insert(key, Versioned::new(rev, endpoint));
+                effect = Effect::Change;
+            }
+            None if self.workloads.remove(&key).is_some() => effect = Effect::Change,
+            None => {}
+        }
+        match other {
+            Some(endpoint) => {
+                let other = Elsewhere {
+                    revision: rev,
+                    node: self.interned(&endpoint.spec.node),
+                    networks: endpoint.spec.ip_networks.as_slice().into(),
+                };
+                self.elsewhere.insert(place, other);
+            }
+            None => drop(self.elsewhere.remove(&place)),
+        }
+        Ok(effect)
+    }
+}
+
+impl KnownBlock {
+    /// True when everything that routes and announcements follow from is the same: who owns the
+    /// block, and which of its addresses another node uses. How many are in use is only shown. Of a
+    /// block that is kept whole nothing is left aside.
+    pub(super) fn leads_where(&self, other: &Self) -> bool {
+        self.whole().is_none()
+            && other.whole().is_none()
+            && self.cidr == other.cidr
+            && self.owner == other.owner
+            && self.has_guests_of(other)
+    }
+
+    /// The address of an ordinal.
+    pub(super) fn at(cidr: Prefix, ordinal: usize) -> Option<IpAddr> {
+        cidr.nth(u128::try_from(ordinal).ok()?)
+    }
+}
+
+impl Snapshot {
+    /// Of values that cannot be read, takes the last good one over from what was there before
+    /// (MODEL-4).
+    pub fn keep_last_good(&mut self, before: &Self) {
+        let faulty = self
+            .invalid
+            .iter()
+            .filter(|(_, entry)| !entry.kept_last_good);
+        let faulty: Vec<String> = faulty.map(|(path, _)| path.clone()).collect();
+        for path in faulty {
+            let kept = Key::parse(&path).is_ok_and(|key| self.keep(key, before));
+            if kept && let Some(entry) = self.invalid.get(&path) {
+                let entry = InvalidValue {
+                    kept_last_good: true,
+                    ..entry.clone()
+                };
+                let notes = before.notes.get(&path).cloned();
+                self.notes.extend(notes.map(|notes| (path.clone(), notes)));
+                self.invalid.insert(path, entry);
+            }
+        }
+    }
+
+    /// Where a value is the same as before, takes the old one: then a list that is read again costs
+    /// no memory, and who compares finds the same object.
+    pub fn share(&mut self, before: &Self) {
+        share(&mut self.nodes, &before.nodes);
+        share(&mut self.pools, &before.pools);
+        share(&mut self.reservations, &before.reservations);
+        share(&mut self.bgp_configurations, &before.bgp_configurations);
+        share(&mut self.bgp_peers, &before.bgp_peers);
+        share(&mut self.bgp_filters, &before.bgp_filters);
+        share(&mut self.felix_configurations, &before.felix_configurations);
+        share(&mut self.workloads, &before.workloads);
+        share(&mut self.blocks, &before.blocks);
+        share(&mut self.affinities, &before.affinities);
+        share(&mut self.documents, &before.documents);
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+            + self.pools.len()
+            + self.reservations.len()
+            + self.bgp_configurations.len()
+            + self.bgp_peers.len()
+            + self.bgp_filters.len()
+            + self.felix_configurations.len()
+            + self.workloads.len()
+            + self.elsewhere.len()
+            + self.blocks.len()
+            + self.affinities.len()
+            + self.documents.len()
+    }
+
+    /// True when there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes one value over; false when there is none.
+    fn keep(&mut self, key: Key, before: &Self) -> bool {
+        match key {
+            Key::Block(cidr) => copy(&mut self.blocks, &before.blocks, cidr),
+            Key::Affinity(owner, cidr) => {
+                copy(&mut self.affinities, &before.affinities, (owner, cidr))
+            }
+            Key::IpamConfig => {
+                self.ipam_config.clone_from(&before.ipam_config);
+                self.ipam_config.is_some()
+            }
+            Key::Document {
+                kind,
+                namespace,
+                name,
+            } => copy(
+                &mut self.documents,
+                &before.documents,
+                (kind, namespace, name),
+            ),
+            Key::Handle(_) | Key::IpamHost(_) => false,
+            Key::Resource {
+                kind,
+                namespace,
+                name,
+            } => self.keep_resource(kind, namespace.unwrap_or_default(), name, before),
+        }
+    }
+
+    fn keep_resource(
+        &mut self,
+        kind: Kind,
+        namespace: String,
+        name: String,
+        before: &Self,
+    ) -> bool {
+        match kind {
+            Kind::Node => copy(&mut self.nodes, &before.nodes, name.into()),
+            Kind::IpPool => copy(&mut self.pools, &before.pools, name.into()),
+            Kind::IpReservation => copy(&mut self.reservations, &before.reservations, name),
+            Kind::BgpConfiguration => {
+                let old = &before.bgp_configurations;
+                copy(&mut self.bgp_configurations, old, name)
+            }
+            Kind::BgpPeer => copy(&mut self.bgp_peers, &before.bgp_peers, name),
+            Kind::BgpFilter => copy(&mut self.bgp_filters, &before.bgp_filters, name),
+            Kind::FelixConfiguration => {
+                let old = &before.felix_configurations;
+                copy(&mut self.felix_configurations, old, name)
+            }
+            Kind::WorkloadEndpoint => {
+                let place = format!("{namespace}/{name}").into();
+                copy(&mut self.elsewhere, &before.elsewhere, place)
+                    || copy(&mut self.workloads, &before.workloads, (namespace, name))
+            }
+            Kind::ClusterInformation => {
+                self.cluster_guid.clone_from(&before.cluster_guid);
+                self.cluster_guid.is_some()
+            }
+            Kind::IpamConfiguration | Kind::Profile | Kind::Tier | Kind::HostEndpoint => false,
+        }
+    }
+}
+
+fn share<K: Ord + Clone, V: PartialEq>(
+    into: &mut SharedMap<K, Versioned<V>>,
+    from: &SharedMap<K, Versioned<V>>,
+) {
+    let both = merge_join(&*into, from);
+    let same = both.filter_map(|(key, is, was)| {
+        let was = was.filter(|was| Some(*was) == is)?;
+        Some((key.clone(), was.clone()))
+    });
+    let same: Vec<_> = same.collect();
+    match same.len() == into.len() && into.len() == from.len() {
+        true => into.clone_from(from),
+        false => into.extend(same),
+    }
+}
+
+fn copy<K: Ord + Clone, V: Clone>(
+    into: &mut SharedMap<K, V>,
+    from: &SharedMap<K, V>,
+    key: K,
+) -> bool {
+    let Some(value) = from.get(&key) else {
+        return false;
+    };
+    into.insert(key, value.clone());
+    true
+}

@@ -1,0 +1,181 @@
+//! Reads of a block's value just what a [`KnownBlock`] keeps, without making the rest: most blocks
+//! are other nodes', and each of them is read again whenever a pod of theirs comes or goes. A block
+//! that concerns the node is read whole, and so is one with something wrong in it, for the reason.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::KnownBlock;
+use super::known_block::Holder;
+use crate::ipam::{Block, Owner};
+use crate::names::NodeName;
+use crate::net::Prefix;
+use crate::resource::Invalid;
+
+#[derive(Deserialize)]
+struct Value<'a> {
+    cidr: Prefix,
+    #[serde(borrow, default)]
+    affinity: Option<Text<'a>>,
+    #[serde(default)]
+    allocations: Option<Vec<Option<usize>>>,
+    #[serde(default)]
+    unallocated: Option<Vec<usize>>,
+    #[serde(borrow, default)]
+    attributes: Option<Vec<Attribute<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Deserialize)]
+struct Attribute<'a> {
+    #[serde(borrow, default)]
+    secondary: Option<Secondary<'a>>,
+    #[serde(default, rename = "releasedAt")]
+    released_at: Option<IgnoredAny>,
+}
+
+/// `node` and `type` of an attribute.
+#[derive(Default)]
+struct Secondary<'a> {
+    node: Option<Cow<'a, str>>,
+    has_type: bool,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Secondary<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Secondary<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
+                let mut found = Secondary::default();
+                while let Some((Text(key), Text(value))) = pairs.next_entry()? {
+                    match &*key {
+                        "node" => found.node = Some(value),
+                        "type" => found.has_type = true,
+                        _ => {}
+                    }
+                }
+                Ok(found)
+            }
+        }
+        d.deserialize_map(Pairs)
+    }
+}
+
+/// What is kept of the block under a key, for a node; without one it is kept whole.
+pub(super) fn block(
+    key: Prefix,
+    value: &[u8],
+    node: Option<&NodeName>,
+    interned: &dyn Fn(&str) -> NodeName,
+) -> Result<KnownBlock, Invalid> {
+    if let Some(node) = node
+        && let Ok(known) = known(value, interned)
+        && known.cidr == key
+        && !known.concerns(node)
+    {
+        return Ok(known);
+    }
+    let block = Block::from_json(value)?;
+    if block.cidr == key {
+        return Ok(KnownBlock::of(block, node));
+    }
+    Err(Invalid(format!(
+        "the block says {} under the key of {key}",
+        block.cidr
+    )))
+}
+
+fn known(
+    value: &[u8],
+    interned: &dyn Fn(&str) -> NodeName,
+) -> Result<KnownBlock, serde_json::Error> {
+    let value: Value<'_> = serde_json::from_slice(value)?;
+    let wrong = de::Error::custom;
+    let allocations = value.allocations.unwrap_or_default();
+    let attributes = value.attributes.unwrap_or_default();
+    let size = allocations.len();
+    let free = value.unallocated.unwrap_or_default();
+    if u128::try_from(size).ok() != Some(value.cidr.size()) || free.iter().any(|o| *o >= size) {
+        return Err(wrong("another number of addresses"));
+    }
+    let owner = match value.affinity {
+        None => None,
+        Some(Text(text)) => Some(Owner::from_text(&text).ok_or_else(|| wrong("no owner"))?),
+    };
+    let owner = owner.map(|owner| match owner {
+        Owner::Host(name) => Owner::Host(interned(name.as_str())),
+        other @ Owner::Virtual(_) => other,
+    });
+    let mut known = KnownBlock::empty(value.cidr, owner, size);
+    for (ordinal, index) in allocations.iter().enumerate() {
+        let Some(index) = index else { continue };
+        let attribute = attributes.get(*index);
+        let attribute = attribute.ok_or_else(|| wrong("no such attribute"))?;
+        let secondary = attribute.secondary.as_ref();
+        let holder = Holder::from_facts(
+            attribute.released_at.is_some(),
+            secondary.is_some_and(|s| s.has_type),
+        );
+        let user = secondary.and_then(|s| s.node.as_deref());
+        known.add(ordinal, holder, user, interned);
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ipam::AllocationAttribute;
+
+    fn attribute() -> impl Strategy<Value = AllocationAttribute> {
+        let node = proptest::option::of(prop_oneof!["a", "b", "c", "ä\"\\\\b"]);
+        (node, any::<bool>(), any::<bool>()).prop_map(|(node, device, cooling)| {
+            let mut attribute = AllocationAttribute::default();
+            let secondary = &mut attribute.secondary;
+            secondary.extend(node.map(|node| ("node".to_owned(), node)));
+            secondary.insert("pod".to_owned(), "web-0".to_owned());
+            if device {
+                secondary.insert("type".to_owned(), "vxlanTunnelAddress".to_owned());
+            }
+            attribute.released_at = cooling.then(|| "2026-01-01T00:00:00Z".to_owned());
+            attribute
+        })
+    }
+
+    proptest! {
+        /// What is read of a value is what is kept of the whole of it.
+        #[test]
+        fn what_is_read_is_what_is_kept_of_the_whole(
+            owner in proptest::option::of(prop_oneof!["host:a", "host:b", "virtual:load-balancer"]),
+            attributes in proptest::collection::vec(attribute(), 0..6),
+            places in proptest::collection::vec(proptest::option::of(0..6_usize), 16),
+        ) {
+            let mut block = Block::new("10.0.0.0/28".parse().unwrap(), None, 1);
+            block.affinity = owner;
+            for (ordinal, place) in places.iter().enumerate() {
+                block.allocations[ordinal] = place.filter(|index| *index < attributes.len());
+            }
+            block.attributes = attributes;
+            let read = known(&block.to_json(), &|name| name.into()).unwrap();
+            prop_assert_eq!(&read, &KnownBlock::from(&block));
+            for node in ["a", "b", "d"].map(NodeName::from) {
+                let kept = super::block(block.cidr, &block.to_json(), Some(&node), &|n| n.into());
+                prop_assert_eq!(kept.unwrap(), KnownBlock::of(block.clone(), Some(&node)));
+            }
+        }
+    }
+}
