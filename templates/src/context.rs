@@ -58,6 +58,7 @@ pub struct OwnSymbols {
 /// One filter, as a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FilterView {
+    /// Its symbol.
     pub symbol: String,
     /// Its name as a JSON string, when the symbol is another.
     pub name: Option<String>,
@@ -65,6 +66,7 @@ pub struct FilterView {
     pub terms: Vec<TermView>,
 }
 
+/// One term.
 #[derive(Clone, Debug, Serialize)]
 pub struct TermView {
     /// All must hold; empty = always.
@@ -90,21 +92,13 @@ pub enum ConditionView {
         joined_by: &'static str,
     },
     /// `value` is a pair, `(64512, 100)`.
-    Community {
-        value: String,
-    },
+    Community { value: String },
     /// `value` is a triple.
-    LargeCommunity {
-        value: String,
-    },
+    LargeCommunity { value: String },
     /// `value` has a word in front: `(rt, 64512, 100)`.
-    ExtCommunity {
-        value: String,
-    },
+    ExtCommunity { value: String },
     /// Leading AS numbers.
-    AsPathPrefix {
-        asns: Vec<u32>,
-    },
+    AsPathPrefix { asns: Vec<u32> },
     /// AS numbers side by side; `open_start` and `open_end`: others may stand before and behind
     /// them.
     AsPath {
@@ -113,24 +107,17 @@ pub enum ConditionView {
         open_end: bool,
     },
     /// Range of the next hop.
-    NextHop {
-        prefix: String,
-    },
+    NextHop { prefix: String },
     /// The peer is internal.
     Internal,
     /// The peer is external.
     External,
     /// `value` is `RTS_BGP` or `RTS_STATIC`.
-    Source {
-        value: &'static str,
-    },
-    Interface {
-        pattern: String,
-    },
+    Source { value: &'static str },
+    /// Pattern of the interface.
+    Interface { pattern: String },
     /// LOCAL_PREF equals `value`.
-    LocalPref {
-        value: u32,
-    },
+    LocalPref { value: u32 },
 }
 
 /// One action; `is` says which.
@@ -139,44 +126,25 @@ pub enum ConditionView {
 #[allow(missing_docs, reason = "the fields are described at their variants")]
 pub enum ActionView {
     /// `value` is a pair.
-    AddCommunity {
-        value: String,
-    },
+    AddCommunity { value: String },
     /// `value` is a triple.
-    AddLargeCommunity {
-        value: String,
-    },
+    AddLargeCommunity { value: String },
     /// `value` has a word in front.
-    AddExtCommunity {
-        value: String,
-    },
+    AddExtCommunity { value: String },
     /// `value` is a pair.
-    RemoveCommunity {
-        value: String,
-    },
+    RemoveCommunity { value: String },
     /// `value` is a triple.
-    RemoveLargeCommunity {
-        value: String,
-    },
+    RemoveLargeCommunity { value: String },
     /// `value` has a word in front.
-    RemoveExtCommunity {
-        value: String,
-    },
-    SetLocalPref {
-        value: u32,
-    },
+    RemoveExtCommunity { value: String },
+    /// LOCAL_PREF.
+    SetLocalPref { value: u32 },
     /// MULTI_EXIT_DISC.
-    SetMed {
-        value: u32,
-    },
+    SetMed { value: u32 },
     /// One AS number to prepend; a path of several comes last number first.
-    Prepend {
-        value: u32,
-    },
+    Prepend { value: u32 },
     /// A line that only Caracal reads: `prepend` (an empty path) or `next` (ends a path).
-    Note {
-        value: &'static str,
-    },
+    Note { value: &'static str },
 }
 
 /// Originated routes of a family.
@@ -240,8 +208,10 @@ pub struct TunnelledView {
     pub direct_within: Option<String>,
 }
 
+/// A peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
+    /// Its symbol.
     pub symbol: String,
     /// Its name as a JSON string, when the symbol is another.
     pub name: Option<String>,
@@ -261,6 +231,7 @@ pub struct Peer {
     pub remote_as: u32,
     /// `direct`, `multihop` or `multihop HOPS`.
     pub reach: String,
+    /// TTL security.
     pub ttl_security: bool,
     /// The exact TTL settings, where `reach` and `ttl_security` do not say them.
     pub ttl_note: Option<String>,

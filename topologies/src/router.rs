@@ -40,6 +40,7 @@ pub struct Neighbor {
     pub node: String,
     /// Name of a protocol for it: letters, digits, underscores.
     pub symbol: String,
+    /// Its address.
     pub address: String,
     /// Its port, when it is not 179.
     pub port: Option<u16>,
@@ -83,6 +84,7 @@ pub struct RouterFamily {
 pub struct Accepted {
     /// 5, 10, …
     pub sequence: usize,
+    /// The range.
     pub range: String,
     /// It can hold longer ones.
     pub longer: bool,

@@ -134,12 +134,14 @@ pub struct FilterCall {
     pub argument: &'static str,
 }
 
+/// A peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Peer {
     /// Name of the protocol.
     pub name: String,
     /// Path of the resource that asks for the session.
     pub resource: String,
+    /// Its address.
     pub address: String,
     /// Its port, when it is not 179.
     pub port: Option<u16>,
