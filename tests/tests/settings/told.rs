@@ -93,7 +93,8 @@ fn settings_are_read_or_named() {
         &json!({"exportV4": [{"cdir": "10.0.0.0/8", "action": "Accept"}]}),
     );
     await_told(&lab, "datastore.unknown_field", "spec.exportV4[0].cdir");
-    let endpoint = json!({"node": "elsewhere", "interfaceName": "cali1", "qosControls": {"ingressBandwidth": 1}});
+    let endpoint =
+        json!({"node": "node1", "interfaceName": "cali1", "qosControls": {"ingressBandwidth": 1}});
     put(
         &lab,
         "workloadendpoints",

@@ -187,6 +187,7 @@ pub(crate) async fn explain(
     };
     let facts = Facts {
         snapshot: &view.snapshot,
+        woken: view.revision,
         read: &read,
         me,
         destination,
@@ -245,6 +246,8 @@ async fn read_elsewhere(
 /// What the answer is made of.
 struct Facts<'a> {
     snapshot: &'a Snapshot,
+    /// The revision at which the readers of the snapshot were woken last.
+    woken: i64,
     /// What the snapshot does not have of other nodes.
     read: &'a Read,
     me: &'a NodeName,
@@ -548,8 +551,13 @@ impl Facts<'_> {
         }
         let last = "of the whole cluster".to_owned();
         add(Stage::Snapshot, last.clone(), self.snapshot.revision);
-        add(Stage::Plan, last.clone(), self.desired.revision);
-        add(Stage::Kernel, last, self.reconciled);
+        // Nothing follows from what came after the last wake: who has followed that is up to date.
+        let followed = |revision: i64| match revision >= self.woken {
+            true => revision.max(self.snapshot.revision),
+            false => revision,
+        };
+        add(Stage::Plan, last.clone(), followed(self.desired.revision));
+        add(Stage::Kernel, last, followed(self.reconciled));
         revisions
     }
 }
