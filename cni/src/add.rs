@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_datastore::Store;
-use caracal_model::announcement::Announcement;
+use caracal_model::Announcement;
 use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::resource::{Mac, format_mac};
 use caracal_model::txn::Compare;
 
 use crate::addresses::{self, Holding};

@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use caracal_datastore::Store;
-use caracal_ipam::{AssignError, AssignIpError, ReleaseError, Unreadable};
-use caracal_ipam::{AssignIpRequest, AssignRequest, Target};
-use caracal_ipam::{Client, ClientError};
-use caracal_model::names::{HandleId, NodeName};
+use caracal_ipam::{
+    AssignError, AssignIpError, AssignIpRequest, AssignRequest, Client, ClientError, ReleaseError,
+    Target, Unreadable,
+};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::resource::AllowedUse;
 use caracal_model::txn::{Compare, KeyValue};
+use caracal_model::{HandleId, NodeName};
 
 use crate::attachment::{AssignedAddress, Attachment, calicos_handle};
 use crate::host_lock::HostLock;

@@ -6,15 +6,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use caracal_model::ipam::{DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
-use caracal_model::keys::Key;
-use caracal_model::names::{HandleId, IfName, NodeName};
-use caracal_model::net::Prefix;
-use caracal_model::resource::node::{Mac, format_mac};
-use caracal_model::resource::workload::{
-    WorkloadEndpointSpec, container_interface, endpoint_name, pod_interface,
+use caracal_model::net::{IfName, Prefix};
+use caracal_model::resource::{
+    Kind, Mac, WorkloadEndpoint, WorkloadEndpointSpec, container_interface, endpoint_name,
+    format_mac, pod_interface,
 };
-use caracal_model::resource::{Kind, WorkloadEndpoint};
-use caracal_model::time::Timestamp;
+use caracal_model::{HandleId, Key, NodeName, Timestamp};
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 

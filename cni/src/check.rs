@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use caracal_datastore::Store;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::node::format_mac;
+use caracal_model::resource::format_mac;
 
 use crate::addresses;
 use crate::call::Call;

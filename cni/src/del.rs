@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::Store;
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 
 use crate::addresses;
 use crate::attachment::{INTERFACE_PREFIX, calicos_handle};

@@ -5,12 +5,10 @@ use std::io;
 use std::time::SystemTime;
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
-use caracal_model::resource::node::Mac;
-use caracal_model::resource::{Kind, WorkloadEndpoint};
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{Kind, Mac, WorkloadEndpoint};
 use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Key, Timestamp};
 use serde_json::Value;
 
 use crate::attachment::{Attachment, Birth};

@@ -9,10 +9,9 @@
 use std::collections::BTreeSet;
 
 use caracal_datastore::Store;
-use caracal_model::keys::{self, Key};
-use caracal_model::names::HandleId;
 use caracal_model::resource::{Kind, WorkloadEndpoint};
 use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{HandleId, Key, handles_prefix, kind_prefix};
 
 use crate::addresses;
 use crate::attachment::{container_of, handle, handle_of_alias};
@@ -91,7 +90,7 @@ async fn dead_handles<S: Store>(
     alive: &BTreeSet<HandleId>,
 ) -> Result<Vec<HandleId>, CniError> {
     let network = &call.attachment.network;
-    let prefix = format!("{}{network}.", keys::handles_prefix());
+    let prefix = format!("{}{network}.", handles_prefix());
     let mut dead = Vec::new();
     for stored in read(store, Range::Prefix(prefix)).await? {
         let Ok(Key::Handle(handle)) = Key::parse(&stored.key) else {
@@ -116,7 +115,7 @@ async fn remove_endpoints<S: Store>(
     dead: &BTreeSet<HandleId>,
 ) -> Result<(), CniError> {
     let network = call.attachment.network.as_str();
-    let prefix = keys::kind_prefix(Kind::WorkloadEndpoint);
+    let prefix = kind_prefix(Kind::WorkloadEndpoint);
     for stored in read(store, Range::Prefix(prefix)).await? {
         let Ok(endpoint) = WorkloadEndpoint::from_json(&stored.value) else {
             continue;

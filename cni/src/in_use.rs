@@ -7,11 +7,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use caracal_datastore::Store;
-use caracal_model::announcement::InUse;
-use caracal_model::keys::Key;
 use caracal_model::net::Prefix;
 use caracal_model::resource::WorkloadEndpoint;
 use caracal_model::txn::Range;
+use caracal_model::{InUse, Key};
 
 use crate::attachment::AssignedAddress;
 use crate::kernel::link::{KernelError, Links};

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_model::announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 use caracal_model::net::Prefix;
 use caracal_model::status::Status;
+use caracal_model::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

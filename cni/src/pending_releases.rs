@@ -10,8 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use caracal_datastore::Store;
-use caracal_model::keys::Key;
-use caracal_model::names::HandleId;
+use caracal_model::{HandleId, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::addresses::{self, AddressError};

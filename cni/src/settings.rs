@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_model::names::NodeName;
+use caracal_model::NodeName;
 
 use crate::spec::NetConf;
 

@@ -7,9 +7,8 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use caracal_ipam::AssignIpRequest;
-use caracal_ipam::Client;
-use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_ipam::{AssignIpRequest, Client};
+use caracal_model::resource::AllowedUse;
 use serde_json::json;
 use world::{Answer, Pod, World, address, host_interface, in_node, sh, wait_for};
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::Prefix;
-use caracal_model::resource::node::Mac;
+use caracal_model::net::{IfName, Prefix};
+use caracal_model::resource::Mac;
 
 use crate::kernel_objects::{FdbKey, NeighbourKey, NextHop, Route, RouteKey, Target};
 use crate::links::Links;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::names::IfName;
+use caracal_model::net::IfName;
 
 use crate::actual::{Actual, ActualRoute, ActualTarget};
 use crate::desired::Desired;

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::Prefix;
-use caracal_model::resource::node::Mac;
-use caracal_model::snapshot::Problem;
+use caracal_model::Problem;
+use caracal_model::net::{IfName, Prefix};
+use caracal_model::resource::Mac;
 
 use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, Tunnel};
 use crate::nat::Nat;

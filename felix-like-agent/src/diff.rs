@@ -10,9 +10,8 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::merge_join;
-use caracal_model::names::IfName;
-use caracal_model::snapshot::Problem;
+use caracal_model::net::IfName;
+use caracal_model::{Problem, merge_join};
 
 use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::Problem;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, Problem, Snapshot};
 
 use crate::desired::Desired;
 use crate::kernel_objects::RouteKind;

@@ -4,10 +4,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::underlay::Gateway;
-use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::net::{Cidr, Family, Gateway, IfName, Prefix};
+use caracal_model::resource::{Mac, format_mac};
 
 /// Metric of blackholes for own blocks. Lower metrics win among routes of equal length, and no
 /// other route of ours has a metric this high, so a blackhole never beats one. (A workload's route

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Prefix};
-use caracal_model::resource::node::Mac;
+use caracal_model::net::{Cidr, IfName, Prefix};
+use caracal_model::resource::Mac;
 
 /// What a VXLAN device was made with.
 #[derive(Clone, Debug, PartialEq, Eq)]

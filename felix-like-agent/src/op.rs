@@ -4,9 +4,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Prefix};
-use caracal_model::resource::node::{Mac, format_mac};
+use caracal_model::net::{Cidr, IfName, Prefix};
+use caracal_model::resource::{Mac, format_mac};
 
 use crate::actual::{ActualRoute, ActualTarget};
 use crate::kernel_objects::{FdbKey, NeighbourKey, NextHopObject, Route, Tunnel};

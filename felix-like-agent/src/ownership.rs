@@ -155,7 +155,7 @@ impl Ownership {
         if route.object().is_some() {
             return Owner::Foreign;
         }
-        let Some(link) = route.link().map(caracal_model::names::IfName::as_str) else {
+        let Some(link) = route.link().map(caracal_model::net::IfName::as_str) else {
             return self.leftover(route);
         };
         match route.protocol {

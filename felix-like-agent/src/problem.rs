@@ -1,7 +1,7 @@
 //! Makes a problem that the agent reports.
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 
 /// A [`Problem`] from its parts.
 #[must_use]

@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, IfName, Prefix};
 
 use crate::actual::{Actual, ActualTarget};
 use crate::desired::Desired;

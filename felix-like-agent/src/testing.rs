@@ -3,8 +3,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::Family;
+use caracal_model::net::{Family, IfName};
 
 use crate::actual::{Actual, ActualNeighbour, ActualObject, ActualRoute, ActualTarget};
 use crate::kernel_objects::{

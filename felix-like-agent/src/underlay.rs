@@ -6,8 +6,8 @@
 
 use std::net::Ipv6Addr;
 
-pub use caracal_model::net::underlay::{Gateway, Underlay, UnderlayRoute};
 use caracal_model::net::{Cidr, Prefix};
+pub use caracal_model::net::{Gateway, Underlay, UnderlayRoute};
 
 use crate::actual::ActualRoute;
 use crate::kernel_objects::NextHop;
@@ -97,8 +97,7 @@ mod tests {
 
     use super::*;
     use crate::actual::ActualTarget;
-    use crate::kernel_objects::Route;
-    use crate::kernel_objects::Target;
+    use crate::kernel_objects::{Route, Target};
     use crate::links::Link;
 
     fn links() -> Links {

@@ -8,10 +8,11 @@ use caracal_bgp::bfd;
 use caracal_bgp::wire::error::DecodeError;
 use caracal_bgp::wire::format::{FamilySet, Format};
 use caracal_bgp::wire::header::frame_len;
-use caracal_bgp::wire::{Message, update as wire_update};
-use caracal_bgp::wire::{decode, encode_notification, encode_open, encode_refresh};
+use caracal_bgp::wire::{
+    Message, decode, encode_notification, encode_open, encode_refresh, update as wire_update,
+};
+use caracal_model::Selector;
 use caracal_model::net::Family;
-use caracal_model::selector::Selector;
 
 /// The length of a message header (RFC 4271 §4.1).
 const HEADER: usize = 19;

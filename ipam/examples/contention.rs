@@ -14,9 +14,7 @@ use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, St
 use caracal_ipam::{AssignRequest, Client};
 use caracal_model::Key;
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::IpPoolSpec;
-use caracal_model::resource::node::NodeSpec;
-use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_model::resource::{IpPool, IpPoolSpec, Kind, Node, NodeSpec};
 use caracal_model::txn::{Compare, Range, Txn, TxnOutcome, Write};
 use tokio::task::JoinSet;
 

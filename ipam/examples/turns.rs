@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
 use caracal_ipam::Client;
 use caracal_model::Key;
-use caracal_model::resource::ip_pool::IpPoolSpec;
-use caracal_model::resource::node::NodeSpec;
-use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_model::resource::{IpPool, IpPoolSpec, Kind, Node, NodeSpec};
 use caracal_model::txn::Txn;
 
 struct Bench {

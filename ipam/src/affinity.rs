@@ -3,11 +3,10 @@
 //! together with the empty block, or takes the owner out of a block that still holds addresses
 //! (IPAM-4, IPAM-7).
 
-use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn};
+use caracal_model::{Key, Timestamp};
 
 use crate::block;
 use crate::error::AffinityError;

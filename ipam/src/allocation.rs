@@ -5,13 +5,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::Key;
 use caracal_model::ipam::{
     Block, DELEGATED_ATTRIBUTE, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, WINDOWS_RESERVED_HANDLE,
 };
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
+use caracal_model::{HandleId, Key, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::request::Target;

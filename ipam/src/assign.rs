@@ -7,24 +7,21 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, Owner};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::ip_pool::AllowedUse;
-use caracal_model::resource::{IpPool, Kind};
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{AllowedUse, IpPool, Kind};
 use caracal_model::txn::{Range, Txn};
+use caracal_model::{Key, Timestamp};
 
 use crate::block;
 use crate::error::{AssignError, LimitSource, MAX_ADDRESSES, MAX_BLOCKS, NoPool, RequestFault};
-use crate::handle;
-use crate::namespace;
 use crate::plan::{DEFAULT_MAX_BLOCKS, Need, Pick, Planner, Source};
 use crate::pools::{self, Asker, Candidate};
 use crate::request::{AssignRequest, Assigned, Assignment};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
+use crate::{handle, namespace};
 
 /// An automatic assignment.
 #[derive(Clone, Debug)]
@@ -459,7 +456,7 @@ fn check(request: &AssignRequest) -> Result<(), RequestFault> {
 }
 
 pub(crate) fn check_names(
-    handle: &caracal_model::names::HandleId,
+    handle: &caracal_model::HandleId,
     node: &caracal_model::NodeName,
     usage: AllowedUse,
 ) -> Result<(), RequestFault> {

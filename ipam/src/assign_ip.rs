@@ -4,14 +4,11 @@
 //! not stand in the way of a choice. The block is guessed to be of the default size and read
 //! together with everything else.
 
-use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, AllocationAttribute, Block, Owner};
-use caracal_model::names::{HandleId, PoolName};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
-use caracal_model::resource::ip_pool::default_block_len;
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{Kind, default_block_len};
 use caracal_model::txn::{Range, Txn};
+use caracal_model::{HandleId, Key, PoolName, Timestamp};
 
 use crate::assign::check_names;
 use crate::block;

@@ -5,11 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::Key;
-use caracal_model::names::PoolName;
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::Compare;
+use caracal_model::{Key, PoolName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, Purpose};

@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use caracal_model::Timestamp;
 use caracal_model::ipam::{AllocationAttribute, Block, Owner, WINDOWS_RESERVED_HANDLE};
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
 
 use crate::pools::Reservations;
 

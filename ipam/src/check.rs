@@ -8,9 +8,8 @@ use std::net::IpAddr;
 
 use caracal_model::code::{IpamCode, Severity};
 use caracal_model::ipam::{AffinityState, Block, Owner, WINDOWS_RESERVED_HANDLE};
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
+use caracal_model::{HandleId, Timestamp};
 
 use crate::block;
 use crate::view::IpamData;

@@ -10,12 +10,10 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::NodeName;
 use caracal_model::ipam::Owner;
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::TxnOutcome;
+use caracal_model::{HandleId, NodeName, Timestamp};
 use tokio::time::Instant;
 
 use crate::affinity::{AffinityOutcome, ReleaseAffinity};

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::names::{HandleId, NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
+use caracal_model::{HandleId, NodeName, PoolName};
 
 use crate::pools::{Explicit, Refusal};
 

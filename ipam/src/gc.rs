@@ -24,19 +24,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use caracal_model::Key;
 use caracal_model::ipam::AffinityState;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
 use caracal_model::txn::{Compare, KeyValue};
+use caracal_model::{Key, KnownBlock, NodeName, Snapshot, Versioned};
 
 use crate::allocation::{Allocation, Purpose};
 use crate::audit::{AddressUse, judge};
-use crate::block;
-use crate::lease;
 use crate::request::Target;
 use crate::users::Users;
+use crate::{block, lease};
 
 /// Something to release.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,8 @@
 
 use std::time::Duration;
 
-use caracal_model::names::NodeName;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Txn};
+use caracal_model::{NodeName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Prefix of all leases.

@@ -102,7 +102,7 @@ mod why;
 pub use affinity::{AffinityOutcome, ReleaseAffinity};
 pub use assign::Assign;
 pub use assign_ip::AssignIp;
-pub use caracal_model::time::Timestamp;
+pub use caracal_model::Timestamp;
 #[cfg(feature = "client")]
 pub use client::{Client, ClientError, LoggedStore};
 pub use precondition::{Conditional, PreconditionError};

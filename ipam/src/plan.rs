@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use caracal_model::ipam::{Block, Owner};
-use caracal_model::names::PoolName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::time::Timestamp;
+use caracal_model::{PoolName, Timestamp};
 
 use crate::block;
 use crate::error::{Growth, LimitSource, NoAddress, PoolState};

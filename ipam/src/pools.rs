@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use caracal_model::names::PoolName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::IpPool;
-use caracal_model::resource::ip_pool::AllowedUse;
-use caracal_model::selector::Selector;
+use caracal_model::resource::{AllowedUse, IpPool};
+use caracal_model::{PoolName, Selector};
 
 /// Addresses that are never handed out unasked (IPAM-9).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

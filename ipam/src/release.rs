@@ -6,22 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::Key;
 use caracal_model::ipam::{Block, Handle, Owner};
-use caracal_model::names::HandleId;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::Range;
+use caracal_model::{HandleId, Key, Timestamp};
 
 use crate::block;
 use crate::error::{MAX_BLOCKS, MAX_OPERATIONS, MAX_PRECONDITIONS, ReleaseError, Unreadable};
-use crate::handle;
-use crate::pools;
 use crate::request::{Released, Target};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
+use crate::{handle, pools};
 
 /// What a transaction in flight will have done.
 #[derive(Clone, Debug, Default)]

@@ -4,11 +4,9 @@
 
 use std::net::IpAddr;
 
-use caracal_model::NodeName;
 use caracal_model::ipam::Owner;
-use caracal_model::names::HandleId;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::time::Timestamp;
+use caracal_model::{HandleId, NodeName, Timestamp};
 
 use crate::affinity::ReleaseAffinity;
 use crate::error::{AffinityError, ReleaseError};

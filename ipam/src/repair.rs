@@ -5,12 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Handle, Owner};
-use caracal_model::names::HandleId;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{Compare, Range};
+use caracal_model::{HandleId, Key, Timestamp};
 
 use crate::affinity::ReleaseAffinity;
 use crate::audit::{Audit, Leak};

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::ipam::{AllocationAttribute, Owner};
-use caracal_model::names::{HandleId, NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::resource::AllowedUse;
+use caracal_model::{HandleId, NodeName, PoolName};
 
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 
 /// Addresses for one workload or device.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,12 +2,10 @@
 //! whole, so there is no moment at which an address has two pools or none. Blocks and addresses
 //! stay as they are.
 
-use caracal_model::Key;
-use caracal_model::names::PoolName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{IpPool, Kind};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::Txn;
+use caracal_model::{Key, PoolName, Timestamp};
 
 use crate::step::{Input, Machine, Step};
 use crate::view::{self, IpamData};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::names::PoolName;
+use caracal_model::PoolName;
 use caracal_model::net::Prefix;
 use serde::{Serialize, Serializer};
 

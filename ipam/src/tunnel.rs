@@ -8,24 +8,20 @@ use caracal_model::ipam::{
     AllocationAttribute, Block, Handle, ipip_handle, vxlan_handle, vxlan_v6_handle,
     wireguard_handle, wireguard_v6_handle,
 };
-use caracal_model::names::{HandleId, PoolName};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
-use caracal_model::resource::{IpPool, Kind, Node};
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{AllowedUse, EncapMode, IpPool, Kind, Node};
 use caracal_model::txn::Range;
-use caracal_model::{Key, NodeName};
+use caracal_model::{HandleId, Key, NodeName, PoolName, Timestamp};
 
 use crate::assign::Assign;
 use crate::block;
 use crate::error::{AssignError, MAX_BLOCKS, ReleaseError};
-use crate::handle;
-use crate::pools;
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::request::{AssignRequest, Target};
 use crate::step::{Input, Machine, Step};
 use crate::txn_builder::TxnBuilder;
 use crate::view::{self, IpamData, Known};
+use crate::{handle, pools};
 
 /// A kind of tunnel device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

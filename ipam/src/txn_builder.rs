@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle, Owner};
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
 use caracal_model::txn::{Compare, Txn, Write};
+use caracal_model::{HandleId, Key};
 
-use crate::block;
-use crate::handle;
 use crate::view::{IpamData, Versioned};
+use crate::{block, handle};
 
 /// Collects writes against what a [`IpamData`] saw.
 #[derive(Debug, Default)]

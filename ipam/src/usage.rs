@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use caracal_model::Key;
-use caracal_model::names::{HandleId, PoolName};
 use caracal_model::net::Prefix;
 use caracal_model::txn::Range;
+use caracal_model::{HandleId, Key, PoolName};
 
 use crate::error::{MAX_BLOCKS, Unreadable};
 use crate::step::{Input, Machine, Step};

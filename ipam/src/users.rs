@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::keys::{Key, kind_prefix};
 use caracal_model::net::Family;
 use caracal_model::resource::{Kind, Node, WorkloadEndpoint};
-use caracal_model::snapshot::{Elsewhere, Snapshot};
 use caracal_model::txn::{Compare, KeyValue, Range};
+use caracal_model::{Elsewhere, Key, Snapshot, kind_prefix};
 use serde::Serialize;
 
 /// One use of an address.

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use caracal_model::Key;
 use caracal_model::ipam::{Block, BlockAffinity, Handle, IpamConfig, Owner};
-use caracal_model::keys::{affinity_prefix, blocks_prefix, ipam_prefix, kind_prefix};
-use caracal_model::names::{HandleId, NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{Invalid, IpPool, IpReservation, Kind, Metadata, Node, Resource};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range, Txn, Write};
+use caracal_model::{
+    HandleId, Key, NodeName, PoolName, Timestamp, affinity_prefix, blocks_prefix, ipam_prefix,
+    kind_prefix,
+};
 
 use crate::block;
 use crate::error::Unreadable;

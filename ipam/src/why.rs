@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use caracal_model::ipam::{AffinityState, Owner};
-use caracal_model::names::{NodeName, PoolName};
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::ip_pool::AllowedUse;
+use caracal_model::resource::AllowedUse;
+use caracal_model::{NodeName, PoolName};
 use serde::Serialize;
 
 use crate::block;

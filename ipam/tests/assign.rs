@@ -6,15 +6,11 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use caracal_ipam::Assign;
-use caracal_ipam::AssignIp;
-use caracal_ipam::ReleaseHandle;
-use caracal_ipam::{AssignIpRequest, AssignRequest, Timestamp};
+use caracal_ipam::{Assign, AssignIp, AssignIpRequest, AssignRequest, ReleaseHandle, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Handle, Owner};
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::AllowedUse;
-use caracal_model::resource::{IpReservation, Kind};
+use caracal_model::resource::{AllowedUse, IpReservation, Kind};
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, run, view};
 use world::{NOW, World, after, config, node, node_with, pool, pool_with};

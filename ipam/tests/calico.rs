@@ -8,11 +8,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use caracal_ipam::Assign;
-use caracal_ipam::Inconsistency;
-use caracal_ipam::ReleaseAffinity;
-use caracal_ipam::ReleaseHandle;
-use caracal_ipam::{AssignRequest, Timestamp, testing};
+use caracal_ipam::{
+    Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, Timestamp, testing,
+};
 use caracal_model::Key;
 use caracal_model::ipam::{
     AffinityState, AllocationAttribute, Block, BlockAffinity, Handle, Owner,

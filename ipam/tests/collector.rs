@@ -18,21 +18,15 @@ use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_ipam::Assign;
-use caracal_ipam::ReleaseNode;
-use caracal_ipam::lease;
-use caracal_ipam::{AssignRequest, Input, Machine, Step};
-use caracal_ipam::{Collection, Collector};
-use caracal_ipam::{Conditional, PreconditionError};
-use caracal_ipam::{ReleaseHandle, ReleaseIps};
-use caracal_model::Key;
+use caracal_ipam::{
+    Assign, AssignRequest, Collection, Collector, Conditional, Input, Machine, PreconditionError,
+    ReleaseHandle, ReleaseIps, ReleaseNode, Step, lease,
+};
 use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
-use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::resource::workload::WorkloadEndpointSpec;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::resource::{WorkloadEndpoint, WorkloadEndpointSpec};
 use caracal_model::txn::{Compare, Txn, TxnOutcome, Write};
+use caracal_model::{HandleId, Key, Snapshot};
 use world::actor::{Actor, Any, End, faults, held_by, run, view};
 use world::{NOW, World, after, config, node, pool};
 

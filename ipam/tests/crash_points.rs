@@ -12,19 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, ReadAnswer, Store, StoreError};
-use caracal_ipam::Assign;
-use caracal_ipam::AssignIp;
-use caracal_ipam::EnsureTunnel;
-use caracal_ipam::ReleaseAffinity;
-use caracal_ipam::ReleaseNode;
 use caracal_ipam::{
-    AssignIpRequest, AssignRequest, Client, ClientError, Machine, Target, TunnelKind,
+    Assign, AssignIp, AssignIpRequest, AssignRequest, Client, ClientError, EnsureTunnel,
+    Inconsistency, Machine, ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Target,
+    TunnelKind, check,
 };
-use caracal_ipam::{Inconsistency, check};
-use caracal_ipam::{ReleaseHandle, ReleaseIps};
 use caracal_model::ipam::Owner;
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
+use caracal_model::resource::{AllowedUse, EncapMode};
 use caracal_model::txn::{Range, Txn, TxnOutcome, Write};
 use world::{after, node, pool_with};
 

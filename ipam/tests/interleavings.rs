@@ -8,11 +8,9 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use caracal_ipam::Assign;
-use caracal_ipam::AssignRequest;
-use caracal_ipam::ReleaseAffinity;
+use caracal_ipam::{Assign, AssignRequest, ReleaseAffinity};
 use caracal_model::ipam::Owner;
-use caracal_model::resource::ip_pool::EncapMode;
+use caracal_model::resource::EncapMode;
 use histories::{Deed, SCENARIOS, Search, machine};
 use proptest::prelude::*;
 use world::actor::{Actor, Any, End, faults, run, view};

@@ -10,25 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_datastore::{MemoryStore, Store};
-use caracal_ipam::IpamData;
-use caracal_ipam::LoggedStore;
-use caracal_ipam::ReleaseIps;
 use caracal_ipam::{
-    AssignRequest, Client, ClientError, Timestamp, borrowed_addresses, holder_of, namespace_named,
-    pool_fill,
+    AssignRequest, Audit, Client, ClientError, Cluster, Conditional, Configure, IpamData,
+    LeakReport, LeakReportError, LoggedStore, Mender, Persistence, PoolChoice, PreconditionError,
+    ReleaseIps, Repair, RepairPlan, SettingsChange, SettingsError, Split, Timestamp, Users, Why,
+    audit, borrowed_addresses, holder_of, namespace_named, plan_repairs, pool_fill, user_ranges,
+    why,
 };
-use caracal_ipam::{Audit, audit};
-use caracal_ipam::{Cluster, LeakReport, LeakReportError};
-use caracal_ipam::{Conditional, PreconditionError};
-use caracal_ipam::{Configure, Persistence, SettingsChange, SettingsError};
-use caracal_ipam::{Mender, Repair, RepairPlan, plan_repairs};
-use caracal_ipam::{PoolChoice, Split};
-use caracal_ipam::{Users, user_ranges};
-use caracal_ipam::{Why, why};
+use caracal_model::Key;
 use caracal_model::ipam::{Block, ENDPOINT_ATTRIBUTE, Handle, INTERFACE_ATTRIBUTE, Owner};
-use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::resource::workload::WorkloadEndpointSpec;
-use caracal_model::{Family, Key};
+use caracal_model::net::Family;
+use caracal_model::resource::{WorkloadEndpoint, WorkloadEndpointSpec};
 use world::{config, node, node_with, pool, pool_with};
 
 fn store(entries: impl IntoIterator<Item = (String, Vec<u8>)>) -> MemoryStore {
@@ -279,7 +271,7 @@ async fn addresses_of_other_main_plugins_are_not_judged() {
 async fn tunnel_addresses_are_in_use_as_long_as_the_node_names_them() {
     let store = cluster();
     let mut request = AssignRequest::workload("node-a".into(), "vxlan-tunnel-addr-node-a".into());
-    request.usage = caracal_model::resource::ip_pool::AllowedUse::Tunnel;
+    request.usage = caracal_model::resource::AllowedUse::Tunnel;
     request.attributes = [("type".to_owned(), "vxlanTunnelAddress".to_owned())].into();
     let assigned = Client::new(store.clone())
         .auto_assign(request)

@@ -5,12 +5,9 @@ mod world;
 
 use std::net::IpAddr;
 
-use caracal_ipam::Assign;
-use caracal_ipam::EnsureTunnel;
-use caracal_ipam::TunnelKind;
+use caracal_ipam::{Assign, EnsureTunnel, TunnelKind};
 use caracal_model::ipam::Owner;
-use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
-use caracal_model::resource::node::NodeBgp;
+use caracal_model::resource::{AllowedUse, EncapMode, NodeBgp};
 use caracal_model::{Key, NodeName};
 use serde_json::{Value, json};
 use world::actor::{Any, End, faults, held_by, run, view};

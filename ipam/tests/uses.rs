@@ -7,24 +7,18 @@ mod world;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_ipam::Assign;
-use caracal_ipam::AssignIp;
-use caracal_ipam::EnsureTunnel;
-use caracal_ipam::ReleaseAffinity;
-use caracal_ipam::ReleaseHandle;
-use caracal_ipam::ReleaseNode;
 use caracal_ipam::testing::{create_block, take_address};
-use caracal_ipam::{Allocation, Purpose};
 use caracal_ipam::{
-    AssignIpRequest, AssignRequest, Input, Machine, Step, TunnelKind, namespace_key,
+    Allocation, AssignIpRequest, AssignRequest, Input, Machine, Purpose, Step, TunnelKind,
+    namespace_key,
 };
+use caracal_ipam::{Assign, AssignIp, EnsureTunnel, ReleaseAffinity, ReleaseHandle, ReleaseNode};
 use caracal_model::Key;
 use caracal_model::ipam::{
     AffinityState, AllocationAttribute, BlockAffinity, Owner, WINDOWS_RESERVED_HANDLE,
 };
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::AllowedUse;
-use caracal_model::resource::{IpReservation, Kind};
+use caracal_model::resource::{AllowedUse, IpReservation, Kind};
 use caracal_model::txn::TxnOutcome;
 use serde_json::json;
 use world::actor::{Any, End, faults, held_by, run, view};
@@ -252,7 +246,7 @@ fn wireguard_addresses_need_a_public_key_and_any_pool_of_the_family() {
         node_with("node-a", |n| {
             n.status = Some(json!({"wireguardPublicKey": "k4", "wireguardPublicKeyV6": "k6"}));
             if let Some(address) = address {
-                let family = caracal_model::Family::of(address);
+                let family = caracal_model::net::Family::of(address);
                 n.spec.set_wireguard_address(family, Some(address));
             }
         })
@@ -288,7 +282,7 @@ fn wireguard_addresses_need_a_public_key_and_any_pool_of_the_family() {
         assert_eq!(ensure(&mut world, kind), None, "no key, no address");
         world.put(with_key(None));
         let address = ensure(&mut world, kind).unwrap();
-        assert_eq!(caracal_model::Family::of(address), kind.family());
+        assert_eq!(caracal_model::net::Family::of(address), kind.family());
         assert_eq!(held_by(&world, &handle.into()), [address].into());
         let now = view(&world);
         let held = now.blocks.values().flat_map(|b| b.value.allocated());

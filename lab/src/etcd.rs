@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime};
 
-use caracal_model::Family;
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
+use caracal_model::net::Family;
 use serde_json::json;
 
 use crate::lab::Lab;

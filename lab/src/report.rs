@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use caracal_model::status::{PeerStatus, Status};
 use serde::Serialize;
 

@@ -5,12 +5,11 @@
 //! namespace exists and replaced atomically, so whatever a killed lab leaves can be found.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use caracal_model::Family;
+use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LabName;

@@ -8,7 +8,7 @@ use crate::net::{Family, Prefix};
 use crate::resource::Kind;
 
 /// Prefix of everything of Calico's.
-pub const ROOT: &str = "/calico/";
+pub const CALICO_ROOT: &str = "/calico/";
 pub(crate) const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 const IPAM: &str = "/calico/ipam/v2/";
 /// Below Calico's root, so that one watch tells of everything; Calico reads nothing there.

@@ -5,35 +5,84 @@
 //! behaviour beyond parsing, printing, comparing and indexing. Everything is level-triggered: a
 //! [`Snapshot`] says what is, never what happened.
 //!
-//! Invariants, cited by tests:
+//! # Rooms
+//!
+//! What every crate needs is at the root. Six rooms hold what belongs together: [`net`] (prefixes
+//! and the underlay; all that the speaker knows of this crate, with [`merge_join`]), [`resource`]
+//! (Calico's resources and the table of their fields), [`ipam`] (blocks, affinities, handles),
+//! [`txn`] (reads and transactions, whatever the datastore), [`code`] (codes of everything that can
+//! be wrong) and [`status`] (what a node says about itself). An item has one path.
+//!
+//! # Order of calls
+//!
+//! Whoever reads the datastore calls [`Snapshot::apply`] with each key and value, in any order;
+//! [`Applied`] says whether something followed. Then plans read the maps of the snapshot, and
+//! [`Snapshot::problems`] names what could not be read. Whoever writes what people wrote asks
+//! [`Schema`] first: [`Schema::validate`], [`Schema::immutable`], [`Schema::conflicts`], and then
+//! [`Schema::complete`] and [`Schema::keep`] to fill in what they left out.
+//!
+//! ```
+//! use caracal_model::resource::{IpPool, IpPoolSpec, Kind};
+//! use caracal_model::{Applied, Key, Snapshot};
+//!
+//! let pool = IpPool::new("blue", IpPoolSpec { cidr: "10.9.0.0/16".into(), ..Default::default() });
+//! let key = Key::resource(Kind::IpPool, "blue").to_path();
+//! let mut snapshot = Snapshot::default();
+//! assert_eq!(snapshot.apply(&key, Some(&pool.to_json()), 7), Applied::Changed);
+//! assert_eq!(snapshot.pools["blue"].revision, 7);
+//!
+//! // A value that does not parse is named, and the last good one stays in use.
+//! assert!(matches!(snapshot.apply(&key, Some(b"{"), 8), Applied::Invalid(_)));
+//! assert_eq!(snapshot.problems().len(), 1);
+//! assert_eq!(snapshot.pools["blue"].revision, 7);
+//! ```
+//!
+//! # Invariants, cited by tests
 //!
 //! * `MODEL-1`: `serialise(parse(value))` keeps every field this crate does not know.
-//! * `MODEL-2`: a [`Prefix`] never has host bits set.
+//! * `MODEL-2`: a [`Prefix`](net::Prefix) never has host bits set.
 //! * `MODEL-3`: `Key::parse(key.to_path()) == key` for every key of Calico's layout that is
 //!   modelled.
 //! * `MODEL-4`: a value that does not parse never changes a snapshot's good data; it becomes a
-//!   [`Problem`](snapshot::Problem) with key and reason, and the last good value stays.
+//!   [`Problem`] with key and reason, and the last good value stays.
 
-pub mod announcement;
+mod announcement;
 pub mod code;
 pub mod ipam;
-pub mod keys;
+mod keys;
 mod merge_join;
-pub mod names;
+mod names;
 pub mod net;
 pub mod resource;
 mod schema;
-pub mod selector;
+mod selector;
 mod shared_map;
-pub mod snapshot;
+mod snapshot;
 pub mod status;
-pub mod time;
+mod time;
 pub mod txn;
 
-pub use keys::Key;
-pub use merge_join::merge_join;
-pub use names::NodeName;
-pub use net::{Family, Prefix};
+// What identifies things, and where they are stored.
+pub use keys::{
+    CALICO_ROOT, DocumentKind, Key, KeyError, affinity_prefix, blocks_prefix, documents_prefix,
+    handles_prefix, ipam_prefix, kind_prefix, resources_prefix,
+};
+pub use names::{HandleId, NodeName, PoolName};
+pub use time::Timestamp;
+
+// Everything at one revision.
+pub use snapshot::{
+    Applied, Elsewhere, InvalidValue, KnownBlock, Networks, POLICY_KINDS, Problem, Snapshot,
+    StoredEndpoints, StoredLineError, Versioned,
+};
+
+// What people write.
 pub use schema::{Schema, Target, WriteRule};
+pub use selector::{Selector, SelectorError};
+
+// What plugins ask their node.
+pub use announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
+
+// Maps that planning and diffing walk.
+pub use merge_join::merge_join;
 pub use shared_map::SharedMap;
-pub use snapshot::Snapshot;

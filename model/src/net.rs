@@ -1,6 +1,6 @@
 //! IP prefixes. A [`Prefix`] is a route's destination and never carries host bits (MODEL-2).
 
-pub mod underlay;
+mod underlay;
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,6 +10,9 @@ use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use crate::names::IfName;
+pub use underlay::{Gateway, Underlay, UnderlayRoute};
 
 /// Address family, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -9,9 +9,9 @@ mod elsewhere;
 mod known_block;
 mod known_value;
 mod notes;
-pub mod policy;
+mod policy;
 mod problem;
-pub mod stored;
+mod stored;
 
 use std::net::Ipv4Addr;
 use std::ops::Deref;
@@ -33,7 +33,9 @@ use crate::shared_map::SharedMap;
 
 pub use elsewhere::{Elsewhere, Networks};
 pub use known_block::KnownBlock;
+pub use policy::POLICY_KINDS;
 pub use problem::Problem;
+pub use stored::{StoredEndpoints, StoredLineError};
 
 /// A value with the revision of its last change. Cheap to clone.
 #[derive(Debug, PartialEq)]
@@ -135,7 +137,7 @@ pub struct Snapshot {
     pub ipam_config: Option<Versioned<IpamConfig>>,
     /// Documents of Kubernetes' API by kind, namespace and name, as they were placed.
     pub documents: SharedMap<(DocumentKind, String, String), Versioned<Value>>,
-    /// Policies that nobody enforces ([`policy::POLICIES`]).
+    /// Policies that nobody enforces ([`policy::POLICY_KINDS`]).
     pub policies: policy::Policies,
     /// What there is to know about fields of the values in use, by path: unknown ones, and known
     /// ones without effect.

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_model::announcement::{AskInUse, AwaitAnnouncement};
 use caracal_model::net::Prefix;
+use caracal_model::{AskInUse, AwaitAnnouncement};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -79,9 +79,9 @@ pub(crate) enum Request {
         /// Where to, absolute.
         file: PathBuf,
     },
-    /// [`caracal_model::announcement::Announcement`], when it is complete.
+    /// [`caracal_model::Announcement`], when it is complete.
     Announced(AwaitAnnouncement),
-    /// [`caracal_model::announcement::InUse`] of all endpoints in these blocks.
+    /// [`caracal_model::InUse`] of all endpoints in these blocks.
     InUse(AskInUse),
     /// What the auditor finds now.
     Audit,

@@ -17,8 +17,7 @@ use caracal_bgp::types::Asn;
 use caracal_datastore::Accept;
 use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::EncapMode;
-use caracal_model::resource::bgp::AsNumber;
+use caracal_model::resource::{AsNumber, EncapMode};
 use caracal_topologies::{MaxPrefixes, RouterIdChoice};
 
 use self::ports::PortsEnv;

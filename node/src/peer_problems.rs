@@ -2,8 +2,8 @@
 //! so that they agree.
 
 use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 
 /// A session that somebody refuses is a problem after this time. Nodes that restart refuse for a
 /// few seconds.

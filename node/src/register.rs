@@ -8,15 +8,13 @@ use std::net::IpAddr;
 
 use caracal_bgp::types::Asn;
 use caracal_datastore::{Store, StoreError};
-use caracal_model::keys::{self, Key};
 use caracal_model::net::{Cidr, Family, Prefix};
-use caracal_model::resource::bgp::AsNumber;
-use caracal_model::resource::ip_pool::{IpPool, IpPoolSpec};
-use caracal_model::resource::node::{Node, NodeAddress, NodeBgp, NodeSpec, OrchRef};
-use caracal_model::resource::{API_VERSION, Invalid, Kind};
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{
+    API_VERSION, AsNumber, Invalid, IpPool, IpPoolSpec, Kind, Node, NodeAddress, NodeBgp, NodeSpec,
+    OrchRef,
+};
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Key, NodeName, Snapshot, Timestamp, kind_prefix};
 use serde_json::json;
 
 use crate::config::{Config, PoolDefaults};
@@ -271,7 +269,7 @@ async fn check_conflicts<S: Store>(
     addresses: Addresses,
 ) -> Result<(), RegisterError> {
     let answer = store
-        .read(&[Range::Prefix(keys::kind_prefix(Kind::Node))])
+        .read(&[Range::Prefix(kind_prefix(Kind::Node))])
         .await?;
     let mut snapshot = Snapshot::default();
     for entry in answer.ranges.into_iter().flatten() {
@@ -357,7 +355,7 @@ async fn ensure_pool<S: Store>(
     host_addresses: &[Cidr],
     now: Timestamp,
 ) -> Result<Option<String>, RegisterError> {
-    let prefix = keys::kind_prefix(Kind::IpPool);
+    let prefix = kind_prefix(Kind::IpPool);
     let answer = store.read(&[Range::Prefix(prefix)]).await?;
     let exists = answer.ranges.iter().flatten().any(|entry| {
         // A pool that cannot be read counts: a second one could overlap it.
@@ -381,8 +379,8 @@ async fn ensure_pool<S: Store>(
             node_selector: defaults.node_selector.clone(),
             disable_bgp_export: defaults.disable_bgp_export,
             allowed_uses: vec![
-                caracal_model::resource::ip_pool::AllowedUse::Workload,
-                caracal_model::resource::ip_pool::AllowedUse::Tunnel,
+                caracal_model::resource::AllowedUse::Workload,
+                caracal_model::resource::AllowedUse::Tunnel,
             ],
             assignment_mode: "Automatic".to_owned(),
             ..IpPoolSpec::default()

@@ -8,7 +8,7 @@ mod generate;
 
 use std::process::{Command, Stdio};
 
-use caracal_model::snapshot::Snapshot;
+use caracal_model::Snapshot;
 use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
 use caracal_topologies::{PlanOptions, assign_block, plan, resources_from_yaml};
 use proptest::strategy::{Strategy, ValueTree};

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use caracal_model::snapshot::Snapshot;
+use caracal_model::Snapshot;
 use caracal_templates::{Rendered, Set, Templates};
 use caracal_topologies::{
     CalicoPlan, PlanOptions, Resources, assign_block, plan_calico, resources_from_yaml,

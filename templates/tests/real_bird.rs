@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use caracal_model::snapshot::Snapshot;
+use caracal_model::Snapshot;
 use caracal_templates::{Daemon, Options, Role, Tunnelled, parse, render};
 use caracal_topologies::{PlanOptions, assign_block, plan, resources_from_yaml, tunnelled_pools};
 

@@ -4,7 +4,7 @@
 
 use std::process::{Command, Stdio};
 
-use caracal_model::snapshot::Snapshot;
+use caracal_model::Snapshot;
 use caracal_templates::{Set, Templates};
 use caracal_topologies::{
     Context, PlanOptions, Router, RouterError, plan_calico, resources_from_yaml, router,

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use caracal_lab::{Lab, program_command, spawn_in_netns, wait_until};
+use caracal_model::Key;
 use caracal_model::ipam::Owner;
-use caracal_model::{Family, Key, Prefix};
+use caracal_model::net::{Family, Prefix};
 use serde_json::{Value, json};
 
 use crate::kernel::{run, try_run};

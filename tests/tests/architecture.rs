@@ -223,7 +223,7 @@ fn the_speaker_knows_prefixes_and_nothing_else_of_calico() {
             .filter(|line| line.contains("caracal_model::"))
         {
             // Prefixes, and a walk over sorted maps that is about nothing in particular.
-            let allowed = ["net", "Prefix", "merge_join"];
+            let allowed = ["net", "merge_join"];
             assert!(
                 allowed
                     .iter()

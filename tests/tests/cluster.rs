@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use caracal_lab::{Lab, Route, RouteKind, VXLAN_FILTER, wait_for, wait_until};
-use caracal_model::Family;
-use caracal_model::snapshot::Problem;
+use caracal_model::Problem;
+use caracal_model::net::Family;
 use caracal_model::status::Status;
 use caracal_tests::loss::{Probes, count, kinds};
 use caracal_tests::stack::{addresses, either, families, focus, late_pool, on_each_stack, speaks};

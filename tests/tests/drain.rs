@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use caracal_lab::{
     Lab, PodState, Probe, Route, Stream, call_program, error_chain, program_command, wait_until,
 };
-use caracal_model::Family;
+use caracal_model::net::Family;
 use caracal_tests::loss::{RATE, after};
 use caracal_tests::stack::{address_of, either, focus, on_each_stack};
 use caracal_tests::{SECOND, await_settled, await_status, exit_code, ip, settled};

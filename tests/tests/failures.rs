@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use caracal_lab::{Lab, PodState, wait_for, wait_until};
-use caracal_model::snapshot::Problem;
-use caracal_model::{Family, Prefix};
+use caracal_model::Problem;
+use caracal_model::net::{Family, Prefix};
 use caracal_tests::kernel::{agents_state, flush_routes, nft, run, try_run};
 use caracal_tests::loss::{Probes, RouteMonitor, kinds};
 use caracal_tests::stack::{either, late_pool, on_each_stack, on_each_stack_of, speaks};

@@ -11,9 +11,9 @@ use caracal_lab::{
 };
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::snapshot::Problem;
+use caracal_model::net::Prefix;
 use caracal_model::status::{PeerStatus, Status};
-use caracal_model::{Key, Prefix};
+use caracal_model::{Key, Problem};
 use caracal_tests::stack::{addresses, families, on_each_stack};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status, exit_code};
 use serde_json::json;

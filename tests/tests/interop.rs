@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use caracal_lab::{Lab, wait_until};
-use caracal_model::Family;
+use caracal_model::net::Family;
 use caracal_model::status::Status;
 use caracal_tests::stack::{Stack, address_of, addresses, families, on_each_stack, on_stacks};
 use caracal_tests::{SECOND, assert_full_matrix, await_settled, await_status};

@@ -16,8 +16,8 @@ use caracal_lab::{
     CniError, Lab, PodState, ProgramError, RouteKind, container_id, error_chain, parse_cni_result,
     run_in_netns, time_scale, wait_for, wait_until,
 };
-use caracal_model::Family;
-use caracal_model::keys;
+use caracal_model::kind_prefix;
+use caracal_model::net::Family;
 use caracal_model::resource::Kind;
 use caracal_model::txn::Range;
 use caracal_tests::stack::{Stack, either, families, on_stacks};
@@ -354,7 +354,7 @@ fn assert_nodes_clean(lab: &Lab) {
 /// IPAM's data is in order, and holds nothing any more; no WorkloadEndpoint is left.
 fn assert_datastore_clean(lab: &Lab) {
     let (findings, view, endpoints) = with_ipam(lab, async |client, store| {
-        let endpoints = Range::Prefix(keys::kind_prefix(Kind::WorkloadEndpoint));
+        let endpoints = Range::Prefix(kind_prefix(Kind::WorkloadEndpoint));
         let endpoints = store.read(&[endpoints]).await.unwrap().ranges.remove(0);
         (
             client.check().await.unwrap(),

@@ -7,13 +7,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Command, Output};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
-use caracal_ipam::Assign;
-use caracal_ipam::{AssignRequest, Client, Timestamp, lease, namespace_key};
-use caracal_model::resource::ip_pool::{AllowedUse, IpPoolSpec};
-use caracal_model::resource::node::NodeSpec;
-use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_ipam::{Assign, AssignRequest, Client, Timestamp, lease, namespace_key};
+use caracal_model::Key;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::{AllowedUse, IpPool, IpPoolSpec, Kind, Node, NodeSpec};
 use caracal_model::txn::{Txn, TxnOutcome};
-use caracal_model::{Family, Key, Prefix};
 use caracal_tests::stack::{either, ipam_why};
 use caracal_tests::{binary, possible};
 use serde_json::{Value, json};

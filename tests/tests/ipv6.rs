@@ -8,10 +8,9 @@ use std::net::IpAddr;
 use caracal_lab::{
     Lab, RouteKind, call_program, program_command, run_in_netns, wait_for, wait_until,
 };
-use caracal_model::Family;
+use caracal_model::net::Family;
 use caracal_model::resource::{Kind, Node};
-use caracal_model::status::PeerStatus;
-use caracal_model::status::Status;
+use caracal_model::status::{PeerStatus, Status};
 use caracal_tests::kernel::try_run;
 use caracal_tests::loss::{Probes, RATE, RouteMonitor, count, kinds};
 use caracal_tests::stack::Stack;

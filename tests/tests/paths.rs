@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use caracal_lab::{Lab, PodState, run_in_netns, scaled_time as scaled, wait_until};
-use caracal_model::Family;
+use caracal_model::net::Family;
 use caracal_model::status::Status;
 use caracal_tests::kernel::{nft, run};
 use caracal_tests::stack::{Stack, addresses, families, speaks};

@@ -10,7 +10,7 @@ use caracal_lab::{
     Lab, call_program, error_chain, ip_batch, program_command, run_in_netns, spawn_in_netns,
     wait_until,
 };
-use caracal_model::{Family, Prefix};
+use caracal_model::net::{Family, Prefix};
 use caracal_tests::stack::{Stack, either, focus, on_stacks};
 use caracal_tests::{SECOND, await_settled, await_status};
 

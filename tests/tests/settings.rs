@@ -9,7 +9,7 @@ mod told;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use caracal_lab::{Lab, run_in_netns, scaled_time as scaled, wait_until};
-use caracal_model::Family;
+use caracal_model::net::Family;
 use caracal_tests::kernel::{run, try_run};
 use caracal_tests::stack::{address_of, either, on_each_stack_of};
 use caracal_tests::{SECOND, await_settled, set_pool_modes};

@@ -12,9 +12,8 @@ use caracal_bgp::config::Origination;
 use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
-use caracal_model::keys::Key;
-use caracal_model::merge_join;
 use caracal_model::net::Prefix;
+use caracal_model::{Key, merge_join};
 
 use crate::Problems;
 use crate::services::ServiceRoutes;

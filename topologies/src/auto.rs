@@ -31,9 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use caracal_bgp::types::{Asn, ClusterId};
-use caracal_model::names::NodeName;
 use caracal_model::resource::Node;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 use sha2::{Digest, Sha256};
 
 /// Annotation of the BGPConfiguration `default` that switches automatic reflection on: `auto`. Any

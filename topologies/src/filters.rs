@@ -11,14 +11,12 @@ use caracal_bgp::policy::{
     Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
 use caracal_bgp::types::{AnyCommunity, Asn, PeerName};
+use caracal_model::Key;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
-use caracal_model::resource::bgp::{
-    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, PrefixLength,
+use caracal_model::resource::{
+    AsNumber, BgpFilterOperation, BgpFilterRule, BgpFilterSpec, Kind, Note, PrefixLength,
 };
-use caracal_model::resource::fields::Note;
 use sha2::{Digest, Sha256};
 
 use crate::Problems;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use caracal_bgp::config::{GracefulRestart, PeerConfig};
 use caracal_bgp::types::PeerName;
+use caracal_model::Key;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
 
 use crate::Problems;

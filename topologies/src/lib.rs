@@ -81,9 +81,8 @@ use std::net::IpAddr;
 use caracal_bgp::config::{Password, SpeakerConfig};
 use caracal_bgp::types::PeerName;
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
-use caracal_model::snapshot::{Problem, Snapshot};
+use caracal_model::{NodeName, Problem, Snapshot};
 
 pub use announce::EXPORT_FILTER;
 pub use auto::{

@@ -13,11 +13,9 @@ use std::net::IpAddr;
 use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
 use caracal_bgp::types::RouterId;
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
-use caracal_model::snapshot::{KnownBlock, Snapshot, Versioned};
-use caracal_model::{SharedMap, merge_join};
+use caracal_model::{KnownBlock, NodeName, SharedMap, Snapshot, Versioned, merge_join};
 
 use crate::common::FAMILIES;
 use crate::peers::concerns;
@@ -187,7 +185,7 @@ mod tests {
 
     fn put(snapshot: &mut Snapshot, revision: i64, path: &str, value: &str) {
         let applied = snapshot.apply(path, Some(value.as_bytes()), revision);
-        assert_eq!(applied, caracal_model::snapshot::Applied::Changed, "{path}");
+        assert_eq!(applied, caracal_model::Applied::Changed, "{path}");
     }
 
     fn node(snapshot: &mut Snapshot, revision: i64, n: u8) {

@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use caracal_model::names::NodeName;
 use caracal_model::net::Family;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 use crate::common::FAMILIES;
 use crate::{PlanOptions, plan};

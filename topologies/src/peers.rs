@@ -12,11 +12,9 @@ use std::time::Duration;
 use caracal_bgp::config::{GracefulRestart, NextHopMode, PeerConfig};
 use caracal_bgp::types::{Asn, ClusterId, PeerName};
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::Family;
-use caracal_model::resource::bgp::BgpPeerSpec;
-use caracal_model::resource::{Kind, Node};
-use caracal_model::selector::Selector;
+use caracal_model::resource::{BgpPeerSpec, Kind, Node};
+use caracal_model::{NodeName, Selector};
 
 use crate::common::{BGP_PORT, FAMILIES, path};
 use crate::route_reflector::client_of;

@@ -11,11 +11,9 @@ use std::collections::BTreeMap;
 use caracal_bgp::config::Password;
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
-use caracal_model::keys::{DocumentKind, Key};
-use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{API_VERSION, Kind};
-use caracal_model::snapshot::{Applied, Problem, Snapshot};
+use caracal_model::{Applied, DocumentKind, Key, NodeName, Problem, Snapshot};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 

@@ -9,9 +9,8 @@ use std::net::IpAddr;
 
 use caracal_bgp::config::PeerConfig;
 use caracal_bgp::types::Asn;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 use serde::Serialize;
 
 use crate::common::{BGP_PORT, FAMILIES};

@@ -6,9 +6,8 @@ use std::str::FromStr;
 
 use caracal_bgp::types::RouterId;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
-use caracal_model::names::NodeName;
 use caracal_model::net::Family;
+use caracal_model::{Key, NodeName};
 use sha2::{Digest, Sha256};
 
 use crate::Problems;

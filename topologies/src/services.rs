@@ -9,11 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::DocumentKind;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::bgp::{BgpConfigurationSpec, CidrEntry};
-use caracal_model::snapshot::{Problem, Snapshot};
+use caracal_model::resource::{BgpConfigurationSpec, CidrEntry};
+use caracal_model::{DocumentKind, NodeName, Problem, Snapshot};
 use serde_json::Value;
 
 use crate::Problems;

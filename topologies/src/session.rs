@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
 use caracal_bgp::types::{Asn, PeerName};
+use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::resource::bgp::SecretKeyRef;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::resource::SecretKeyRef;
 
 use crate::common::BGP_PORT;
 use crate::view::NodeView;

@@ -9,11 +9,9 @@ use std::time::Duration;
 use caracal_bgp::config::CALICO_LOCAL_PREF;
 use caracal_bgp::types::{AnyCommunity, Asn};
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
-use caracal_model::resource::bgp::{BgpConfigurationSpec, CidrEntry, SecretKeyRef};
-use caracal_model::snapshot::Snapshot;
+use caracal_model::resource::{BgpConfigurationSpec, CidrEntry, Kind, SecretKeyRef};
+use caracal_model::{NodeName, Snapshot};
 
 use crate::common::{BGP_PORT, path};
 use crate::{Problems, go_duration};

@@ -17,12 +17,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use caracal_bgp::types::PeerName;
-use caracal_model::SharedMap;
-use caracal_model::keys::Key;
-use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{Kind, Node, Resource};
-use caracal_model::snapshot::{Applied, Snapshot, Versioned};
+use caracal_model::{Applied, Key, NodeName, SharedMap, Snapshot, Versioned};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -3,10 +3,9 @@
 //! Caracal's own agent programs tunnel routes. A foreign routing daemon that stands in for the
 //! speaker on a node cannot, and needs to be told which routes to leave alone.
 
-use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::EncapMode;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 /// A range that is reached through tunnels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,11 +7,9 @@ use std::net::IpAddr;
 use caracal_bgp::config::Listen;
 use caracal_bgp::types::{Asn, ClusterId};
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind, Node};
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{Key, NodeName, Snapshot};
 
 use crate::auto::{self, TopologyChoice};
 use crate::common::{FAMILIES, path};

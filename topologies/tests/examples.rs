@@ -4,10 +4,9 @@
 
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::types::PeerName;
-use caracal_model::Family;
-use caracal_model::keys::Key;
+use caracal_model::net::Family;
 use caracal_model::resource::Kind;
-use caracal_model::snapshot::{Applied, Snapshot};
+use caracal_model::{Applied, Key, Snapshot};
 use caracal_topologies::{PlanOptions, RouterIdChoice, plan};
 use serde_json::{Value, json};
 

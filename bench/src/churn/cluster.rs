@@ -7,15 +7,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, bail, ensure};
 use caracal_datastore::{EtcdStore, Store};
-use caracal_model::Key;
 use caracal_model::ipam::{
     AffinityState, AllocationAttribute, Block, BlockAffinity, Handle, Owner,
 };
-use caracal_model::names::NodeName;
 use caracal_model::net::Prefix;
-use caracal_model::resource::Kind;
-use caracal_model::resource::workload::endpoint_name;
+use caracal_model::resource::{Kind, endpoint_name};
 use caracal_model::txn::{Txn, TxnOutcome, Write};
+use caracal_model::{Key, NodeName};
 
 /// Operations in one transaction; etcd allows 128.
 const TOGETHER: usize = 100;

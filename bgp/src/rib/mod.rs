@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::{Family, Prefix};
 
-pub use caracal_model::net::underlay::{Gateway, Underlay, UnderlayRoute};
+pub use caracal_model::net::{Gateway, Underlay, UnderlayRoute};
 pub use decision::Reason;
 pub use forward::{FibExportFilter, redistribute};
 pub use import::{DecidedBy, Refusal};

@@ -17,8 +17,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::underlay::{Gateway, IfName, Underlay, UnderlayRoute};
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, Gateway, IfName, Prefix, Underlay, UnderlayRoute};
 use foldhash::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 

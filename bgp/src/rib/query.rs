@@ -4,8 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use caracal_model::net::underlay::Gateway;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, Gateway, Prefix};
 use foldhash::HashMap;
 
 use super::dest_id::DestId;

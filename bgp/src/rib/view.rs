@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::Prefix;
-use caracal_model::net::underlay::Gateway;
+use caracal_model::net::{Gateway, Prefix};
 use serde::{Deserialize, Serialize};
 
 use super::decision::Reason;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use caracal_model::net::Family;
-use caracal_model::resource::node::Mac;
+use caracal_model::resource::Mac;
 use netlink_packet_route::link::{InfoData, InfoVeth, LinkAttribute};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 

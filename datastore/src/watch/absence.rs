@@ -13,12 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::merge_join;
-use caracal_model::names::NodeName;
 use caracal_model::net::Family;
 use caracal_model::resource::Node;
-use caracal_model::snapshot::Versioned;
-use caracal_model::{Snapshot, keys::Key};
+use caracal_model::{Key, NodeName, Snapshot, Versioned, merge_join};
 use tokio::time::Instant;
 
 /// The Nodes that are kept although they are gone.

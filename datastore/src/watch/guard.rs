@@ -11,9 +11,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
+use caracal_model::{NodeName, Snapshot};
 
 /// How many lost things a reason names.
 const NAMED: usize = 3;
@@ -221,7 +220,7 @@ fn emptied(was: &Snapshot, next: &Snapshot, me: &NodeName) -> Option<String> {
         }
     }
     if next.blocks.is_empty() && !was.blocks.is_empty() {
-        let inside = |block: &caracal_model::snapshot::KnownBlock| {
+        let inside = |block: &caracal_model::KnownBlock| {
             let mut addresses = next.endpoint_networks();
             addresses.any(|address| block.cidr.covers(address))
         };

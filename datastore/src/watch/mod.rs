@@ -42,11 +42,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::{self, Key};
-use caracal_model::names::NodeName;
+use caracal_model::net::Prefix;
 use caracal_model::resource::Kind;
-use caracal_model::snapshot::Problem;
-use caracal_model::{Prefix, Snapshot};
+use caracal_model::{Key, NodeName, Problem, Snapshot, kind_prefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -221,7 +219,7 @@ impl EndpointReader {
     /// Whether a path is that of an endpoint elsewhere from which something follows.
     fn reads(&self, snapshot: &Snapshot, path: &str) -> bool {
         let Some(reads) = &self.0 else { return false };
-        let place = path.strip_prefix(&*keys::kind_prefix(Kind::WorkloadEndpoint));
+        let place = path.strip_prefix(&*kind_prefix(Kind::WorkloadEndpoint));
         let endpoint = place.and_then(|place| snapshot.elsewhere.get(place));
         endpoint.is_some_and(|endpoint| reads(snapshot, endpoint.networks.as_slice()))
     }

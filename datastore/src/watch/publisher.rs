@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Snapshot;
-use caracal_model::names::NodeName;
+use caracal_model::{NodeName, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

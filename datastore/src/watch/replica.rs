@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use caracal_model::keys::{self, Key};
-use caracal_model::names::NodeName;
+use caracal_model::net::Family;
 use caracal_model::resource::Kind;
-use caracal_model::snapshot::policy::POLICIES;
-use caracal_model::snapshot::{Applied, InvalidValue};
 use caracal_model::txn::{KeyValue, Range};
-use caracal_model::{Family, Snapshot};
+use caracal_model::{
+    Applied, InvalidValue, Key, NodeName, POLICY_KINDS, Snapshot, blocks_prefix, documents_prefix,
+    ipam_prefix, kind_prefix, resources_prefix,
+};
 
 use super::EndpointReader;
 use crate::store::Change;
@@ -29,22 +29,22 @@ const KINDS: [Kind; 10] = [
 
 /// What is listed: everything a snapshot holds and nothing else.
 pub(super) fn scope() -> Vec<Range> {
-    let ipam = keys::ipam_prefix();
+    let ipam = ipam_prefix();
     let mut ranges: Vec<Range> = KINDS
         .into_iter()
-        .map(|kind| Range::Prefix(keys::kind_prefix(kind)))
+        .map(|kind| Range::Prefix(kind_prefix(kind)))
         .collect();
-    let policies = POLICIES
+    let policies = POLICY_KINDS
         .iter()
-        .map(|(plural, _)| Range::Prefix(format!("{}{plural}/", keys::resources_prefix())));
+        .map(|(plural, _)| Range::Prefix(format!("{}{plural}/", resources_prefix())));
     ranges.extend(policies);
     ranges.extend([
-        Range::Prefix(keys::blocks_prefix(Family::Ipv4)),
-        Range::Prefix(keys::blocks_prefix(Family::Ipv6)),
+        Range::Prefix(blocks_prefix(Family::Ipv4)),
+        Range::Prefix(blocks_prefix(Family::Ipv6)),
         Range::Prefix(format!("{ipam}host/")),
         Range::Prefix(format!("{ipam}virtual/")),
         Range::Key(Key::IpamConfig.to_path()),
-        Range::Prefix(keys::documents_prefix()),
+        Range::Prefix(documents_prefix()),
     ]);
     ranges
 }

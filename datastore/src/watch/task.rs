@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use caracal_model::keys;
+use caracal_model::CALICO_ROOT;
 use caracal_model::txn::Range;
 use futures_util::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -158,7 +158,7 @@ impl<S: PagedStore> Task<S> {
         let store = self.store.clone();
         let limit = self.options.list_timeout;
         // One stream over everything, so that a transaction's changes arrive together (WATCH-1).
-        let open = timeout(limit, store.watch(keys::ROOT, revision));
+        let open = timeout(limit, store.watch(CALICO_ROOT, revision));
         Ok(self.attend(open).await?.map_err(|_| Broken::Timeout {
             what: "opening of the watch",
             limit,

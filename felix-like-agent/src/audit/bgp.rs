@@ -1,9 +1,8 @@
 //! Datastore ↔ RIB: sessions, own blocks, other nodes' blocks; and RIB ↔ plan.
 
-use caracal_model::NodeName;
 use caracal_model::ipam::{AffinityState, Owner};
 use caracal_model::net::Prefix;
-use caracal_model::snapshot::KnownBlock;
+use caracal_model::{KnownBlock, NodeName};
 
 use super::{AuditCode, AuditInputs, AuditRib, Observation, OwnBlock};
 

@@ -1,7 +1,7 @@
 //! The datastore itself, and what others could not do about what it says.
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 
 use super::{AuditCode, AuditInputs, Observation};
 

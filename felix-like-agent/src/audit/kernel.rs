@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::names::IfName;
+use caracal_model::net::IfName;
 
 use super::{AuditCode, AuditInputs, Observation};
 use crate::actual::{Actual, ActualTarget};
@@ -128,7 +128,7 @@ fn missing(op: &Op, actual: &Actual, made_anew: &BTreeSet<IfName>) -> Option<Fin
             format!("device {link} does not have {cidr}"),
         ),
         Op::PutNeighbour(key, mac) => {
-            let mac = caracal_model::resource::node::format_mac(mac);
+            let mac = caracal_model::resource::format_mac(mac);
             let seen = format!("the kernel does not have neighbour {key} with {mac}");
             (AuditCode::NeighbourMissing, key.to_string(), seen)
         }
@@ -237,7 +237,7 @@ fn present(route: &Route, actual: &Actual) -> String {
     }
 }
 
-fn words(target: &ActualTarget, prefix: caracal_model::Prefix) -> String {
+fn words(target: &ActualTarget, prefix: caracal_model::net::Prefix) -> String {
     match target {
         ActualTarget::Known(target) => format!("{prefix} {target}"),
         ActualTarget::Other(kind) => format!("{prefix} of route type {kind}"),

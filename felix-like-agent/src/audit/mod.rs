@@ -18,9 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use caracal_model::net::Prefix;
-use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, Problem, Snapshot};
 
 pub use ages::{Finding, FindingAges};
 pub(crate) use caracal_model::code::AuditCode;

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::Problem;
 use netlink_packet_route::AddressFamily;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;

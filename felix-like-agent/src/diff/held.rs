@@ -65,7 +65,7 @@ fn leads_to(route: &ActualRoute, node: IpAddr, actual: &Actual) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_model::names::IfName;
+    use caracal_model::net::IfName;
 
     use super::*;
     use crate::actual::ActualNeighbour;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
+use caracal_model::net::IfName;
 use foldhash::{HashMap, HashSet};
 
 use crate::actual::{Actual, ActualRoute};

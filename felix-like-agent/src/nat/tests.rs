@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_model::resource::fields::FELIX;
+use caracal_model::resource::FELIX_FIELDS;
 use proptest::prelude::*;
 use regex::Regex;
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ proptest! {
     /// table.
     #[test]
     fn no_text_of_the_datastore_leaves_our_table(
-        felix in spec(FELIX.iter().map(|(path, _)| &path["spec.".len()..]).collect(), json!({})),
+        felix in spec(FELIX_FIELDS.iter().map(|(path, _)| &path["spec.".len()..]).collect(), json!({})),
         pool in spec(POOL_FIELDS.into(), json!({"cidr": "10.245.0.0/16", "natOutgoing": true})),
         one in spec(vec!["interfacePrefix"], json!({"natOutgoingAddress": "10.0.0.1"})),
         name in hostile(),

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 
 use crate::problem::problem;
 

@@ -7,8 +7,8 @@
 
 use std::net::IpAddr;
 
+use caracal_model::NodeName;
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 
 use super::{PlanInputs, Planner, nat};

@@ -1,11 +1,10 @@
 //! What belongs to this node alone: blackholes for own blocks, routes, neighbours and sysctls of
 //! local workloads, forwarding.
 
+use caracal_model::Key;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::node::parse_mac;
-use caracal_model::resource::workload::WorkloadEndpointSpec;
+use caracal_model::resource::{WorkloadEndpointSpec, parse_mac};
 
 use super::Planner;
 use crate::kernel_objects::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};

@@ -26,8 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::net::{Cidr, Family, IfName, Prefix};
 use caracal_model::{NodeName, Snapshot};
 use foldhash::HashMap;
 

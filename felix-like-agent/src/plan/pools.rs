@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use caracal_model::Snapshot;
-use caracal_model::names::PoolName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::EncapMode;
+use caracal_model::{PoolName, Snapshot};
 
 use crate::settings::Settings;
 

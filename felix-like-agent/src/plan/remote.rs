@@ -5,11 +5,10 @@
 
 use std::net::IpAddr;
 
+use caracal_model::Key;
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::Owner;
-use caracal_model::keys::Key;
-use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, IfName, Prefix};
 use caracal_model::resource::Node;
 
 use super::Planner;

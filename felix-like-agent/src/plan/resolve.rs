@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, IfName, Prefix};
 
 use super::pools::Pools;
 use super::{PlanInputs, Planner};

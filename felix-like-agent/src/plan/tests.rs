@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use caracal_model::Applied;
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::snapshot::Applied;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,11 +3,10 @@
 
 use std::net::IpAddr;
 
+use caracal_model::Key;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
-use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::node::vxlan_mac;
+use caracal_model::net::{Family, IfName, Prefix};
+use caracal_model::resource::vxlan_mac;
 
 use super::Planner;
 use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};

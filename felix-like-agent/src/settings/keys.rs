@@ -1,14 +1,14 @@
 //! How the values of FelixConfiguration's keys are read. What each key does here is in the table of
-//! all fields ([`caracal_model::resource::fields`]): one that would change what Felix does and
+//! all fields ([`caracal_model::resource::FELIX_FIELDS`]): one that would change what Felix does and
 //! changes nothing here is told.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use caracal_model::net::{Cidr, Prefix};
-use caracal_model::resource::fields::{FELIX, Field};
+use caracal_model::resource::{FELIX_FIELDS, Field};
 
-pub(crate) use caracal_model::resource::fields::Effect;
+pub(crate) use caracal_model::resource::Effect;
 
 use super::{
     InterfacePattern, NatBackend, PROTOCOL_BOOT, ProgramClusterRoutes, ROUTE_PROTOCOL, Settings,
@@ -41,7 +41,7 @@ pub fn setting_effect(key: &str) -> Option<Effect> {
         .find(|(name, _)| name.eq_ignore_ascii_case(key));
     let key = alias.map_or(key, |(_, name)| name);
     let same = |(path, _): &&Field| path["spec.".len()..].eq_ignore_ascii_case(key);
-    FELIX.iter().find(same).map(|(_, effect)| *effect)
+    FELIX_FIELDS.iter().find(same).map(|(_, effect)| *effect)
 }
 
 /// Keys that another part of Caracal reads.
@@ -299,7 +299,7 @@ mod tests {
             "2001:db8::7",
             "WorkloadIPs",
         ];
-        for (path, effect) in FELIX {
+        for (path, effect) in FELIX_FIELDS {
             let key = &path["spec.".len()..];
             let changes = |value: &&str| {
                 let mut settings = Settings::default();

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::snapshot::Problem;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, Problem, Snapshot};
 use serde_json::Value;
 
 use crate::nat::name::Interfaces;
@@ -288,7 +287,7 @@ impl Settings {
     fn apply_bgp(
         &mut self,
         name: &str,
-        spec: &caracal_model::resource::bgp::BgpConfigurationSpec,
+        spec: &caracal_model::resource::BgpConfigurationSpec,
         problems: &mut Vec<Problem>,
     ) {
         if let Some(metric) = spec.ipv4_normal_route_priority {

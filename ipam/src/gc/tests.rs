@@ -1,12 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
+use caracal_model::Timestamp;
 use caracal_model::ipam::{
     AllocationAttribute, Block, BlockAffinity, ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE, Owner,
 };
-use caracal_model::resource::node::NodeSpec;
-use caracal_model::resource::workload::WorkloadEndpointSpec;
-use caracal_model::resource::{Node, WorkloadEndpoint};
-use caracal_model::time::Timestamp;
+use caracal_model::resource::{Node, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec};
 
 use super::*;
 

@@ -14,18 +14,14 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
 
-use caracal_ipam::Assign;
-use caracal_ipam::AssignIp;
-use caracal_ipam::EnsureTunnel;
-use caracal_ipam::ReleaseAffinity;
-use caracal_ipam::ReleaseNode;
-use caracal_ipam::{AffinityWord, Inconsistency, check};
-use caracal_ipam::{AssignIpRequest, AssignRequest, Target, TunnelKind};
-use caracal_ipam::{ReleaseHandle, ReleaseIps};
+use caracal_ipam::{
+    AffinityWord, Assign, AssignIp, AssignIpRequest, AssignRequest, EnsureTunnel, Inconsistency,
+    ReleaseAffinity, ReleaseHandle, ReleaseIps, ReleaseNode, Target, TunnelKind, check,
+};
+use caracal_model::HandleId;
 use caracal_model::ipam::Owner;
-use caracal_model::names::HandleId;
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::{AllowedUse, EncapMode};
+use caracal_model::resource::{AllowedUse, EncapMode};
 
 use super::world::actor::{Actor, Any, End, faults, held_by, run, view};
 use super::world::{World, after, config, node, pool_with};

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_datastore::Store;
-use caracal_ipam::AffinityOutcome;
-use caracal_ipam::{AssignRequest, Client};
+use caracal_ipam::{AffinityOutcome, AssignRequest, Client};
+use caracal_model::HandleId;
 use caracal_model::ipam::Owner;
-use caracal_model::names::HandleId;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

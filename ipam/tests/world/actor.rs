@@ -4,16 +4,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_ipam::Assign;
-use caracal_ipam::AssignIp;
-use caracal_ipam::EnsureTunnel;
-use caracal_ipam::ReleaseAffinity;
-use caracal_ipam::ReleaseNode;
-use caracal_ipam::{Inconsistency, check};
-use caracal_ipam::{Input, Machine, Step, Timestamp};
-use caracal_ipam::{IpamData, all_ranges};
-use caracal_ipam::{ReleaseHandle, ReleaseIps};
-use caracal_model::names::HandleId;
+use caracal_ipam::{
+    Assign, AssignIp, EnsureTunnel, Inconsistency, Input, IpamData, Machine, ReleaseAffinity,
+    ReleaseHandle, ReleaseIps, ReleaseNode, Step, Timestamp, all_ranges, check,
+};
+use caracal_model::HandleId;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
 
 use super::World;

@@ -13,12 +13,10 @@ pub mod actor;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caracal_ipam::MAX_OPERATIONS;
-use caracal_ipam::{Reading, Timestamp};
+use caracal_ipam::{MAX_OPERATIONS, Reading, Timestamp};
 use caracal_model::Key;
 use caracal_model::ipam::IpamConfig;
-use caracal_model::resource::node::NodeSpec;
-use caracal_model::resource::{IpPool, Kind, Node};
+use caracal_model::resource::{IpPool, Kind, Node, NodeSpec};
 use caracal_model::txn::{Compare, KeyValue, Range, Txn, TxnOutcome, Write};
 
 /// 2026-01-05T10:12:00.5Z.
@@ -126,10 +124,7 @@ pub fn pool_with(
     block_size: u8,
     change: impl FnOnce(&mut IpPool),
 ) -> (String, Vec<u8>) {
-    let mut pool = IpPool::new(
-        name,
-        caracal_model::resource::ip_pool::IpPoolSpec::default(),
-    );
+    let mut pool = IpPool::new(name, caracal_model::resource::IpPoolSpec::default());
     pool.spec.cidr = cidr.to_owned();
     pool.spec.block_size = block_size;
     change(&mut pool);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Family;
+use caracal_model::net::Family;
 
 use super::Interface;
 use crate::topology::{Node, Pool, Topology};

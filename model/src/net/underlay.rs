@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{Family, Prefix};
-pub use crate::names::IfName;
+use crate::names::IfName;
 
 /// How a range of addresses is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,12 +5,12 @@
 //! `extra` map. Go writes `null` for empty lists and maps, so `null` is read as the default
 //! everywhere.
 
-pub mod bgp;
-pub mod felix;
-pub mod fields;
-pub mod ip_pool;
-pub mod node;
-pub mod workload;
+mod bgp;
+mod felix;
+pub(crate) mod fields;
+mod ip_pool;
+mod node;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,11 +19,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-pub use bgp::{BgpConfiguration, BgpFilter, BgpPeer};
-pub use felix::FelixConfiguration;
-pub use ip_pool::{EncapMode, IpPool};
-pub use node::Node;
-pub use workload::WorkloadEndpoint;
+pub use bgp::{
+    AddCommunity, AsNumber, BgpConfiguration, BgpConfigurationSpec, BgpFilter, BgpFilterOperation,
+    BgpFilterRule, BgpFilterSpec, BgpPeer, BgpPeerSpec, CidrEntry, CommunityMatch, NamedCommunity,
+    PasswordRef, PrefixAdvertisement, PrefixLength, PrependAsPath, SecretKeyRef, SetPriority,
+};
+pub use felix::{FelixConfiguration, FelixConfigurationSpec};
+pub use fields::{Effect, FELIX_FIELDS, Field, Note};
+pub use ip_pool::{AllowedUse, EncapMode, IpPool, IpPoolSpec, default_block_len};
+pub use node::{
+    Mac, Node, NodeAddress, NodeBgp, NodeSpec, OrchRef, format_mac, parse_mac, vxlan_mac,
+};
+pub use workload::{
+    WorkloadEndpoint, WorkloadEndpointSpec, container_interface, endpoint_name, pod_interface,
+};
 
 /// `apiVersion` of every resource in etcd.
 pub const API_VERSION: &str = "projectcalico.org/v3";

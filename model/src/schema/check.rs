@@ -7,13 +7,11 @@ use serde_json::{Map, Value};
 use super::duration;
 use super::types::{Rule, Type};
 use crate::net::{Cidr, Family, Prefix};
-use crate::resource::Invalid;
-use crate::resource::bgp::AsNumber;
-use crate::resource::node::parse_mac;
+use crate::resource::{AsNumber, Invalid, parse_mac};
 use crate::selector::Selector;
 
-/// Checks a mapping. `path` is its place in the table with the dot behind it, `shown` its place in the value without.
-/// Fields that no rule knows are looked at elsewhere.
+/// Checks a mapping. `path` is its place in the table with the dot behind it, `shown` its place in
+/// the value without. Fields that no rule knows are looked at elsewhere.
 pub(super) fn object(
     rules: &[Rule],
     path: &str,

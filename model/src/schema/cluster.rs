@@ -34,7 +34,7 @@ fn value(kind: Kind, path: &str, resource: &Value) -> Value {
         let cidr = at(resource, "spec.cidr").and_then(Value::as_str);
         let prefix = cidr.and_then(|text| Prefix::parse_strict(text).ok());
         let family = prefix.map_or(Family::Ipv4, |p| p.family());
-        return Value::from(crate::resource::ip_pool::default_block_len(family));
+        return Value::from(crate::resource::default_block_len(family));
     }
     found.cloned().unwrap_or_default()
 }

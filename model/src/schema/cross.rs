@@ -4,14 +4,13 @@ use serde_json::Value;
 
 use super::check::{at, is_community};
 use crate::net::Prefix;
-use crate::resource::workload::endpoint_name;
 use crate::resource::{
     BgpConfiguration, BgpFilter, BgpPeer, FelixConfiguration, Invalid, IpPool, IpReservation, Kind,
-    Node, WorkloadEndpoint,
+    Node, WorkloadEndpoint, endpoint_name,
 };
 
-/// Adds what is wrong between fields that are right each for itself. What Caracal's own readers refuse is refused here
-/// too, so that nothing is written that no node takes.
+/// Adds what is wrong between fields that are right each for itself. What Caracal's own readers
+/// refuse is refused here too, so that nothing is written that no node takes.
 pub(super) fn validate(kind: Kind, resource: &Value, faults: &mut Vec<Invalid>) {
     let mut no = |text: String| faults.push(Invalid(text));
     match kind {

@@ -122,7 +122,7 @@ fn block_size(document: &mut Value) {
     let cidr = document.pointer("/spec/cidr").and_then(Value::as_str);
     let prefix = cidr.and_then(|text| crate::net::Prefix::parse_strict(text).ok());
     if let (None | Some(0), Some(prefix)) = (size, prefix) {
-        let len = crate::resource::ip_pool::default_block_len(prefix.family());
+        let len = crate::resource::default_block_len(prefix.family());
         put(document, "/spec/blockSize", Value::from(len));
     }
 }

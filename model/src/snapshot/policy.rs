@@ -10,7 +10,7 @@ use crate::keys::RESOURCES;
 /// Kinds of policy that Felix enforces and Caracal does not: plural in keys, and what they are
 /// called. Of a policy that is only staged, and of a tier or a set of addresses, nothing is
 /// expected without another.
-pub const POLICIES: [(&str, &str); 3] = [
+pub const POLICY_KINDS: [(&str, &str); 3] = [
     ("globalnetworkpolicies", "GlobalNetworkPolicy"),
     ("networkpolicies", "NetworkPolicy"),
     ("hostendpoints", "HostEndpoint"),
@@ -19,21 +19,23 @@ pub const POLICIES: [(&str, &str); 3] = [
 /// Names in a problem.
 const NAMED: usize = 3;
 
-/// A policy by its kind's place in [`POLICIES`] and its name, with its namespace in front where it
-/// has one.
-pub type Policies = BTreeSet<(usize, String)>;
+/// A policy by its kind's place in [`POLICY_KINDS`] and its name, with its namespace in front where
+/// it has one.
+pub(super) type Policies = BTreeSet<(usize, String)>;
 
 /// Which policy a path is.
 pub(super) fn of_path(path: &str) -> Option<(usize, String)> {
     let (kind, name) = path.strip_prefix(RESOURCES)?.split_once('/')?;
-    let at = POLICIES.iter().position(|(plural, _)| *plural == kind)?;
+    let at = POLICY_KINDS
+        .iter()
+        .position(|(plural, _)| *plural == kind)?;
     Some((at, name.to_owned()))
 }
 
 impl Snapshot {
     /// One problem a kind of policy.
     pub(super) fn unenforced(&self) -> impl Iterator<Item = Problem> {
-        POLICIES.iter().enumerate().filter_map(|(at, (plural, kind))| {
+        POLICY_KINDS.iter().enumerate().filter_map(|(at, (plural, kind))| {
             let all = self.policies.range((at, String::new())..(at + 1, String::new()));
             let count = all.clone().count();
             let mut names: Vec<&str> = all.take(NAMED).map(|(_, name)| name.as_str()).collect();

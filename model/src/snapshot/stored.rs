@@ -17,13 +17,12 @@ use serde_json::json;
 use super::{Applied, Elsewhere, KnownBlock, Snapshot, Versioned};
 use crate::keys::Key;
 use crate::names::NodeName;
-use crate::resource::bgp::PasswordRef;
-use crate::resource::{Kind, Metadata, Resource};
+use crate::resource::{Kind, Metadata, PasswordRef, Resource};
 use crate::shared_map::SharedMap;
 
 /// Why a line is no line of a stored snapshot.
 #[derive(Debug, thiserror::Error)]
-pub enum LineError {
+pub enum StoredLineError {
     /// It has not the four parts.
     #[error("a line without form, revision, key and value")]
     Malformed,
@@ -43,7 +42,7 @@ pub enum LineError {
 /// Whose endpoints are stored. Routes lead to blocks, so others' endpoints are needed only where
 /// they have routes of their own.
 #[derive(Clone, Copy, Debug)]
-pub enum Endpoints<'a> {
+pub enum StoredEndpoints<'a> {
     /// Those of one node.
     Of(&'a NodeName),
     /// All.
@@ -160,7 +159,7 @@ impl Snapshot {
     /// Those of the writer.
     pub fn write_lines<W: io::Write>(
         &self,
-        endpoints: Endpoints<'_>,
+        endpoints: StoredEndpoints<'_>,
         out: &mut W,
     ) -> io::Result<usize> {
         let mut lines = Lines { out, written: 0 };
@@ -191,8 +190,8 @@ impl Snapshot {
         lines.named(Kind::BgpFilter, &self.bgp_filters)?;
         lines.named(Kind::FelixConfiguration, &self.felix_configurations)?;
         let stored = |node: &str| match endpoints {
-            Endpoints::All => true,
-            Endpoints::Of(me) => me.as_str() == node,
+            StoredEndpoints::All => true,
+            StoredEndpoints::Of(me) => me.as_str() == node,
         };
         for ((namespace, name), workload) in &self.workloads {
             if stored(&workload.spec.node) {
@@ -238,14 +237,14 @@ impl Snapshot {
     /// Takes a line of [`Snapshot::write_lines`] over.
     ///
     /// # Errors
-    /// [`LineError`]; the snapshot is as before then.
-    pub fn read_line(&mut self, line: &str) -> Result<(), LineError> {
+    /// [`StoredLineError`]; the snapshot is as before then.
+    pub fn read_line(&mut self, line: &str) -> Result<(), StoredLineError> {
         let mut parts = line.splitn(4, '\t');
-        let mut part = || parts.next().ok_or(LineError::Malformed);
+        let mut part = || parts.next().ok_or(StoredLineError::Malformed);
         let (form, revision, path, value) = (part()?, part()?, part()?, part()?);
-        let revision = revision.parse().map_err(|_| LineError::Malformed)?;
+        let revision = revision.parse().map_err(|_| StoredLineError::Malformed)?;
         let path: String = serde_json::from_str(path)?;
-        let refused = |reason: &str| LineError::Refused {
+        let refused = |reason: &str| StoredLineError::Refused {
             key: path.clone(),
             reason: reason.to_owned(),
         };
@@ -421,7 +420,9 @@ mod tests {
     fn what_is_written_is_read_again() {
         let snapshot = example();
         let mut text = Vec::new();
-        let written = snapshot.write_lines(Endpoints::All, &mut text).unwrap();
+        let written = snapshot
+            .write_lines(StoredEndpoints::All, &mut text)
+            .unwrap();
         assert_eq!(written, 15);
         let again = read(&text);
         assert_eq!(again, snapshot);
@@ -465,7 +466,9 @@ mod tests {
         assert_eq!(snapshot.apply(&path, Some(value), 34), Applied::Changed);
         let mut text = Vec::new();
         let me = NodeName::from("me");
-        snapshot.write_lines(Endpoints::Of(&me), &mut text).unwrap();
+        snapshot
+            .write_lines(StoredEndpoints::Of(&me), &mut text)
+            .unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(!text.contains("hunter2"), "{text}");
         assert!(!text.contains("theirs"), "{text}");

@@ -14,7 +14,7 @@ use caracal_bgp::speaker::reader::RouteReader;
 use caracal_bgp::speaker::status::{self as bgp, SpeakerStatus};
 use caracal_bgp::speaker::{Order, OrderError, SpeakerHandle};
 use caracal_bgp::types::PeerName;
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use caracal_model::status::{
     BfdStatus, OriginStatus, PastError, PeerStatus, StationStatus, WorkStatus,
 };

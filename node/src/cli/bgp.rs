@@ -8,7 +8,7 @@ use anyhow::Context;
 use caracal_bgp::rib::{
     Advertisement, DecidedBy, Explanation, PathStatus, Reason, Refusal, ResolvedNextHop, RouteInfo,
 };
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use caracal_model::status::Status;
 use serde::Deserialize;
 use serde_json::Value;
@@ -309,7 +309,7 @@ fn sentence(
     format!("{}{stale}{way}{origin}", status.sentence())
 }
 
-pub(super) fn explain(asked: caracal_model::Prefix, explanation: &Explanation) {
+pub(super) fn explain(asked: caracal_model::net::Prefix, explanation: &Explanation) {
     let Some(prefix) = explanation.prefix else {
         println!("{asked}: no route, and none that covers it");
         return;

@@ -7,11 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
 use caracal_ipam::{ReleasedNode, lease};
-use caracal_model::keys::{Key, kind_prefix};
-use caracal_model::names::NodeName;
 use caracal_model::resource::Kind;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
+use caracal_model::{Key, NodeName, Timestamp, kind_prefix};
 use clap::Subcommand;
 use serde_json::{Value, json};
 

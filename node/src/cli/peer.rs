@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use caracal_bgp::speaker::counters::MessageCounts;
 use caracal_bgp::speaker::detail::{Agreed, End, PeerDetail};
 use caracal_bgp::speaker::status::PastError;
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 use serde_json::Value;
 
 use super::exit::{NOT_FOUND, REFUSED};

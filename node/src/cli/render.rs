@@ -143,10 +143,9 @@ fn files(args: &RenderArgs, data: &Data) -> anyhow::Result<Vec<Rendered>> {
 }
 
 /// Problems that were shown already are not shown again by `--watch`: the text is the same.
-fn report(problems: &[caracal_model::snapshot::Problem]) {
+fn report(problems: &[caracal_model::Problem]) {
     use std::sync::{LazyLock, Mutex};
-    static SHOWN: LazyLock<Mutex<Vec<caracal_model::snapshot::Problem>>> =
-        LazyLock::new(Mutex::default);
+    static SHOWN: LazyLock<Mutex<Vec<caracal_model::Problem>>> = LazyLock::new(Mutex::default);
     let Ok(mut shown) = SHOWN.lock() else { return };
     if *shown == problems {
         return;

@@ -9,9 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_model::keys::{self, Key};
 use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{Key, NodeName, Snapshot, documents_prefix};
 use caracal_topologies::{Services, resources_from_yaml};
 use clap::Subcommand;
 use serde_json::Value;
@@ -60,7 +59,7 @@ async fn apply(store: &EtcdStore, files: &[PathBuf], prune: bool) -> anyhow::Res
     for file in files {
         wanted.extend(read(file)?);
     }
-    let range = Range::Prefix(keys::documents_prefix());
+    let range = Range::Prefix(documents_prefix());
     let there = store.read(&[range]).await?.ranges.into_iter().flatten();
     let mut there: BTreeMap<String, (i64, Vec<u8>)> = there
         .map(|entry| (entry.key, (entry.mod_revision, entry.value)))
@@ -159,9 +158,7 @@ fn documents(text: &str) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
 
 async fn show(store: &EtcdStore, output: Output) -> anyhow::Result<ExitCode> {
     let mut snapshot = mode::read(store).await?;
-    let answer = store
-        .read(&[Range::Prefix(keys::documents_prefix())])
-        .await?;
+    let answer = store.read(&[Range::Prefix(documents_prefix())]).await?;
     for entry in answer.ranges.iter().flatten() {
         snapshot.apply(&entry.key, Some(&entry.value), entry.mod_revision);
     }

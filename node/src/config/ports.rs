@@ -4,8 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, Problem, Snapshot};
 use serde_json::{Map, Value};
 
 use crate::config::{ConfigError, Env};
@@ -199,7 +198,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
-    use caracal_model::keys::Key;
+    use caracal_model::Key;
     use caracal_model::resource::Kind;
 
     use super::*;

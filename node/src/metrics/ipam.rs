@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::Snapshot;
-use caracal_model::names::{NodeName, PoolName};
+use caracal_model::{NodeName, PoolName, Snapshot};
 
 use super::{POOLS, count, total};
 use crate::http::exposition::{Family, Kind};

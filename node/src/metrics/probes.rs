@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::snapshot::Problem;
+use caracal_model::Problem;
 
 use super::count;
 use crate::http::exposition::{Family, Kind};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_model::snapshot::Problem;
+use caracal_model::Problem;
 use tokio::sync::watch;
 
 /// The problems of all reporters.

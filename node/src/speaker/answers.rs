@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use caracal_agent::TableStatus;
 use caracal_bgp::speaker::SpeakerHandle;
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 use caracal_model::status::{DatastoreStatus, KernelStatus, Status};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};

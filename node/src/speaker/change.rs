@@ -5,7 +5,7 @@ use std::fmt;
 
 use caracal_bgp::config::{ConfigChange, PeerChange};
 use caracal_bgp::types::PeerName;
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
 /// The difference between the configuration before and after. Empty when the file says the same.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use caracal_bgp::speaker::SpeakerHandle;
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 use caracal_templates::Dump;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};

@@ -22,7 +22,7 @@ use anyhow::Context;
 use caracal_bgp::config::{Origination, SpeakerConfig, diff};
 use caracal_bgp::martian::OpenRanges;
 use caracal_bgp::speaker::{Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions};
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 

@@ -13,8 +13,7 @@ use caracal_agent::{
 use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::rib::{Changes, Rib, RibOptions};
 use caracal_datastore::MemoryStore;
-use caracal_model::names::IfName;
-use caracal_model::net::Prefix;
+use caracal_model::net::{IfName, Prefix};
 use caracal_model::{NodeName, Snapshot};
 use caracal_topologies::PlanOptions;
 

@@ -9,13 +9,11 @@ use caracal_bgp::rib::{Changes, Outbound, RemoteRestart, SessionInfo, SessionOpt
 use caracal_bgp::types::PeerName;
 use caracal_bgp::wire::update::Update;
 use caracal_datastore::MemoryStore;
-use caracal_ipam::{EnsureTunnel, TunnelKind};
-use caracal_ipam::{Input, Machine as Request, Reading, Step};
+use caracal_ipam::{EnsureTunnel, Input, Machine as Request, Reading, Step, TunnelKind};
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, TxnOutcome};
-use caracal_model::{Key, NodeName};
+use caracal_model::{Key, NodeName, Timestamp};
 
 use crate::agent::{Agent, RESYNC};
 use crate::dice::Dice;

@@ -4,18 +4,13 @@
 use std::time::Duration;
 
 use caracal_agent::{ActualRoute, ActualTarget, NextHop, Target};
-use caracal_ipam::Assign;
-use caracal_ipam::AssignRequest;
-use caracal_ipam::ReleaseHandle;
-use caracal_ipam::ReleaseNode;
-use caracal_model::Key;
-use caracal_model::keys::kind_prefix;
-use caracal_model::names::HandleId;
+use caracal_ipam::{Assign, AssignRequest, ReleaseHandle, ReleaseNode};
 use caracal_model::net::Prefix;
-use caracal_model::resource::ip_pool::{EncapMode, IpPoolSpec};
-use caracal_model::resource::node::{NodeBgp, NodeSpec};
-use caracal_model::resource::workload::WorkloadEndpointSpec;
-use caracal_model::resource::{IpPool, Kind, Node, WorkloadEndpoint};
+use caracal_model::resource::{
+    EncapMode, IpPool, IpPoolSpec, Kind, Node, NodeBgp, NodeSpec, WorkloadEndpoint,
+    WorkloadEndpointSpec,
+};
+use caracal_model::{HandleId, Key, kind_prefix};
 
 use crate::agent::Agent;
 use crate::cluster::{Cluster, Machine, addresses, gateways};
@@ -405,7 +400,7 @@ impl World {
                 onlink: false,
             }]);
             let theirs = foreign(victim.prefix, victim.metric, which, target);
-            if which >= 125 && victim.prefix.family() == caracal_model::Family::Ipv4 {
+            if which >= 125 && victim.prefix.family() == caracal_model::net::Family::Ipv4 {
                 m.kernel.append_foreign(theirs);
                 return;
             }
@@ -423,7 +418,7 @@ fn handle(pod: &str) -> HandleId {
 /// (decision 0024).
 fn foreign(prefix: Prefix, metric: u32, which: u8, target: Target) -> ActualRoute {
     let metric = match (prefix.family(), metric) {
-        (caracal_model::Family::Ipv6, 0) => 1024,
+        (caracal_model::net::Family::Ipv6, 0) => 1024,
         (_, metric) => metric,
     };
     ActualRoute {

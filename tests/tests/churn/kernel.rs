@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use caracal_agent::{
     Actual, ActualRoute, ActualTarget, Link, NextHop, Op, Refused, Target, apply_op, next_index,
 };
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::net::{Cidr, Family, IfName, Prefix};
 
 use crate::dice::Dice;
 

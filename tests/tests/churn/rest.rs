@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use caracal_agent::{ActualRoute, Desired, FdbKey, NeighbourKey, NextHop, Owner, leads_elsewhere};
-use caracal_model::names::IfName;
-use caracal_model::net::Prefix;
+use caracal_model::net::{IfName, Prefix};
 
 use crate::cluster::{Machine, addresses, gateways};
 use crate::history::World;

@@ -17,11 +17,9 @@ mod pools;
 mod sessions;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::Kind;
-use caracal_model::resource::bgp::BgpConfigurationSpec;
-use caracal_model::snapshot::{Problem, Snapshot};
+use caracal_model::resource::{BgpConfigurationSpec, Kind};
+use caracal_model::{NodeName, Problem, Snapshot};
 use serde_json::Value;
 
 pub use context::Context;

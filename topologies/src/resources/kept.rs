@@ -1,11 +1,9 @@
 //! What a document of a file takes over from the resource that exists already: identity, and what a
 //! node writes about itself. People write what they want; the rest is not theirs to lose.
 
-use caracal_model::Schema;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::resource::Kind;
-use caracal_model::snapshot::{Problem, Snapshot};
+use caracal_model::{Key, Problem, Schema, Snapshot};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -68,9 +66,7 @@ impl Resources {
 }
 
 fn stored(kind: Kind, name: &str, snapshot: &Snapshot) -> Option<Value> {
-    fn json<T: Serialize>(
-        resource: Option<&caracal_model::snapshot::Versioned<T>>,
-    ) -> Option<Value> {
+    fn json<T: Serialize>(resource: Option<&caracal_model::Versioned<T>>) -> Option<Value> {
         resource.and_then(|r| serde_json::to_value(&**r).ok())
     }
     match kind {

@@ -248,7 +248,7 @@ fn borrowed_addresses_of_workloads_are_announced() {
         let path = format!("/calico/ipam/v2/assignment/ipv4/block/{key}");
         assert_eq!(
             s.apply(&path, Some(text.as_bytes()), 9),
-            caracal_model::snapshot::Applied::Changed
+            caracal_model::Applied::Changed
         );
     }
     let announced = |node: &str| {

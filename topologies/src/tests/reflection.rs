@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use caracal_model::names::NodeName;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 use super::cluster::snapshot;
 use super::*;

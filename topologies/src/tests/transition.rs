@@ -1,14 +1,12 @@
 //! Transitions: both topologies at once, and nobody's role ends early.
 
-use caracal_model::names::NodeName;
-use caracal_model::snapshot::Snapshot;
+use caracal_model::{NodeName, Snapshot};
 
 use super::cluster::snapshot;
 use super::reflection::{AUTO, cluster};
 use super::*;
-use crate::auto;
-use crate::paths;
 use crate::transition::{self, TransitionError};
+use crate::{auto, paths};
 
 const RR: &str = "
 {kind: BGPConfiguration, metadata: {name: default}, spec: {nodeToNodeMeshEnabled: false}}

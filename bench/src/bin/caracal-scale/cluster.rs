@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use anyhow::{Result, ensure};
 use caracal_bgp::config::SpeakerConfig;
 use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
-use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use caracal_model::net::Prefix;
+use caracal_model::{Key, NodeName, Snapshot};
 use caracal_topologies::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, PlanOptions, TOPOLOGY_ANNOTATION, plan,
 };

@@ -20,7 +20,7 @@ use caracal_bgp::wire::format::Format;
 use caracal_bgp::wire::header::frame_len;
 use caracal_bgp::wire::update::{Update, encode_announce, encode_end_of_rib, encode_withdraw};
 use caracal_bgp::wire::{decode, format::MAX_MESSAGE};
-use caracal_model::{Family, Prefix};
+use caracal_model::net::{Family, Prefix};
 
 use crate::cluster;
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_model::net::underlay::Underlay;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, Prefix, Underlay};
 use foldhash::HashMap;
 
 use super::graph::{Branch, Graph, Node};

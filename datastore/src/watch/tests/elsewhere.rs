@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
-use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use caracal_model::net::Prefix;
+use caracal_model::{Key, NodeName, Snapshot};
 use proptest::prelude::*;
 use tokio::time::{sleep, timeout};
 

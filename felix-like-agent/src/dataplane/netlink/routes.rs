@@ -4,8 +4,7 @@
 
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Family, Prefix};
+use caracal_model::net::{Family, IfName, Prefix};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
 use crate::actual::{ActualRoute, ActualTarget};

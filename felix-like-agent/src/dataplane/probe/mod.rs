@@ -9,7 +9,7 @@ use netlink_packet_route::link::{
     InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
 };
 
-use caracal_model::names::IfName;
+use caracal_model::net::IfName;
 
 use crate::dataplane::netlink::{Message, Netlink, NetlinkError, Request};
 use crate::dataplane::write::sysctl;

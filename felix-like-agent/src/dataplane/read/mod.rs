@@ -6,9 +6,8 @@ pub(in crate::dataplane) mod monitor;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Prefix};
-use caracal_model::resource::node::Mac;
+use caracal_model::net::{Cidr, IfName, Prefix};
+use caracal_model::resource::Mac;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,

@@ -11,9 +11,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6};
 use std::time::Duration;
 
-use caracal_model::resource::Node;
-use caracal_model::resource::node::{Mac, format_mac};
-use caracal_model::{Family, net::Prefix};
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::{Mac, Node, format_mac};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::sync::watch;
 use tokio::time::Instant;

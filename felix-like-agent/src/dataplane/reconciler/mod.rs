@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::names::IfName;
-use caracal_model::net::Prefix;
+use caracal_model::net::{IfName, Prefix};
 use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;

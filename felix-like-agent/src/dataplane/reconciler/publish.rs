@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use caracal_model::snapshot::Problem;
+use caracal_model::Problem;
 use caracal_model::status::KernelStatus;
 
 use super::Reconciler;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 use caracal_model::status::KernelStatus;
 
 use crate::desired::Desired;

@@ -312,11 +312,7 @@ fn path(kind: &str, name: &str) -> String {
 fn put(data: &mut Snapshot, (kind, name, value): &(&str, &str, String)) {
     let revision = data.revision + 1;
     let applied = data.apply(&path(kind, name), Some(value.as_bytes()), revision);
-    assert_eq!(
-        applied,
-        caracal_model::snapshot::Applied::Changed,
-        "{value}"
-    );
+    assert_eq!(applied, caracal_model::Applied::Changed, "{value}");
 }
 
 fn pool(name: &'static str, cidr: &str, rest: &str) -> (&'static str, &'static str, String) {

@@ -8,8 +8,7 @@ pub(in crate::dataplane) mod sysctl;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use caracal_model::names::IfName;
-use caracal_model::net::{Cidr, Family};
+use caracal_model::net::{Cidr, Family, IfName};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{

@@ -16,7 +16,7 @@ const BPF: &str = "of the eBPF data path; bpfEnabled is told";
 const FLOW_LOGS: &str = "of flow logs; flowLogsGoldmaneServer is told";
 
 /// The fields of a FelixConfiguration, in the order of the documentation.
-pub const FELIX: &[Field] = &[
+pub const FELIX_FIELDS: &[Field] = &[
     ("spec.interfacePrefix", Honoured),
     ("spec.vxlanVNI", Honoured),
     ("spec.vxlanPort", Honoured),

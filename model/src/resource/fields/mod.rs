@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Kind;
-pub use felix::FELIX;
+pub use felix::FELIX_FIELDS;
 
 /// What a field does here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ pub type Field = (&'static str, Effect);
 
 /// The fields of a kind; `None` for kinds that are not read.
 #[must_use]
-pub const fn of(kind: Kind) -> Option<&'static [Field]> {
+pub(crate) const fn of(kind: Kind) -> Option<&'static [Field]> {
     Some(match kind {
         Kind::BgpConfiguration => bgp::CONFIGURATION,
         Kind::BgpPeer => bgp::PEER,
         Kind::BgpFilter => bgp::FILTER,
-        Kind::FelixConfiguration => FELIX,
+        Kind::FelixConfiguration => FELIX_FIELDS,
         Kind::IpPool => other::IP_POOL,
         Kind::IpReservation => other::IP_RESERVATION,
         Kind::Node => other::NODE,
@@ -51,7 +51,7 @@ pub const fn of(kind: Kind) -> Option<&'static [Field]> {
 }
 
 /// The fields of the value under `/calico/ipam/v2/config`.
-pub const IPAM_CONFIG: &[Field] = other::IPAM_CONFIG;
+pub(crate) const IPAM_CONFIG: &[Field] = other::IPAM_CONFIG;
 
 /// Something about a field that its writer should know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ const COMMON: &[Field] = &[
 /// What there is to know about the fields of a resource. FelixConfiguration's known ones are left
 /// to who resolves them: which of several resources counts is not in one value.
 #[must_use]
-pub fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
+pub(crate) fn notes(kind: Kind, resource: &Value) -> Vec<Note> {
     let mut notes = Vec::new();
     let (Some(fields), Value::Object(resource)) = (of(kind), resource) else {
         return notes;
@@ -176,7 +176,7 @@ fn of_metadata(name: &str) -> Option<Note> {
 
 /// The same for the fields of an object that is no resource.
 #[must_use]
-pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) -> Vec<Note> {
+pub(crate) fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) -> Vec<Note> {
     let mut notes = Vec::new();
     walk(fields, "", "", object, true, &mut notes);
     notes
@@ -185,7 +185,7 @@ pub fn notes_of_object(fields: &'static [Field], object: &Map<String, Value>) ->
 /// The same for metadata and a spec of which only the fields without a place in their types are
 /// left: cheap where there are many.
 #[must_use]
-pub fn notes_of_rest(
+pub(crate) fn notes_of_rest(
     kind: Kind,
     metadata: &Map<String, Value>,
     rest: &Map<String, Value>,
@@ -244,7 +244,7 @@ fn walk(
 
 /// True for a value that asks for nothing else than what is done: an empty one, or one of these.
 #[must_use]
-pub fn is_harmless(value: &Value, harmless: &[&str]) -> bool {
+pub(crate) fn is_harmless(value: &Value, harmless: &[&str]) -> bool {
     let text = match value {
         Value::Null => return true,
         Value::String(text) => text.clone(),
@@ -267,7 +267,7 @@ fn short(value: &Value) -> String {
 
 /// The name beside `name` that is spelled most like it; none when all are too far.
 #[must_use]
-pub fn nearest(fields: &[Field], path: &str, name: &str) -> Option<String> {
+pub(crate) fn nearest(fields: &[Field], path: &str, name: &str) -> Option<String> {
     let wanted = name.to_ascii_lowercase();
     // A third of the letters may differ; of short names one.
     let most = (wanted.chars().count() / 3).max(1);

@@ -192,7 +192,7 @@ fn known_fields_without_effect_are_told_apart_from_mistakes() {
 
 #[test]
 fn the_nearest_name_is_near() {
-    let near = |name| nearest(FELIX, "spec.", name);
+    let near = |name| nearest(FELIX_FIELDS, "spec.", name);
     assert_eq!(near("vxlanMtu").as_deref(), Some("vxlanMTU"));
     assert_eq!(near("interfacePrefxi").as_deref(), Some("interfacePrefix"));
     assert_eq!(near("completelyDifferent"), None);

@@ -90,7 +90,8 @@ pub(in crate::schema) const PEER: &[Rule] = &[
     field("spec.reversePeering", Type::OneOf(&["Auto", "Manual"])),
 ];
 
-/// The rules of one list. `$list` is its name, `$family` the family of its ranges, `$bits` its longest prefix.
+/// The rules of one list. `$list` is its name, `$family` the family of its ranges, `$bits` its
+/// longest prefix.
 macro_rules! rules {
     ($(($list:literal, $family:expr, $bits:literal)),*) => {
         &[$(

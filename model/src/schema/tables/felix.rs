@@ -1,4 +1,5 @@
-//! FelixConfiguration. Fields that Caracal neither reads nor knows the exact form of are [`Type::Any`].
+//! FelixConfiguration. Fields that Caracal neither reads nor knows the exact form of are
+//! [`Type::Any`].
 
 use crate::net::Family::{Ipv4, Ipv6};
 use crate::schema::types::{PORT, Rule, Type, U32, field};

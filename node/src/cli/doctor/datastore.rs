@@ -6,10 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::{EtcdStore, Store};
 use caracal_ipam::lease;
-use caracal_model::Snapshot;
 use caracal_model::code::{DoctorCode, ProblemCode};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range};
+use caracal_model::{Snapshot, Timestamp};
 
 use super::{CheckVerdict, Finding};
 use crate::cli::read_everything;
@@ -88,7 +87,7 @@ fn speed(findings: &mut Vec<Finding>, took: Duration, revision: i64) {
 
 /// Calico's own word that the datastore may be used.
 async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
-    use caracal_model::keys::Key;
+    use caracal_model::Key;
     use caracal_model::resource::Kind;
     let key = Key::resource(Kind::ClusterInformation, "default").to_path();
     let Ok(answer) = store.read(&[Range::Key(key)]).await else {

@@ -10,11 +10,10 @@ use std::time::Duration;
 use caracal_agent::{
     Echo, EchoError, IPIP_DEVICE, Links, MtuSearch, PathVerdict as Found, SearchStep, vxlan_device,
 };
-use caracal_model::Snapshot;
 use caracal_model::code::DoctorCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::{EncapMode, Node};
+use caracal_model::{NodeName, Snapshot};
 
 use super::{CheckVerdict, Finding};
 

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::LoggedStore;
-use caracal_ipam::{AssignRequest, Client, ClientError};
-use caracal_ipam::{Why, why};
-use caracal_ipam::{namespace_key, namespace_labels, namespace_named};
+use caracal_ipam::{
+    AssignRequest, Client, ClientError, LoggedStore, Why, namespace_key, namespace_labels,
+    namespace_named, why,
+};
+use caracal_model::NodeName;
+use caracal_model::net::Family;
 use caracal_model::txn::Range;
-use caracal_model::{Family, NodeName};
 use serde_json::json;
 
 use super::args::WhyArgs;

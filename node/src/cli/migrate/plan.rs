@@ -13,11 +13,10 @@ use caracal_agent::{
     Actual, AdoptionItem, Desired, Fate, HostRoutes, Learned, Ownership, PlanInputs, Settings,
     adoption_report, plan, wanted_tunnels,
 };
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
+use caracal_model::{NodeName, Snapshot};
 use serde_json::json;
 
 use crate::args::Output;

@@ -12,7 +12,7 @@ use caracal_agent::{Assumed, FALLBACK_MTU, WantedTunnels, host_mtu, kernel_suppo
 use caracal_datastore::Store;
 use caracal_model::resource::EncapMode;
 use caracal_model::txn::Range;
-use caracal_model::{Snapshot, keys};
+use caracal_model::{Snapshot, ipam_prefix, resources_prefix};
 
 use crate::args::{ModeArgs, ModeCommand, Output};
 use crate::cli::exit::REFUSED;
@@ -72,8 +72,8 @@ pub(crate) fn run(command: &ModeCommand) -> anyhow::Result<ExitCode> {
 /// Resources and IPAM at one revision.
 pub(super) async fn read<S: Store>(store: &S) -> anyhow::Result<Snapshot> {
     let ranges = [
-        Range::Prefix(keys::resources_prefix()),
-        Range::Prefix(keys::ipam_prefix()),
+        Range::Prefix(resources_prefix()),
+        Range::Prefix(ipam_prefix()),
     ];
     let answer = store.read(&ranges).await?;
     let mut snapshot = Snapshot::default();

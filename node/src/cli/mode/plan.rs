@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, forecast};
 use caracal_ipam::TunnelKind;
+use caracal_model::net::Prefix;
 use caracal_model::resource::{EncapMode, IpPool, Kind};
-use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use caracal_model::{Key, NodeName, Snapshot};
 use caracal_topologies::PlanOptions;
 use serde_json::{Value, json};
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context;
 use caracal_datastore::Store;
 use caracal_ipam::lease;
+use caracal_model::net::Family;
 use caracal_model::txn::Range;
-use caracal_model::{Family, NodeName, Snapshot};
+use caracal_model::{NodeName, Snapshot};
 
 use crate::mode_check::{Answer, ModeCheckReport, REPORTS};
 

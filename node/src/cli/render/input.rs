@@ -76,8 +76,7 @@ impl Source {
             Kind::Files(files) => from_files(files, &mut problems)?,
             Kind::Datastore { view, .. } => {
                 let snapshot = view.borrow_and_update().snapshot.clone();
-                let problem =
-                    |p: caracal_model::snapshot::Problem| format!("{}: {}", p.subject, p.reason);
+                let problem = |p: caracal_model::Problem| format!("{}: {}", p.subject, p.reason);
                 problems.extend(snapshot.problems().into_iter().map(problem));
                 Data {
                     snapshot: Snapshot::clone(&snapshot),

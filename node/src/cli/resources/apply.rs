@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use caracal_datastore::Store;
-use caracal_model::Snapshot;
-use caracal_model::keys::{self, Key};
 use caracal_model::net::Family;
 use caracal_model::resource::Kind;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::Range;
-use caracal_model::{Schema, Target, WriteRule};
+use caracal_model::{
+    Key, Schema, Snapshot, Target, Timestamp, WriteRule, blocks_prefix, kind_prefix,
+};
 use serde_json::Value;
 
 use super::args::Form;
@@ -269,11 +268,9 @@ async fn cluster<S: Store>(store: &S, orders: &[Order]) -> Result<Snapshot, Writ
     if !about(&network) {
         return Ok(snapshot);
     }
-    let mut ranges: Vec<Range> = network
-        .map(|kind| Range::Prefix(keys::kind_prefix(kind)))
-        .into();
+    let mut ranges: Vec<Range> = network.map(|kind| Range::Prefix(kind_prefix(kind))).into();
     if about(&[Kind::IpPool]) {
-        let blocks = [Family::Ipv4, Family::Ipv6].map(keys::blocks_prefix);
+        let blocks = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
         ranges.extend(blocks.map(Range::Prefix));
     }
     let answer = store.read(&ranges).await?;

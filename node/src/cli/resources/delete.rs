@@ -8,13 +8,12 @@ use std::time::Duration;
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
 use caracal_ipam::{Client, ClientError, ReleaseAffinity};
-use caracal_model::keys::{self, Key};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind};
-use caracal_model::snapshot::KnownBlock;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{NodeName, Snapshot};
-use caracal_model::{Target, WriteRule};
+use caracal_model::{
+    Key, KnownBlock, NodeName, Snapshot, Target, WriteRule, blocks_prefix, kind_prefix,
+};
 use serde_json::{Value, json};
 
 use super::args::{DeleteArgs, Form};
@@ -214,7 +213,7 @@ async fn remove<S: Store>(
 async fn effects<S: Store>(store: &S, kind: Kind, name: &str) -> anyhow::Result<Vec<String>> {
     let told = match kind {
         Kind::BgpFilter => {
-            let prefix = keys::kind_prefix(Kind::BgpPeer);
+            let prefix = kind_prefix(Kind::BgpPeer);
             let snapshot = snapshot(store, vec![Range::Prefix(prefix)]).await?;
             let uses = |peer: &&str| {
                 let peer = &snapshot.bgp_peers[*peer];
@@ -273,7 +272,7 @@ async fn delete_node(store: &EtcdStore, name: &str, args: &DeleteArgs) -> anyhow
 }
 
 async fn blocks_in<S: Store>(store: &S, range: Prefix) -> anyhow::Result<Vec<KnownBlock>> {
-    let prefixes = [Family::Ipv4, Family::Ipv6].map(keys::blocks_prefix);
+    let prefixes = [Family::Ipv4, Family::Ipv6].map(blocks_prefix);
     let snapshot = snapshot(store, prefixes.map(Range::Prefix).into()).await?;
     let inside = snapshot.blocks.values().filter(|b| range.covers(&b.cidr));
     Ok(inside.map(|block| KnownBlock::clone(block)).collect())

@@ -3,12 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use caracal_model::names::PoolName;
-use caracal_model::resource::ip_pool::IpPoolSpec;
-use caracal_model::resource::{BgpPeer, EncapMode, IpPool, Kind};
-use caracal_model::selector::Selector;
-use caracal_model::snapshot::KnownBlock;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::resource::{BgpPeer, EncapMode, IpPool, IpPoolSpec, Kind};
+use caracal_model::{KnownBlock, NodeName, PoolName, Selector, Snapshot};
 
 /// The sentences for one resource; none where nothing is worth telling.
 pub(super) fn of(kind: Kind, name: &str, before: &Snapshot, after: &Snapshot) -> Vec<String> {

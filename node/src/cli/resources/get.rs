@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use caracal_datastore::Store;
 use caracal_model::ipam::Owner;
-use caracal_model::keys::{self, Key};
 use caracal_model::resource::API_VERSION;
-use caracal_model::selector::Selector;
 use caracal_model::txn::{KeyValue, Range};
-use caracal_model::{Schema, Target};
+use caracal_model::{
+    Key, KeyError, Schema, Selector, Target, handles_prefix, ipam_prefix, kind_prefix,
+};
 use serde_json::{Map, Value, json};
 
 use super::args::{Form, GetArgs};
@@ -102,11 +102,11 @@ async fn read<S: Store>(
 ) -> anyhow::Result<Found> {
     let prefix = match target {
         Target::Resource(kind) => match namespace {
-            Some(namespace) => format!("{}{namespace}/", keys::kind_prefix(kind)),
-            None => keys::kind_prefix(kind),
+            Some(namespace) => format!("{}{namespace}/", kind_prefix(kind)),
+            None => kind_prefix(kind),
         },
-        Target::IpamHandle => keys::handles_prefix(),
-        Target::IpamBlock | Target::BlockAffinity => keys::ipam_prefix(),
+        Target::IpamHandle => handles_prefix(),
+        Target::IpamBlock | Target::BlockAffinity => ipam_prefix(),
     };
     let answer = store.read(&[Range::Prefix(prefix)]).await?;
     let mut found = Found {
@@ -128,7 +128,7 @@ async fn read<S: Store>(
 fn resource(target: Target, entry: &KeyValue) -> Option<Result<Value, String>> {
     let key = match Key::parse(&entry.key) {
         Ok(key) => key,
-        Err(keys::KeyError::Foreign) => return None,
+        Err(KeyError::Foreign) => return None,
         Err(error) => return Some(Err(error.to_string())),
     };
     let parsed = || {

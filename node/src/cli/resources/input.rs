@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use caracal_model::keys::Key;
+use caracal_model::Key;
 use caracal_model::resource::Kind;
 use serde_json::Value;
 

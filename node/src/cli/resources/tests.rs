@@ -3,8 +3,7 @@
 use caracal_datastore::MemoryStore;
 use caracal_model::ipam::Block;
 use caracal_model::resource::Kind;
-use caracal_model::time::Timestamp;
-use caracal_model::{Key, Schema, Snapshot};
+use caracal_model::{Key, Schema, Snapshot, Timestamp};
 use serde_json::{Value, json};
 
 use super::apply::{self, Options};
@@ -413,7 +412,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
     use std::collections::BTreeMap;
 
     use caracal_datastore::Store;
-    use caracal_model::keys;
+    use caracal_model::resources_prefix;
     use caracal_model::txn::Range;
 
     use crate::config::Config;
@@ -439,7 +438,7 @@ async fn what_a_node_writes_is_what_the_schema_takes() {
     register::ensure_defaults(&store, &config, &[], None, now())
         .await
         .unwrap();
-    let all = Range::Prefix(keys::resources_prefix());
+    let all = Range::Prefix(resources_prefix());
     let answer = store.read(&[all]).await.unwrap();
     let mut kinds = Vec::new();
     for entry in answer.ranges.iter().flatten() {

@@ -5,11 +5,9 @@
 //! are decided anew on what somebody else has written meanwhile, as Calico's clients do.
 
 use caracal_datastore::{Store, StoreError};
-use caracal_model::Schema;
-use caracal_model::keys::Key;
 use caracal_model::resource::{Invalid, Kind};
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
+use caracal_model::{Key, Schema, Timestamp};
 use serde_json::{Map, Value};
 
 use super::change::Change;

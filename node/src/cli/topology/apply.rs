@@ -9,8 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
+use caracal_model::net::Family;
 use caracal_model::txn::{Range, Txn, TxnOutcome};
-use caracal_model::{Family, NodeName, Snapshot};
+use caracal_model::{NodeName, Snapshot};
 use caracal_topologies::{
     REPORT_PREFIX, TransitionReport, begin_transition, changed_resources, end_transition,
     transition_under_way,

@@ -1,11 +1,9 @@
 //! What is asked to change: resource files, and the switches for what people change most.
 
 use anyhow::Context;
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::resource::{BgpConfiguration, Kind, Resource};
-use caracal_model::snapshot::Applied;
+use caracal_model::{Applied, Key, Snapshot};
 use caracal_topologies::{
     LEVELS_ANNOTATION, MESH_LIMIT_ANNOTATION, REFLECTORS_ANNOTATION, TOPOLOGY_ANNOTATION,
     WRITTEN_KINDS, reflector_tuning,

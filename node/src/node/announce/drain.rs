@@ -19,9 +19,8 @@ use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::SessionState;
 use caracal_datastore::View;
-use caracal_model::NodeName;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
+use caracal_model::{NodeName, Problem};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 

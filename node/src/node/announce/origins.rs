@@ -8,9 +8,8 @@ use caracal_bgp::origin::{Mode, Update};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::View;
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
+use caracal_model::{Problem, Snapshot};
 use caracal_topologies::origin_update;
 use tokio::sync::watch;
 

@@ -7,10 +7,8 @@ use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::policy::{Filter, Term, Verdict};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::View;
-use caracal_model::Prefix;
-use caracal_model::Snapshot;
-use caracal_model::names::NodeName;
-use caracal_model::snapshot::Problem;
+use caracal_model::net::Prefix;
+use caracal_model::{NodeName, Problem, Snapshot};
 use caracal_topologies::{EXPORT_FILTER, PlanOptions, Planned, plan};
 use tokio::sync::watch;
 

@@ -10,7 +10,7 @@ use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::PeerName;
 use caracal_datastore::Store;
-use caracal_model::names::NodeName;
+use caracal_model::NodeName;
 use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};
 use tokio::sync::watch;
 

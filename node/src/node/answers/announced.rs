@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::types::SessionState;
-use caracal_model::Prefix;
-use caracal_model::announcement::{Announcement, AwaitAnnouncement};
+use caracal_model::net::Prefix;
+use caracal_model::{Announcement, AwaitAnnouncement};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 

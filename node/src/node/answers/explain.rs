@@ -14,12 +14,10 @@ use caracal_bgp::rib::Explanation;
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_datastore::{EtcdStore, Store, View};
 use caracal_model::code::ProblemCode;
-use caracal_model::ipam;
-use caracal_model::resource::node::format_mac;
-use caracal_model::resource::{Node, WorkloadEndpoint};
-use caracal_model::snapshot::{Elsewhere, Problem};
+use caracal_model::net::Prefix;
+use caracal_model::resource::{Node, WorkloadEndpoint, format_mac};
 use caracal_model::txn::Range;
-use caracal_model::{Key, NodeName, Prefix, Snapshot};
+use caracal_model::{Elsewhere, Key, NodeName, Problem, Snapshot, ipam};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -446,7 +444,7 @@ impl Facts<'_> {
     }
 
     fn kernel(&self, route: &ActualRoute) -> KernelRoute {
-        let device = |link: &caracal_model::names::IfName| {
+        let device = |link: &caracal_model::net::IfName| {
             let there = self.actual.links.by_name(link.as_str());
             Device {
                 name: link.to_string(),

@@ -14,15 +14,15 @@ use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
 use caracal_bgp::speaker::SpeakerHandle;
 use caracal_bgp::speaker::status::SpeakerStatus;
 use caracal_datastore::{Accepter, EtcdStore, View};
-use caracal_model::Family;
-use caracal_model::announcement::{Announcement, AskInUse, AwaitAnnouncement, InUse};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;
-use caracal_model::net::Prefix;
+use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::WorkloadEndpoint;
-use caracal_model::snapshot::{Elsewhere, Problem, Versioned};
 use caracal_model::status::{BlockStatus, DatastoreStatus, PathStatus, Status};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{
+    Announcement, AskInUse, AwaitAnnouncement, Elsewhere, InUse, NodeName, Problem, Snapshot,
+    Versioned,
+};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -269,21 +269,23 @@ fn paths(snapshot: &Snapshot, known: &PathMtus) -> Vec<PathStatus> {
 
 fn blocks(view: &View, config: &Config) -> Vec<BlockStatus> {
     let snapshot = &view.snapshot;
-    let describe =
-        |(cidr, affinity): (caracal_model::Prefix, &caracal_model::ipam::BlockAffinity)| {
-            let block = snapshot.blocks.get(&cidr);
-            let state = match affinity.state {
-                AffinityState::Pending => "pending",
-                AffinityState::Confirmed => "confirmed",
-                AffinityState::PendingDeletion => "pendingDeletion",
-            };
-            BlockStatus {
-                cidr,
-                state: state.to_owned(),
-                in_use: block.map_or(0, |b| b.in_use as usize),
-                size: usize::try_from(cidr.size()).unwrap_or(usize::MAX),
-            }
+    let describe = |(cidr, affinity): (
+        caracal_model::net::Prefix,
+        &caracal_model::ipam::BlockAffinity,
+    )| {
+        let block = snapshot.blocks.get(&cidr);
+        let state = match affinity.state {
+            AffinityState::Pending => "pending",
+            AffinityState::Confirmed => "confirmed",
+            AffinityState::PendingDeletion => "pendingDeletion",
         };
+        BlockStatus {
+            cidr,
+            state: state.to_owned(),
+            in_use: block.map_or(0, |b| b.in_use as usize),
+            size: usize::try_from(cidr.size()).unwrap_or(usize::MAX),
+        }
+    };
     snapshot
         .affinities_of(&config.node)
         .map(|(cidr, affinity)| describe((cidr, affinity)))

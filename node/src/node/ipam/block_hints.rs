@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use caracal_datastore::View;
-use caracal_model::names::NodeName;
+use caracal_model::NodeName;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 

@@ -8,21 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Store, View};
-use caracal_ipam::AffinityError;
-use caracal_ipam::AffinityOutcome;
-use caracal_ipam::Conditional;
-use caracal_ipam::ReleaseIps;
-use caracal_ipam::ReleaseNode;
 use caracal_ipam::lease::{self, Holder};
-use caracal_ipam::{Client, ClientError};
-use caracal_ipam::{Collection, Collector};
-use caracal_ipam::{Mender, Repair};
+use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps, ReleaseNode};
+use caracal_ipam::{Client, ClientError, Collection, Collector, Mender, Repair};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::Owner;
-use caracal_model::names::NodeName;
-use caracal_model::snapshot::Problem;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{Compare, KeyValue, Range, Txn};
+use caracal_model::{NodeName, Problem, Timestamp};
 use tokio::sync::{mpsc, watch};
 
 use crate::metrics::ipam::Collected;

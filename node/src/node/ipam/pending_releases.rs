@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use caracal_cni::PendingReleaseError;
 use caracal_datastore::{Store, View};
+use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
-use caracal_model::snapshot::Problem;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 

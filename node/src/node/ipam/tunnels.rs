@@ -15,14 +15,10 @@ use std::time::{Duration, SystemTime};
 
 use caracal_agent::{AgentStatus, IPIP_DEVICE, vxlan_device};
 use caracal_datastore::{Store, View};
-use caracal_ipam::Client;
-use caracal_ipam::TunnelKind;
+use caracal_ipam::{Client, TunnelKind};
 use caracal_model::code::ProblemCode;
-use caracal_model::resource::node::NodeBgp;
-use caracal_model::resource::{IpPool, Node};
-use caracal_model::snapshot::Problem;
-use caracal_model::time::Timestamp;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::resource::{IpPool, Node, NodeBgp};
+use caracal_model::{NodeName, Problem, Snapshot, Timestamp};
 use tokio::sync::watch;
 
 use crate::node::problems::Reporter;

@@ -12,7 +12,7 @@ use caracal_agent::Learned;
 use caracal_bgp::rib::LearnedRoute;
 use caracal_bgp::speaker::FibFeed;
 use caracal_bgp::speaker::status::Convergence;
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
 /// Learned routes by prefix.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use caracal_agent::{Learned, PublishedUnderlay, Underlay, UnderlayRoute};
 use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
-use caracal_model::Prefix;
+use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
 use crate::local_networks;

@@ -15,9 +15,9 @@ use caracal_datastore::{
 };
 use caracal_ipam::lease::Holder;
 use caracal_model::code::ProblemCode;
+use caracal_model::net::Prefix;
 use caracal_model::resource::Node;
-use caracal_model::snapshot::Problem;
-use caracal_model::{Prefix, Snapshot};
+use caracal_model::{Problem, Snapshot};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;

@@ -10,9 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
 use caracal_ipam::lease::{self, Holder};
-use caracal_model::names::NodeName;
-use caracal_model::time::Timestamp;
 use caracal_model::txn::{KeyValue, Range, TxnOutcome};
+use caracal_model::{NodeName, Timestamp};
 
 use crate::node::leave_file;
 

@@ -12,13 +12,11 @@ use caracal_datastore::{Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
-use caracal_model::snapshot::Problem;
-use caracal_model::time::Timestamp;
+use caracal_model::{Problem, Timestamp};
 use tokio::sync::watch;
 
 use crate::config::{AddressChoice, Config};
-use crate::node::membership::address;
-use crate::node::membership::startup;
+use crate::node::membership::{address, startup};
 use crate::node::problems::Reporter;
 use crate::register::{self, Addresses};
 

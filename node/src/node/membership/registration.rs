@@ -9,19 +9,15 @@ use std::time::{Duration, SystemTime};
 use caracal_datastore::{DatastoreFault as Fault, Store, View};
 use caracal_ipam::lease::Holder;
 use caracal_model::code::ProblemCode;
-use caracal_model::keys::Key;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
-use caracal_model::snapshot::Problem;
-use caracal_model::time::Timestamp;
+use caracal_model::{Key, Problem, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::config::{AddressChoice, Config};
 use crate::detect::Interface;
-use crate::node::membership::address;
-use crate::node::membership::machine;
-use crate::node::membership::startup;
+use crate::node::membership::{address, machine, startup};
 use crate::node::problems::Reporter;
 use crate::register::{self, Addresses};
 

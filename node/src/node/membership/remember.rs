@@ -2,7 +2,7 @@
 //! datastore does not answer begins with it. Written when something that plans need has changed,
 //! seldom, and when the process ends.
 //!
-//! A first line says what it is, lines of values follow ([`caracal_model::snapshot::stored`]), and
+//! A first line says what it is, lines of values follow ([`Snapshot::write_lines`]), and
 //! the last one has their number and the SHA-256 of everything before it. What is cut off or
 //! differs by an octet is refused with the reason.
 
@@ -15,10 +15,8 @@ use std::time::Duration;
 
 use caracal_datastore::{Obeyed, StoreId, View};
 use caracal_model::code::ProblemCode;
-use caracal_model::names::NodeName;
-use caracal_model::snapshot::Problem;
-use caracal_model::snapshot::stored::{Endpoints, LineError};
-use caracal_model::{Prefix, Snapshot};
+use caracal_model::net::Prefix;
+use caracal_model::{NodeName, Problem, Snapshot, StoredEndpoints, StoredLineError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
@@ -57,7 +55,7 @@ pub(crate) enum RecallError {
     OtherNode(String),
     /// A line is refused.
     #[error("line {0} is refused")]
-    Line(usize, #[source] LineError),
+    Line(usize, #[source] StoredLineError),
 }
 
 /// The first line.
@@ -182,7 +180,7 @@ fn write(
     me: &NodeName,
     store: StoreId,
     snapshot: &Snapshot,
-    endpoints: Endpoints<'_>,
+    endpoints: StoredEndpoints<'_>,
 ) -> io::Result<u64> {
     fs::create_dir_all(lib_dir)?;
     let draft = lib_dir.join(format!(".{FILE}.new"));
@@ -268,7 +266,7 @@ struct Own {
 
 impl Own {
     fn of(snapshot: &Snapshot, me: &NodeName) -> Self {
-        let block = |(cidr, affinity): (Prefix, &caracal_model::snapshot::Versioned<_>)| {
+        let block = |(cidr, affinity): (Prefix, &caracal_model::Versioned<_>)| {
             let block = snapshot.blocks.get(&cidr).map(|block| block.revision);
             (cidr, affinity.revision, block)
         };
@@ -342,8 +340,8 @@ impl Parts {
         let snapshot = Arc::clone(&view.snapshot);
         let writing = tokio::task::spawn_blocking(move || {
             let endpoints = match all {
-                true => Endpoints::All,
-                false => Endpoints::Of(&me),
+                true => StoredEndpoints::All,
+                false => StoredEndpoints::Of(&me),
             };
             write(&lib_dir, &me, view.store, &snapshot, endpoints)
         });

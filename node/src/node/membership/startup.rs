@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::Store;
+use caracal_model::Timestamp;
 use caracal_model::resource::Node;
-use caracal_model::time::Timestamp;
 
 use crate::config::{Backend, Config};
 use crate::detect::Interface;
@@ -60,8 +60,8 @@ pub(crate) async fn attempt<S: Store>(
             .is_some_and(|n| n.spec.address(family).is_some())
     };
     let none = addresses == register::Addresses::default()
-        && !known(caracal_model::Family::Ipv4)
-        && !known(caracal_model::Family::Ipv6);
+        && !known(caracal_model::net::Family::Ipv4)
+        && !known(caracal_model::net::Family::Ipv6);
     if none && config.backend != Backend::None {
         return Err(RegisterError::NoAddress.into());
     }

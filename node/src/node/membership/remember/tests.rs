@@ -42,7 +42,7 @@ fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
     assert!(recall(&dir, &me()).unwrap().is_none());
     let snapshot = example(3);
     for _ in 0..2 {
-        let octets = write(&dir, &me(), StoreId(5), &snapshot, Endpoints::All).unwrap();
+        let octets = write(&dir, &me(), StoreId(5), &snapshot, StoredEndpoints::All).unwrap();
         assert_eq!(octets, fs::metadata(path(&dir)).unwrap().len());
     }
     let mode = fs::metadata(path(&dir)).unwrap().permissions().mode();
@@ -58,7 +58,7 @@ fn what_is_remembered_is_recalled_and_nobody_elses_to_read() {
 #[test]
 fn every_cut_and_every_flipped_octet_is_noticed() {
     let dir = folder("remember-bad");
-    write(&dir, &me(), StoreId(5), &example(3), Endpoints::All).unwrap();
+    write(&dir, &me(), StoreId(5), &example(3), StoredEndpoints::All).unwrap();
     let text = fs::read(path(&dir)).unwrap();
     assert!(read(&text, &me()).is_ok());
     for length in 0..text.len() {
@@ -213,7 +213,14 @@ fn size_and_time_of_a_large_cluster() {
     let dir = folder("remember-large");
     for _ in 0..3 {
         let begun = std::time::Instant::now();
-        let octets = write(&dir, &me(), StoreId(5), &snapshot, Endpoints::Of(&me())).unwrap();
+        let octets = write(
+            &dir,
+            &me(),
+            StoreId(5),
+            &snapshot,
+            StoredEndpoints::Of(&me()),
+        )
+        .unwrap();
         let written = begun.elapsed();
         let begun = std::time::Instant::now();
         recall(&dir, &me()).unwrap();
