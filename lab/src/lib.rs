@@ -30,6 +30,8 @@
 //!   removed.
 //! * `LAB-3`: a process is signalled only while its pid *and* start time are those recorded.
 
+#[cfg(feature = "api-server")]
+mod api_server;
 mod capture;
 mod cni;
 mod commands;
@@ -54,6 +56,8 @@ mod trace;
 mod up;
 mod wait;
 
+#[cfg(feature = "api-server")]
+pub use api_server::{ApiServerError, ApiServerOptions, run_api_server};
 pub use capture::{CaptureError, IPIP_FILTER, VXLAN_FILTER};
 pub use cni::{CniError, container_id, network_config, parse_result as parse_cni_result};
 pub use commands::{

@@ -95,7 +95,8 @@ fn crates_import_only_what_the_design_allows() {
             "caracal-cni",
             &["caracal-model", "caracal-ipam", "caracal-datastore"],
         ),
-        ("caracal-lab", &["caracal-model"]),
+        // The datastore for the test API server alone, which has a feature of its own.
+        ("caracal-lab", &["caracal-model", "caracal-datastore"]),
         (
             "caracal-bench",
             &[
@@ -154,6 +155,26 @@ fn what_a_crate_declares_it_names() {
             assert!(named, "{name} declares {dep} and never names it");
         }
     }
+}
+
+/// The test API server is a program of the tests: the program of the product is built without its
+/// feature.
+#[test]
+fn the_test_api_server_is_no_part_of_the_product() {
+    let mut users = BTreeMap::new();
+    for package in packages() {
+        let deps = package["dependencies"].as_array().expect("dependencies");
+        for dep in deps.iter().filter(|d| d["name"] == "caracal-lab") {
+            let features = dep["features"].as_array().expect("features");
+            let has = features.iter().any(|f| f == "api-server");
+            users.insert(text(&package["name"]), has);
+        }
+        if package["name"] == "caracal-lab" {
+            assert!(package["features"]["default"].is_null(), "off by default");
+        }
+    }
+    let users: Vec<_> = users.into_iter().filter(|(_, has)| *has).collect();
+    assert_eq!(users, [("caracal-tests".to_owned(), true)]);
 }
 
 #[test]

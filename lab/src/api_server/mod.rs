@@ -1,0 +1,155 @@
+//! A strict API server for tests: what Caracal's client, `kubectl` and the lab's clusters need of
+//! the Kubernetes API, over a real etcd. **It is a test tool**: never a part of `caracal` (the
+//! program `caracal-test-api-server` is built with the tests), and no API server for anything else.
+//!
+//! It has: discovery; create, read, update, patch (JSON, merge, strategic) and delete with
+//! optimistic concurrency by `resourceVersion` (etcd's revision), preconditions, finalizers and the
+//! `status` subresource; lists with `limit`, `continue`, selectors, `resourceVersionMatch` and
+//! metadata alone; watches from a revision, with bookmarks, initial events and 410; custom
+//! resources from applied definitions with structural schemas; warnings and strict field
+//! validation; faults on demand (the module `faults`).
+//!
+//! It has not: Protobuf; server-side apply and `managedFields`; aggregated discovery; fields of the
+//! core kinds are kept as they are sent, with few defaults and rules; of the rules in schemas only
+//! `self == oldSelf`; conversion between versions other than by name; admission by webhooks; quotas;
+//! and no controllers: nothing schedules pods, makes EndpointSlices, or follows owner references. A
+//! namespace or a definition is deleted with all that belongs to it, at once, and a definition is
+//! in force at once.
+
+mod answer;
+mod builtin;
+mod cache;
+mod faults;
+mod kinds;
+mod metadata;
+mod objects;
+mod patch;
+mod read;
+mod request;
+mod schema;
+mod selector;
+mod serve;
+mod status;
+mod tls;
+mod watching;
+mod write;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use caracal_datastore::{EtcdConfig, EtcdConfigError, EtcdStore, StoreError};
+use caracal_model::time::Timestamp;
+
+use self::cache::Cache;
+use self::faults::Faults;
+
+/// How the server is started.
+#[derive(Clone, Debug)]
+pub struct ApiServerOptions {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where its etcd is.
+    pub etcd: Vec<String>,
+    /// Certificate and key, in PEM. Without them it speaks plain HTTP.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// How many events are remembered.
+    pub history: usize,
+    /// Between two bookmarks of a watch.
+    pub bookmarks: Duration,
+    /// How long custom resources are refused after the start.
+    pub initializing: Duration,
+}
+
+/// Why the server ends.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiServerError {
+    /// The address of etcd.
+    #[error(transparent)]
+    Config(#[from] EtcdConfigError),
+    /// etcd cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address is not free, or no runtime.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What happened.
+        error: std::io::Error,
+    },
+    /// A certificate that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The first objects cannot be made.
+    #[error("the first objects cannot be made: {0}")]
+    Start(String),
+}
+
+/// The server: what all requests share.
+#[derive(Debug)]
+struct Api {
+    store: EtcdStore,
+    cache: Cache,
+    faults: Faults,
+    bookmarks: Duration,
+    /// Custom resources are refused until then.
+    ready: tokio::time::Instant,
+}
+
+impl Api {
+    async fn new(options: &ApiServerOptions) -> Result<Self, ApiServerError> {
+        let config = EtcdConfig {
+            endpoints: options.etcd.clone(),
+            ..EtcdConfig::default()
+        };
+        let store = EtcdStore::new(config)?;
+        let cache = Cache::start(store.clone(), options.history).await?;
+        let api = Self {
+            store,
+            cache,
+            faults: Faults::new(),
+            bookmarks: options.bookmarks,
+            ready: tokio::time::Instant::now() + options.initializing,
+        };
+        api.first_objects()
+            .await
+            .map_err(|failure| ApiServerError::Start(failure.message))?;
+        Ok(api)
+    }
+
+    /// The time, as objects carry it.
+    fn now(&self) -> String {
+        self.later(None)
+    }
+
+    /// So many seconds later.
+    #[allow(clippy::unused_self, reason = "one clock for all of it")]
+    fn later(&self, seconds: Option<i64>) -> String {
+        let seconds = u64::try_from(seconds.unwrap_or(0)).unwrap_or(0);
+        let at = SystemTime::now() + Duration::from_secs(seconds);
+        Timestamp::from(at).rfc3339()
+    }
+}
+
+/// Runs the server until it is told to end (SIGTERM, SIGINT).
+///
+/// # Errors
+/// [`ApiServerError`].
+pub fn run_api_server(options: &ApiServerOptions) -> Result<(), ApiServerError> {
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |error| ApiServerError::Io { what, error }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(io("a runtime"))?;
+    runtime.block_on(serve::run(options))
+}
