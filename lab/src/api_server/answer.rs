@@ -4,7 +4,7 @@ use std::io;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 use futures_util::stream;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};

@@ -3,9 +3,9 @@
 //! * `POST /test/faults` with a rule adds it: `{"path":"/api/v1/nodes","method":"GET","count":3,
 //!   "fault":"500"}`. `path` is a prefix, all but `fault` may be left out. Faults: `429` (plain
 //!   text, as priority and fairness answer), `initializing` (429 of the storage), `500`, `503`,
-//!   `410`, `401`, `reset` (the connection is cut without an answer), `lost` (the request is carried
-//!   out, then the connection is cut), `latency` with `"milliseconds":N`. `GET` shows the rules with
-//!   what is left of them, `DELETE` removes all.
+//!   `410`, `401`, `reset` (the connection is cut without an answer), `lost` (the request is
+//!   carried out, then the connection is cut), `latency` with `"milliseconds":N`. `GET` shows the
+//!   rules with what is left of them, `DELETE` removes all.
 //! * `POST /test/watches/expire` ends all watches with 410 and forgets all history, as a restart
 //!   does; `/test/watches/cut` cuts their connections in the middle.
 

@@ -11,8 +11,8 @@
 //!
 //! It has not: Protobuf; server-side apply and `managedFields`; aggregated discovery; fields of the
 //! core kinds are kept as they are sent, with few defaults and rules; of the rules in schemas only
-//! `self == oldSelf`; conversion between versions other than by name; admission by webhooks; quotas;
-//! and no controllers: nothing schedules pods, makes EndpointSlices, or follows owner references. A
+//! `self == oldSelf`; conversion between versions other than by name; admission by webhooks;
+//! quotas; and no controllers: nothing schedules pods, makes EndpointSlices, or follows owner references. A
 //! namespace or a definition is deleted with all that belongs to it, at once, and a definition is
 //! in force at once.
 
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{EtcdConfig, EtcdConfigError, EtcdStore, StoreError};
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 
 use self::cache::Cache;
 use self::faults::Faults;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use caracal_model::time::Timestamp;
+use caracal_model::Timestamp;
 use serde_json::Value;
 
 /// Is a value of the format? Formats that are not known hold for everything, as on a real server.
