@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use bytes::BytesMut;
-use caracal_bgp::config::{PeerConfig, SpeakerConfig};
 use caracal_bgp::origin;
-use caracal_bgp::rib::{MemberUpdate, Outbound, Rib, RibOptions, SessionInfo};
-use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
-use caracal_bgp::wire::format::Format;
-use caracal_bgp::wire::update::{Update, encode_announce, encode_withdraw};
-use caracal_bgp::wire::{self, Message};
+use caracal_bgp::wire::{self, Format, Message, Update, encode_announce, encode_withdraw};
+use caracal_bgp::{
+    Asn, ClusterId, MemberUpdate, Outbound, PeerConfig, PeerName, Rib, RibOptions, RouterId,
+    SessionInfo, SpeakerConfig,
+};
 use caracal_model::net::{Family, Prefix};
 
 use crate::lab::{DUT, NEIGHBOURS};
@@ -223,7 +222,7 @@ fn table_with(peers: usize, internal: bool, origins: origin::Update) -> (Rib, In
             local_address: IpAddr::V4(DUT),
             remote_address: IpAddr::V4(address(peer)),
             graceful_restart: None,
-            options: caracal_bgp::rib::SessionOptions::default(),
+            options: caracal_bgp::SessionOptions::default(),
             capabilities: Vec::new(),
         };
         rib.peer_up(now, &name(peer), session);

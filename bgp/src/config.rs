@@ -13,9 +13,10 @@ use std::time::Duration;
 use caracal_model::net::{Family, Prefix};
 use serde::{Deserialize, Serialize};
 
-pub use diff::{ConfigChange, PeerChange, diff, renamed};
-pub use leave::{LEAVING_FILTER, SILENT_FILTER};
-pub use options::{AddPath, Bfd, LimitAction, OwnNextHops, PathCount, PrefixLimit};
+#[cfg(feature = "speaker")]
+pub(crate) use diff::renamed;
+pub use diff::{ConfigChange, PeerChange, compare_configs};
+pub use options::{AddPath, BfdOptions, LimitAction, OwnNextHops, PathCount, PrefixLimit};
 pub use station::Station;
 
 use crate::policy::Filter;
@@ -147,7 +148,7 @@ pub struct PeerConfig {
     #[serde(default)]
     pub long_lived_partial: bool,
     /// Bidirectional Forwarding Detection.
-    pub bfd: Option<Bfd>,
+    pub bfd: Option<BfdOptions>,
     /// Why this peer exists, for people: `mesh`, `global`, `node`.
     pub kind: String,
 }

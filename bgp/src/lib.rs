@@ -2,33 +2,36 @@
 //!
 //! The crate is a pure core and one thin shell. The core has no clock, no socket and no task: time
 //! and octets enter as arguments, and what has to be done comes back as values. The shell, behind
-//! the feature `speaker`, adds tokio: `speaker::Speaker` owns a table and one task per
-//! session, `speaker::SpeakerHandle` asks and commands it,
-//! `speaker::FibFeed` hands over the routes for the forwarding table.
+//! the feature `speaker`, adds tokio.
 //!
-//! In the core, a session is a [`fsm::Peer`] (octets and timers in, octets and events out), a
-//! table is a [`rib::Rib`]. The calls to a table, in their order:
+//! # The whole speaker
 //!
-//! 1. [`rib::Rib::new`] with a [`config::SpeakerConfig`]; later configurations go to
-//!    [`rib::Rib::reconfigure`].
-//! 2. [`rib::Rib::set_underlay`] with the links and routes over which next hops are reached. Before
-//!    the first call every next hop counts as reached.
-//! 3. [`rib::Rib::peer_up`] when a session is established, [`rib::Rib::apply`] for each UPDATE (or
-//!    [`rib::Rib::receive`] for several and then [`rib::Rib::decide`]), [`rib::Rib::peer_down`] at
-//!    the end of the session.
-//! 4. After each call, what its [`rib::Changes`] say: `out` goes to peers, in this order; for each
-//!    of `prefixes`, [`rib::Rib::learned`] is the route for the forwarding table.
-//! 5. [`rib::Rib::work`] as long as [`rib::Rib::has_work`]: changes of large tables are made in
-//!    slices.
-//! 6. [`rib::Rib::handle_timeout`] when [`rib::Rib::next_timeout`] has come.
+//! `Speaker::spawn` starts it with a [`SpeakerConfig`] and gives a `SpeakerHandle`: everything else
+//! (another configuration, commands, questions, status) is a method of the handle.
+//! `SpeakerHandle::fib_feed` gives the routes for the forwarding table, as a `FibFeed`.
+//!
+//! # The core
+//!
+//! A session is an [`fsm::Peer`]: inputs go in with the time, outputs come from its `poll`, and the
+//! caller sleeps until its `next_timeout`. The codec is [`wire`]. A table is a [`Rib`]; the calls
+//! to it, in their order:
+//!
+//! 1. [`Rib::new`] with a [`SpeakerConfig`]; later configurations go to [`Rib::reconfigure`].
+//! 2. [`Rib::set_underlay`] with the links and routes over which next hops are reached. Before the
+//!    first call every next hop counts as reached.
+//! 3. [`Rib::peer_up`] when a session is established, [`Rib::apply`] for each UPDATE (or
+//!    [`Rib::receive`] for several and then [`Rib::decide`]), [`Rib::peer_down`] at the end of the
+//!    session.
+//! 4. After each call, what its [`Changes`] say: `out` goes to peers, in this order; for each of
+//!    `prefixes`, [`Rib::learned`] is the route for the forwarding table.
+//! 5. [`Rib::work`] as long as [`Rib::has_work`]: changes of large tables are made in slices.
+//! 6. [`Rib::handle_timeout`] when [`Rib::next_timeout`] has come.
 //!
 //! ```
 //! use std::collections::BTreeMap;
 //! use std::time::Instant;
 //!
-//! use caracal_bgp::config::{Origination, SpeakerConfig};
-//! use caracal_bgp::rib::{Rib, RibOptions};
-//! use caracal_bgp::types::{Asn, RouterId};
+//! use caracal_bgp::{Asn, Origination, Rib, RibOptions, RouterId, SpeakerConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = SpeakerConfig {
@@ -50,31 +53,65 @@
 //! # }
 //! ```
 //!
-//! | layer | module | what it is |
-//! |---|---|---|
-//! | vocabulary | [`types`], [`config`], [`policy`] | newtypes, the typed configuration, route policy |
-//! | values | [`attrs`] | path attributes, AS path |
-//! | rules | [`martian`] | prefixes that are never routed |
-//! | | [`origin`] | who may announce what |
-//! | codec | [`wire`] | octets to messages and back |
-//! | session | [`fsm`] | the state machine of a peer |
-//! | table | [`rib`] | Adj-RIB-In, decision process, Adj-RIB-Out, graceful restart |
-//! | liveness | [`bfd`] | is the other end there |
-//! | monitoring | [`bmp`] | what a monitoring station is told |
-//! | shell | `speaker` | tokio tasks and sockets |
+//! # What is where
+//!
+//! Vocabulary, configuration, table and speaker are at the root. What has a vocabulary of its own
+//! has a module of its own:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`wire`] | the codec: octets to messages and back |
+//! | [`fsm`] | the state machine of one peer |
+//! | [`policy`] | filters of routes |
+//! | [`origin`] | the check of who may announce what |
+//! | [`bfd`] | is the other end there (RFC 5880) |
+//! | [`bmp`] | messages to monitoring stations (RFC 7854) |
 
-pub mod attrs;
 pub mod bfd;
 pub mod bmp;
-pub mod config;
 pub mod fsm;
-pub mod martian;
-mod opens;
 pub mod origin;
 pub mod policy;
-mod ranges;
-pub mod rib;
-#[cfg(feature = "speaker")]
-pub mod speaker;
-pub mod types;
 pub mod wire;
+
+mod attrs;
+mod config;
+mod martian;
+mod opens;
+mod ranges;
+mod rib;
+#[cfg(feature = "speaker")]
+mod speaker;
+mod types;
+
+pub use attrs::{
+    Aggregator, AsPath, Origin, PathAttrs, RareList, Segment, SegmentKind, UnknownAttr,
+};
+pub use config::{
+    AddPath, BfdOptions, CALICO_LOCAL_PREF, ConfigChange, GracefulRestart, LimitAction, Listen,
+    NextHopMode, Origination, OwnNextHops, Password, PathCount, PeerChange, PeerConfig,
+    PrefixLimit, SpeakerConfig, Station, compare_configs,
+};
+pub use martian::{LocalNetworks, OpenRanges, OpenRangesError};
+pub use rib::{
+    AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Bucket, Buckets, Changes, DecidedBy,
+    Explanation, FibExportFilter, Gateway, GroupRoute, GroupUpdate, ImportRefusal, LearnedRoute,
+    LongLivedRestart, Member, MemberUpdate, MonitoredPath, MrtPeers, OriginStatus, Outbound,
+    Parting, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart,
+    ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange, RouteInfo, RouteQuery, RouteRecord,
+    RouteTable, Screened, SessionInfo, SessionOptions, StartupTimes, Underlay, UnderlayRoute,
+    Withheld, redistribute,
+};
+#[cfg(feature = "speaker")]
+pub use speaker::{
+    BfdHandle, BfdStatus, BfdTarget, CannotAnnounce, Capabilities, Convergence, Counters, Endpoint,
+    ErrorCounts, ErrorKind, FamilyDetail, FibFeed, KeyedFeed, MessageCounts, Messages, MrtReader,
+    NegotiatedTime, OutBatch, OutChunk, OutFeed, PastError, PeerCommand, PeerCommandError,
+    PeerDetail, PeerKey, PeerStatus, RouteReader, SessionStart, SharedUpdate, Shutdown, Speaker,
+    SpeakerEnded, SpeakerHandle, SpeakerOptions, SpeakerStatus, StationStatus, ToCore, ToSession,
+    TurnTimes, Way, missing_next_hops, run_session,
+};
+pub use types::{
+    Administrator, AnyCommunity, Asn, ClusterId, Community, CommunityError, ExtCommunity,
+    ExtCommunityError, ExtForm, ExtKind, LargeCommunity, PeerName, RouterId, SessionState,
+};

@@ -61,7 +61,7 @@ impl FromStr for OpenRanges {
 
 /// Why a prefix is never routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Martian {
+pub(crate) enum Martian {
     /// 127.0.0.0/8 or ::1.
     Loopback,
     /// 224.0.0.0/4 or ff00::/8.
@@ -101,7 +101,7 @@ impl fmt::Display for Martian {
 
 /// The rules in force.
 #[derive(Clone, Debug)]
-pub struct Martians {
+pub(crate) struct Martians {
     open: OpenRanges,
     local: LocalNetworks,
     /// Fixed ranges and connected subnets.
@@ -118,7 +118,7 @@ impl Default for Martians {
 impl Martians {
     /// Rules with these ranges open and these local networks.
     #[must_use]
-    pub fn new(open: OpenRanges, local: LocalNetworks) -> Self {
+    pub(crate) fn new(open: OpenRanges, local: LocalNetworks) -> Self {
         let mut martians = Self {
             open,
             local,
@@ -134,14 +134,8 @@ impl Martians {
         self.by_range = self.fixed().chain(subnets).collect();
     }
 
-    /// The local networks.
-    #[must_use]
-    pub const fn local(&self) -> &LocalNetworks {
-        &self.local
-    }
-
     /// Replaces the local networks. True when they differ.
-    pub fn set_local(&mut self, local: LocalNetworks) -> bool {
+    pub(crate) fn set_local(&mut self, local: LocalNetworks) -> bool {
         let differs = self.local != local;
         if differs {
             self.local = local;
@@ -178,7 +172,7 @@ impl Martians {
     }
 
     /// Every range inside which a prefix may be refused.
-    pub fn ranges(&self) -> impl Iterator<Item = Prefix> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Prefix> {
         let addresses = self.local.addresses.iter().copied().map(Prefix::host);
         let subnets = self.local.subnets.iter().copied();
         self.fixed()
@@ -189,7 +183,7 @@ impl Martians {
 
     /// Why a prefix is never routed; `None`: it may be.
     #[must_use]
-    pub fn find(&self, prefix: &Prefix) -> Option<Martian> {
+    pub(crate) fn find(&self, prefix: &Prefix) -> Option<Martian> {
         let found = self.by_range.first(prefix).map(|(_, why)| *why);
         let is_fixed = found.is_some_and(|why| !matches!(why, Martian::Connected(_)));
         if !is_fixed && prefix.is_host() && self.local.addresses.contains(&prefix.address()) {

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 
 use bytes::BytesMut;
 use caracal_bgp::bfd;
-use caracal_bgp::wire::error::DecodeError;
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::header::frame_len;
 use caracal_bgp::wire::{
-    Message, decode, encode_notification, encode_open, encode_refresh, update as wire_update,
+    self, DecodeError, FamilySet, Format, Message, decode, encode_notification, encode_open,
+    encode_refresh, frame_len,
 };
 use caracal_model::Selector;
 use caracal_model::net::Family;
@@ -86,14 +84,14 @@ fn check(octets: &[u8], format: &Format) {
 }
 
 /// What was accepted can be sent on, and the next speaker finds nothing wrong with it.
-fn resend(update: &wire_update::Update, format: &Format) {
+fn resend(update: &wire::Update, format: &Format) {
     let mut stream = BytesMut::new();
     let sendable = Format {
         // We only send what the receiver said it can take; here both are one.
         extended_receive: format.extended_send,
         ..*format
     };
-    if wire_update::encode(update, &sendable, &mut stream).is_err() {
+    if wire::encode_update(update, &sendable, &mut stream).is_err() {
         return;
     }
     let mut rest = &stream[..];

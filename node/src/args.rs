@@ -170,7 +170,7 @@ pub(crate) struct SpeakerArgs {
         value_name = "RANGES",
         conflicts_with = "check"
     )]
-    pub(crate) allow_martians: Option<caracal_bgp::martian::OpenRanges>,
+    pub(crate) allow_martians: Option<caracal_bgp::OpenRanges>,
 }
 
 /// `caracal speaker COMMAND`.

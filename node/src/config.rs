@@ -11,9 +11,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use caracal_bgp::martian::{OpenRanges, OpenRangesError};
 use caracal_bgp::origin::{Mode, ModeError};
-use caracal_bgp::types::Asn;
+use caracal_bgp::{Asn, OpenRanges, OpenRangesError};
 use caracal_datastore::Accept;
 use caracal_model::NodeName;
 use caracal_model::net::{Cidr, Family, Prefix};

@@ -2,7 +2,7 @@
 //! machine.
 
 use caracal_agent::{Links, Ownership, local_networks};
-use caracal_bgp::martian::LocalNetworks;
+use caracal_bgp::LocalNetworks;
 
 /// The same for the speaker.
 pub(crate) fn of(local: &caracal_agent::LocalNetworks) -> LocalNetworks {

@@ -1,7 +1,7 @@
 //! When a peer without a session is a problem. `status`, `audit`, probes and metrics all ask here,
 //! so that they agree.
 
-use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
+use caracal_bgp::{PeerStatus, SpeakerStatus};
 use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 

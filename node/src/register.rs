@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::types::Asn;
+use caracal_bgp::Asn;
 use caracal_datastore::{Store, StoreError};
 use caracal_model::net::{Cidr, Family, Prefix};
 use caracal_model::resource::{

@@ -7,7 +7,7 @@ mod station;
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::{Origination, SpeakerConfig};
+use caracal_bgp::{Origination, SpeakerConfig};
 use caracal_model::net::{Family, Prefix};
 use serde::Serialize;
 

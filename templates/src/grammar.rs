@@ -19,7 +19,7 @@ mod station;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use caracal_bgp::config::{Listen, Origination, SpeakerConfig};
+use caracal_bgp::{Listen, Origination, SpeakerConfig};
 use caracal_model::net::{Family, Prefix};
 use nom::branch::alt;
 use nom::combinator::{cut, opt};

@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::SpeakerConfig;
 use caracal_model::net::Prefix;
 
 pub use context::Context;

@@ -1,8 +1,7 @@
 #![allow(clippy::unwrap_used)]
 //! Text and back, and what the real BIRD says of it.
 
-use caracal_bgp::config::{Password, PeerConfig, SpeakerConfig};
-use caracal_bgp::types::{Asn, PeerName, RouterId};
+use caracal_bgp::{Asn, Password, PeerConfig, PeerName, RouterId, SpeakerConfig};
 
 use super::*;
 

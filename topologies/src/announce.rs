@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_bgp::config::Origination;
+use caracal_bgp::Origination;
 use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Source, Term, Verdict};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity};
@@ -100,7 +100,7 @@ fn attributes(view: &NodeView<'_>, prefix: &Prefix, next_hop: IpAddr) -> Origina
 }
 
 /// The communities of all ranges that hold the prefix, sorted and unique.
-fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::types::AnyCommunity> {
+fn communities(view: &NodeView<'_>, prefix: &Prefix) -> Vec<caracal_bgp::AnyCommunity> {
     let all: BTreeSet<_> = view
         .settings
         .advertisements

@@ -30,7 +30,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use caracal_bgp::types::{Asn, ClusterId};
+use caracal_bgp::{Asn, ClusterId};
 use caracal_model::resource::Node;
 use caracal_model::{NodeName, Snapshot};
 use sha2::{Digest, Sha256};

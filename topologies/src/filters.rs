@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use caracal_bgp::policy::{
     Action, Condition, Filter, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
-use caracal_bgp::types::{AnyCommunity, Asn, PeerName};
+use caracal_bgp::{AnyCommunity, Asn, PeerName};
 use caracal_model::Key;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
@@ -293,7 +293,7 @@ fn bounded(prefix: Prefix, length: PrefixLength) -> Result<PrefixPattern, String
 
 fn community(text: &str) -> Result<AnyCommunity, String> {
     text.parse()
-        .map_err(|e: caracal_bgp::types::CommunityError| e.to_string())
+        .map_err(|e: caracal_bgp::CommunityError| e.to_string())
 }
 
 fn numbers(list: &[AsNumber]) -> Vec<Asn> {

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::{GracefulRestart, PeerConfig};
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{GracefulRestart, PeerConfig, PeerName};
 use caracal_model::Key;
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::Kind;

@@ -78,8 +78,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use caracal_bgp::config::{Password, SpeakerConfig};
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{Password, PeerName, SpeakerConfig};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot};

@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use caracal_bgp::RouterId;
 use caracal_bgp::origin::{Identity, Mode, Owner, Range, Rules, Update};
-use caracal_bgp::types::RouterId;
 use caracal_model::ipam::{self, AffinityState, BlockAffinity};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Node};
@@ -176,7 +176,7 @@ fn relays(snapshot: &Snapshot, name: &NodeName, node: &Node) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use caracal_bgp::attrs::PathAttrs;
+    use caracal_bgp::PathAttrs;
     use caracal_bgp::origin::{Origins, Verdict};
 
     use super::*;

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::config::{GracefulRestart, NextHopMode, PeerConfig};
-use caracal_bgp::types::{Asn, ClusterId, PeerName};
+use caracal_bgp::{Asn, ClusterId, GracefulRestart, NextHopMode, PeerConfig, PeerName};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Family;
 use caracal_model::resource::{BgpPeerSpec, Kind, Node};

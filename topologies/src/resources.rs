@@ -8,7 +8,7 @@ mod kept;
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::Password;
+use caracal_bgp::Password;
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, Block, BlockAffinity, Owner};
 use caracal_model::net::Prefix;

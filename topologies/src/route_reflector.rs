@@ -3,7 +3,7 @@
 //! A node with a cluster id is a reflector. It has no mesh sessions; BGPPeer resources say who its
 //! clients are, usually "every node peers with every reflector".
 
-use caracal_bgp::types::{Asn, ClusterId};
+use caracal_bgp::{Asn, ClusterId};
 
 /// The cluster of a peer when it is our client: we are a reflector, the session is internal, and
 /// the peer is not known to be a reflector of the same cluster. Reflectors that share a cluster id

@@ -7,8 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use caracal_bgp::config::PeerConfig;
-use caracal_bgp::types::Asn;
+use caracal_bgp::{Asn, PeerConfig};
 use caracal_model::net::{Family, Prefix};
 use caracal_model::{NodeName, Snapshot};
 use serde::Serialize;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use caracal_bgp::types::RouterId;
+use caracal_bgp::RouterId;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Family;
 use caracal_model::{Key, NodeName};

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
-use caracal_bgp::types::{Asn, PeerName};
+use caracal_bgp::{Asn, LimitAction, Password, PeerConfig, PeerName, PrefixLimit};
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::resource::SecretKeyRef;

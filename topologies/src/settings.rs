@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use caracal_bgp::config::CALICO_LOCAL_PREF;
-use caracal_bgp::types::{AnyCommunity, Asn};
+use caracal_bgp::{AnyCommunity, Asn, CALICO_LOCAL_PREF};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{BgpConfigurationSpec, CidrEntry, Kind, SecretKeyRef};

@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::config::{CALICO_LOCAL_PREF, NextHopMode, PeerConfig};
 use caracal_bgp::policy::{Action, Condition, PeerKind, Verdict};
-use caracal_bgp::types::{Asn, PeerName};
+use caracal_bgp::{Asn, CALICO_LOCAL_PREF, NextHopMode, PeerConfig, PeerName};
 use caracal_model::net::{Family, Prefix};
 use proptest::prelude::*;
 

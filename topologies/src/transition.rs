@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use caracal_bgp::types::PeerName;
+use caracal_bgp::PeerName;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{Kind, Node, Resource};
 use caracal_model::{Applied, Key, NodeName, SharedMap, Snapshot, Versioned};

@@ -4,8 +4,7 @@
 
 use std::net::IpAddr;
 
-use caracal_bgp::config::Listen;
-use caracal_bgp::types::{Asn, ClusterId};
+use caracal_bgp::{Asn, ClusterId, Listen};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{IpPool, Kind, Node};

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{PeerName, SpeakerConfig};
 use caracal_model::net::Family;
 use caracal_model::resource::Kind;
 use caracal_model::{Applied, Key, Snapshot};

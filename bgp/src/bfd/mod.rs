@@ -5,8 +5,8 @@
 //! authentication; single hop (RFC 5881) and multihop (RFC 5883) differ in ports and in the TTL check, which are the
 //! shell's.
 
-pub mod packet;
-pub mod session;
+mod packet;
+mod session;
 
 pub use packet::{Diagnostic, Packet, PacketError, State};
 pub use session::{Event, Session, Timers};

@@ -5,7 +5,7 @@ use std::fmt;
 /// The version of the protocol.
 const VERSION: u8 = 1;
 /// Octets of a packet without authentication.
-pub const PACKET_LEN: usize = 24;
+pub(super) const PACKET_LEN: usize = 24;
 
 const POLL: u8 = 0x20;
 const FINAL: u8 = 0x10;

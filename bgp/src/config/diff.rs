@@ -65,7 +65,7 @@ impl ConfigChange {
 
 /// What has to happen to go from `old` to `new`.
 #[must_use]
-pub fn diff(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
+pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
     let filters: BTreeSet<String> = differing(&old.filters, &new.filters).cloned().collect();
     let speaker = old.local_as != new.local_as || old.router_id != new.router_id;
     let common = new
@@ -103,10 +103,11 @@ pub fn diff(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange {
     }
 }
 
-/// Peers that have another name and are the same: from the old name to the new. Whoever applies this first and then
-/// [`diff`] keeps their sessions.
+/// Renamed peers (same address, port and AS): from the old name to the new. Applied before
+/// [`compare_configs`], their sessions stay up.
+#[cfg(feature = "speaker")]
 #[must_use]
-pub fn renamed(old: &SpeakerConfig, new: &SpeakerConfig) -> BTreeMap<PeerName, PeerName> {
+pub(crate) fn renamed(old: &SpeakerConfig, new: &SpeakerConfig) -> BTreeMap<PeerName, PeerName> {
     let place = |peer: &PeerConfig| (peer.address, peer.port, peer.remote_as);
     let only_in = |some: &SpeakerConfig, other: &SpeakerConfig| {
         let mut places = BTreeMap::new();
@@ -229,7 +230,7 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        Bfd, GracefulRestart, Listen, NextHopMode, Origination, Password, PrefixLimit,
+        BfdOptions, GracefulRestart, Listen, NextHopMode, Origination, Password, PrefixLimit,
     };
     use crate::policy::Filter;
     use crate::types::{Asn, ClusterId, RouterId};
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn equal_configurations_do_not_differ() {
-        assert!(diff(&config(), &config()).is_empty());
+        assert!(compare_configs(&config(), &config()).is_empty());
     }
 
     #[test]
@@ -344,7 +345,7 @@ mod tests {
             ),
             (|p| p.add_path.receive = true, RESET),
             (|p| p.long_lived = Some(Duration::from_secs(1)), RESET),
-            (|p| p.bfd = Some(Bfd::default()), SESSION),
+            (|p| p.bfd = Some(BfdOptions::default()), SESSION),
             (
                 |p| p.disabled = true,
                 PeerChange {
@@ -357,7 +358,7 @@ mod tests {
             let mut new = config();
             let name = PeerName::from("p2");
             change(new.peers.get_mut(&name).expect("configured"));
-            let seen = diff(&config(), &new);
+            let seen = compare_configs(&config(), &new);
             let only = ConfigChange {
                 peers: BTreeMap::from([(name, expected)]),
                 ..Default::default()
@@ -370,7 +371,10 @@ mod tests {
             .get_mut(&PeerName::from("p3"))
             .expect("configured")
             .client_of = cluster;
-        assert_eq!(diff(&config(), &new).peers[&PeerName::from("p3")], EXPORT);
+        assert_eq!(
+            compare_configs(&config(), &new).peers[&PeerName::from("p3")],
+            EXPORT
+        );
     }
 
     #[test]
@@ -381,7 +385,7 @@ mod tests {
             peer.expect("configured").long_lived = Some(Duration::from_secs(seconds));
             config
         };
-        let change = diff(&with(60), &with(3600));
+        let change = compare_configs(&with(60), &with(3600));
         assert_eq!(change.peers, BTreeMap::from([("p2".into(), SESSION)]));
     }
 
@@ -392,7 +396,7 @@ mod tests {
             .get_mut(&PeerName::from("p2"))
             .expect("configured")
             .local_as = Some(Asn(64512));
-        assert!(diff(&config(), &new).is_empty());
+        assert!(compare_configs(&config(), &new).is_empty());
     }
 
     #[test]
@@ -408,7 +412,7 @@ mod tests {
             .expect("configured")
             .terms
             .push(term.clone());
-        let change = diff(&config(), &new);
+        let change = compare_configs(&config(), &new);
         assert_eq!(
             change.peers,
             BTreeMap::from([(PeerName::from("p2"), IMPORT)])
@@ -416,7 +420,7 @@ mod tests {
         assert_eq!(change.filters, BTreeSet::from(["in-2".to_owned()]));
         new = config();
         new.filters.remove("out");
-        let change = diff(&config(), &new);
+        let change = compare_configs(&config(), &new);
         assert_eq!(change.peers.len(), 2);
         assert!(change.peers.values().all(|change| *change == EXPORT));
     }
@@ -433,7 +437,7 @@ mod tests {
             second: None,
             port: 179,
         });
-        let change = diff(&config(), &new);
+        let change = compare_configs(&config(), &new);
         assert_eq!(
             change,
             ConfigChange {
@@ -453,7 +457,10 @@ mod tests {
                 ..Origination::default()
             },
         );
-        assert_eq!(diff(&new, &med).originated, BTreeSet::from([prefix(2)]));
+        assert_eq!(
+            compare_configs(&new, &med).originated,
+            BTreeSet::from([prefix(2)])
+        );
     }
 
     #[test]
@@ -465,14 +472,14 @@ mod tests {
             .local_as = Some(Asn(7));
         let mut new = old.clone();
         new.local_as = Asn(64513);
-        let change = diff(&old, &new);
+        let change = compare_configs(&old, &new);
         assert!(change.speaker);
         assert_eq!(
             change.peers,
             BTreeMap::from([(PeerName::from("p2"), REPLACED)])
         );
         new.router_id = RouterId([10, 0, 0, 9].into());
-        let change = diff(&old, &new);
+        let change = compare_configs(&old, &new);
         assert_eq!(change.peers[&PeerName::from("p3")], RESET);
         assert_eq!(change.peers.len(), 2);
     }

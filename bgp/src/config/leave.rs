@@ -8,10 +8,10 @@ use crate::policy::{Action, Filter, Term, Verdict};
 use crate::types::{AnyCommunity, Community};
 
 /// Name of the filter that marks what no other filter decides; the suffix of the marked copies of filters.
-pub const LEAVING_FILTER: &str = "graceful_shutdown";
+pub(crate) const LEAVING_FILTER: &str = "graceful_shutdown";
 
 /// Name of the filter that lets nothing out.
-pub const SILENT_FILTER: &str = "announce_nothing";
+pub(crate) const SILENT_FILTER: &str = "announce_nothing";
 
 impl SpeakerConfig {
     /// Every announcement carries GRACEFUL_SHUTDOWN (RFC 8326 §4) and, towards internal peers, LOCAL_PREF 0, whatever
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
     use crate::attrs::PathAttrs;
-    use crate::config::{PeerConfig, diff};
+    use crate::config::{PeerConfig, compare_configs};
     use crate::policy::{Condition, PeerKind, PrefixPattern, RouteView, Source};
     use crate::types::{Asn, PeerName, RouterId};
 
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn neither_needs_a_new_session_nor_touches_what_is_received() {
         for change in [
-            diff(&config(), &config().leaving()),
-            diff(&config().leaving(), &config().silent()),
-            diff(&config().silent(), &config()),
+            compare_configs(&config(), &config().leaving()),
+            compare_configs(&config().leaving(), &config().silent()),
+            compare_configs(&config().silent(), &config()),
         ] {
             assert_eq!(change.peers.len(), 1);
             for peer in change.peers.values() {

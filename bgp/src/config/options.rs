@@ -111,7 +111,7 @@ impl PathCount {
 
 /// Bidirectional Forwarding Detection for a peer (RFC 5880, 5881, 5883).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Bfd {
+pub struct BfdOptions {
     /// How often we want to send and can receive.
     pub interval: Duration,
     /// How many packets in a row may be lost: the peer is down after so many of its intervals.
@@ -121,7 +121,7 @@ pub struct Bfd {
     pub graceful: bool,
 }
 
-impl Default for Bfd {
+impl Default for BfdOptions {
     /// Three times 300 ms: a dead peer is noticed within a second.
     fn default() -> Self {
         Self {

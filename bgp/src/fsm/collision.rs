@@ -9,7 +9,7 @@ use crate::types::{Asn, RouterId};
 /// higher one dialled survives. RFC 6286 §2.3: between equal identifiers (possible across ASes), the AS
 /// numbers decide.
 #[must_use]
-pub fn survivor(local: (RouterId, Asn), remote: (RouterId, Asn)) -> Conn {
+pub(crate) fn survivor(local: (RouterId, Asn), remote: (RouterId, Asn)) -> Conn {
     if (local.0.number(), local.1) < (remote.0.number(), remote.1) {
         Conn::In
     } else {

@@ -19,9 +19,9 @@ mod negotiate;
 mod peer;
 mod receive;
 
-pub use collision::survivor;
+pub(crate) use collision::survivor;
 pub use down::{ConnectFailure, Down};
-pub use negotiate::{Negotiated, RemoteGracefulRestart, negotiate, our_open};
+pub use negotiate::{Negotiated, RemoteGracefulRestart};
 pub use peer::Peer;
 
 use std::fmt;

@@ -108,7 +108,7 @@ impl Negotiated {
 /// Announced: multiprotocol for each configured family, route refresh, enhanced too, extended message, four-octet AS and,
 /// if configured, graceful restart, long-lived too, ADD-PATH and IPv6 next hops for IPv4.
 #[must_use]
-pub fn our_open(settings: &Settings, now: Instant) -> Open {
+pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
     let peer = &settings.peer;
     let mut capabilities: Vec<Capability> = peer
         .families
@@ -166,7 +166,10 @@ pub fn our_open(settings: &Settings, now: Instant) -> Open {
 ///
 /// # Errors
 /// Why the session cannot be, and the NOTIFICATION to send.
-pub fn negotiate(settings: &Settings, theirs: &Open) -> Result<Negotiated, (Down, Notification)> {
+pub(super) fn negotiate(
+    settings: &Settings,
+    theirs: &Open,
+) -> Result<Negotiated, (Down, Notification)> {
     let refuse = |down, subcode| Err((down, Notification::new(Code::Open(subcode))));
     let expected = settings.peer.remote_as;
     if theirs.asn != expected {

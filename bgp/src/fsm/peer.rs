@@ -336,7 +336,7 @@ impl Peer {
     fn open(&mut self, now: Instant, conn: Conn, ends: Ends) {
         self.connect_retry = None;
         let mut octets = BytesMut::new();
-        let mut open = super::our_open(&self.settings, now);
+        let mut open = super::negotiate::our_open(&self.settings, now);
         if self.plain {
             open.capabilities.clear();
         }

@@ -5,8 +5,9 @@ use std::time::Instant;
 use bytes::BytesMut;
 
 use super::connection::{Connection, Phase, Reaction, react};
+use super::negotiate::negotiate;
 use super::peer::{COLLISION_WINDOW, Peer};
-use super::{Conn, Down, Output, Up, negotiate, survivor};
+use super::{Conn, Down, Output, Up, survivor};
 use crate::types::SessionState;
 use crate::wire::error::DecodeError;
 use crate::wire::notification::{CeaseSubcode, Code, Notification};

@@ -57,7 +57,7 @@ fn settings(node: u8, other: u8) -> Settings {
 
 /// What the peer would send.
 fn their_open() -> Open {
-    super::our_open(&settings(THEM, US), Instant::now())
+    super::negotiate::our_open(&settings(THEM, US), Instant::now())
 }
 
 /// The peer's OPEN without graceful restart.

@@ -16,7 +16,7 @@ use crate::types::Asn;
 /// What the decision process looks at in one path. Only eligible paths get here: accepted by policy, free of
 /// loops, next hop resolvable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(super) struct Candidate {
     /// The interface to the next hop has no carrier: a last resort.
     pub no_carrier: bool,
     /// Kept as a last resort (RFC 9494 §4.4).
@@ -50,7 +50,7 @@ pub struct Candidate {
 /// The rule by which a path lost, or by which the best path beat the last of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reason {
+pub enum BestPathReason {
     /// There was no other path.
     OnlyPath,
     /// What leads over an interface with a carrier beats what does not.
@@ -81,7 +81,7 @@ pub enum Reason {
     PathId,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for BestPathReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::OnlyPath => "only path",
@@ -117,26 +117,18 @@ impl Candidate {
 
 /// The outcome for a set of paths. Reused between decisions to save allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub(super) struct Decision {
     /// Index of the best path and the rule that decided last; `None` without paths.
-    pub best: Option<(usize, Reason)>,
+    pub best: Option<(usize, BestPathReason)>,
     /// Indices of the paths as good as the best up to and including interior cost, the best included.
     pub multipath: Vec<usize>,
     /// Per path, the rule by which it lost; `None` for the best.
-    pub lost: Vec<Option<Reason>>,
-}
-
-/// The best of `paths` and the rule that decided last.
-#[must_use]
-pub fn best(paths: &[Candidate]) -> Option<(usize, Reason)> {
-    let mut decision = Decision::default();
-    decision.run(paths);
-    decision.best
+    pub lost: Vec<Option<BestPathReason>>,
 }
 
 impl Decision {
     /// Runs the decision process over `paths`, replacing the earlier outcome.
-    pub fn run(&mut self, paths: &[Candidate]) {
+    pub(super) fn run(&mut self, paths: &[Candidate]) {
         self.multipath.clear();
         self.lost.clear();
         self.lost.resize(paths.len(), None);
@@ -144,35 +136,37 @@ impl Decision {
             0 => None,
             1 => {
                 self.multipath.push(0);
-                Some((0, Reason::OnlyPath))
+                Some((0, BestPathReason::OnlyPath))
             }
             _ => Some(self.eliminate(paths)),
         };
     }
 
-    fn eliminate(&mut self, paths: &[Candidate]) -> (usize, Reason) {
-        let mut last = Reason::OnlyPath;
-        self.keep_lowest(paths, &mut last, Reason::Carrier, |p| p.no_carrier);
-        self.keep_lowest(paths, &mut last, Reason::LongLivedStale, |p| {
+    fn eliminate(&mut self, paths: &[Candidate]) -> (usize, BestPathReason) {
+        let mut last = BestPathReason::OnlyPath;
+        self.keep_lowest(paths, &mut last, BestPathReason::Carrier, |p| p.no_carrier);
+        self.keep_lowest(paths, &mut last, BestPathReason::LongLivedStale, |p| {
             p.long_lived_stale
         });
-        self.keep_lowest(paths, &mut last, Reason::LocalOrigin, |p| !p.local);
-        self.keep_lowest(paths, &mut last, Reason::LocalPref, |p| {
+        self.keep_lowest(paths, &mut last, BestPathReason::LocalOrigin, |p| !p.local);
+        self.keep_lowest(paths, &mut last, BestPathReason::LocalPref, |p| {
             u32::MAX - p.local_pref
         });
-        self.keep_lowest(paths, &mut last, Reason::AsPathLength, |p| p.as_path_len);
-        self.keep_lowest(paths, &mut last, Reason::Origin, |p| p.origin);
+        self.keep_lowest(paths, &mut last, BestPathReason::AsPathLength, |p| {
+            p.as_path_len
+        });
+        self.keep_lowest(paths, &mut last, BestPathReason::Origin, |p| p.origin);
         self.keep_lowest_med(paths, &mut last);
-        self.keep_lowest(paths, &mut last, Reason::External, |p| !p.external);
-        self.keep_lowest(paths, &mut last, Reason::IgpMetric, |p| p.metric);
+        self.keep_lowest(paths, &mut last, BestPathReason::External, |p| !p.external);
+        self.keep_lowest(paths, &mut last, BestPathReason::IgpMetric, |p| p.metric);
         let left = (0..paths.len()).filter(|index| self.lost[*index].is_none());
         self.multipath.extend(left);
-        self.keep_lowest(paths, &mut last, Reason::RouterId, |p| p.router_id);
-        self.keep_lowest(paths, &mut last, Reason::ClusterListLength, |p| {
+        self.keep_lowest(paths, &mut last, BestPathReason::RouterId, |p| p.router_id);
+        self.keep_lowest(paths, &mut last, BestPathReason::ClusterListLength, |p| {
             p.cluster_list_len
         });
-        self.keep_lowest(paths, &mut last, Reason::PeerAddress, |p| p.address);
-        self.keep_lowest(paths, &mut last, Reason::PathId, |p| p.path_id);
+        self.keep_lowest(paths, &mut last, BestPathReason::PeerAddress, |p| p.address);
+        self.keep_lowest(paths, &mut last, BestPathReason::PathId, |p| p.path_id);
         let best = self
             .lost
             .iter()
@@ -185,8 +179,8 @@ impl Decision {
     fn keep_lowest<K: Ord>(
         &mut self,
         paths: &[Candidate],
-        last: &mut Reason,
-        reason: Reason,
+        last: &mut BestPathReason,
+        reason: BestPathReason,
         key: impl Fn(&Candidate) -> K,
     ) {
         let left = paths
@@ -205,7 +199,7 @@ impl Decision {
     }
 
     /// Within each neighbouring AS, removes all paths whose MED is not the lowest.
-    fn keep_lowest_med(&mut self, paths: &[Candidate], last: &mut Reason) {
+    fn keep_lowest_med(&mut self, paths: &[Candidate], last: &mut BestPathReason) {
         let mut left = paths
             .iter()
             .zip(&self.lost)
@@ -228,8 +222,8 @@ impl Decision {
         }
         for (path, lost) in paths.iter().zip(&mut self.lost) {
             if lost.is_none() && path.med > lowest[&path.neighbour_as] {
-                *lost = Some(Reason::Med);
-                *last = Reason::Med;
+                *lost = Some(BestPathReason::Med);
+                *last = BestPathReason::Med;
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::types::{Asn, ClusterId, Community, RouterId};
 /// Why a received route is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum ImportRefusal {
     /// Our AS stands in AS_PATH more often than allowed (RFC 4271 §9.1.2).
     AsLoop,
     /// ORIGINATOR_ID is ours (RFC 4456 §8).
@@ -34,7 +34,7 @@ pub enum Refusal {
     NoNextHop,
     /// An import filter rejected it.
     Policy,
-    /// The prefix must never be routed (RFC 4271 §6.3, [`crate::martian`]).
+    /// The prefix must never be routed (RFC 4271 §6.3, `martian.rs`).
     NeverRouted,
     /// It does not come from the owner of the prefix ([`crate::origin`]).
     NotOwner,
@@ -42,7 +42,7 @@ pub enum Refusal {
     OwnerUnknown,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ImportRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::AsLoop => "our AS is in the AS path",
@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
 
 /// What import makes of a received route: its attributes when policy has changed them, or why it is
 /// refused.
-pub(super) type Imported = Result<Option<Arc<PathAttrs>>, Refusal>;
+pub(super) type Imported = Result<Option<Arc<PathAttrs>>, ImportRefusal>;
 
 /// A filter with its name. Compared by content: a renamed peer of the same rules is no change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,26 +131,26 @@ pub(super) fn correct(attrs: &mut PathAttrs, kind: PeerKind) {
 
 impl ImportRules<'_> {
     /// The reason why the protocol itself forbids to use the route.
-    fn forbids(&self, attrs: &PathAttrs) -> Option<Refusal> {
+    fn forbids(&self, attrs: &PathAttrs) -> Option<ImportRefusal> {
         let [session_as, speaker_as] = self.own_as;
         let allowed = usize::from(self.allow_own_as);
         let Some(next_hop) = attrs.next_hop else {
-            return Some(Refusal::NoNextHop);
+            return Some(ImportRefusal::NoNextHop);
         };
         if attrs.as_path.contains(session_as) > allowed
             || attrs.as_path.contains(speaker_as) > allowed
         {
-            Some(Refusal::AsLoop)
+            Some(ImportRefusal::AsLoop)
         } else if attrs.originator_id == Some(self.router_id) {
-            Some(Refusal::OriginatorLoop)
+            Some(ImportRefusal::OriginatorLoop)
         } else if attrs
             .cluster_list
             .iter()
             .any(|cluster| self.clusters.contains(cluster))
         {
-            Some(Refusal::ClusterLoop)
+            Some(ImportRefusal::ClusterLoop)
         } else if self.own_addresses.contains(&Some(next_hop)) {
-            Some(Refusal::OwnNextHop)
+            Some(ImportRefusal::OwnNextHop)
         } else {
             None
         }
@@ -198,7 +198,7 @@ impl ImportRules<'_> {
     ) -> Imported {
         let mut route = self.view(prefix, received);
         match (run_filters(self.filters, &mut route).0, route.attrs) {
-            (Verdict::Reject, _) => Err(Refusal::Policy),
+            (Verdict::Reject, _) => Err(ImportRefusal::Policy),
             (Verdict::Accept, Cow::Borrowed(_)) => Ok(None),
             (Verdict::Accept, Cow::Owned(attrs)) => Ok(Some(interner.intern(attrs))),
         }
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    fn check(change: impl FnOnce(&mut PathAttrs), allow_own_as: u8) -> Option<Refusal> {
+    fn check(change: impl FnOnce(&mut PathAttrs), allow_own_as: u8) -> Option<ImportRefusal> {
         let clusters = BTreeSet::from([ClusterId([1, 1, 1, 1].into())]);
         let rules = ImportRules {
             kind: PeerKind::Internal,
@@ -253,16 +253,16 @@ mod tests {
         assert_eq!(check(|_| (), 0), None);
         assert_eq!(
             check(|a| a.as_path = path(&[1, 64512]), 0),
-            Some(Refusal::AsLoop)
+            Some(ImportRefusal::AsLoop)
         );
         assert_eq!(
             check(|a| a.as_path = path(&[1, 64513]), 0),
-            Some(Refusal::AsLoop)
+            Some(ImportRefusal::AsLoop)
         );
         assert_eq!(check(|a| a.as_path = path(&[64512, 1]), 1), None);
         assert_eq!(
             check(|a| a.as_path = path(&[64512, 1, 64512]), 1),
-            Some(Refusal::AsLoop)
+            Some(ImportRefusal::AsLoop)
         );
     }
 
@@ -272,11 +272,11 @@ mod tests {
         let cluster = |n: u8| ClusterId([n, 1, 1, 1].into());
         assert_eq!(
             check(|a| a.originator_id = Some(own), 0),
-            Some(Refusal::OriginatorLoop)
+            Some(ImportRefusal::OriginatorLoop)
         );
         assert_eq!(
             check(|a| a.cluster_list = vec![cluster(2), cluster(1)].into(), 0),
-            Some(Refusal::ClusterLoop)
+            Some(ImportRefusal::ClusterLoop)
         );
         assert_eq!(check(|a| a.cluster_list = vec![cluster(2)].into(), 0), None);
     }
@@ -285,9 +285,12 @@ mod tests {
     fn rfc4271_6_3_own_next_hop() {
         assert_eq!(
             check(|a| a.next_hop = Some([10, 0, 0, 1].into()), 0),
-            Some(Refusal::OwnNextHop)
+            Some(ImportRefusal::OwnNextHop)
         );
-        assert_eq!(check(|a| a.next_hop = None, 0), Some(Refusal::NoNextHop));
+        assert_eq!(
+            check(|a| a.next_hop = None, 0),
+            Some(ImportRefusal::NoNextHop)
+        );
     }
 
     #[test]

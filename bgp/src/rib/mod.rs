@@ -15,7 +15,7 @@
 //! * RIB-4: while selection is deferred (RFC 4724 §4.1) nothing is announced, withdrawn or
 //!   reported.
 
-pub mod decision;
+mod decision;
 mod dest_id;
 mod export;
 mod families;
@@ -57,9 +57,9 @@ use std::time::{Duration, Instant};
 use caracal_model::net::{Family, Prefix};
 
 pub use caracal_model::net::{Gateway, Underlay, UnderlayRoute};
-pub use decision::Reason;
+pub use decision::BestPathReason;
 pub use forward::{FibExportFilter, redistribute};
-pub use import::{DecidedBy, Refusal};
+pub use import::{DecidedBy, ImportRefusal};
 pub use jobs::Progress;
 pub use monitor::{MonitoredPath, PathName};
 pub use mrt::MrtPeers;
@@ -97,7 +97,7 @@ use startup::Startup;
 use table::Table;
 
 /// LOCAL_PREF of a route that carries none: the field's common default.
-pub const DEFAULT_LOCAL_PREF: u32 = 100;
+pub(crate) const DEFAULT_LOCAL_PREF: u32 = 100;
 
 /// How a table starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

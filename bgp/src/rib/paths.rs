@@ -5,7 +5,7 @@ use std::sync::Arc;
 use caracal_model::net::{Family, Prefix};
 
 use super::dest_id::DestId;
-use super::import::{self, Imported, Refusal};
+use super::import::{self, ImportRefusal, Imported};
 use super::table::{Path, Rank, Staleness};
 use super::{PeerId, Rib, forward};
 use crate::attrs::PathAttrs;
@@ -95,7 +95,7 @@ impl Rib {
     /// Runs import policy over a route.
     fn filter(&mut self, peer: PeerId, prefix: Prefix, received: &PathAttrs) -> Imported {
         let Some(peer) = self.peers.get(peer) else {
-            return Err(Refusal::Policy);
+            return Err(ImportRefusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         rules.filter(prefix, received, &mut self.interner)

@@ -25,7 +25,7 @@ impl Rib {
     /// Goes over to a new configuration. For peers whose change needs a new session
     /// ([`config::PeerChange::reset`]) the session counts as ended.
     pub fn reconfigure(&mut self, now: Instant, new: &SpeakerConfig) -> Changes {
-        let change = config::diff(&self.config, new);
+        let change = config::compare_configs(&self.config, new);
         for name in &change.removed {
             if let Some(id) = self.peers.id(name) {
                 self.end_session(now, id, false);

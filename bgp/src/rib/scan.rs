@@ -270,7 +270,7 @@ impl Rib {
         if let Some(refusal) = path.refusal() {
             let peer = self.peers.get(path.peer);
             let by = peer
-                .filter(|_| refusal == super::Refusal::Policy)
+                .filter(|_| refusal == super::ImportRefusal::Policy)
                 .and_then(|peer| {
                     let rules =
                         peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);

@@ -14,7 +14,7 @@ use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
 use super::dest_id::DestId;
-use super::import::{Imported, Refusal, run_filters};
+use super::import::{ImportRefusal, Imported, run_filters};
 use super::{Changes, PeerId, PeerState, Rib};
 use crate::attrs::PathAttrs;
 use crate::martian::{LocalNetworks, Martian, Martians, OpenRanges};
@@ -121,12 +121,12 @@ impl Screen {
     pub(super) fn detail(
         &self,
         prefix: &Prefix,
-        refusal: Refusal,
+        refusal: ImportRefusal,
         received: &PathAttrs,
     ) -> Option<String> {
         match refusal {
-            Refusal::NeverRouted => self.martian(prefix).map(|why| why.to_string()),
-            Refusal::NotOwner | Refusal::OwnerUnknown => self.origin(prefix, received),
+            ImportRefusal::NeverRouted => self.martian(prefix).map(|why| why.to_string()),
+            ImportRefusal::NotOwner | ImportRefusal::OwnerUnknown => self.origin(prefix, received),
             _ => None,
         }
     }
@@ -154,7 +154,11 @@ impl Screen {
     }
 
     /// A path has another outcome, or is new (`None` before) or gone (`None` after).
-    pub(super) const fn count(&mut self, before: Option<Refusal>, after: Option<Refusal>) {
+    pub(super) const fn count(
+        &mut self,
+        before: Option<ImportRefusal>,
+        after: Option<ImportRefusal>,
+    ) {
         if let Some(refusal) = before
             && let Some(number) = self.number(refusal)
         {
@@ -167,11 +171,11 @@ impl Screen {
         }
     }
 
-    const fn number(&mut self, refusal: Refusal) -> Option<&mut usize> {
+    const fn number(&mut self, refusal: ImportRefusal) -> Option<&mut usize> {
         match refusal {
-            Refusal::NeverRouted => Some(&mut self.counts.never_routed),
-            Refusal::NotOwner => Some(&mut self.counts.not_owner),
-            Refusal::OwnerUnknown => Some(&mut self.counts.waiting),
+            ImportRefusal::NeverRouted => Some(&mut self.counts.never_routed),
+            ImportRefusal::NotOwner => Some(&mut self.counts.not_owner),
+            ImportRefusal::OwnerUnknown => Some(&mut self.counts.waiting),
             _ => None,
         }
     }
@@ -319,7 +323,7 @@ impl Rib {
         self.screen.waiting.contains_key(prefix)
             && self.table.find(prefix).is_some_and(|id| {
                 let mut paths = self.table.get(id).paths().iter();
-                paths.any(|path| path.refusal() == Some(Refusal::OwnerUnknown))
+                paths.any(|path| path.refusal() == Some(ImportRefusal::OwnerUnknown))
             })
     }
 
@@ -357,7 +361,7 @@ impl Rib {
         received: &Arc<PathAttrs>,
     ) -> Imported {
         let Some(peer) = self.peers.get(from) else {
-            return Err(Refusal::Policy);
+            return Err(ImportRefusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         if let Some(Err(refusal)) = rules.import_any(received) {
@@ -369,7 +373,7 @@ impl Rib {
             return Err(refusal);
         }
         let Some(peer) = self.peers.get(from) else {
-            return Err(Refusal::Policy);
+            return Err(ImportRefusal::Policy);
         };
         let rules = peer.import_rules(self.config.router_id, &self.clusters, &self.next_hops);
         rules.import(prefix, received, &mut self.interner)
@@ -381,10 +385,10 @@ impl Rib {
         from: PeerId,
         prefix: Prefix,
         received: &Arc<PathAttrs>,
-    ) -> Option<Refusal> {
+    ) -> Option<ImportRefusal> {
         if self.screen.martian(&prefix).is_some() {
             self.screen.counts.martians += 1;
-            return Some(Refusal::NeverRouted);
+            return Some(ImportRefusal::NeverRouted);
         }
         self.check_origin(from, prefix, received)
     }
@@ -395,7 +399,7 @@ impl Rib {
         from: PeerId,
         prefix: Prefix,
         received: &Arc<PathAttrs>,
-    ) -> Option<Refusal> {
+    ) -> Option<ImportRefusal> {
         let look = self.screen.origins.look(&prefix, received);
         if look.within {
             self.screen.tracked.insert(prefix);
@@ -424,11 +428,11 @@ impl Rib {
             if !log_only {
                 self.screen.new_waits.push(prefix);
             }
-            return (!log_only).then_some(Refusal::OwnerUnknown);
+            return (!log_only).then_some(ImportRefusal::OwnerUnknown);
         }
         self.screen.counts.violations += 1;
         self.screen.last_violation = Some((prefix, peer.name.clone()));
-        (!log_only).then_some(Refusal::NotOwner)
+        (!log_only).then_some(ImportRefusal::NotOwner)
     }
 
     /// True when the operator lets a peer announce what others have: a filter accepts the range by

@@ -12,7 +12,7 @@ use foldhash::HashMap;
 use super::PeerId;
 use super::dest_id::DestId;
 use super::free::Free;
-use super::import::{Imported, Refusal};
+use super::import::{ImportRefusal, Imported};
 use super::index::Index;
 use crate::attrs::PathAttrs;
 
@@ -30,7 +30,7 @@ pub(super) struct Path {
     /// Who sent it.
     pub(super) peer: PeerId,
     /// Why it was refused.
-    refusal: Option<Refusal>,
+    refusal: Option<ImportRefusal>,
     /// It was accepted.
     is_accepted: bool,
     /// Not confirmed since something happened.
@@ -62,7 +62,7 @@ impl Path {
     }
 
     /// Why it was refused.
-    pub(super) const fn refusal(&self) -> Option<Refusal> {
+    pub(super) const fn refusal(&self) -> Option<ImportRefusal> {
         self.refusal
     }
 

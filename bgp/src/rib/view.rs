@@ -6,8 +6,8 @@ use std::sync::Arc;
 use caracal_model::net::{Gateway, Prefix};
 use serde::{Deserialize, Serialize};
 
-use super::decision::Reason;
-use super::import::{DecidedBy, Refusal};
+use super::decision::BestPathReason;
+use super::import::{DecidedBy, ImportRefusal};
 use super::next_hops::ResolvedNextHop;
 use super::out::Withheld;
 use crate::attrs::PathAttrs;
@@ -100,19 +100,19 @@ pub enum PathStatus {
     /// In use.
     Best {
         /// The rule that decided last.
-        reason: Reason,
+        reason: BestPathReason,
     },
     /// Lost against the best path.
     Lost {
         /// The rule by which it lost.
-        reason: Reason,
+        reason: BestPathReason,
         /// It is in the ECMP set all the same.
         multipath: bool,
     },
     /// Not used.
     Refused {
         /// Why.
-        refusal: Refusal,
+        refusal: ImportRefusal,
         /// The filter that rejected it.
         by: Option<DecidedBy>,
         /// More words for people.

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
 use crate::bfd::{Event, Packet, Session, State, Timers};
-use crate::config::Bfd;
+use crate::config::BfdOptions;
 use crate::types::PeerName;
 use socket::{Receiver, Sender, poll};
 
@@ -31,7 +31,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Whom to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct BfdTarget {
     /// Our address.
     pub local: IpAddr,
     /// The other end's.
@@ -39,12 +39,12 @@ pub struct Target {
     /// Not on a common link: RFC 5883 instead of 5881.
     pub multihop: bool,
     /// How.
-    pub options: Bfd,
+    pub options: BfdOptions,
 }
 
 /// What is seen of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct BfdStatus {
     /// `Up`, `Down`, `Init`; or why there is no session.
     pub state: String,
     /// How often it went down.
@@ -55,8 +55,8 @@ pub struct Seen {
     pub control_plane_independent: bool,
 }
 
-type Targets = BTreeMap<PeerName, Target>;
-type View = BTreeMap<PeerName, Seen>;
+type Targets = BTreeMap<PeerName, BfdTarget>;
+type View = BTreeMap<PeerName, BfdStatus>;
 
 /// The way to the thread; it ends, without a word to anybody, when this is dropped.
 #[derive(Debug)]
@@ -109,12 +109,12 @@ impl BfdHandle {
 
 /// One target with its session.
 struct Watched {
-    target: Target,
+    target: BfdTarget,
     session: Session,
     sender: Option<Sender>,
     /// When opening the sockets is tried again.
     retry: Option<Instant>,
-    seen: Seen,
+    seen: BfdStatus,
 }
 
 struct Thread {
@@ -159,8 +159,8 @@ impl Thread {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let same = |watched: &Watched, target: &Target| {
-            let key = |target: &Target| (target.local, target.remote, target.multihop);
+        let same = |watched: &Watched, target: &BfdTarget| {
+            let key = |target: &BfdTarget| (target.local, target.remote, target.multihop);
             key(&watched.target) == key(target)
         };
         self.sessions.retain(|name, watched| {
@@ -188,7 +188,7 @@ impl Thread {
                 session,
                 sender: None,
                 retry: Some(now),
-                seen: Seen::default(),
+                seen: BfdStatus::default(),
             };
             self.sessions.insert(name, watched);
         }
@@ -289,7 +289,7 @@ impl Thread {
 impl Watched {
     /// Opens the sockets.
     fn open(&mut self, now: Instant, receivers: &mut HashMap<(IpAddr, bool), Receiver>, seed: u64) {
-        let Target {
+        let BfdTarget {
             local,
             remote,
             multihop,

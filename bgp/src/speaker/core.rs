@@ -31,7 +31,7 @@ use super::feed::OutFeed;
 use super::log_limit::{LogKind, LogLimit, summarise_peers};
 use super::message::{PeerKey, Shutdown, TO_CORE_DEPTH, ToCore, ToSession};
 use super::shared::SharedUpdate;
-use super::status::{Convergence, Turns};
+use super::status::{Convergence, TurnTimes};
 use super::{Command, FibFeed, SpeakerOptions, Tasks};
 use crate::config::{PeerConfig, SpeakerConfig};
 use crate::rib::{Changes, FibExportFilter, Outbound, PeerId, Rib, RibOptions, SessionInfo};
@@ -179,7 +179,7 @@ pub(super) struct Core {
     step: usize,
     /// The table is not announced to some peer for now, since it has much to read.
     holds: bool,
-    turns: Turns,
+    turns: TurnTimes,
 }
 
 /// What the core task hears.
@@ -239,7 +239,7 @@ impl Core {
             subscriptions: Vec::new(),
             step: slices::FIRST_STEP,
             holds: false,
-            turns: Turns::default(),
+            turns: TurnTimes::default(),
         };
         (core, inbox)
     }

@@ -163,7 +163,7 @@ pub enum Way {
 }
 
 /// Errors by kind; those that never happened are not there.
-pub type Errors = BTreeMap<ErrorKind, u64>;
+pub type ErrorCounts = BTreeMap<ErrorKind, u64>;
 
 /// The counters of one peer.
 #[derive(Debug, Default)]
@@ -295,7 +295,7 @@ impl Counters {
 
     /// The errors that have happened.
     #[must_use]
-    pub fn errors(&self) -> Errors {
+    pub fn errors(&self) -> ErrorCounts {
         let counted = ErrorKind::ALL.iter().zip(&self.errors);
         counted
             .map(|(kind, counter)| (*kind, counter.load(Ordering::Relaxed)))

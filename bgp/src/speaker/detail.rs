@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
-use super::bfd::Seen;
-use super::counters::{Errors, MessageCounts};
+use super::bfd::BfdStatus;
+use super::counters::{ErrorCounts, MessageCounts};
 use super::status::PastError;
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::capability::{AddPathMode, AfiSafi, Capability};
@@ -35,15 +35,15 @@ pub struct PeerDetail {
     /// How many sessions have been established since the start.
     pub established_count: u64,
     /// Our end.
-    pub local: End,
+    pub local: Endpoint,
     /// The peer's end.
-    pub remote: End,
+    pub remote: Endpoint,
     /// We wait for it to connect.
     pub passive: bool,
     /// Hold time in seconds.
-    pub hold_time: Agreed,
+    pub hold_time: NegotiatedTime,
     /// Time between KEEPALIVEs in seconds.
-    pub keepalive_time: Agreed,
+    pub keepalive_time: NegotiatedTime,
     /// Time to live of our packets, where it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u8>,
@@ -54,7 +54,7 @@ pub struct PeerDetail {
     pub md5: bool,
     /// What BFD sees of it, where it is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bfd: Option<Seen>,
+    pub bfd: Option<BfdStatus>,
     /// Capabilities of the session, or of the last one.
     pub capabilities: Capabilities,
     /// Its families.
@@ -72,7 +72,7 @@ pub struct PeerDetail {
     /// Messages since the start.
     pub messages: Messages,
     /// Errors since the start, by kind.
-    pub errors: Errors,
+    pub errors: ErrorCounts,
     /// Why the last session ended or the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<PastError>,
@@ -87,7 +87,7 @@ pub struct PeerDetail {
 /// One end of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct End {
+pub struct Endpoint {
     /// Its address, as far as it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
@@ -104,7 +104,7 @@ pub struct End {
 /// A time that both ends have a say in, in seconds; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Agreed {
+pub struct NegotiatedTime {
     /// Ours.
     pub configured: u64,
     /// What holds in the session.

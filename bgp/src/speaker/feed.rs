@@ -13,7 +13,7 @@ use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 use tokio::sync::Notify;
 
-pub use self::pending::Marker;
+pub(super) use self::pending::Marker;
 use self::pending::{Item, Mark, Pending, Queued, Round, slot};
 use super::shared::SharedUpdate;
 use crate::attrs::PathAttrs;
@@ -109,7 +109,7 @@ pub struct OutBatch {
 }
 
 /// Paths with identifiers (RFC 7911) that share attributes; `None` withdraws them.
-pub type PathBatch = (Option<Arc<PathAttrs>>, Vec<(Prefix, u32)>);
+pub(super) type PathBatch = (Option<Arc<PathAttrs>>, Vec<(Prefix, u32)>);
 
 impl OutBatch {
     /// True when there is nothing to send.

@@ -27,7 +27,7 @@ fn now() -> Instant {
 }
 
 /// Listens until it is aborted or the core is gone.
-pub async fn run(mut start: ListenerStart) {
+pub(super) async fn run(mut start: ListenerStart) {
     let mut pause = MIN_PAUSE;
     loop {
         let bound = socket::listen(start.listen.address, start.listen.port)

@@ -23,18 +23,18 @@ use crate::wire::update::Update;
 /// Capacity of the channel from all sessions to the core, in messages. Enough that a session that reads a full
 /// socket buffer of small UPDATEs does not bounce on each; small enough that a slow table stops the reading
 /// and TCP slows the peers.
-pub const TO_CORE_DEPTH: usize = 256;
+pub(super) const TO_CORE_DEPTH: usize = 256;
 
 /// Capacity of a session's control channel, in messages. The core never waits on it: configuration is resent
 /// when it finds the channel full, and a connection that does not fit is dropped for the peer to dial again.
-pub const TO_SESSION_DEPTH: usize = 16;
+pub(super) const TO_SESSION_DEPTH: usize = 16;
 
 /// Identity of a peer in the core, from when it is configured until it is not and its last session has ended. Never used
 /// again. Names are labels: a peer can get another one while its session runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(pub u64);
 
-/// Everything a session task is born with. The task is `session::run(start)`; it ends after
+/// Everything a session task is born with. The task is `session::run_session(start)`; it ends after
 /// [`ToSession::Shutdown`] or when `control` is closed.
 #[derive(Debug)]
 pub struct SessionStart {
@@ -61,12 +61,12 @@ pub struct SessionStart {
 }
 
 /// Capacity of the channel from the listener to the core, in connections.
-pub const ACCEPT_DEPTH: usize = 64;
+pub(super) const ACCEPT_DEPTH: usize = 64;
 
 /// Everything a listener task is born with. The task is `listener::run(start)`; it binds, and again with
 /// back-off when that fails, accepts until it is aborted, and never ends the process.
 #[derive(Debug)]
-pub struct ListenerStart {
+pub(crate) struct ListenerStart {
     /// Where to listen.
     pub listen: Listen,
     /// From whom connections may come: the listening socket needs their MD5 keys (RFC 2385).
@@ -77,7 +77,7 @@ pub struct ListenerStart {
 
 /// A peer as the listening socket knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenPeer {
+pub(crate) struct ListenPeer {
     /// Its address, or the range of addresses that it may come from.
     pub prefix: Prefix,
     /// Its TCP MD5 key.
@@ -86,7 +86,7 @@ pub struct ListenPeer {
 
 /// What the listener tells the core.
 #[derive(Debug)]
-pub enum FromListener {
+pub(crate) enum FromListener {
     /// It listens there.
     Bound(SocketAddr),
     /// It cannot listen, for this reason, and will try again.

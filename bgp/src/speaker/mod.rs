@@ -9,22 +9,33 @@
 //! | station, one for each monitoring station | its connection | the core | the station |
 
 mod addresses;
-pub mod admission;
-pub mod bfd;
+mod admission;
+mod bfd;
 mod core;
-pub mod counters;
-pub mod detail;
-pub mod feed;
+mod counters;
+mod detail;
+mod feed;
 mod framing;
-pub mod listener;
+mod listener;
 mod log_limit;
-pub mod message;
-pub mod reader;
-pub mod session;
-pub mod shared;
+mod message;
+mod reader;
+mod session;
+mod shared;
 mod socket;
 mod station;
-pub mod status;
+mod status;
+
+pub use addresses::missing_next_hops;
+pub use bfd::{BfdHandle, BfdStatus, BfdTarget};
+pub use counters::{Counters, ErrorCounts, ErrorKind, MessageCounts, Way};
+pub use detail::{Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime, PeerDetail};
+pub use feed::{KeyedFeed, OutBatch, OutChunk, OutFeed};
+pub use message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
+pub use reader::{MrtReader, RouteReader};
+pub use session::run_session;
+pub use shared::{CannotAnnounce, SharedUpdate};
+pub use status::{Convergence, PastError, PeerStatus, SpeakerStatus, StationStatus, TurnTimes};
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,12 +53,9 @@ use crate::rib::{
     RouteRecord, RouteTable, StartupTimes, Underlay,
 };
 use crate::types::{PeerName, SessionState};
-pub use addresses::missing_next_hops;
-use detail::PeerDetail;
-use feed::KeyedFeed;
-use message::{ListenerStart, SessionStart};
-use reader::{MrtReader, RouteReader, Slice};
-use status::{Convergence, SpeakerStatus};
+
+use message::ListenerStart;
+use reader::Slice;
 
 /// Capacity of the command channel, in commands. Commands come from people and from one
 /// configuration task.
@@ -78,11 +86,11 @@ pub struct SpeakerOptions {
 pub struct Speaker;
 
 /// A task that the core starts.
-pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What the tasks do that the core starts.
 #[derive(Clone, Copy, Debug)]
-pub struct Tasks {
+pub(crate) struct Tasks {
     /// One per peer.
     pub session: fn(SessionStart) -> Running,
     /// At most one.
@@ -92,9 +100,9 @@ pub struct Tasks {
 impl Tasks {
     /// Sessions over TCP, and a listening socket.
     #[must_use]
-    pub fn tcp() -> Self {
+    pub(crate) fn tcp() -> Self {
         Self {
-            session: |start| Box::pin(session::run(start)),
+            session: |start| Box::pin(session::run_session(start)),
             listener: |start| Box::pin(listener::run(start)),
         }
     }
@@ -115,7 +123,7 @@ impl Speaker {
     /// # Panics
     /// Outside of a tokio runtime.
     #[must_use]
-    pub fn spawn_with(
+    pub(crate) fn spawn_with(
         config: SpeakerConfig,
         options: SpeakerOptions,
         tasks: Tasks,
@@ -141,7 +149,7 @@ pub struct SpeakerEnded;
 
 /// What an operator does to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum PeerCommand {
     /// Cease / Administrative Shutdown with this text (RFC 9003), and no session until it is
     /// enabled.
     Disable(String),
@@ -157,7 +165,7 @@ pub enum Order {
 
 /// Why an order was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OrderError {
+pub enum PeerCommandError {
     /// No peer has this name.
     #[error("there is no such peer")]
     NoPeer,
@@ -193,7 +201,11 @@ enum Command {
     Explain(Prefix, oneshot::Sender<Box<Explanation>>),
     Refresh(PeerName, oneshot::Sender<bool>),
     Peer(PeerName, oneshot::Sender<Option<Box<PeerDetail>>>),
-    Operate(PeerName, Order, oneshot::Sender<Result<String, OrderError>>),
+    Operate(
+        PeerName,
+        PeerCommand,
+        oneshot::Sender<Result<String, PeerCommandError>>,
+    ),
     Fib(FibExportFilter, oneshot::Sender<FibFeed>),
     Shutdown {
         restart: bool,
@@ -401,8 +413,8 @@ impl SpeakerHandle {
     pub async fn operate(
         &self,
         peer: PeerName,
-        order: Order,
-    ) -> Result<Result<String, OrderError>, SpeakerEnded> {
+        order: PeerCommand,
+    ) -> Result<Result<String, PeerCommandError>, SpeakerEnded> {
         self.ask(|answer| Command::Operate(peer, order, answer))
             .await
     }

@@ -16,7 +16,7 @@ use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
 
 /// Changes in one shared update at most: a few full messages, so that a session packs little beyond its limit.
-pub const SHARED_ROUTES: usize = 4096;
+pub(super) const SHARED_ROUTES: usize = 4096;
 
 /// A group's change with its encodings.
 #[derive(Debug)]

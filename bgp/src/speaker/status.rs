@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::bfd::Seen;
-use super::counters::Errors;
+use super::bfd::BfdStatus;
+use super::counters::ErrorCounts;
 use crate::rib::{OriginStatus, PeerCounts, Progress, RibCounts, Screened, SessionInfo};
 use crate::types::{Asn, PeerName, RouterId, SessionState};
 
@@ -43,12 +43,12 @@ pub struct SpeakerStatus {
     pub work: Vec<Progress>,
     /// How long the owner of the table is busy at a time.
     #[serde(default)]
-    pub turns: Turns,
+    pub turns: TurnTimes,
 }
 
 /// The turns of the task that owns the table: what it does before it listens to everybody again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turns {
+pub struct TurnTimes {
     /// The longest one since the start.
     pub longest: Duration,
     /// How many there have been.
@@ -120,8 +120,8 @@ pub struct PeerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<PastError>,
     /// Errors since the start, by kind.
-    #[serde(default, skip_serializing_if = "Errors::is_empty")]
-    pub errors: Errors,
+    #[serde(default, skip_serializing_if = "ErrorCounts::is_empty")]
+    pub errors: ErrorCounts,
     /// What is wrong with the established session, as a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -133,7 +133,7 @@ pub struct PeerStatus {
     pub session: Option<SessionInfo>,
     /// What BFD sees of it, where it is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bfd: Option<Seen>,
+    pub bfd: Option<BfdStatus>,
     /// Changes that are decided and not yet written to the session.
     pub pending: usize,
 }

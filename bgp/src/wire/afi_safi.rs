@@ -3,7 +3,7 @@
 use caracal_model::net::Family;
 
 /// SAFI of unicast forwarding (RFC 4760 §6).
-pub const SAFI_UNICAST: u8 = 1;
+pub(crate) const SAFI_UNICAST: u8 = 1;
 
 /// An address family and what is forwarded with it, as numbers; most pairs have no meaning here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

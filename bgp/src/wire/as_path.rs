@@ -16,7 +16,7 @@ const MAX_SEGMENT: usize = 255;
 /// # Errors
 /// A segment that is empty, cut off or of another type than set and sequence (RFC 7606 §7.2; the types
 /// of RFC 5065 have no place on a session outside a confederation), or AS 0 (RFC 7607 §2).
-pub fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
+pub(crate) fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
     let width = if four_octet { 4 } else { 2 };
     let mut first = None;
     let mut segments = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn asn(octets: &[u8]) -> Asn {
 }
 
 /// Appends a path. With two octets, AS_TRANS stands for each number that does not fit.
-pub fn encode(path: &AsPath, four_octet: bool, out: &mut BytesMut) {
+pub(crate) fn encode(path: &AsPath, four_octet: bool, out: &mut BytesMut) {
     for (kind, asns) in path.segments() {
         let kind = match kind {
             SegmentKind::Set => SET,
@@ -93,14 +93,14 @@ pub(super) fn put_asn(asn: Asn, four_octet: bool, out: &mut BytesMut) {
 
 /// True when the path has a number that two octets cannot hold, so that AS4_PATH must go with it.
 #[must_use]
-pub fn needs_four_octets(path: &AsPath) -> bool {
+pub(crate) fn needs_four_octets(path: &AsPath) -> bool {
     path.asns().any(|asn| !asn.is_two_octet())
 }
 
 /// The path as it would have come from a four-octet speaker: AS4_PATH with, in front, what the two-octet
 /// speakers on the way have prepended to AS_PATH since. A longer AS4_PATH is ignored.
 #[must_use]
-pub fn merge(as_path: AsPath, as4_path: &AsPath) -> AsPath {
+pub(crate) fn merge(as_path: AsPath, as4_path: &AsPath) -> AsPath {
     let Some(mut lead) = as_path.path_len().checked_sub(as4_path.path_len()) else {
         return as_path;
     };

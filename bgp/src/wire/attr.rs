@@ -27,15 +27,15 @@ const OPTIONAL_TRANSITIVE: u8 = OPTIONAL | TRANSITIVE;
 const OPTIONAL_NON_TRANSITIVE: u8 = OPTIONAL;
 
 /// ORIGIN's type code.
-pub const ORIGIN: u8 = 1;
+pub(crate) const ORIGIN: u8 = 1;
 /// AS_PATH's type code.
-pub const AS_PATH: u8 = 2;
+pub(crate) const AS_PATH: u8 = 2;
 /// NEXT_HOP's type code.
-pub const NEXT_HOP: u8 = 3;
+pub(crate) const NEXT_HOP: u8 = 3;
 /// MP_REACH_NLRI's type code.
-pub const MP_REACH_NLRI: u8 = 14;
+pub(crate) const MP_REACH_NLRI: u8 = 14;
 /// MP_UNREACH_NLRI's type code.
-pub const MP_UNREACH_NLRI: u8 = 15;
+pub(crate) const MP_UNREACH_NLRI: u8 = 15;
 
 /// What a malformed attribute costs (RFC 7606 §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ static TABLE: [Row; 16] = [
 
 /// The attribute's name in the standards.
 #[must_use]
-pub fn name(code: u8) -> &'static str {
+pub(crate) fn name(code: u8) -> &'static str {
     row(code).map_or("unknown attribute", |row| row.name)
 }
 

@@ -9,7 +9,7 @@ use nom::bytes::complete::take;
 use nom::multi::{length_data, many0};
 use nom::number::complete::{be_u8, be_u16, be_u24, be_u32};
 
-pub use super::afi_safi::{AfiSafi, SAFI_UNICAST};
+pub use super::afi_safi::AfiSafi;
 use super::error::OpenError;
 use super::reader::{self, Misfit};
 use crate::types::Asn;

@@ -7,7 +7,7 @@ use caracal_model::net::Family;
 /// The standard maximum message size in octets, header included (RFC 4271 §4.1).
 pub const MAX_MESSAGE: usize = 4096;
 /// The maximum after the Extended Message capability (RFC 8654 §3): the length field's own limit.
-pub const MAX_EXTENDED_MESSAGE: usize = 65535;
+pub(crate) const MAX_EXTENDED_MESSAGE: usize = 65535;
 
 /// A set of address families.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -1,43 +1,52 @@
 //! The codec: octets to messages and back.
 //!
 //! It must never panic, read past its input or keep state between messages. Decoding borrows from the
-//! receive buffer and takes one whole message, as [`header::frame_len`] cuts it. An error carries its
+//! receive buffer and takes one whole message, as [`frame_len`] cuts it. An error carries its
 //! verdict (RFC 7606), so the caller has nothing left to decide.
 //!
-//! | module | RFC |
+//! | file | RFC |
 //! |---|---|
-//! | [`header`] | 4271 §4.1, 8654 |
-//! | [`open`], [`capability`] | 4271 §4.2, 5492, 9072; 4760, 6793, 2918, 7313, 4724, 8538, 7911, 8654, 8950, 9494 |
-//! | [`update`], [`attr`], [`as_path`], [`mp`], [`nlri`] | 4271 §4.3, 4760, 2545, 6793, 7606, 7607, 1997, 4360, 8092, 4456 |
-//! | [`notification`] | 4271 §4.5, 4486, 9003, 8538, 9687 |
-//! | [`refresh`] | 2918, 7313 |
+//! | `header` | 4271 §4.1, 8654 |
+//! | `open`, `capability` | 4271 §4.2, 5492, 9072; 4760, 6793, 2918, 7313, 4724, 8538, 7911, 8654, 8950, 9494 |
+//! | `update`, `attr`, `as_path`, `mp`, `nlri` | 4271 §4.3, 4760, 2545, 6793, 7606, 7607, 1997, 4360, 8092, 4456 |
+//! | `notification` | 4271 §4.5, 4486, 9003, 8538, 9687 |
+//! | `refresh` | 2918, 7313 |
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod afi_safi;
-pub mod as_path;
-pub mod attr;
-pub mod capability;
-pub mod error;
-pub mod format;
-pub mod header;
+pub(crate) mod as_path;
+pub(crate) mod attr;
+pub(crate) mod capability;
+pub(crate) mod error;
+pub(crate) mod format;
+pub(crate) mod header;
 mod kind;
-pub mod mp;
-pub mod nlri;
-pub mod notification;
-pub mod open;
+pub(crate) mod mp;
+pub(crate) mod nlri;
+pub(crate) mod notification;
+pub(crate) mod open;
 mod reader;
-pub mod refresh;
-pub mod update;
+pub(crate) mod refresh;
+pub(crate) mod update;
 
 use bytes::{BufMut, BytesMut};
 
-use error::DecodeError;
-use format::Format;
-use header::Kind;
-use notification::Notification;
-use open::Open;
-use refresh::RouteRefresh;
-use update::Decoded;
+pub use capability::{
+    AddPathMode, AfiSafi, Capability, GracefulRestartCapability, LongLivedFamily,
+};
+pub use error::{
+    AttrFault, DecodeError, Fault, HeaderError, OpenError, RefreshError, UpdateError, Verdict,
+};
+pub use format::{FamilySet, Format, MAX_MESSAGE};
+pub use header::{HEADER_LEN, Kind, frame_len};
+pub use nlri::Nlri;
+pub use notification::{CeaseSubcode, Code, Notification};
+pub use open::Open;
+pub use refresh::{RefreshKind, RouteRefresh};
+pub use update::{
+    Decoded, EncodeError, Update, encode_announce, encode_end_of_rib, encode_update,
+    encode_withdraw,
+};
 
 /// A decoded message.
 #[allow(

@@ -11,7 +11,7 @@ use super::error::Fault;
 ///
 /// # Errors
 /// A length beyond the family's or a prefix cut off. `out` then holds the prefixes before it.
-pub fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result<(), Fault> {
+pub(crate) fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result<(), Fault> {
     // Of IPv4 most have four octets, of IPv6 nine.
     out.reserve(match family {
         Family::Ipv4 => input.len().div_ceil(4),
@@ -29,7 +29,7 @@ pub fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) -> Result
 ///
 /// # Errors
 /// A length beyond the family's, a prefix or an identifier cut off. Both lists then hold what was before it.
-pub fn decode_with_ids(
+pub(crate) fn decode_with_ids(
     mut input: &[u8],
     family: Family,
     out: &mut Vec<Prefix>,
@@ -117,12 +117,12 @@ fn padded<const N: usize>(input: &[u8], octets: &[u8]) -> [u8; N] {
 
 /// Octets that `prefix` takes.
 #[must_use]
-pub fn encoded_len(prefix: &Prefix) -> usize {
+pub(crate) fn encoded_len(prefix: &Prefix) -> usize {
     1 + usize::from(prefix.len().div_ceil(8))
 }
 
 /// Appends one prefix.
-pub fn encode(prefix: &Prefix, out: &mut BytesMut) {
+pub(crate) fn encode(prefix: &Prefix, out: &mut BytesMut) {
     let octets = usize::from(prefix.len().div_ceil(8));
     out.put_u8(prefix.len());
     match prefix.address() {

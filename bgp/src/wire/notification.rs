@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::afi_safi::AfiSafi;
 
 /// Longest shutdown communication in octets (RFC 9003 §2: the length field's own limit).
-pub const MAX_SHUTDOWN_TEXT: usize = 255;
+pub(crate) const MAX_SHUTDOWN_TEXT: usize = 255;
 /// Longest data we send: the standard message size minus header and codes.
 const MAX_DATA: usize = super::format::MAX_MESSAGE - super::kind::HEADER_LEN - 2;
 

@@ -421,7 +421,7 @@ pub fn encode_announce<N: Nlri>(
 
 /// Appends path attributes as a table dump has them (RFC 6396 §4.3.4): AS numbers of four octets, and of MP_REACH_NLRI the next
 /// hop alone.
-pub fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
+pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
     let format = Format {
         four_octet_as: true,
         internal: true,
@@ -533,7 +533,11 @@ fn with_ids(prefixes: &[Prefix], ids: &[u32]) -> Vec<(Prefix, u32)> {
 ///
 /// # Errors
 /// [`EncodeError`] when an announcement does not fit; what is before it stays in `out`.
-pub fn encode(update: &Update, format: &Format, out: &mut BytesMut) -> Result<(), EncodeError> {
+pub fn encode_update(
+    update: &Update,
+    format: &Format,
+    out: &mut BytesMut,
+) -> Result<(), EncodeError> {
     for family in [Family::Ipv4, Family::Ipv6] {
         if format.path_ids_out.contains(family) {
             let paths = with_ids(&update.withdrawn, &update.withdrawn_ids);

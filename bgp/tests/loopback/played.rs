@@ -5,18 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
-use caracal_bgp::attrs::PathAttrs;
-use caracal_bgp::config::PeerConfig;
-use caracal_bgp::speaker::feed::OutFeed;
-use caracal_bgp::speaker::message::{PeerKey, SessionStart, Shutdown, ToCore, ToSession};
-use caracal_bgp::speaker::session;
-use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
-use caracal_bgp::wire::capability::Capability;
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::header::frame_len;
-use caracal_bgp::wire::open::Open;
-use caracal_bgp::wire::update::{self, Update};
-use caracal_bgp::wire::{self, Message};
+use caracal_bgp::wire::{self, Capability, FamilySet, Format, Message, Open, Update, frame_len};
+use caracal_bgp::{
+    Asn, OutFeed, PathAttrs, PeerConfig, PeerKey, PeerName, RouterId, SessionStart, SessionState,
+    Shutdown, ToCore, ToSession, run_session,
+};
 use caracal_model::net::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -82,7 +75,7 @@ impl Stage {
         Self {
             core,
             control,
-            task: tokio::spawn(session::run(start)),
+            task: tokio::spawn(run_session(start)),
             listener,
         }
     }
@@ -198,7 +191,7 @@ impl Played {
             attrs: Some(attrs),
             ..Update::default()
         };
-        self.send(|out| update::encode(&update, &format(), out).unwrap())
+        self.send(|out| wire::encode_update(&update, &format(), out).unwrap())
             .await;
     }
 }
@@ -219,8 +212,8 @@ async fn a_session_lives_and_ends_with_a_word() {
     assert_eq!(update.announced, [prefix(1)]);
     peer.send(|out| {
         let family = Family::Ipv6.into();
-        let kind = wire::refresh::RefreshKind::Request;
-        wire::encode_refresh(&wire::refresh::RouteRefresh { family, kind }, out);
+        let kind = wire::RefreshKind::Request;
+        wire::encode_refresh(&wire::RouteRefresh { family, kind }, out);
     })
     .await;
     let refreshed = stage.hear().await;
@@ -260,7 +253,7 @@ async fn a_session_lives_and_ends_with_a_word() {
 
 #[tokio::test]
 async fn rfc7313_4_the_marks_go_over_the_wire_both_ways() {
-    use wire::refresh::{RefreshKind, RouteRefresh};
+    use wire::{RefreshKind, RouteRefresh};
     let mut stage = Stage::new(47, 64, |_| ()).await;
     let mut peer = stage.establish(90).await;
     let ToCore::Up { session, feed, .. } = stage.hear().await else {
@@ -364,7 +357,7 @@ async fn a_busy_core_costs_no_session() {
             attrs: Some(attrs),
             ..Update::default()
         };
-        update::encode(&update, &format(), &mut out).unwrap();
+        wire::encode_update(&update, &format(), &mut out).unwrap();
     }
     // More than the session's buffers and ours in the kernel take only while somebody reads.
     let (mut read, mut write) = peer.stream.into_split();
@@ -425,7 +418,7 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
         ..PathAttrs::default()
     };
     // Octets enough to fill every buffer of the kernel: each prefix with its own 4 KiB of attributes.
-    attrs.communities = (0..900).map(caracal_bgp::types::Community).collect();
+    attrs.communities = (0..900).map(caracal_bgp::Community).collect();
     let total = 20_000;
     for n in 0..total {
         attrs.med = Some(n);
@@ -468,7 +461,7 @@ async fn a_reset_while_octets_wait_ends_the_session() {
     };
     let attrs = Arc::new(PathAttrs {
         next_hop: Some([10, 0, 0, 1].into()),
-        communities: (0..900).map(caracal_bgp::types::Community).collect(),
+        communities: (0..900).map(caracal_bgp::Community).collect(),
         ..PathAttrs::default()
     });
     // Octets enough to fill every buffer: no two prefixes share a message.

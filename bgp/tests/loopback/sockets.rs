@@ -1,8 +1,6 @@
 //! What sockets add: TCP MD5, GTSM.
 
-use caracal_bgp::config::Password;
-use caracal_bgp::speaker::status::PeerStatus;
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{Password, PeerStatus, SessionState};
 
 use super::speakers::{configs, established, peer, start, status};
 use super::wait_for;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::config::{Listen, Origination, PeerConfig, SpeakerConfig};
-use caracal_bgp::speaker::status::PeerStatus;
-use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
-use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
+use caracal_bgp::{
+    Asn, Listen, Origination, PeerConfig, PeerName, PeerStatus, RouterId, SessionState, Speaker,
+    SpeakerConfig, SpeakerHandle, SpeakerOptions,
+};
 use caracal_model::net::{Family, Prefix};
 
 use super::{free_port, loopback, wait_for};
@@ -196,7 +196,7 @@ async fn rfc4724_4_2_over_a_restart_the_routes_stay() {
     let fresh = |routes: &Vec<_>| {
         routes
             .iter()
-            .all(|route: &caracal_bgp::rib::RouteInfo| !route.stale)
+            .all(|route: &caracal_bgp::RouteInfo| !route.stale)
             && routes.len() == 1
     };
     let ask = async || b.received(other()).await.unwrap().unwrap();

@@ -14,12 +14,11 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use caracal_bgp::config::{Listen, PeerConfig, SpeakerConfig};
 use caracal_bgp::policy::{Action, Filter, Term};
-use caracal_bgp::rib::{RouteQuery, RouteTable, Underlay, UnderlayRoute};
-use caracal_bgp::speaker::status::SpeakerStatus;
-use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
-use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
+use caracal_bgp::{
+    Asn, ClusterId, Listen, PeerConfig, PeerName, RouteQuery, RouteTable, RouterId, Speaker,
+    SpeakerConfig, SpeakerHandle, SpeakerOptions, SpeakerStatus, Underlay, UnderlayRoute,
+};
 use tokio::runtime::Runtime;
 
 use player::{announcement, establish, establish_with};

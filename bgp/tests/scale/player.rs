@@ -4,12 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use caracal_bgp::attrs::PathAttrs;
-use caracal_bgp::types::RouterId;
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::header::{HEADER_LEN, frame_len};
-use caracal_bgp::wire::update::encode_announce;
-use caracal_bgp::wire::{self, Message};
+use caracal_bgp::wire::{self, FamilySet, Format, HEADER_LEN, Message, encode_announce, frame_len};
+use caracal_bgp::{PathAttrs, RouterId};
 use caracal_model::net::{Family, Prefix};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};

@@ -4,26 +4,29 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use caracal_bgp::bfd::{Packet, Session, Timers};
-use caracal_bgp::config::Bfd;
-use caracal_bgp::speaker::bfd::{BfdHandle, Seen, Target};
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{BfdHandle, BfdOptions, BfdStatus, BfdTarget, SessionState};
 
 use crate::interop::{Foreign, installed};
 use crate::net::{AS, LIMIT, Net, Node, name, wait_for};
 
 fn watch(net: Net, from: u8, to: u8, multihop: bool) -> BfdHandle {
     let handle = BfdHandle::spawn().unwrap();
-    let target = Target {
+    let target = BfdTarget {
         local: net.address(from),
         remote: net.address(to),
         multihop,
-        options: Bfd::default(),
+        options: BfdOptions::default(),
     };
     handle.set(BTreeMap::from([(name(to), target)]));
     handle
 }
 
-async fn sees(handle: &BfdHandle, n: u8, what: &str, good: impl Fn(&Seen) -> bool) -> Seen {
+async fn sees(
+    handle: &BfdHandle,
+    n: u8,
+    what: &str,
+    good: impl Fn(&BfdStatus) -> bool,
+) -> BfdStatus {
     wait_for(what, async || {
         let seen = handle.seen().borrow().get(&name(n)).cloned();
         match seen {
@@ -34,7 +37,7 @@ async fn sees(handle: &BfdHandle, n: u8, what: &str, good: impl Fn(&Seen) -> boo
     .await
 }
 
-fn up(seen: &Seen) -> bool {
+fn up(seen: &BfdStatus) -> bool {
     seen.state == "Up"
 }
 
@@ -116,9 +119,9 @@ async fn rfc5881_5_a_packet_of_a_smaller_ttl_is_not_heard() {
 /// Speaker 1 with BFD towards speaker 2, whose BFD is in our hands.
 async fn pair(net: Net, graceful: bool) -> (Node, Node, BfdHandle) {
     let mut config = net.mesh_member(1, &[1, 2]);
-    config.peers.get_mut(&name(2)).unwrap().bfd = Some(Bfd {
+    config.peers.get_mut(&name(2)).unwrap().bfd = Some(BfdOptions {
         graceful,
-        ..Bfd::default()
+        ..BfdOptions::default()
     });
     let one = Node::start(config).await;
     let two = Node::start(net.mesh_member(2, &[1, 2])).await;
@@ -208,7 +211,7 @@ async fn bird_and_we_watch_each_other() {
         &["-f", "-c", "bird.conf", "-s", "bird.ctl", "-P", "bird.pid"],
     );
     let mut config = net.mesh_member(1, &[1, 2]);
-    config.peers.get_mut(&name(2)).unwrap().bfd = Some(Bfd::default());
+    config.peers.get_mut(&name(2)).unwrap().bfd = Some(BfdOptions::default());
     let one = Node::start(config).await;
     one.established(2).await;
     let seen = wait_for("BFD here and there", async || {

@@ -6,13 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use caracal_bgp::bmp::COMMON_HEADER;
-use caracal_bgp::config::{Origination, Station};
 use caracal_bgp::policy::{Condition, Filter, PrefixPattern, Term, Verdict};
-use caracal_bgp::speaker::status::StationStatus;
-use caracal_bgp::types::{Asn, SessionState};
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::notification::{CeaseSubcode, Code};
-use caracal_bgp::wire::{Message, decode};
+use caracal_bgp::wire::{CeaseSubcode, Code, FamilySet, Format, Message, decode};
+use caracal_bgp::{Asn, Origination, SessionState, Station, StationStatus};
 use caracal_model::net::{Family, Prefix};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};

@@ -1,8 +1,6 @@
 //! Both families on one session over IPv4 (RFC 4760), with BIRD 2 and GoBGP: next hops, communities of both sizes, the end.
 
-use caracal_bgp::config::{NextHopMode, Origination, SpeakerConfig};
-use caracal_bgp::rib::RouteInfo;
-use caracal_bgp::types::{AnyCommunity, Asn};
+use caracal_bgp::{AnyCommunity, Asn, NextHopMode, Origination, RouteInfo, SpeakerConfig};
 use caracal_model::net::{Family, Prefix};
 
 use crate::interop::{Foreign, installed, start_bird};

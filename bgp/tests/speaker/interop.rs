@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use caracal_bgp::config::{AddPath, CALICO_LOCAL_PREF, Origination, PathCount};
-use caracal_bgp::speaker::SpeakerOptions;
-use caracal_bgp::types::Asn;
+use caracal_bgp::{AddPath, Asn, CALICO_LOCAL_PREF, Origination, PathCount, SpeakerOptions};
 
 use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};
 
@@ -157,7 +155,7 @@ async fn bird_shows(bird: &Foreign, n: u8, accept: impl Fn(&str) -> bool) -> Str
 }
 
 /// Speaker 1 with speaker 2 of an AS as its peer; announces prefix 1.
-fn with_peer(net: Net, remote_as: Asn) -> caracal_bgp::config::SpeakerConfig {
+fn with_peer(net: Net, remote_as: Asn) -> caracal_bgp::SpeakerConfig {
     let mut config = net.config(1, AS);
     config.peers = [net.peer(1, 2, remote_as)].into();
     originate(&mut config, 1);

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::config::{CALICO_LOCAL_PREF, GracefulRestart, Origination, PeerConfig};
 use caracal_bgp::policy::{Action, Condition, Filter, PrefixPattern, Term, Verdict};
-use caracal_bgp::speaker::SpeakerOptions;
-use caracal_bgp::types::{Asn, ClusterId, RouterId, SessionState};
+use caracal_bgp::{
+    Asn, CALICO_LOCAL_PREF, ClusterId, GracefulRestart, Origination, PeerConfig, RouterId,
+    SessionState, SpeakerOptions,
+};
 use caracal_model::net::{Family, Prefix};
 
 use crate::net::{AS, Net, Node, name, originate, prefix, stale, wait_for};

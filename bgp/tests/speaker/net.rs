@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use caracal_bgp::config::{CALICO_LOCAL_PREF, Listen, Origination, PeerConfig, SpeakerConfig};
-use caracal_bgp::rib::{LearnedRoute, RouteInfo};
-use caracal_bgp::speaker::status::PeerStatus;
-use caracal_bgp::speaker::{FibFeed, Speaker, SpeakerHandle, SpeakerOptions};
-use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
+use caracal_bgp::{
+    Asn, CALICO_LOCAL_PREF, FibFeed, LearnedRoute, Listen, Origination, PeerConfig, PeerName,
+    PeerStatus, RouteInfo, RouterId, SessionState, Speaker, SpeakerConfig, SpeakerHandle,
+    SpeakerOptions,
+};
 use caracal_model::net::Prefix;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! Options of peers between whole speakers: limits, ranges, refresh.
 
-use caracal_bgp::config::{LimitAction, Password, PeerConfig, PrefixLimit};
-use caracal_bgp::speaker::status::PeerStatus;
-use caracal_bgp::types::{PeerName, SessionState};
+use caracal_bgp::{
+    LimitAction, Password, PeerConfig, PeerName, PeerStatus, PrefixLimit, SessionState,
+};
 use caracal_model::net::Prefix;
 
 use crate::net::{AS, Net, Node, name, originate, wait_for};

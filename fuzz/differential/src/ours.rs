@@ -1,10 +1,7 @@
 //! Our decoder.
 
-use caracal_bgp::attrs::{PathAttrs, SegmentKind};
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::refresh::RefreshKind;
-use caracal_bgp::wire::update::Update;
-use caracal_bgp::wire::{Message, decode};
+use caracal_bgp::wire::{FamilySet, Format, Message, RefreshKind, Update, decode};
+use caracal_bgp::{PathAttrs, SegmentKind};
 use caracal_model::net::Prefix;
 
 use crate::{Facts, Form, Nlri, Routes, push_segment};

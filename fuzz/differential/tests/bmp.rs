@@ -8,14 +8,9 @@ use bgpkit_parser::models::BgpMessage;
 use bgpkit_parser::parser::bmp::messages::{BmpMessage, BmpMessageBody, PeerDownReason, StatsData};
 use bgpkit_parser::parser::bmp::parse_bmp_msg;
 use bytes::{Bytes, BytesMut};
-use caracal_bgp::attrs::{AsPath, PathAttrs};
 use caracal_bgp::bmp::{self, MonitoredSession, Opens, PeerDown, Statistic, Timestamp, View};
-use caracal_bgp::types::{Asn, RouterId};
-use caracal_bgp::wire::encode_open;
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::notification::{CeaseSubcode, Notification};
-use caracal_bgp::wire::open::Open;
-use caracal_bgp::wire::update::{Update, encode};
+use caracal_bgp::wire::{CeaseSubcode, FamilySet, Format, Notification, Open, Update, encode_open, encode_update};
+use caracal_bgp::{AsPath, Asn, PathAttrs, RouterId};
 use caracal_model::net::Family;
 
 const TIME: Timestamp = Timestamp(Duration::from_millis(1_700_000_000_250));
@@ -160,7 +155,7 @@ fn rfc7854_routes_are_understood_in_both_views() {
                 ..Update::default()
             };
             let mut pdu = BytesMut::new();
-            encode(&update, &session.update_format(view), &mut pdu).unwrap();
+            encode_update(&update, &session.update_format(view), &mut pdu).unwrap();
             let message = read(|out| bmp::route_monitoring(&session, view, TIME, &pdu, out));
             assert_eq!(message.per_peer_header.unwrap().peer_ip, next_hop);
             let BmpMessageBody::RouteMonitoring(monitoring) = message.message_body else {

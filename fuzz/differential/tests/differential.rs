@@ -10,13 +10,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use bytes::BytesMut;
-use caracal_bgp::attrs::{Aggregator, AsPath, Origin, PathAttrs, Segment};
-use caracal_bgp::types::{Asn, ClusterId, Community, LargeCommunity, RouterId};
-use caracal_bgp::wire::format::{FamilySet, Format};
-use caracal_bgp::wire::notification::{Code, Notification};
-use caracal_bgp::wire::open::Open;
-use caracal_bgp::wire::update::{Update, encode};
-use caracal_bgp::wire::{capability, encode_notification, encode_open};
+use caracal_bgp::wire::{Code, FamilySet, Format, Notification, Open, Update, encode_notification, encode_open, encode_update};
+use caracal_bgp::{Aggregator, AsPath, Asn, ClusterId, Community, LargeCommunity, Origin, PathAttrs, RouterId, Segment};
 use caracal_differential::{Facts, Form, Routes, bgpkit, clean, ours, routecore};
 use caracal_model::net::Prefix;
 use proptest::collection::{btree_set, vec};
@@ -416,7 +411,7 @@ proptest! {
             ..Format::default()
         };
         let mut stream = BytesMut::new();
-        encode(&update, &format, &mut stream).unwrap();
+        encode_update(&update, &format, &mut stream).unwrap();
         for message in messages(&stream) {
             prop_assert!(clean(&message, form), "{:?}", update);
             if let Err(difference) = compare(&message, form, false) {
@@ -437,7 +432,7 @@ proptest! {
 
     #[test]
     fn generated_opens(asn in asn(), hold in prop_oneof![Just(0u16), 3u16..], id in 1u32.., names in vec(0usize..6, 0..6)) {
-        use capability::{AddPathMode, Capability};
+        use caracal_bgp::wire::{AddPathMode, Capability};
         let six = caracal_model::net::Family::Ipv6;
         let all = [
             Capability::Multiprotocol(six.into()),

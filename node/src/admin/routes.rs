@@ -7,13 +7,10 @@ use std::time::SystemTime;
 
 use caracal_agent::Learned;
 use caracal_bgp::origin::Mode;
-use caracal_bgp::rib::{
-    AdvertisedRoute, LearnedRoute, Progress, RouteInfo, RouteQuery, RouteTable,
+use caracal_bgp::{
+    AdvertisedRoute, LearnedRoute, PeerCommand, PeerCommandError, PeerName, Progress, RouteInfo,
+    RouteQuery, RouteReader, RouteTable, SpeakerHandle, SpeakerStatus,
 };
-use caracal_bgp::speaker::reader::RouteReader;
-use caracal_bgp::speaker::status::{self as bgp, SpeakerStatus};
-use caracal_bgp::speaker::{Order, OrderError, SpeakerHandle};
-use caracal_bgp::types::PeerName;
 use caracal_model::net::Prefix;
 use caracal_model::status::{
     BfdStatus, OriginStatus, PastError, PeerStatus, StationStatus, WorkStatus,
@@ -176,22 +173,22 @@ pub(crate) async fn operate(
         return to_value(&Outcome::NoPeer(no_peer(peer)));
     };
     let order = match order {
-        PeerOrder::Disable { text } => Order::Disable(text),
-        PeerOrder::Enable => Order::Enable,
-        PeerOrder::Reset { text } => Order::Reset(text),
-        PeerOrder::SoftIn => Order::SoftIn,
-        PeerOrder::SoftOut => Order::SoftOut,
+        PeerOrder::Disable { text } => PeerCommand::Disable(text),
+        PeerOrder::Enable => PeerCommand::Enable,
+        PeerOrder::Reset { text } => PeerCommand::Reset(text),
+        PeerOrder::SoftIn => PeerCommand::SoftIn,
+        PeerOrder::SoftOut => PeerCommand::SoftOut,
     };
     let outcome = match speaker.operate(name, order).await.map_err(text)? {
         Ok(done) => Outcome::Done(done),
-        Err(OrderError::NoPeer) => Outcome::NoPeer(no_peer(peer)),
+        Err(PeerCommandError::NoPeer) => Outcome::NoPeer(no_peer(peer)),
         Err(refused) => Outcome::Refused(format!("peer {peer}: {refused}")),
     };
     to_value(&outcome)
 }
 
 /// The peers, for `caracal bgp peers`.
-pub(crate) fn peers(peers: Vec<bgp::PeerStatus>) -> Vec<PeerStatus> {
+pub(crate) fn peers(peers: Vec<caracal_bgp::PeerStatus>) -> Vec<PeerStatus> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
@@ -202,7 +199,7 @@ pub(crate) fn peers(peers: Vec<bgp::PeerStatus>) -> Vec<PeerStatus> {
         .collect()
 }
 
-fn peer_status(peer: bgp::PeerStatus, now: u64) -> PeerStatus {
+fn peer_status(peer: caracal_bgp::PeerStatus, now: u64) -> PeerStatus {
     PeerStatus {
         name: peer.name.to_string(),
         address: Some(peer.address),
@@ -246,8 +243,8 @@ pub(crate) fn learned(route: LearnedRoute) -> Learned {
 }
 
 /// The monitoring stations, for `caracal status`.
-pub(crate) fn stations(stations: Vec<bgp::StationStatus>) -> Vec<StationStatus> {
-    let status = |station: bgp::StationStatus| StationStatus {
+pub(crate) fn stations(stations: Vec<caracal_bgp::StationStatus>) -> Vec<StationStatus> {
+    let status = |station: caracal_bgp::StationStatus| StationStatus {
         name: station.name,
         address: SocketAddr::new(station.address, station.port).to_string(),
         state: match (station.connected, station.table_sent) {

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use caracal_bgp::rib::{
-    Advertisement, DecidedBy, Explanation, PathStatus, Reason, Refusal, ResolvedNextHop, RouteInfo,
+use caracal_bgp::{
+    Advertisement, BestPathReason, DecidedBy, Explanation, ImportRefusal, PathStatus,
+    ResolvedNextHop, RouteInfo,
 };
 use caracal_model::net::Prefix;
 use caracal_model::status::Status;
@@ -213,11 +214,11 @@ struct Row {
     #[serde(default)]
     status: Option<String>,
     #[serde(default)]
-    reason: Option<Reason>,
+    reason: Option<BestPathReason>,
     #[serde(default)]
     multipath: bool,
     #[serde(default)]
-    refusal: Option<Refusal>,
+    refusal: Option<ImportRefusal>,
     #[serde(default)]
     by: Option<DecidedBy>,
     #[serde(default)]
@@ -343,7 +344,7 @@ pub(super) fn explain(asked: caracal_model::net::Prefix, explanation: &Explanati
 
 #[cfg(test)]
 mod tests {
-    use caracal_bgp::rib::AttrsInfo;
+    use caracal_bgp::AttrsInfo;
 
     use super::*;
 
@@ -354,7 +355,7 @@ mod tests {
             filter: "f".to_owned(),
             term: 1,
         };
-        let reason = Reason::LocalPref;
+        let reason = BestPathReason::LocalPref;
         let refused = |refusal, by| PathStatus::Refused {
             refusal,
             by,
@@ -370,8 +371,8 @@ mod tests {
                 reason,
                 multipath: false,
             },
-            refused(Refusal::AsLoop, None),
-            refused(Refusal::Policy, Some(by)),
+            refused(ImportRefusal::AsLoop, None),
+            refused(ImportRefusal::Policy, Some(by)),
             PathStatus::Unreachable,
             PathStatus::Deferred,
         ] {

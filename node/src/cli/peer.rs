@@ -4,9 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use caracal_bgp::speaker::counters::MessageCounts;
-use caracal_bgp::speaker::detail::{Agreed, End, PeerDetail};
-use caracal_bgp::speaker::status::PastError;
+use caracal_bgp::{Endpoint, MessageCounts, NegotiatedTime, PastError, PeerDetail};
 use caracal_model::Timestamp;
 use serde_json::Value;
 
@@ -68,7 +66,7 @@ fn past(error: Option<&PastError>, now: u64) -> String {
     )
 }
 
-fn end(end: &End) -> String {
+fn end(end: &Endpoint) -> String {
     let address = end
         .address
         .map_or_else(|| "any".to_owned(), |a| a.to_string());
@@ -82,7 +80,7 @@ fn end(end: &End) -> String {
     )
 }
 
-fn agreed(time: Agreed) -> String {
+fn agreed(time: NegotiatedTime) -> String {
     let configured = format!("{} s configured", time.configured);
     match time.agreed {
         Some(0) => format!("none agreed, {configured}"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use caracal_bgp::speaker::missing_next_hops;
+use caracal_bgp::missing_next_hops;
 
 use super::run_dir;
 use crate::admin::{Request, ask};

@@ -6,9 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::speaker::counters::ErrorKind;
-use caracal_bgp::speaker::status::{PeerStatus, SpeakerStatus};
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{ErrorKind, PeerStatus, SessionState, SpeakerStatus};
 
 use super::{count, total};
 use crate::http::exposition::{Family, Kind, Labels};

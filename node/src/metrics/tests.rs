@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use caracal_bgp::rib::{PeerCounts, RibCounts};
-use caracal_bgp::speaker::status::{Convergence, PeerStatus, SpeakerStatus, Turns};
-use caracal_bgp::types::{Asn, PeerName, RouterId, SessionState};
+use caracal_bgp::{
+    Asn, Convergence, PeerCounts, PeerName, PeerStatus, RibCounts, RouterId, SessionState,
+    SpeakerStatus, TurnTimes,
+};
 
 use super::bgp;
 use crate::http::exposition::{Form, render};
@@ -62,7 +63,7 @@ pub(crate) fn status(peers: Vec<PeerStatus>, awaited: &[&str]) -> SpeakerStatus 
         },
         stations: vec![],
         work: vec![],
-        turns: Turns::default(),
+        turns: TurnTimes::default(),
     }
 }
 
@@ -117,7 +118,7 @@ fn a_peer_lost_after_the_start_leaves_the_node_ready() {
 
 #[test]
 fn errors_are_counted_by_kind_over_all_peers_and_for_the_configured_ones() {
-    use caracal_bgp::speaker::counters::ErrorKind;
+    use caracal_bgp::ErrorKind;
     let with = |mut peer: PeerStatus| {
         peer.errors = [(ErrorKind::TreatAsWithdraw, 20_000)].into();
         peer

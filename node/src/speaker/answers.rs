@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use caracal_agent::TableStatus;
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::SpeakerHandle;
 use caracal_model::Problem;
 use caracal_model::code::ProblemCode;
 use caracal_model::status::{DatastoreStatus, KernelStatus, Status};

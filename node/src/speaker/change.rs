@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use caracal_bgp::config::{ConfigChange, PeerChange};
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{ConfigChange, PeerChange, PeerName};
 use caracal_model::net::Prefix;
 use serde::{Deserialize, Serialize};
 
@@ -141,8 +140,7 @@ impl fmt::Display for ReloadChange {
 
 #[cfg(test)]
 mod tests {
-    use caracal_bgp::config::{PeerConfig, SpeakerConfig, diff};
-    use caracal_bgp::types::Asn;
+    use caracal_bgp::{Asn, PeerConfig, SpeakerConfig, compare_configs};
 
     use super::*;
 
@@ -157,7 +155,7 @@ mod tests {
 
     #[test]
     fn equal_files_change_nothing() {
-        let change = ReloadChange::from(diff(&config(), &config()));
+        let change = ReloadChange::from(compare_configs(&config(), &config()));
         assert_eq!(change.to_string(), "nothing has changed\n");
     }
 
@@ -170,7 +168,7 @@ mod tests {
         new.peers.remove(&"a".into());
         new.peers
             .insert("c".into(), PeerConfig::new([10, 0, 0, 4].into(), Asn(1)));
-        let change = ReloadChange::from(diff(&config(), &new));
+        let change = ReloadChange::from(compare_configs(&config(), &new));
         assert_eq!(
             change.to_string(),
             "peer c: added\npeer a: removed\npeer b: a new session is negotiated\n\

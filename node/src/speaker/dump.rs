@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::SpeakerHandle;
 use caracal_model::Timestamp;
 use caracal_templates::Dump;
 use tokio::task::JoinHandle;

@@ -7,8 +7,7 @@ use crate::http::{Observe, in_time};
 use crate::metrics;
 use crate::peer_problems;
 
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 
 /// Looks at a speaker.
 #[derive(Clone)]

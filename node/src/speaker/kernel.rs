@@ -13,11 +13,10 @@ use caracal_agent::{
     Foreign, Learn, Learned, NetlinkError, TABLE_PROTOCOL, TableHandle, TableInput, TableSettings,
     TableStatus, Tables, spawn_table, table_holds_routes,
 };
-use caracal_bgp::config::Origination;
-use caracal_bgp::martian::LocalNetworks;
-use caracal_bgp::rib::{FibExportFilter, Underlay, redistribute};
-use caracal_bgp::speaker::status::Convergence;
-use caracal_bgp::speaker::{FibFeed, SpeakerEnded, SpeakerHandle};
+use caracal_bgp::{
+    Convergence, FibExportFilter, FibFeed, LocalNetworks, Origination, SpeakerEnded, SpeakerHandle,
+    Underlay, redistribute,
+};
 use caracal_model::net::{Family, Prefix};
 use caracal_templates::KernelTable;
 use tokio::sync::{mpsc, watch};

@@ -19,9 +19,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use caracal_bgp::config::{Origination, SpeakerConfig, diff};
-use caracal_bgp::martian::OpenRanges;
-use caracal_bgp::speaker::{Speaker, SpeakerEnded, SpeakerHandle, SpeakerOptions};
+use caracal_bgp::{
+    OpenRanges, Origination, Speaker, SpeakerConfig, SpeakerEnded, SpeakerHandle, SpeakerOptions,
+    compare_configs,
+};
 use caracal_model::net::Prefix;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -197,7 +198,7 @@ impl Current {
                 return Err(format!("the configuration in force stays: {reason}"));
             }
         };
-        let change = diff(&self.config, &config);
+        let change = compare_configs(&self.config, &config);
         let nothing = change.is_empty();
         let mut change = ReloadChange::from(change);
         // Equal configurations are not told: a reload of the same file touches nobody.

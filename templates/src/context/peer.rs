@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use caracal_bgp::config::{
-    AddPath, LimitAction, NextHopMode, PathCount, PeerConfig, SpeakerConfig,
+use caracal_bgp::{
+    AddPath, LimitAction, NextHopMode, PathCount, PeerConfig, PeerName, SpeakerConfig,
 };
-use caracal_bgp::types::PeerName;
 use caracal_model::net::Family;
 
 use super::{Peer, quoted};

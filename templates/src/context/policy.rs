@@ -1,7 +1,7 @@
 //! Filters as templates see them.
 
+use caracal_bgp::AnyCommunity;
 use caracal_bgp::policy::{Action, Condition, Filter, PathPlace, PeerKind, Source, Term, Verdict};
-use caracal_bgp::types::AnyCommunity;
 
 use super::{ActionView, ConditionView, FilterView, TermView, quoted};
 use crate::RenderError;

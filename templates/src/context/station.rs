@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use caracal_bgp::config::Station;
+use caracal_bgp::Station;
 
 use super::quoted;
 use crate::RenderError;

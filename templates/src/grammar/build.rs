@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use caracal_bgp::config::{
-    GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig, SpeakerConfig, Station,
-};
 use caracal_bgp::policy::Filter;
-use caracal_bgp::types::{Asn, ClusterId, PeerName, RouterId};
+use caracal_bgp::{
+    Asn, ClusterId, GracefulRestart, Listen, NextHopMode, Origination, Password, PeerConfig,
+    PeerName, RouterId, SpeakerConfig, Station,
+};
 use caracal_model::net::Prefix;
 
 use super::lexer::{Located, Number, ParseFault};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use caracal_bgp::types::{
+use caracal_bgp::{
     Administrator, AnyCommunity, Asn, Community, ExtCommunity, ExtKind, LargeCommunity,
 };
 use nom::branch::alt;

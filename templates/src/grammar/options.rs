@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use caracal_bgp::config::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+use caracal_bgp::{AddPath, BfdOptions, LimitAction, PathCount, PrefixLimit};
 use nom::Parser;
 use nom::combinator::{cut, opt};
 use nom::sequence::{preceded, terminated};
@@ -59,7 +59,7 @@ pub(super) enum LimitOption {
 pub(super) struct Extras {
     pub(super) long_lived: Option<Duration>,
     pub(super) long_lived_partial: bool,
-    pub(super) bfd: Option<Bfd>,
+    pub(super) bfd: Option<BfdOptions>,
     pub(super) require_policy: bool,
 }
 

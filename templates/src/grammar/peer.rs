@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use caracal_bgp::config::NextHopMode;
+use caracal_bgp::NextHopMode;
 use caracal_model::net::{Family, Prefix};
 use nom::combinator::{cut, opt};
 use nom::sequence::{delimited, preceded, terminated};

@@ -1,9 +1,9 @@
 //! Functions and filters: terms of the form `if CONDITIONS then { ACTIONS VERDICT }`.
 
+use caracal_bgp::Asn;
 use caracal_bgp::policy::{
     Action, Condition, Filter, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
-use caracal_bgp::types::Asn;
 use caracal_model::net::Prefix;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};

@@ -1,6 +1,6 @@
 //! Static protocols: the routes that this speaker originates.
 
-use caracal_bgp::config::Origination;
+use caracal_bgp::Origination;
 use caracal_model::net::Prefix;
 use nom::Parser;
 use nom::combinator::opt;
@@ -14,7 +14,7 @@ enum Attribute {
     NextHop(std::net::IpAddr),
     LocalPref(u32),
     Med(u32),
-    Community(caracal_bgp::types::AnyCommunity),
+    Community(caracal_bgp::AnyCommunity),
 }
 
 /// A route, or nothing for the channel line.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use caracal_bgp::config::Station;
+use caracal_bgp::Station;
 use nom::Parser;
 use nom::branch::alt;
 use nom::combinator::{cut, opt};

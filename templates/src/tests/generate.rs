@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use caracal_bgp::config::*;
 use caracal_bgp::policy::*;
-use caracal_bgp::types::*;
+use caracal_bgp::*;
 use caracal_model::net::{Family, Prefix};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option::of;
@@ -228,7 +227,7 @@ prop_compose! {
         peer.long_lived = long_lived.filter(|_| peer.graceful_restart.is_some()).map(Duration::from_secs);
         peer.long_lived_partial = long_lived_partial;
         // BIRD insists on our address for BFD over several hops.
-        peer.bfd = bfd.filter(|_| peer.source.is_some()).map(|(interval, multiplier, graceful)| Bfd {
+        peer.bfd = bfd.filter(|_| peer.source.is_some()).map(|(interval, multiplier, graceful)| BfdOptions {
             interval: Duration::from_micros(interval.into()),
             multiplier,
             graceful,

@@ -1,7 +1,7 @@
 //! Files written by people, and where they go wrong.
 
-use caracal_bgp::config::{GracefulRestart, Listen, Station};
 use caracal_bgp::policy::{Condition, Verdict};
+use caracal_bgp::{GracefulRestart, Listen, Station};
 
 use super::*;
 
@@ -352,7 +352,7 @@ fn with_options(options: &str, family: &str) -> Result<PeerConfig, ParseError> {
 
 #[test]
 fn options_of_a_peer_that_are_off_by_default() {
-    use caracal_bgp::config::{AddPath, Bfd, LimitAction, PathCount, PrefixLimit};
+    use caracal_bgp::{AddPath, BfdOptions, LimitAction, PathCount, PrefixLimit};
     use std::time::Duration;
 
     let plain = with_options("", "").unwrap();
@@ -366,9 +366,9 @@ fn options_of_a_peer_that_are_off_by_default() {
         (None, None, None, AddPath::default())
     );
     let bfd = |text: &str| with_options(text, "").unwrap().bfd;
-    assert_eq!(bfd("bfd;"), Some(Bfd::default()));
+    assert_eq!(bfd("bfd;"), Some(BfdOptions::default()));
     assert_eq!(bfd("bfd off;"), None);
-    let tuned = Bfd {
+    let tuned = BfdOptions {
         interval: Duration::from_millis(50),
         multiplier: 5,
         graceful: true,

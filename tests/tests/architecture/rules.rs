@@ -243,7 +243,7 @@ fn files_have_at_most_600_lines() {
 #[test]
 fn comments_have_at_most_100_columns() {
     /// How many have more: this can only shrink.
-    const EXCEPTIONS: usize = 328;
+    const EXCEPTIONS: usize = 326;
     let mut wide = Vec::new();
     for folder in PRODUCT.iter().chain(&["tests", "fuzz"]) {
         for (name, text) in sources(folder) {
@@ -271,7 +271,13 @@ fn comments_have_at_most_100_columns() {
 
 /// Rooms of a library: public modules that are façades of their own, as their names say what the
 /// items in them do not (`status::KernelStatus`, `txn::Range`, `code::find`).
-const ROOMS: [(&str, &str); 6] = [
+const ROOMS: [(&str, &str); 12] = [
+    ("bgp", "bfd"),
+    ("bgp", "bmp"),
+    ("bgp", "fsm"),
+    ("bgp", "origin"),
+    ("bgp", "policy"),
+    ("bgp", "wire"),
     ("model", "code"),
     ("model", "ipam"),
     ("model", "net"),
@@ -283,22 +289,7 @@ const ROOMS: [(&str, &str); 6] = [
 /// Private modules, one façade of `pub use` at the root of each library, one path to each item.
 #[test]
 fn libraries_have_a_facade() {
-    const EXCEPTIONS: [(&str, usize); 14] = [
-        ("bgp: attrs", 1),
-        ("bgp: bfd", 1),
-        ("bgp: bmp", 1),
-        ("bgp: config", 1),
-        ("bgp: fsm", 1),
-        ("bgp: martian", 1),
-        ("bgp: origin", 1),
-        ("bgp: policy", 1),
-        ("bgp: rib", 1),
-        ("bgp: speaker", 1),
-        ("bgp: types", 1),
-        ("bgp: wire", 1),
-        ("ipam: lease", 1),
-        ("ipam: testing", 1),
-    ];
+    const EXCEPTIONS: [(&str, usize); 2] = [("ipam: lease", 1), ("ipam: testing", 1)];
     let mut found = BTreeMap::new();
     for (folder, sources) in product() {
         let lib = &sources[0];
@@ -321,7 +312,9 @@ fn libraries_have_a_facade() {
                         found.insert(
                             format!(
                                 "{folder}: {}",
-                                [&source.module[..], &[name.clone()]].concat().join("::")
+                                [&source.module[..], std::slice::from_ref(name)]
+                                    .concat()
+                                    .join("::")
                             ),
                             1,
                         );

@@ -10,8 +10,7 @@ use caracal_agent::{
     Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner, Ownership, Phase,
     PlanInputs, RouteKey, Settings, diff, is_tunnel_device, plan,
 };
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::rib::{Changes, Rib, RibOptions};
+use caracal_bgp::{Changes, Rib, RibOptions, SpeakerConfig};
 use caracal_datastore::MemoryStore;
 use caracal_model::net::{IfName, Prefix};
 use caracal_model::{NodeName, Snapshot};

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use caracal_bgp::rib::{Changes, Outbound, RemoteRestart, SessionInfo, SessionOptions};
-use caracal_bgp::types::PeerName;
-use caracal_bgp::wire::update::Update;
+use caracal_bgp::wire::Update;
+use caracal_bgp::{Changes, Outbound, PeerName, RemoteRestart, SessionInfo, SessionOptions};
 use caracal_datastore::MemoryStore;
 use caracal_ipam::{EnsureTunnel, Input, Machine as Request, Reading, Step, TunnelKind};
 use caracal_model::net::{Cidr, Family};
@@ -271,7 +270,7 @@ impl Cluster {
     fn speak(
         &mut self,
         number: usize,
-        act: impl FnOnce(&mut caracal_bgp::rib::Rib, Instant) -> Changes,
+        act: impl FnOnce(&mut caracal_bgp::Rib, Instant) -> Changes,
     ) {
         let now = self.now;
         let Some(agent) = self.agent(number) else {
@@ -491,7 +490,7 @@ fn name_tunnel(node: &mut Node, kind: TunnelKind, address: Option<IpAddr>) {
 
 fn update(
     prefix: caracal_model::net::Prefix,
-    attrs: Option<std::sync::Arc<caracal_bgp::attrs::PathAttrs>>,
+    attrs: Option<std::sync::Arc<caracal_bgp::PathAttrs>>,
 ) -> Update {
     match attrs {
         Some(attrs) => Update {

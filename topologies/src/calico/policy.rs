@@ -1,9 +1,9 @@
 //! BGPFilters and communities as BIRD 1.6 writes them.
 
+use caracal_bgp::AnyCommunity;
 use caracal_bgp::policy::{
     Action, Condition, PathPlace, PeerKind, PrefixPattern, Source, Term, Verdict,
 };
-use caracal_bgp::types::AnyCommunity;
 use caracal_model::net::Family;
 
 use super::{Community, Filter, FilterCall, Function, Rule};

@@ -1,7 +1,6 @@
 //! The plan's sessions of one family, in the words of BIRD 1.6.
 
-use caracal_bgp::config::NextHopMode;
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{NextHopMode, PeerName};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 

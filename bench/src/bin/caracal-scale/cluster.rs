@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Result, ensure};
-use caracal_bgp::config::SpeakerConfig;
+use caracal_bgp::SpeakerConfig;
 use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
 use caracal_model::net::Prefix;
 use caracal_model::{Key, NodeName, Snapshot};

@@ -106,7 +106,7 @@ impl Network {
                     .map(|peer| (*peer, place(index, *peer)))
                     .collect(),
             );
-            let pair = |p: &caracal_bgp::config::PeerConfig| Ends {
+            let pair = |p: &caracal_bgp::PeerConfig| Ends {
                 local: SocketAddr::new(p.source.unwrap_or(p.address), 179),
                 remote: SocketAddr::new(p.address, 179),
             };

@@ -8,18 +8,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use caracal_bgp::attrs::PathAttrs;
-use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::fsm::{Conn, ConnectFailure, Ends, Input, Output, Peer, Settings, Up};
-use caracal_bgp::rib::{
-    Changes, Outbound, RemoteRestart, Rib, RibOptions, RouteChange, SessionInfo, SessionOptions,
+use caracal_bgp::wire::{
+    Format, MAX_MESSAGE, Update, decode, encode_announce, encode_end_of_rib, encode_withdraw,
+    frame_len,
 };
-use caracal_bgp::speaker::shared::SharedUpdate;
-use caracal_bgp::types::PeerName;
-use caracal_bgp::wire::format::Format;
-use caracal_bgp::wire::header::frame_len;
-use caracal_bgp::wire::update::{Update, encode_announce, encode_end_of_rib, encode_withdraw};
-use caracal_bgp::wire::{decode, format::MAX_MESSAGE};
+use caracal_bgp::{
+    Changes, Outbound, PathAttrs, PeerName, RemoteRestart, Rib, RibOptions, RouteChange,
+    SessionInfo, SessionOptions, SharedUpdate, SpeakerConfig,
+};
 use caracal_model::net::{Family, Prefix};
 
 use crate::cluster;
@@ -111,7 +108,7 @@ pub struct Node {
 impl Node {
     /// A node with its plan. Sessions are in the order of the peers.
     pub fn new(now: Instant, config: &SpeakerConfig, full: bool, nodes: usize) -> Self {
-        let end = |(name, peer): (&PeerName, &caracal_bgp::config::PeerConfig)| {
+        let end = |(name, peer): (&PeerName, &caracal_bgp::PeerConfig)| {
             let settings = Settings {
                 local_as: config.local_as,
                 router_id: config.router_id,
@@ -133,9 +130,7 @@ impl Node {
         let table = if full {
             let (rib, _) = Rib::new(now, config, RibOptions::default());
             for (index, end) in ends.iter().enumerate() {
-                let id = rib
-                    .peer_id(&end.name)
-                    .map_or(0, caracal_bgp::rib::PeerId::index);
+                let id = rib.peer_id(&end.name).map_or(0, caracal_bgp::PeerId::index);
                 by_id.resize(by_id.len().max(id + 1), 0);
                 by_id[id] = index;
             }

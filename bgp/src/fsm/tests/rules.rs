@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use caracal_model::net::Family;
 
-use super::super::{Conn, Down, Input, Output, Peer, Stop, negotiate, our_open};
+use super::super::negotiate::{negotiate, our_open};
+use super::super::{Conn, Down, Input, Output, Peer, Stop};
 use super::{
     Bench, GracefulRestart, THEM, US, ends, established, refused, settings, their_open,
     their_plain_open,

@@ -2,6 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The best of `paths` and the rule that decided last.
+fn best(paths: &[Candidate]) -> Option<(usize, BestPathReason)> {
+    let mut decision = Decision::default();
+    decision.run(paths);
+    decision.best
+}
+
 /// A path like any other; `n` makes it distinct in the last step only.
 fn path(n: u8) -> Candidate {
     Candidate {
@@ -23,7 +30,7 @@ fn path(n: u8) -> Candidate {
 }
 
 /// Path 1 loses the last step against path 2's address unless the rule under test saves it.
-fn wins(better: Candidate, reason: Reason) {
+fn wins(better: Candidate, reason: BestPathReason) {
     let better = Candidate {
         address: ([10, 0, 0, 99], 179).into(),
         ..better
@@ -53,14 +60,14 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
         }),
         path(2),
     ]);
-    assert_eq!(decision.best, Some((1, Reason::LongLivedStale)));
+    assert_eq!(decision.best, Some((1, BestPathReason::LongLivedStale)));
     wins(
         Candidate {
             local: true,
             local_pref: 1,
             ..path(2)
         },
-        Reason::LocalOrigin,
+        BestPathReason::LocalOrigin,
     );
     wins(
         Candidate {
@@ -68,7 +75,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             as_path_len: 9,
             ..path(2)
         },
-        Reason::LocalPref,
+        BestPathReason::LocalPref,
     );
     wins(
         Candidate {
@@ -76,7 +83,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             origin: Origin::Incomplete,
             ..path(2)
         },
-        Reason::AsPathLength,
+        BestPathReason::AsPathLength,
     );
     wins(
         Candidate {
@@ -84,7 +91,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             med: 99,
             ..path(2)
         },
-        Reason::Origin,
+        BestPathReason::Origin,
     );
     wins(
         Candidate {
@@ -92,7 +99,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             metric: 99,
             ..path(2)
         },
-        Reason::Med,
+        BestPathReason::Med,
     );
     wins(
         Candidate {
@@ -100,7 +107,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             metric: 99,
             ..path(2)
         },
-        Reason::External,
+        BestPathReason::External,
     );
     wins(
         Candidate {
@@ -108,7 +115,7 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             router_id: 99,
             ..path(2)
         },
-        Reason::IgpMetric,
+        BestPathReason::IgpMetric,
     );
     wins(
         Candidate {
@@ -116,22 +123,25 @@ fn rfc4271_9_1_2_each_rule_decides_when_all_before_it_tie() {
             cluster_list_len: 9,
             ..path(2)
         },
-        Reason::RouterId,
+        BestPathReason::RouterId,
     );
     wins(
         Candidate {
             cluster_list_len: 0,
             ..path(2)
         },
-        Reason::ClusterListLength,
+        BestPathReason::ClusterListLength,
     );
-    assert_eq!(best(&[path(2), path(1)]), Some((1, Reason::PeerAddress)));
+    assert_eq!(
+        best(&[path(2), path(1)]),
+        Some((1, BestPathReason::PeerAddress))
+    );
 }
 
 #[test]
 fn no_path_and_one_path() {
     assert_eq!(best(&[]), None);
-    assert_eq!(best(&[path(1)]), Some((0, Reason::OnlyPath)));
+    assert_eq!(best(&[path(1)]), Some((0, BestPathReason::OnlyPath)));
 }
 
 #[test]
@@ -141,7 +151,10 @@ fn rfc4271_9_1_2_2_c_med_is_compared_within_one_neighbouring_as_only() {
         neighbour_as: Some(Asn(65002)),
         ..path(2)
     };
-    assert_eq!(best(&[path(1), other]), Some((0, Reason::PeerAddress)));
+    assert_eq!(
+        best(&[path(1), other]),
+        Some((0, BestPathReason::PeerAddress))
+    );
 }
 
 #[test]
@@ -164,7 +177,7 @@ fn rfc4271_9_1_2_2_c_a_loser_by_med_cannot_knock_out_a_third_path() {
     };
     for paths in permutations(&[a, b.clone(), c]) {
         let (index, reason) = best(&paths).expect("there are paths");
-        assert_eq!((&paths[index], reason), (&b, Reason::RouterId));
+        assert_eq!((&paths[index], reason), (&b, BestPathReason::RouterId));
     }
 }
 
@@ -181,10 +194,14 @@ fn the_multipath_set_ends_before_the_router_id() {
     let mut decision = Decision::default();
     decision.run(&[far, path(1), twin]);
     assert_eq!(decision.multipath, [1, 2]);
-    assert_eq!(decision.best, Some((1, Reason::RouterId)));
+    assert_eq!(decision.best, Some((1, BestPathReason::RouterId)));
     assert_eq!(
         decision.lost,
-        [Some(Reason::IgpMetric), None, Some(Reason::RouterId)]
+        [
+            Some(BestPathReason::IgpMetric),
+            None,
+            Some(BestPathReason::RouterId)
+        ]
     );
 }
 

@@ -210,7 +210,7 @@ fn a_way_without_carrier_is_the_last_resort_and_no_loss() {
     assert_eq!(
         lost.status,
         PathStatus::Lost {
-            reason: Reason::Carrier,
+            reason: BestPathReason::Carrier,
             multipath: false
         }
     );

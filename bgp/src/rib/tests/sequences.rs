@@ -392,7 +392,7 @@ proptest! {
         } else {
             peer.export = vec!["g".to_owned()];
         }
-        let change = crate::config::diff(&net.config, &new);
+        let change = crate::config::compare_configs(&net.config, &new);
         for (other, change) in &change.peers {
             prop_assert_eq!(other, &name(n));
             prop_assert!(!change.reset && !change.session && !change.replaced);

@@ -8,7 +8,9 @@ use super::slices::Subscription;
 use super::{Core, Peer, missing, now};
 use crate::config::PeerConfig;
 use crate::rib::{FibExportFilter, PeerCounts};
-use crate::speaker::detail::{self, Agreed, Capabilities, End, FamilyDetail, Messages, PeerDetail};
+use crate::speaker::detail::{
+    self, Capabilities, Endpoint, FamilyDetail, Messages, NegotiatedTime, PeerDetail,
+};
 use crate::speaker::message::ToSession;
 use crate::speaker::status::{PeerStatus, SpeakerStatus};
 use crate::speaker::{Command, FibFeed};
@@ -222,7 +224,7 @@ impl Core {
             reason,
             disabled,
             established_count,
-            local: End {
+            local: Endpoint {
                 address: ends
                     .map(|ends| ends.local.ip().to_canonical())
                     .or(config.source),
@@ -230,18 +232,18 @@ impl Core {
                 asn: config.local_as.unwrap_or(self.config.local_as),
                 router_id: Some(self.config.router_id),
             },
-            remote: End {
+            remote: Endpoint {
                 address: Some(config.address),
                 port: Some(ends.map_or(config.port, |ends| ends.remote.port())),
                 asn: config.remote_as,
                 router_id: received.as_ref().map(|open| open.router_id),
             },
             passive: config.passive,
-            hold_time: Agreed {
+            hold_time: NegotiatedTime {
                 configured: hold,
                 agreed: agreed(|hold| hold),
             },
-            keepalive_time: Agreed {
+            keepalive_time: NegotiatedTime {
                 configured: hold / 3,
                 agreed: agreed(|hold| hold / 3),
             },

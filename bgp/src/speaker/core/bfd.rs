@@ -17,7 +17,7 @@ use tracing::warn;
 use super::{Core, now};
 use crate::config::PeerConfig;
 use crate::rib::SessionInfo;
-use crate::speaker::bfd::{BfdHandle, Seen, Target};
+use crate::speaker::bfd::{BfdHandle, BfdStatus, BfdTarget};
 use crate::speaker::message::ToSession;
 use crate::types::{PeerName, SessionState};
 
@@ -26,8 +26,8 @@ use crate::types::{PeerName, SessionState};
 pub(super) struct Liveness {
     /// The thread; it starts with the first target.
     handle: Option<BfdHandle>,
-    seen: Option<watch::Receiver<BTreeMap<PeerName, Seen>>>,
-    targets: BTreeMap<PeerName, Target>,
+    seen: Option<watch::Receiver<BTreeMap<PeerName, BfdStatus>>>,
+    targets: BTreeMap<PeerName, BfdTarget>,
     /// How often each peer's BFD had gone down when it was last looked at.
     downs: BTreeMap<PeerName, u64>,
 }
@@ -45,7 +45,7 @@ impl Liveness {
     }
 
     /// What is seen of a peer.
-    pub(super) fn of(&self, name: &PeerName) -> Option<Seen> {
+    pub(super) fn of(&self, name: &PeerName) -> Option<BfdStatus> {
         self.seen.as_ref()?.borrow().get(name).cloned()
     }
 
@@ -70,8 +70,8 @@ fn is_direct(peer: &PeerConfig) -> bool {
     peer.ttl == Some(1) || peer.ttl_security == Some(1)
 }
 
-fn target(peer: &PeerConfig, local: IpAddr, remote: IpAddr) -> Option<Target> {
-    Some(Target {
+fn target(peer: &PeerConfig, local: IpAddr, remote: IpAddr) -> Option<BfdTarget> {
+    Some(BfdTarget {
         local,
         remote,
         multihop: !is_direct(peer),
@@ -136,7 +136,7 @@ impl Core {
         self.liveness.downs = downs.collect();
     }
 
-    fn bfd_down(&mut self, name: &PeerName, seen: &Seen) {
+    fn bfd_down(&mut self, name: &PeerName, seen: &BfdStatus) {
         let independent = seen.control_plane_independent;
         let options = self.config.peers.get(name).and_then(|peer| peer.bfd);
         let (Some(peer), Some(options)) = (self.peers.get_mut(name), options) else {

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::{Core, now};
 use crate::speaker::detail::PeerDetail;
 use crate::speaker::message::{Shutdown, ToSession};
-use crate::speaker::{Command, Order, OrderError};
+use crate::speaker::{Command, PeerCommand, PeerCommandError};
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::MAX_SHUTDOWN_TEXT;
 
@@ -34,20 +34,24 @@ impl Disabled {
 
 impl Core {
     /// Carries out what concerns one peer.
-    pub(super) fn operate(&mut self, name: &PeerName, order: Order) -> Result<String, OrderError> {
+    pub(super) fn operate(
+        &mut self,
+        name: &PeerName,
+        order: PeerCommand,
+    ) -> Result<String, PeerCommandError> {
         let configured = self.config.peers.contains_key(name);
         let Some(peer) = self.peers.get(name).filter(|_| configured) else {
-            return Err(OrderError::NoPeer);
+            return Err(PeerCommandError::NoPeer);
         };
         let disabled = peer.disabled.is_some();
         let established = peer.state == SessionState::Established;
         match order {
-            Order::Disable(text) => {
+            PeerCommand::Disable(text) => {
                 check_text(&text)?;
                 self.disable_peer(name, text, false);
                 Ok(format!("peer {name} is disabled"))
             }
-            Order::Enable if disabled => {
+            PeerCommand::Enable if disabled => {
                 self.enable_peer(name);
                 Ok(match &self.disabled {
                     None => format!("peer {name} is enabled"),
@@ -56,17 +60,17 @@ impl Core {
                     ),
                 })
             }
-            Order::Enable => Ok(format!("peer {name} is enabled already")),
-            _ if disabled => Err(OrderError::Disabled),
-            _ if self.disabled.is_some() => Err(OrderError::AllDisabled),
-            Order::Reset(text) => {
+            PeerCommand::Enable => Ok(format!("peer {name} is enabled already")),
+            _ if disabled => Err(PeerCommandError::Disabled),
+            _ if self.disabled.is_some() => Err(PeerCommandError::AllDisabled),
+            PeerCommand::Reset(text) => {
                 check_text(&text)?;
                 self.reset_peer(name, text);
                 Ok(format!("the session with peer {name} is reset"))
             }
-            _ if !established => Err(OrderError::NoSession),
-            Order::SoftIn => self.soft_in(name),
-            Order::SoftOut => self.soft_out(name),
+            _ if !established => Err(PeerCommandError::NoSession),
+            PeerCommand::SoftIn => self.soft_in(name),
+            PeerCommand::SoftOut => self.soft_out(name),
         }
     }
 
@@ -131,14 +135,14 @@ impl Core {
     }
 
     /// Asks the peer for everything again (RFC 2918); one that cannot be asked has its stored routes filtered again.
-    fn soft_in(&mut self, name: &PeerName) -> Result<String, OrderError> {
-        let session = self.rib.session(name).ok_or(OrderError::NoSession)?;
+    fn soft_in(&mut self, name: &PeerName) -> Result<String, PeerCommandError> {
+        let session = self.rib.session(name).ok_or(PeerCommandError::NoSession)?;
         if session.options.route_refresh {
             let control = self.peers.get(name).and_then(|peer| peer.control.as_ref());
-            let control = control.ok_or(OrderError::NoSession)?;
+            let control = control.ok_or(PeerCommandError::NoSession)?;
             for family in &session.families {
                 if control.try_send(ToSession::AskRefresh(*family)).is_err() {
-                    return Err(OrderError::Busy);
+                    return Err(PeerCommandError::Busy);
                 }
             }
             return Ok(format!("peer {name} was asked for its routes again"));
@@ -151,8 +155,8 @@ impl Core {
     }
 
     /// Announces everything again.
-    fn soft_out(&mut self, name: &PeerName) -> Result<String, OrderError> {
-        let session = self.rib.session(name).ok_or(OrderError::NoSession)?;
+    fn soft_out(&mut self, name: &PeerName) -> Result<String, PeerCommandError> {
+        let session = self.rib.session(name).ok_or(PeerCommandError::NoSession)?;
         let families = session.families.clone();
         self.decide();
         for family in families {
@@ -164,9 +168,9 @@ impl Core {
 }
 
 /// RFC 9003 §2: at most 255 octets. Cut off, it could say the opposite.
-fn check_text(text: &str) -> Result<(), OrderError> {
+fn check_text(text: &str) -> Result<(), PeerCommandError> {
     match text.len() {
         0..=MAX_SHUTDOWN_TEXT => Ok(()),
-        len => Err(OrderError::Text(len)),
+        len => Err(PeerCommandError::Text(len)),
     }
 }

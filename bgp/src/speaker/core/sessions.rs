@@ -218,7 +218,7 @@ impl Core {
 
     /// The same for a configuration whose ranges have been taken out and their peers put in.
     pub(super) fn go_over_to(&mut self, new: SpeakerConfig) {
-        let change = config::diff(&self.config, &new);
+        let change = config::compare_configs(&self.config, &new);
         if change.is_empty() {
             return;
         }

@@ -77,7 +77,7 @@ async fn twenty_thousand_bad_updates_write_ten_lines_and_one_summary() {
     let (core, mut heard) = mpsc::channel(64);
     let (control, commands) = mpsc::channel(4);
     let counters = Arc::<Counters>::default();
-    let task = tokio::spawn(run(start(config, &counters, core, commands)));
+    let task = tokio::spawn(run_session(start(config, &counters, core, commands)));
     let work = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut octets = open();
@@ -122,7 +122,12 @@ async fn flaps_are_counted_over_the_tasks_of_a_peer() {
         for times in 1..=4 {
             let (core, mut heard) = mpsc::channel(64);
             let (control, commands) = mpsc::channel(4);
-            let task = tokio::spawn(run(start(config.clone(), &counters, core, commands)));
+            let task = tokio::spawn(run_session(start(
+                config.clone(),
+                &counters,
+                core,
+                commands,
+            )));
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&open()).await.unwrap();
             while !matches!(heard.recv().await.unwrap(), ToCore::Up { .. }) {}
@@ -156,7 +161,7 @@ async fn connections_from_an_address_that_is_gone_end() {
     config.source = Some([127, 0, 0, 7].into());
     let (core, mut heard) = mpsc::channel(64);
     let (control, commands) = mpsc::channel(4);
-    let task = tokio::spawn(run(start(config, &Arc::default(), core, commands)));
+    let task = tokio::spawn(run_session(start(config, &Arc::default(), core, commands)));
     let gone = |address: [u8; 4]| {
         let gone = BTreeSet::from([IpAddr::from(address)]);
         ToSession::AddressesGone(Arc::new(gone))

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::error::{HeaderError, Verdict};
 use super::super::format::Format;
 use super::super::notification::{CeaseSubcode, Code, HeaderSubcode, Notification};
-use super::super::update::{Update, encode};
+use super::super::update::{Update, encode_update};
 use super::super::{Message, decode, encode_notification};
 use super::{DecodeError, ibgp, message};
 
@@ -138,7 +138,7 @@ fn valid_messages() -> Vec<Vec<u8>> {
         ..Update::default()
     };
     let mut out = BytesMut::new();
-    encode(&update, &ibgp(), &mut out).unwrap();
+    encode_update(&update, &ibgp(), &mut out).unwrap();
     let mut messages = Vec::new();
     let mut stream = out.as_ref();
     while let Ok(Some(len)) = super::frame_len(stream, 4096) {

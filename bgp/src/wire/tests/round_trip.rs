@@ -16,7 +16,7 @@ use super::super::notification::{CeaseSubcode, Code, Notification};
 use super::super::open::Open;
 use super::super::refresh::{RefreshKind, RouteRefresh};
 use super::super::update::{
-    EncodeError, Update, encode, encode_announce, encode_end_of_rib, encode_withdraw,
+    EncodeError, Update, encode_announce, encode_end_of_rib, encode_update, encode_withdraw,
 };
 use super::super::{Message, encode_notification, encode_open, encode_refresh};
 use super::{decode_all, ibgp};
@@ -246,7 +246,7 @@ proptest! {
     fn update(update in an_update(), extended: bool) {
         let format = Format { extended_send: extended, extended_receive: extended, ..ibgp() };
         let mut out = BytesMut::new();
-        match encode(&update, &format, &mut out) {
+        match encode_update(&update, &format, &mut out) {
             Ok(()) => prop_assert_eq!(merged(decode_all(&out, &format).unwrap()), update),
             Err(error) => prop_assert!(!extended, "{}", error),
         }
@@ -262,7 +262,7 @@ proptest! {
             ..ibgp()
         };
         let mut out = BytesMut::new();
-        encode(&update, &format, &mut out).unwrap();
+        encode_update(&update, &format, &mut out).unwrap();
         let seen = merged(decode_all(&out, &format).unwrap());
         prop_assert_eq!(seen, update);
     }
@@ -416,7 +416,7 @@ fn rfc7911_3_each_prefix_has_its_path_identifier() {
             end_of_rib: None,
         };
         let mut out = BytesMut::new();
-        encode(&update, &format, &mut out).unwrap();
+        encode_update(&update, &format, &mut out).unwrap();
         let seen = decode_all(&out, &format).unwrap();
         assert!(seen.len() > 2, "several messages");
         assert_eq!(merged(seen), update);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use caracal_bgp::config::Password;
+use caracal_bgp::Password;
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Snapshot};

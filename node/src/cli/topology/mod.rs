@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
-use caracal_bgp::config::Password;
+use caracal_bgp::Password;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Snapshot};
 use caracal_topologies::{

@@ -15,9 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{SessionState, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::code::ProblemCode;
 use caracal_model::{NodeName, Problem};

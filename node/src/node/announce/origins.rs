@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use caracal_bgp::origin::{Mode, Update};
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::code::ProblemCode;
 use caracal_model::{Problem, Snapshot};

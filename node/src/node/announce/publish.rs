@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::config::SpeakerConfig;
 use caracal_bgp::policy::{Filter, Term, Verdict};
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::{SpeakerConfig, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::net::Prefix;
 use caracal_model::{NodeName, Problem, Snapshot};
@@ -196,8 +195,7 @@ mod tests {
 
     use std::collections::BTreeMap;
 
-    use caracal_bgp::config::PeerConfig;
-    use caracal_bgp::types::{Asn, RouterId};
+    use caracal_bgp::{Asn, PeerConfig, RouterId};
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use caracal_bgp::config::Password;
+use caracal_bgp::Password;
 use caracal_topologies::SecretName;
 use tokio::sync::watch;
 

@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::types::PeerName;
+use caracal_bgp::{PeerName, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::Store;
 use caracal_model::NodeName;
 use caracal_topologies::{TransitionReport, TransitionSessions, transition_report_path};

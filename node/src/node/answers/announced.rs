@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{SessionState, SpeakerHandle};
 use caracal_model::net::Prefix;
 use caracal_model::{Announcement, AwaitAnnouncement};
 use tokio::sync::watch;
@@ -68,7 +67,7 @@ async fn look(
     if answer.prefixes.is_empty() || status.peers.is_empty() {
         return Ok(answer);
     }
-    let up = |p: &&caracal_bgp::speaker::status::PeerStatus| p.state == SessionState::Established;
+    let up = |p: &&caracal_bgp::PeerStatus| p.state == SessionState::Established;
     let sessions: Vec<_> = status.peers.iter().filter(up).collect();
     answer.sessions = sessions.len();
     answer.missing = if sessions.is_empty() {

@@ -10,9 +10,7 @@ use caracal_agent::{
     AgentStatus, AuditInputs, AuditPeer, AuditRib, Finding, FindingAges, OwnBlock, audit,
     observe_kernel, observe_nat,
 };
-use caracal_bgp::rib::{Advertisement, Explanation};
-use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
-use caracal_bgp::types::SessionState;
+use caracal_bgp::{Advertisement, Explanation, SessionState, SpeakerEnded, SpeakerHandle};
 use caracal_datastore::View;
 use caracal_model::ipam::AffinityState;
 use caracal_model::net::Prefix;

@@ -10,8 +10,7 @@ use caracal_agent::{
     Actual, ActualRoute, ActualTarget, AgentStatus, Desired, FdbKey, NeighbourKey, Owner, PathMtus,
     RouteKind, is_tunnel_device, observe_kernel,
 };
-use caracal_bgp::rib::Explanation;
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::{Explanation, SpeakerHandle};
 use caracal_datastore::{EtcdStore, Store, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_bgp::SpeakerStatus;
 use caracal_datastore::View;
 use caracal_model::status::KernelStatus;
 

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use caracal_agent::{AgentStatus, PathMtus, ReconcilerHandle};
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::speaker::status::SpeakerStatus;
+use caracal_bgp::{SpeakerHandle, SpeakerStatus};
 use caracal_datastore::{Accepter, EtcdStore, View};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::AffinityState;

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_agent::Learned;
-use caracal_bgp::rib::LearnedRoute;
-use caracal_bgp::speaker::FibFeed;
-use caracal_bgp::speaker::status::Convergence;
+use caracal_bgp::{Convergence, FibFeed, LearnedRoute};
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 

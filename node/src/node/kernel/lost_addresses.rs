@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::{AgentStatus, Links};
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::SpeakerHandle;
 use caracal_datastore::EtcdStore;
 use tokio::sync::watch;
 

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use caracal_agent::SweepPrecondition;
-use caracal_bgp::speaker::SpeakerHandle;
-use caracal_bgp::speaker::status::{Convergence, SpeakerStatus};
-use caracal_bgp::types::{PeerName, SessionState};
+use caracal_bgp::{Convergence, PeerName, SessionState, SpeakerHandle, SpeakerStatus};
 use caracal_datastore::View;
 use caracal_model::Snapshot;
 use tokio::sync::watch;

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_agent::{Learned, PublishedUnderlay, Underlay, UnderlayRoute};
-use caracal_bgp::speaker::{SpeakerEnded, SpeakerHandle};
+use caracal_bgp::{SpeakerEnded, SpeakerHandle};
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 

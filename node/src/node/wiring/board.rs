@@ -7,9 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::speaker::status::Convergence;
-use caracal_bgp::speaker::{FibFeed, SpeakerHandle};
+use caracal_bgp::{Convergence, FibFeed, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::{EtcdStore, View};
 use caracal_ipam::lease::Holder;
 use caracal_model::Snapshot;

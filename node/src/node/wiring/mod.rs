@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use caracal_agent::ReconcilerHandle;
-use caracal_bgp::speaker::SpeakerHandle;
+use caracal_bgp::SpeakerHandle;
 use caracal_datastore::{EtcdStore, View};
 use caracal_model::Problem;
 use caracal_model::code::ProblemCode;

@@ -7,9 +7,7 @@ use anyhow::Context;
 use caracal_agent::{
     Ownership, Reconciler, ReconcilerHandle, ReconcilerOptions, Settings, SweepPrecondition,
 };
-use caracal_bgp::config::SpeakerConfig;
-use caracal_bgp::speaker::status::Convergence;
-use caracal_bgp::speaker::{Speaker, SpeakerHandle, SpeakerOptions};
+use caracal_bgp::{Convergence, Speaker, SpeakerConfig, SpeakerHandle, SpeakerOptions};
 use caracal_datastore::{Accepter, EtcdConfig, EtcdStore, View};
 use caracal_topologies::Planned;
 

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::speaker::counters::{ErrorKind, Way};
-use crate::speaker::{Order, OrderError};
+use crate::speaker::{PeerCommand, PeerCommandError};
 
 impl Stage {
-    async fn order(&self, n: u8, order: Order) -> Result<String, OrderError> {
+    async fn order(&self, n: u8, order: PeerCommand) -> Result<String, PeerCommandError> {
         self.speaker.operate(name(n), order).await.unwrap()
     }
 }
@@ -27,7 +27,9 @@ async fn rfc9003_a_disabled_peer_stays_so_over_reconfigurations_until_it_is_enab
     assert_eq!(change(&fib).await.len(), 1);
     let mut sessions = sessions.into_iter();
     let (mut two, three) = (sessions.next().unwrap(), sessions.next().unwrap());
-    let done = stage.order(2, Order::Disable("rack 7".to_owned())).await;
+    let done = stage
+        .order(2, PeerCommand::Disable("rack 7".to_owned()))
+        .await;
     assert_eq!(done, Ok("peer p2 is disabled".to_owned()));
     assert_eq!(cease(&mut two).await, (2, "rack 7".to_owned()));
     assert_eq!(change(&fib).await, [(prefix(1), None)], "its routes go");
@@ -41,12 +43,16 @@ async fn rfc9003_a_disabled_peer_stays_so_over_reconfigurations_until_it_is_enab
     assert_eq!(peer.reason.as_deref(), Some("disabled here: rack 7"));
     assert_eq!(peer.state, SessionState::Idle);
     assert!(stage.starts.try_recv().is_err(), "nothing dials");
-    for order in [Order::Reset(String::new()), Order::SoftIn, Order::SoftOut] {
-        assert_eq!(stage.order(2, order).await, Err(OrderError::Disabled));
+    for order in [
+        PeerCommand::Reset(String::new()),
+        PeerCommand::SoftIn,
+        PeerCommand::SoftOut,
+    ] {
+        assert_eq!(stage.order(2, order).await, Err(PeerCommandError::Disabled));
     }
     // The other peer was not touched.
     assert!(stage.established_peer(3).await.reason.is_none());
-    stage.order(2, Order::Enable).await.unwrap();
+    stage.order(2, PeerCommand::Enable).await.unwrap();
     let session = stage.session().await;
     assert_eq!(session.start.peer, name(2));
     session.up().await;
@@ -75,7 +81,7 @@ async fn a_peer_that_the_configuration_disables_is_neither_served_nor_waited_for
         Some("disabled in the configuration")
     );
     // An order counts until the configuration says something else, as birdc's users know it.
-    stage.order(2, Order::Enable).await.unwrap();
+    stage.order(2, PeerCommand::Enable).await.unwrap();
     let two = stage.session().await;
     let same = config.clone();
     stage
@@ -103,11 +109,14 @@ async fn a_peer_that_the_configuration_disables_is_neither_served_nor_waited_for
 #[tokio::test(start_paused = true)]
 async fn rfc4486_a_reset_ends_the_session_and_begins_the_next_at_once() {
     let (mut stage, mut sessions) = Stage::established(config(&[2])).await;
-    let refused = stage.order(2, Order::Reset("é".repeat(128))).await;
-    assert_eq!(refused, Err(OrderError::Text(256)));
-    assert_eq!(stage.order(9, Order::Enable).await, Err(OrderError::NoPeer));
+    let refused = stage.order(2, PeerCommand::Reset("é".repeat(128))).await;
+    assert_eq!(refused, Err(PeerCommandError::Text(256)));
+    assert_eq!(
+        stage.order(9, PeerCommand::Enable).await,
+        Err(PeerCommandError::NoPeer)
+    );
     stage
-        .order(2, Order::Reset("again".to_owned()))
+        .order(2, PeerCommand::Reset("again".to_owned()))
         .await
         .unwrap();
     assert_eq!(cease(&mut sessions[0]).await, (4, "again".to_owned()));
@@ -123,18 +132,18 @@ async fn soft_out_announces_again_and_soft_in_asks_or_filters() {
     config.originate.insert(prefix(9), Origination::default());
     let (stage, mut sessions) = Stage::established(config.clone()).await;
     assert_eq!(sessions[0].told().await.announced.len(), 1);
-    stage.order(2, Order::SoftOut).await.unwrap();
+    stage.order(2, PeerCommand::SoftOut).await.unwrap();
     assert_eq!(sessions[0].told().await.announced[0].1, [prefix(9)]);
     // The played session has not agreed on route refresh.
-    let done = stage.order(2, Order::SoftIn).await.unwrap();
+    let done = stage.order(2, PeerCommand::SoftIn).await.unwrap();
     assert!(done.contains("import filters again"), "{done}");
     assert!(sessions[0].start.control.try_recv().is_err());
     // One that has is asked.
     sessions[0].down(false).await;
     stage.peer(2, |peer| peer.state == SessionState::Idle).await;
     assert_eq!(
-        stage.order(2, Order::SoftIn).await,
-        Err(OrderError::NoSession)
+        stage.order(2, PeerCommand::SoftIn).await,
+        Err(PeerCommandError::NoSession)
     );
     let options = SessionOptions {
         route_refresh: true,
@@ -142,7 +151,7 @@ async fn soft_out_announces_again_and_soft_in_asks_or_filters() {
     };
     sessions[0].up_with(options).await;
     stage.established_peer(2).await;
-    let done = stage.order(2, Order::SoftIn).await.unwrap();
+    let done = stage.order(2, PeerCommand::SoftIn).await.unwrap();
     assert!(done.contains("asked for its routes"), "{done}");
     let asked = sessions[0].start.control.recv().await.unwrap();
     assert!(matches!(asked, ToSession::AskRefresh(Family::Ipv4)));
