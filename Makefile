@@ -18,6 +18,8 @@ TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugi
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.
 TEST_PACKAGES += prometheus
+# A foreign client of the test API server.
+TEST_PACKAGES += kubernetes-client
 # FRR, at the other end of sessions.
 TEST_PACKAGES += frr
 
@@ -53,6 +55,7 @@ E2E := \
   templates \
   paths \
   wire \
+  api_server \
   settings \
   next_hops \
   hostile \

@@ -14,7 +14,7 @@ use crate::topology::{NodeKind, Topology};
 use crate::wait::{in_uml, wait_until};
 
 /// Programs that are called by name, with their Debian packages.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("bird", "bird2"),
     ("birdc", "bird2"),
     ("etcd", "etcd-server"),
@@ -22,8 +22,10 @@ const PACKAGES: [(&str, &str); 12] = [
     ("gobgpd", "gobgpd"),
     ("ip", "iproute2"),
     ("iptables-legacy", "iptables"),
+    ("kubectl", "kubernetes-client"),
     ("nft", "nftables"),
     ("nsenter", "util-linux"),
+    ("openssl", "openssl"),
     ("ping", "iputils-ping"),
     ("tcpdump", "tcpdump"),
     ("vtysh", "frr"),

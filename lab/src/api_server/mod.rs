@@ -7,15 +7,17 @@
 //! `status` subresource; lists with `limit`, `continue`, selectors, `resourceVersionMatch` and
 //! metadata alone; watches from a revision, with bookmarks, initial events and 410; custom
 //! resources from applied definitions with structural schemas; warnings and strict field
-//! validation; faults on demand (the module `faults`).
+//! validation; accounts by a token file and by tokens of service accounts, with rights by roles and
+//! bindings; a limit of requests in flight; faults on demand (the module `faults`).
 //!
 //! It has not: Protobuf; server-side apply and `managedFields`; aggregated discovery; fields of the
 //! core kinds are kept as they are sent, with few defaults and rules; of the rules in schemas only
 //! `self == oldSelf`; conversion between versions other than by name; admission by webhooks;
-//! quotas; and no controllers: nothing schedules pods, makes EndpointSlices, or follows owner references. A
-//! namespace or a definition is deleted with all that belongs to it, at once, and a definition is
-//! in force at once.
+//! quotas; and no controllers: nothing schedules pods, makes EndpointSlices, or follows owner
+//! references. A namespace or a definition is deleted with all that belongs to it, at once, and a
+//! definition is in force at once.
 
+mod accounts;
 mod answer;
 mod builtin;
 mod cache;
@@ -40,7 +42,9 @@ use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{EtcdConfig, EtcdConfigError, EtcdStore, StoreError};
 use caracal_model::Timestamp;
+use tokio::sync::Semaphore;
 
+use self::accounts::Accounts;
 use self::cache::Cache;
 use self::faults::Faults;
 
@@ -53,6 +57,11 @@ pub struct ApiServerOptions {
     pub etcd: Vec<String>,
     /// Certificate and key, in PEM. Without them it speaks plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Tokens and their users, one `TOKEN,USER,UID,"GROUP,GROUP"` a line. Without it everybody may
+    /// do everything.
+    pub tokens: Option<PathBuf>,
+    /// How many requests other than watches are answered at once; the next one gets 429.
+    pub in_flight: usize,
     /// How many events are remembered.
     pub history: usize,
     /// Between two bookmarks of a watch.
@@ -86,8 +95,8 @@ pub enum ApiServerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The first objects cannot be made.
-    #[error("the first objects cannot be made: {0}")]
+    /// The token file, or the first objects.
+    #[error("the start failed: {0}")]
     Start(String),
 }
 
@@ -97,6 +106,8 @@ struct Api {
     store: EtcdStore,
     cache: Cache,
     faults: Faults,
+    accounts: Accounts,
+    in_flight: Semaphore,
     bookmarks: Duration,
     /// Custom resources are refused until then.
     ready: tokio::time::Instant,
@@ -114,6 +125,8 @@ impl Api {
             store,
             cache,
             faults: Faults::new(),
+            accounts: Accounts::read(options.tokens.as_deref()).map_err(ApiServerError::Start)?,
+            in_flight: Semaphore::new(options.in_flight),
             bookmarks: options.bookmarks,
             ready: tokio::time::Instant::now() + options.initializing,
         };

@@ -143,17 +143,36 @@ impl Api {
     }
 
     async fn dispatch(&self, http: hyper::Request<Incoming>) -> Result<Response<Body>, Failure> {
+        let user = self.authenticate(http.headers()).await?;
         let registry = self.cache.registry();
         let Some(request) = Request::parse(&registry, http.method(), http.uri()) else {
+            self.authorize_path(&user, http.uri().path())?;
             return self.general(&http);
         };
         let request = request?;
+        self.authorize(&user, &request).await?;
+        let permit = self.in_flight.try_acquire();
+        if permit.is_err() && request.verb != "watch" {
+            return Err(Failure::too_many());
+        }
+        self.carry_out(request, http).await
+    }
+
+    async fn carry_out(
+        &self,
+        request: Request,
+        http: hyper::Request<Incoming>,
+    ) -> Result<Response<Body>, Failure> {
         if request.kind.is_custom() && tokio::time::Instant::now() < self.ready {
             return Err(Failure::initializing());
         }
         let is_list = request.name.is_none() && http.method() == Method::GET;
         let form = form(http.headers(), is_list && request.verb != "watch")?;
         match &request.subresource {
+            Some(sub) if has_row(&request, sub) && request.verb == "create" => {
+                let body = body(http).await?;
+                return Ok(self.subresource(&request, &body).await?.into_response());
+            }
             Some(sub) if sub != "status" || !request.kind.has_status => {
                 return Err(Failure::no_such_path());
             }
@@ -191,6 +210,17 @@ impl Api {
             }
         };
         Ok(answer.into_response())
+    }
+
+    /// Subresources that are created: tokens and bindings.
+    async fn subresource(&self, request: &Request, body: &Value) -> Result<Answer, Failure> {
+        let mut answer = if request.kind.plural == "pods" {
+            self.bind(request, body).await?
+        } else {
+            Answer::ok(self.create_token(request, body).await?)
+        };
+        answer.code = StatusCode::CREATED;
+        Ok(answer)
     }
 
     /// Discovery, health, the version.
@@ -252,6 +282,13 @@ impl Api {
             Err(failure) => failure_response(&failure),
         }
     }
+}
+
+/// Subresources that are created.
+fn has_row(request: &Request, subresource: &str) -> bool {
+    request.kind.group.is_empty()
+        && [("pods", "binding"), ("serviceaccounts", "token")]
+            .contains(&(&*request.kind.plural, subresource))
 }
 
 /// An empty document, in the form that was asked for: `swagger: "2.0"` is field 1 in Protobuf.

@@ -102,6 +102,16 @@ impl Failure {
         Self::new(code, "Unauthorized", "Unauthorized".into(), Value::Null)
     }
 
+    /// 403.
+    pub(super) fn forbidden(what: &Named<'_>, why: &str) -> Self {
+        let name = match what.name {
+            "" => String::new(),
+            name => format!(" \"{name}\""),
+        };
+        let message = format!("{}{name} is forbidden: {why}", what.qualified());
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message, what.details())
+    }
+
     /// 404 of an object.
     pub(super) fn not_found(what: &Named<'_>) -> Self {
         let message = format!("{} \"{}\" not found", what.qualified(), what.name);

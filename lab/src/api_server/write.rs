@@ -254,6 +254,36 @@ impl Api {
         Ok(())
     }
 
+    /// `pods/binding`: the pod gets its node.
+    pub(super) async fn bind(&self, request: &Request, body: &Value) -> Result<Answer, Failure> {
+        let name = request.name.as_deref().unwrap_or_default();
+        let (key, what) = (request.key(name), request.named(name));
+        for _ in 0..TRIES {
+            let old = self.current(&key).await?;
+            let old = old.ok_or_else(|| Failure::not_found(&what))?;
+            if let Some(node) = old.object["spec"]["nodeName"].as_str() {
+                let why = format!("pod {name} is already assigned to node \"{node}\"");
+                return Err(Failure::conflict(&what, &why));
+            }
+            let mut new = (*old.object).clone();
+            new["spec"]["nodeName"] = body["target"]["name"].clone();
+            let txn = Txn::new().update(&*key, old.revision, encoded(&new));
+            if self.commit(&txn).await?.is_some() {
+                return Ok(Answer::ok(json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                    "code": 201,
+                })));
+            }
+        }
+        Err(Failure::modified(&what))
+    }
+
+    /// Stores what is no object of the API.
+    pub(super) async fn create_raw(&self, key: &str, value: &Value) -> Result<(), Failure> {
+        let txn = Txn::new().create(key, encoded(value));
+        self.commit(&txn).await.map(drop)
+    }
+
     /// Commits, and waits until lists and watches know of it. `None`: a condition did not hold.
     pub(super) async fn commit(&self, txn: &Txn) -> Result<Option<i64>, Failure> {
         match self.store.commit(txn).await {

@@ -23,6 +23,12 @@ struct Args {
     /// PEM file with the key of the certificate.
     #[arg(long, requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
+    /// Tokens and their users: TOKEN,USER,UID,"GROUP,GROUP". Without it everybody may do all.
+    #[arg(long)]
+    token_auth_file: Option<PathBuf>,
+    /// How many requests other than watches are answered at once; more get 429.
+    #[arg(long, default_value_t = 400)]
+    max_requests_inflight: usize,
     /// How many events are remembered for watches and lists at old revisions.
     #[arg(long, default_value_t = 10_000)]
     history: usize,
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
         listen: args.listen,
         etcd: args.etcd,
         tls: args.tls_certificate.zip(args.tls_key),
+        tokens: args.token_auth_file,
+        in_flight: args.max_requests_inflight,
         history: args.history,
         bookmarks: Duration::from_secs(args.bookmark_seconds),
         initializing: Duration::from_millis(args.initializing_milliseconds),
