@@ -31,9 +31,10 @@ use caracal_model::{Key, KnownBlock, NodeName, Snapshot, Versioned};
 
 use crate::allocation::{Allocation, Purpose};
 use crate::audit::{AddressUse, judge};
+use crate::block;
+use crate::lease::Lease;
 use crate::request::Target;
 use crate::users::Users;
-use crate::{block, lease};
 
 /// Something to release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,11 +234,11 @@ impl Collector {
         let mut silent = BTreeMap::new();
         let mut dead = Vec::new();
         for stored in leases {
-            let Some(lease) = lease::read(stored) else {
+            let Some(lease) = Lease::read(stored) else {
                 continue;
             };
             let node = lease.node.clone();
-            if stored.key != lease::path(&node) {
+            if stored.key != Lease::path(&node) {
                 continue;
             }
             let revision = stored.mod_revision;
@@ -251,7 +252,7 @@ impl Collector {
                 dead.push(Collection::Node {
                     preconditions: vec![
                         Compare::Absent(Key::node(&node).to_path()),
-                        Compare::Unchanged(lease::path(&node), revision),
+                        Compare::Unchanged(Lease::path(&node), revision),
                     ],
                     node,
                 });

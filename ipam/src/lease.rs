@@ -15,7 +15,7 @@ use caracal_model::{NodeName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Prefix of all leases.
-pub const PREFIX: &str = "/caracal/lease/";
+pub const LEASE_PREFIX: &str = "/caracal/lease/";
 
 /// Renewals that may fail before the lease counts as expired.
 const RENEWALS: u32 = 5;
@@ -35,7 +35,7 @@ pub struct Lease {
     pub seconds: u64,
     /// The machine; older versions did not say.
     #[serde(flatten)]
-    pub holder: Holder,
+    pub holder: LeaseHolder,
     /// The owner ended in order: another machine may take its place at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
@@ -43,7 +43,7 @@ pub struct Lease {
 
 /// The machine that a lease is of. Empty = not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
+pub struct LeaseHolder {
     /// What outlasts a reboot.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub machine: String,
@@ -52,7 +52,7 @@ pub struct Holder {
     pub boot: String,
 }
 
-impl Holder {
+impl LeaseHolder {
     /// True when the two are known to be different machines.
     #[must_use]
     pub fn is_other(&self, than: &Self) -> bool {
@@ -63,6 +63,54 @@ impl Holder {
 }
 
 impl Lease {
+    /// The key of a node's lease.
+    #[must_use]
+    pub fn path(node: &NodeName) -> String {
+        format!("{LEASE_PREFIX}{node}")
+    }
+
+    /// How long a node of this grace period may be silent.
+    #[must_use]
+    pub fn term(grace: Duration) -> Duration {
+        grace.max(SHORTEST)
+    }
+
+    /// How often it renews.
+    #[must_use]
+    pub fn interval(grace: Duration) -> Duration {
+        Self::term(grace) / RENEWALS
+    }
+
+    /// The lease in a stored value; `None` when it does not parse, and then it proves nothing.
+    #[must_use]
+    pub fn read(stored: &KeyValue) -> Option<Self> {
+        serde_json::from_slice(&stored.value).ok()
+    }
+
+    /// Writes the lease anew. `stored` is the revision of what is there.
+    #[must_use]
+    pub fn renew(
+        node: &NodeName,
+        holder: &LeaseHolder,
+        stored: Option<i64>,
+        grace: Duration,
+        now: Timestamp,
+    ) -> Txn {
+        put(node, holder, stored, grace, now, false)
+    }
+
+    /// Says that the owner has ended in order.
+    #[must_use]
+    pub fn stop(
+        node: &NodeName,
+        holder: &LeaseHolder,
+        stored: i64,
+        grace: Duration,
+        now: Timestamp,
+    ) -> Txn {
+        put(node, holder, Some(stored), grace, now, true)
+    }
+
     /// How long ago it was renewed, by the two clocks; `None` when it has ended or run out.
     #[must_use]
     pub fn alive(&self, now: Timestamp) -> Option<Duration> {
@@ -71,51 +119,9 @@ impl Lease {
     }
 }
 
-/// The key of a node's lease.
-#[must_use]
-pub fn path(node: &NodeName) -> String {
-    format!("{PREFIX}{node}")
-}
-
-/// How long a node of this grace period may be silent.
-#[must_use]
-pub fn term(grace: Duration) -> Duration {
-    grace.max(SHORTEST)
-}
-
-/// How often it renews.
-#[must_use]
-pub fn interval(grace: Duration) -> Duration {
-    term(grace) / RENEWALS
-}
-
-/// The lease in a stored value; `None` when it does not parse, and then it proves nothing.
-#[must_use]
-pub fn read(stored: &KeyValue) -> Option<Lease> {
-    serde_json::from_slice(&stored.value).ok()
-}
-
-/// Writes the lease anew. `stored` is the revision of what is there.
-#[must_use]
-pub fn renew(
-    node: &NodeName,
-    holder: &Holder,
-    stored: Option<i64>,
-    grace: Duration,
-    now: Timestamp,
-) -> Txn {
-    put(node, holder, stored, grace, now, false)
-}
-
-/// Says that the owner has ended in order.
-#[must_use]
-pub fn stop(node: &NodeName, holder: &Holder, stored: i64, grace: Duration, now: Timestamp) -> Txn {
-    put(node, holder, Some(stored), grace, now, true)
-}
-
 fn put(
     node: &NodeName,
-    holder: &Holder,
+    holder: &LeaseHolder,
     stored: Option<i64>,
     grace: Duration,
     now: Timestamp,
@@ -124,14 +130,14 @@ fn put(
     let lease = Lease {
         node: node.clone(),
         renewed: now.rfc3339(),
-        seconds: term(grace).as_secs(),
+        seconds: Lease::term(grace).as_secs(),
         holder: holder.clone(),
         stopped,
     };
     let value = serde_json::to_vec(&lease).expect("a lease is always valid JSON");
     match stored {
-        Some(revision) => Txn::new().update(path(node), revision, value),
-        None => Txn::new().create(path(node), value),
+        Some(revision) => Txn::new().update(Lease::path(node), revision, value),
+        None => Txn::new().create(Lease::path(node), value),
     }
 }
 
@@ -140,8 +146,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn holder(machine: &str, boot: &str) -> Holder {
-        Holder {
+    fn holder(machine: &str, boot: &str) -> LeaseHolder {
+        LeaseHolder {
             machine: machine.to_owned(),
             boot: boot.to_owned(),
         }
@@ -157,7 +163,7 @@ mod tests {
             (holder("n", "c"), true),
             (holder("", "c"), false),
             (holder("n", ""), true),
-            (Holder::default(), false),
+            (LeaseHolder::default(), false),
         ] {
             assert_eq!(own.is_other(&other), is_other, "{other:?}");
             assert_eq!(other.is_other(&own), is_other, "{other:?}");
@@ -177,20 +183,20 @@ mod tests {
                 value: value.clone(),
                 mod_revision: 1,
             };
-            read(&stored).unwrap()
+            Lease::read(&stored).unwrap()
         };
         let (node, own) = ("a".into(), holder("m", "b"));
         let begun = at("2026-01-01T00:00:00Z");
-        let lease = written(renew(&node, &own, None, grace, begun));
+        let lease = written(Lease::renew(&node, &own, None, grace, begun));
         assert_eq!(lease.holder, own);
         let age = |text| lease.alive(at(text)).map(|age| age.as_secs());
         assert_eq!(age("2026-01-01T00:14:59Z"), Some(899));
         assert_eq!(age("2026-01-01T00:15:00Z"), None);
-        let ended = written(stop(&node, &own, 1, grace, begun));
+        let ended = written(Lease::stop(&node, &own, 1, grace, begun));
         assert_eq!(ended.alive(begun), None);
         // As an older version wrote it.
         let old = br#"{"node":"a","renewed":"2026-01-01T00:00:00Z","seconds":900}"#;
         let old: Lease = serde_json::from_slice(old).unwrap();
-        assert_eq!((old.holder, old.stopped), (Holder::default(), false));
+        assert_eq!((old.holder, old.stopped), (LeaseHolder::default(), false));
     }
 }

@@ -28,7 +28,7 @@
 //! Questions are pure functions of [`IpamData`], which holds what was read of [`all_ranges`]:
 //! [`check`](fn@check) (inconsistencies), [`audit`](fn@audit) (leaks; needs [`Users`]),
 //! [`plan_repairs`], [`pool_fill`], [`why`](fn@why). [`Collector`] finds what may be released
-//! although nobody asked; [`lease`] holds the liveness leases of nodes.
+//! although nobody asked; a [`Lease`] proves that a node lived.
 //!
 //! # The protocol
 //!
@@ -74,7 +74,7 @@ mod client;
 mod error;
 mod gc;
 mod handle;
-pub mod lease;
+mod lease;
 mod namespace;
 mod order;
 #[cfg(feature = "client")]
@@ -127,6 +127,7 @@ pub use allocation::{Allocation, Purpose};
 pub use audit::{AddressUse, Audit, Counts, Leak, Unallocated, audit};
 pub use check::{AffinityWord, Inconsistency, QueueFault, check};
 pub use gc::{Collection, Collector};
+pub use lease::{LEASE_PREFIX, Lease, LeaseHolder};
 pub use namespace::{namespace_key, namespace_labels, namespace_named};
 pub use report::{Cluster, LeakReport, LeakReportError};
 pub use summary::{BlockFill, Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
@@ -135,11 +136,8 @@ pub use users::{User, Users, user_ranges};
 pub use view::{IpamData, KnownNode, Versioned, all_ranges};
 pub use why::{BlockAnswer, PoolAnswer, Why, why};
 
-/// Operations on blocks and handles for tests that play another client, such as one of Calico's.
+// Operations on blocks and handles, for tests that play another client, such as one of Calico's.
 #[doc(hidden)]
-pub mod testing {
-    pub use crate::block::{create as create_block, take, take_address, touch};
-    pub use crate::handle::{
-        add as add_to_handle, is_empty as handle_is_empty, remove as remove_from_handle,
-    };
-}
+pub use block::{create as create_block, take, take_address, touch};
+#[doc(hidden)]
+pub use handle::{add as add_to_handle, is_empty as handle_is_empty, remove as remove_from_handle};

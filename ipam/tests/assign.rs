@@ -57,7 +57,7 @@ fn put_affinity(world: &mut World, host: &str, cidr: &str, state: AffinityState)
 /// Gives a host a block with everything that belongs to it.
 fn claimed(world: &mut World, host: &str, cidr: &str, now: Timestamp) {
     let owner = Owner::Host(host.into());
-    let block = caracal_ipam::testing::create_block(cidr.parse().unwrap(), &owner, now);
+    let block = caracal_ipam::create_block(cidr.parse().unwrap(), &owner, now);
     put_block(world, &block);
     put_affinity(world, host, cidr, AffinityState::Confirmed);
 }

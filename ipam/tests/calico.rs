@@ -9,7 +9,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use caracal_ipam::{
-    Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, Timestamp, testing,
+    Assign, AssignRequest, Inconsistency, ReleaseAffinity, ReleaseHandle, Timestamp, add_to_handle,
+    create_block, handle_is_empty, remove_from_handle, take, touch,
 };
 use caracal_model::Key;
 use caracal_model::ipam::{
@@ -114,7 +115,7 @@ impl Calico {
             .as_ref()
             .map_or_else(Handle::default, |(_, v)| Handle::from_json(v).unwrap());
         change(&mut value);
-        if testing::handle_is_empty(&value) {
+        if handle_is_empty(&value) {
             let (revision, _) = known.unwrap();
             let txn = Txn {
                 compare: vec![Compare::Unchanged(self.handle(), revision)],
@@ -160,7 +161,7 @@ impl Calico {
                 }
             }
             At::Create(revision) => {
-                let new = testing::create_block(cidr, &self.owner(), self.claimed_at);
+                let new = create_block(cidr, &self.owner(), self.claimed_at);
                 let created = Self::put(world, Key::Block(cidr).to_path(), None, new.to_json());
                 let mine =
                     Self::read_block(world).is_some_and(|(b, _)| b.owner() == Some(self.owner()));
@@ -189,14 +190,14 @@ impl Calico {
                 Some((block, revision)) => At::Increment(block, revision),
             },
             At::Increment(mut block, revision) => {
-                self.add_to_handle(world, |h| testing::add_to_handle(h, cidr, 1));
+                self.add_to_handle(world, |h| add_to_handle(h, cidr, 1));
                 let attribute = AllocationAttribute {
                     handle_id: Some(format!("calico.{}", self.host)),
                     secondary: [("node".to_owned(), self.host.to_owned())].into(),
                     ..AllocationAttribute::default()
                 };
-                let taken = testing::take(&mut block, 1, &attribute, &Default::default());
-                testing::touch(&mut block);
+                let taken = take(&mut block, 1, &attribute, &Default::default());
+                touch(&mut block);
                 At::Store(block, revision, taken[0].0)
             }
             At::Store(block, revision, address) => {
@@ -211,7 +212,7 @@ impl Calico {
                 }
             }
             At::Undo => {
-                self.add_to_handle(world, |h| testing::remove_from_handle(h, cidr, 1));
+                self.add_to_handle(world, |h| remove_from_handle(h, cidr, 1));
                 At::Look
             }
         };

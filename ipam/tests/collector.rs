@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use caracal_ipam::{
-    Assign, AssignRequest, Collection, Collector, Conditional, Input, Machine, PreconditionError,
-    ReleaseHandle, ReleaseIps, ReleaseNode, Step, lease,
+    Assign, AssignRequest, Collection, Collector, Conditional, Input, Lease, LeaseHolder, Machine,
+    PreconditionError, ReleaseHandle, ReleaseIps, ReleaseNode, Step,
 };
 use caracal_model::ipam::{ENDPOINT_ATTRIBUTE, INTERFACE_ATTRIBUTE};
 use caracal_model::net::Prefix;
@@ -534,11 +534,11 @@ fn gc_5_a_node_that_comes_back_keeps_what_it_has() {
             run(&mut world, Any::Assign(Assign::new(request, NOW)));
         }
         let node_key = Key::node(&"node-1".into()).to_path();
-        let lease = lease::path(&"node-1".into());
+        let lease = Lease::path(&"node-1".into());
         let renew = |world: &mut World, revision| {
-            let txn = lease::renew(
+            let txn = Lease::renew(
                 &"node-1".into(),
-                &lease::Holder::default(),
+                &LeaseHolder::default(),
                 revision,
                 GRACE,
                 NOW,

@@ -160,10 +160,9 @@ fn a_nameless_allocation_of_old_is_taken_over() {
     let name: NodeName = "node-a".into();
     let owner = Owner::Host(name);
     let cidr = "10.0.0.4/30".parse().unwrap();
-    let mut block = caracal_ipam::testing::create_block(cidr, &owner, NOW);
+    let mut block = caracal_ipam::create_block(cidr, &owner, NOW);
     let nameless = Default::default();
-    caracal_ipam::testing::take_address(&mut block, "10.0.0.5".parse().unwrap(), &nameless)
-        .unwrap();
+    caracal_ipam::take_address(&mut block, "10.0.0.5".parse().unwrap(), &nameless).unwrap();
     world.put((Key::Block(cidr).to_path(), block.to_json()));
     let confirmed = br#"{"state":"confirmed"}"#.to_vec();
     world.put((Key::Affinity(owner, cidr).to_path(), confirmed));

@@ -7,12 +7,12 @@ mod world;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use caracal_ipam::testing::{create_block, take_address};
 use caracal_ipam::{
     Allocation, AssignIpRequest, AssignRequest, Input, Machine, Purpose, Step, TunnelKind,
     namespace_key,
 };
 use caracal_ipam::{Assign, AssignIp, EnsureTunnel, ReleaseAffinity, ReleaseHandle, ReleaseNode};
+use caracal_ipam::{create_block, take_address};
 use caracal_model::Key;
 use caracal_model::ipam::{
     AffinityState, AllocationAttribute, BlockAffinity, Owner, WINDOWS_RESERVED_HANDLE,

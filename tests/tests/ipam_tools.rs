@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::{Command, Output};
 
 use caracal_datastore::{EtcdConfig, EtcdServer, EtcdStore, Store};
-use caracal_ipam::{Assign, AssignRequest, Client, Timestamp, lease, namespace_key};
+use caracal_ipam::{Assign, AssignRequest, Client, Lease, LeaseHolder, Timestamp, namespace_key};
 use caracal_model::Key;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::{AllowedUse, IpPool, IpPoolSpec, Kind, Node, NodeSpec};
@@ -354,9 +354,9 @@ fn orders(bench: &Bench) {
     // A node that is gone, and one that lives.
     let mine = bench.take("node-b", "net.b", 1, AllowedUse::Workload);
     let now = Timestamp::from(std::time::SystemTime::now());
-    let txn = lease::renew(
+    let txn = Lease::renew(
         &"node-b".into(),
-        &lease::Holder::default(),
+        &LeaseHolder::default(),
         None,
         std::time::Duration::from_secs(900),
         now,

@@ -7,6 +7,7 @@ use caracal_model::ipam::{
 use caracal_model::resource::{Node, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec};
 
 use super::*;
+use crate::lease::LeaseHolder;
 
 const GRACE: Duration = Duration::from_secs(900);
 const PATH: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/default/web";
@@ -277,9 +278,9 @@ fn gc_8_only_addresses_of_our_own_interfaces_on_this_node() {
 }
 
 fn lease_of(node: &str, revision: i64) -> KeyValue {
-    let txn = lease::renew(
+    let txn = Lease::renew(
         &node.into(),
-        &lease::Holder::default(),
+        &LeaseHolder::default(),
         None,
         GRACE,
         Timestamp::from_nanos(0),

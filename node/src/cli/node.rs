@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::{ReleasedNode, lease};
+use caracal_ipam::{Lease, ReleasedNode};
 use caracal_model::resource::Kind;
 use caracal_model::txn::{KeyValue, Range, Txn, TxnOutcome, Write};
 use caracal_model::{Key, NodeName, Timestamp, kind_prefix};
@@ -170,7 +170,7 @@ pub(super) async fn remove(store: &EtcdStore, order: &Order) -> anyhow::Result<R
     let node = &order.node;
     let ranges = [
         Range::Key(Key::node(node).to_path()),
-        Range::Key(lease::path(node)),
+        Range::Key(Lease::path(node)),
     ];
     let answer = store.read(&ranges).await?;
     let [stored, leases] = &answer.ranges[..] else {
@@ -221,7 +221,7 @@ pub(super) async fn remove(store: &EtcdStore, order: &Order) -> anyhow::Result<R
 
 /// Why a lease says that its node lives.
 fn alive(stored: &KeyValue, now: Timestamp) -> Option<String> {
-    let age = lease::read(stored)?.alive(now)?.as_secs();
+    let age = Lease::read(stored)?.alive(now)?.as_secs();
     Some(format!("it renewed its lease {age} s ago"))
 }
 

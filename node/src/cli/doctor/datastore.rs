@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use caracal_datastore::{EtcdStore, Store};
-use caracal_ipam::lease;
+use caracal_ipam::{LEASE_PREFIX, Lease};
 use caracal_model::code::{DoctorCode, ProblemCode};
 use caracal_model::txn::{KeyValue, Range};
 use caracal_model::{Snapshot, Timestamp};
@@ -35,7 +35,7 @@ pub(super) async fn look(findings: &mut Vec<Finding>) -> Option<Arc<Snapshot>> {
         }
     };
     let began = Instant::now();
-    let leases = store.read(&[Range::Prefix(lease::PREFIX.to_owned())]).await;
+    let leases = store.read(&[Range::Prefix(LEASE_PREFIX.to_owned())]).await;
     speed(findings, began.elapsed(), snapshot.revision);
     for problem in snapshot.problems() {
         let (check, verdict, remedy) = match problem.code {
@@ -111,7 +111,7 @@ async fn ready(findings: &mut Vec<Finding>, store: &EtcdStore) {
 fn clocks(leases: &[KeyValue], now: Timestamp) -> Finding {
     const CHECK: DoctorCode = DoctorCode::Clock;
     let ahead = leases.iter().filter_map(|kv| {
-        let lease = lease::read(kv)?;
+        let lease = Lease::read(kv)?;
         let renewed = Timestamp::parse_rfc3339(&lease.renewed)?;
         // Saturates: zero for a lease of the past.
         Some((renewed.since(now), lease.node))
@@ -150,7 +150,7 @@ mod tests {
         let stored = |renewed: &str| {
             let text = format!(r#"{{"node":"b","renewed":"{renewed}","seconds":900}}"#);
             KeyValue {
-                key: lease::path(&"b".into()),
+                key: Lease::path(&"b".into()),
                 value: text.into_bytes(),
                 mod_revision: 1,
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use caracal_datastore::Store;
-use caracal_ipam::lease;
+use caracal_ipam::LEASE_PREFIX;
 use caracal_model::net::Family;
 use caracal_model::txn::Range;
 use caracal_model::{NodeName, Snapshot};
@@ -51,13 +51,13 @@ pub(super) async fn reporters<S: Store>(
         );
     }
     let answer = store
-        .read(&[Range::Prefix(lease::PREFIX.to_owned())])
+        .read(&[Range::Prefix(LEASE_PREFIX.to_owned())])
         .await?;
     let leases: BTreeSet<&str> = answer
         .ranges
         .iter()
         .flatten()
-        .filter_map(|entry| entry.key.strip_prefix(lease::PREFIX))
+        .filter_map(|entry| entry.key.strip_prefix(LEASE_PREFIX))
         .collect();
     let reports = |name: &NodeName| {
         let node = &snapshot.nodes[name];

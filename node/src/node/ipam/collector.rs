@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use caracal_datastore::{Store, View};
-use caracal_ipam::lease::{self, Holder};
 use caracal_ipam::{AffinityError, AffinityOutcome, Conditional, ReleaseIps, ReleaseNode};
 use caracal_ipam::{Client, ClientError, Collection, Collector, Mender, Repair};
+use caracal_ipam::{Lease, LeaseHolder};
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::Owner;
 use caracal_model::txn::{Compare, KeyValue, Range, Txn};
@@ -37,7 +37,7 @@ pub(crate) struct Life<S> {
     pub(crate) store: S,
     pub(crate) me: NodeName,
     /// This machine.
-    pub(crate) holder: Holder,
+    pub(crate) holder: LeaseHolder,
     pub(crate) grace: Duration,
 }
 
@@ -62,7 +62,7 @@ impl<S: Store> Life<S> {
                 Ok(None) => {
                     failures = 0;
                     problems.replace(Vec::new());
-                    lease::interval(self.grace)
+                    Lease::interval(self.grace)
                 }
                 Ok(Some(taken)) => {
                     // Whoever listens ends the process.
@@ -79,7 +79,7 @@ impl<S: Store> Life<S> {
                         true => problems.warn(vec![self.refused(&error)]),
                         false => problems.replace(Vec::new()),
                     }
-                    RETRY.min(lease::interval(self.grace))
+                    RETRY.min(Lease::interval(self.grace))
                 }
             };
             tokio::time::sleep(pause).await;
@@ -89,7 +89,7 @@ impl<S: Store> Life<S> {
     fn refused(&self, error: &anyhow::Error) -> Problem {
         Problem {
             code: ProblemCode::DatastoreNoWrites,
-            subject: lease::path(&self.me),
+            subject: Lease::path(&self.me),
             reason: format!(
                 "the datastore can be read and takes no writes: {error:#}; routes and sessions stay, but no pod starts or gives \
                  its address back, and no setting is changed"
@@ -104,7 +104,7 @@ impl<S: Store> Life<S> {
         }
         let revision = stored.map(|kv| kv.mod_revision);
         // A lost race is no matter: somebody else wrote, so it moved.
-        let txn = lease::renew(&self.me, &self.holder, revision, self.grace, now());
+        let txn = Lease::renew(&self.me, &self.holder, revision, self.grace, now());
         self.store.commit(&txn).await?;
         Ok(None)
     }
@@ -113,11 +113,11 @@ impl<S: Store> Life<S> {
     pub(crate) async fn end(&self) -> anyhow::Result<()> {
         let stored = machine::stored(&self.store, &self.me).await?;
         let own = stored.filter(|kv| {
-            lease::read(kv).is_some_and(|lease| lease.holder == self.holder && !lease.stopped)
+            Lease::read(kv).is_some_and(|lease| lease.holder == self.holder && !lease.stopped)
         });
         if let Some(own) = own {
             let revision = own.mod_revision;
-            let txn = lease::stop(&self.me, &self.holder, revision, self.grace, now());
+            let txn = Lease::stop(&self.me, &self.holder, revision, self.grace, now());
             self.store.commit(&txn).await?;
         }
         Ok(())
@@ -130,7 +130,7 @@ async fn leases<S: Store>(
 ) -> anyhow::Result<Vec<KeyValue>> {
     let ranges: Vec<Range> = nodes
         .into_iter()
-        .map(|node| Range::Key(lease::path(node)))
+        .map(|node| Range::Key(Lease::path(node)))
         .collect();
     let answer = store.read(&ranges).await?;
     Ok(answer.ranges.into_iter().flatten().collect())

@@ -13,7 +13,7 @@ use caracal_datastore::{
     Accepter, EndpointReader, GuardOptions, Obeyed, PagedStore, View, WatchOptions,
     spawn_guarded_watcher,
 };
-use caracal_ipam::lease::Holder;
+use caracal_ipam::LeaseHolder;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 use caracal_model::resource::Node;
@@ -48,7 +48,7 @@ pub(crate) struct Begun {
 pub(crate) async fn begin<S: PagedStore>(
     (store, etcd): (&S, watch::Receiver<BTreeSet<IpAddr>>),
     config: &Arc<Config>,
-    holder: &Holder,
+    holder: &LeaseHolder,
     lost: mpsc::Sender<machine::Taken>,
     tell: impl Fn(String),
     registry: &Registry,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{Store, StoreError};
-use caracal_ipam::lease::{self, Holder};
+use caracal_ipam::{Lease, LeaseHolder};
 use caracal_model::txn::{KeyValue, Range, TxnOutcome};
 use caracal_model::{NodeName, Timestamp};
 
@@ -56,13 +56,13 @@ fn read_id(path: &Path) -> Option<String> {
 }
 
 /// This machine. `CARACAL_MACHINE_ID` says it where the machine cannot.
-pub(crate) fn this(lib_dir: &Path) -> Holder {
+pub(crate) fn this(lib_dir: &Path) -> LeaseHolder {
     if let Some(machine) = std::env::var("CARACAL_MACHINE_ID")
         .ok()
         .filter(|id| !id.trim().is_empty())
     {
         let boot = machine.clone();
-        return Holder { machine, boot };
+        return LeaseHolder { machine, boot };
     }
     let boot = read_id(Path::new(BOOT_ID)).unwrap_or_default();
     let kept = read_id(&lib_dir.join(FILE));
@@ -73,7 +73,7 @@ pub(crate) fn this(lib_dir: &Path) -> Holder {
         }
         machine
     });
-    Holder { machine, boot }
+    LeaseHolder { machine, boot }
 }
 
 /// The lease as it is stored.
@@ -81,13 +81,17 @@ pub(crate) async fn stored<S: Store>(
     store: &S,
     node: &NodeName,
 ) -> Result<Option<KeyValue>, StoreError> {
-    let answer = store.read(&[Range::Key(lease::path(node))]).await?;
+    let answer = store.read(&[Range::Key(Lease::path(node))]).await?;
     Ok(answer.ranges.into_iter().flatten().next())
 }
 
 /// Why a stored lease is another living machine's.
-pub(crate) fn taken(node: &NodeName, own: &Holder, stored: Option<&KeyValue>) -> Option<Taken> {
-    let lease = lease::read(stored?)?;
+pub(crate) fn taken(
+    node: &NodeName,
+    own: &LeaseHolder,
+    stored: Option<&KeyValue>,
+) -> Option<Taken> {
+    let lease = Lease::read(stored?)?;
     let age = lease.alive(SystemTime::now().into())?;
     lease.holder.is_other(own).then(|| Taken {
         node: node.clone(),
@@ -97,13 +101,17 @@ pub(crate) fn taken(node: &NodeName, own: &Holder, stored: Option<&KeyValue>) ->
     })
 }
 
-fn describe(holder: &Holder) -> String {
+fn describe(holder: &LeaseHolder) -> String {
     format!("machine {}", holder.machine)
 }
 
 /// Whether this machine may start as the node. A datastore that does not answer in a short time is
 /// no reason against it: the renewal of the lease looks again.
-pub(crate) async fn admit<S: Store>(store: &S, node: &NodeName, own: &Holder) -> Result<(), Taken> {
+pub(crate) async fn admit<S: Store>(
+    store: &S,
+    node: &NodeName,
+    own: &LeaseHolder,
+) -> Result<(), Taken> {
     match tokio::time::timeout(ANSWER, stored(store, node)).await {
         Ok(Ok(lease)) => taken(node, own, lease.as_ref()).map_or(Ok(()), Err),
         Ok(Err(error)) => {
@@ -129,14 +137,14 @@ pub(crate) enum Takeover {
 pub(crate) async fn take_over<S: Store>(
     store: &S,
     node: &NodeName,
-    own: &Holder,
+    own: &LeaseHolder,
     term: Duration,
     now: Timestamp,
 ) -> anyhow::Result<Takeover> {
     let found = stored(store, node).await?;
     let was = taken(node, own, found.as_ref());
     let revision = found.as_ref().map(|kv| kv.mod_revision);
-    let txn = lease::renew(node, own, revision, term, now);
+    let txn = Lease::renew(node, own, revision, term, now);
     if store.commit(&txn).await? == TxnOutcome::Conflict {
         anyhow::bail!("the other machine renewed its lease at the same moment; try again");
     }
@@ -150,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn holder(name: &str) -> Holder {
-        Holder {
+    fn holder(name: &str) -> LeaseHolder {
+        LeaseHolder {
             machine: name.to_owned(),
             boot: name.to_owned(),
         }
@@ -165,7 +173,7 @@ mod tests {
         let now = || Timestamp::from(SystemTime::now());
         admit(&store, &node, &first).await.unwrap();
         store
-            .apply(&lease::renew(&node, &first, None, term, now()))
+            .apply(&Lease::renew(&node, &first, None, term, now()))
             .unwrap();
         admit(&store, &node, &first).await.unwrap();
         let refusal = admit(&store, &node, &second).await.unwrap_err().to_string();
@@ -177,9 +185,9 @@ mod tests {
         admit(&store, &node, &second).await.unwrap();
         admit(&store, &node, &first).await.unwrap_err();
         // Who has ended in order does not stand in the way.
-        let revision = store.get(&lease::path(&node)).unwrap().mod_revision;
+        let revision = store.get(&Lease::path(&node)).unwrap().mod_revision;
         store
-            .apply(&lease::stop(&node, &second, revision, term, now()))
+            .apply(&Lease::stop(&node, &second, revision, term, now()))
             .unwrap();
         admit(&store, &node, &first).await.unwrap();
         store.set_unavailable(true);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use caracal_datastore::{DatastoreFault as Fault, Store, View};
-use caracal_ipam::lease::Holder;
+use caracal_ipam::LeaseHolder;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Cidr, Family};
 use caracal_model::resource::Node;
@@ -31,7 +31,7 @@ pub(crate) struct Registrar<S, I> {
     pub(crate) store: S,
     pub(crate) config: Arc<Config>,
     /// This machine.
-    pub(crate) holder: Holder,
+    pub(crate) holder: LeaseHolder,
     pub(crate) view: watch::Receiver<View>,
     /// This machine's interfaces.
     pub(crate) interfaces: I,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use caracal_agent::{AgentStatus, PublishedUnderlay, SweepPrecondition};
 use caracal_bgp::{Convergence, FibFeed, SpeakerConfig, SpeakerHandle};
 use caracal_datastore::{EtcdStore, View};
-use caracal_ipam::lease::Holder;
+use caracal_ipam::LeaseHolder;
 use caracal_model::Snapshot;
 use tokio::sync::{mpsc, watch};
 
@@ -89,7 +89,7 @@ pub(super) struct Board {
     /// Hosts and ports of etcd.
     pub(super) hosts: Vec<(String, u16)>,
     /// This machine.
-    pub(super) holder: Holder,
+    pub(super) holder: LeaseHolder,
     pub(super) lost: mpsc::Sender<Taken>,
     pub(super) registry: Registry,
     pub(super) view: watch::Receiver<View>,

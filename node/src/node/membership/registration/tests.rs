@@ -5,7 +5,7 @@ use caracal_datastore::{
     Accept, Accepter, CommitFault, GuardOptions, MemoryStore, Obeyed, StoreId, WatchOptions,
     spawn_guarded_watcher,
 };
-use caracal_ipam::lease;
+use caracal_ipam::Lease;
 use caracal_model::Snapshot;
 
 use super::*;
@@ -14,8 +14,8 @@ use crate::node::problems::{Problems, Registry, Reported};
 const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/node-a";
 const INFO: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
-fn holder(name: &str) -> Holder {
-    Holder {
+fn holder(name: &str) -> LeaseHolder {
+    LeaseHolder {
         machine: name.to_owned(),
         boot: name.to_owned(),
     }
@@ -240,7 +240,7 @@ async fn another_machine_with_the_name_ends_the_process() {
     on_stage(async |mut stage| {
         let term = Duration::from_secs(900);
         let now = SystemTime::now().into();
-        let txn = lease::renew(&"node-a".into(), &holder("other"), None, term, now);
+        let txn = Lease::renew(&"node-a".into(), &holder("other"), None, term, now);
         stage.store.apply(&txn).unwrap();
         // Nothing is wrong with its own entry yet, so nobody looks; then the other one writes its
         // address.
