@@ -68,10 +68,14 @@ demo: packages-demo
 
 test: packages-test lint unit instructions scenarios
 
+# Cores without their shells.
+CORES := -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
+
 # Formatting, lints, documentation, dependencies.
 lint: packages-build deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(CORES) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 # Licences, duplicates and sources of the dependencies (deny.toml); advisories where their database can be had. The program
@@ -108,7 +112,7 @@ built: packages-test
 unit: built
 	target/debug/run-tests $(E2E:%=--without %) --without ipip $(BUILT)
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) test --quiet -p caracal-bgp -p caracal-ipam -p caracal-agent --no-default-features
+	$(CARGO) test --quiet $(CORES)
 	$(CARGO) test --manifest-path fuzz/differential/Cargo.toml --target-dir target/differential
 
 RUN_SCENARIOS = CARACAL_E2E_REQUIRED=1 target/debug/run-tests --isolated --jobs $(JOBS) $(BUILT)

@@ -21,12 +21,12 @@ use crate::assign::Assign;
 use crate::assign_ip::AssignIp;
 use crate::check::{self, Inconsistency};
 use crate::error::{AffinityError, AssignError, AssignIpError, ReleaseError, Unreadable};
+use crate::handle_addresses::{HandleAddresses, Held};
 use crate::release::{ReleaseHandle, ReleaseIps};
 use crate::release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
 use crate::request::{AssignIpRequest, AssignRequest, Assigned, Assignment, Released, Target};
 use crate::step::{Input, Machine, Reading, Step};
 use crate::tunnel::{EnsureTunnel, TunnelKind};
-use crate::usage::{self, BlockUsage, Held};
 use crate::view::{self, IpamData};
 
 pub use logged_store::LoggedStore;
@@ -148,7 +148,7 @@ impl<S: Store> Client<S> {
         &self,
         handle: &HandleId,
     ) -> Result<Vec<Held>, ClientError<Unreadable>> {
-        self.drive(usage::OfHandle::new(handle.clone())).await
+        self.drive(HandleAddresses::new(handle.clone())).await
     }
 
     /// The address that a node's tunnel device must have; `None` when no pool needs that device.
@@ -202,14 +202,6 @@ impl<S: Store> Client<S> {
         let mut view = IpamData::default();
         view.absorb(&ranges, reading(answer));
         Ok(view)
-    }
-
-    /// How full each block is, in address order.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn block_usage(&self) -> Result<Vec<BlockUsage>, StoreError> {
-        Ok(usage::blocks(&self.view().await?))
     }
 
     /// What is inconsistent in the data; empty when all is well.

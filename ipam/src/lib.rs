@@ -4,10 +4,10 @@
 //! # Order of calls
 //!
 //! A request is a [`Machine`]: [`Assign`], [`AssignIp`], [`ReleaseIps`], [`ReleaseHandle`],
-//! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`].
-//! Call [`Machine::step`] with [`Input::Start`], do what the answer says ([`Step::Read`],
-//! [`Step::Commit`]) and call it again with the outcome, until it is [`Step::Done`] or
-//! [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the machine reads again
+//! [`ReleaseAffinity`], [`ReleaseNode`], [`EnsureTunnel`], [`Configure`], [`Split`], [`Mender`],
+//! [`HandleAddresses`]. Call [`Machine::step`] with [`Input::Start`], do what the answer says
+//! ([`Step::Read`], [`Step::Commit`]) and call it again with the outcome, until it is
+//! [`Step::Done`] or [`Step::Failed`]. A lost race is no error: tell [`Input::Conflict`], and the machine reads again
 //! and decides anew. [`Conditional`] wraps a machine whose writes have preconditions. `Client`
 //! (feature `client`) drives machines against a store, and is the only place with a clock and with
 //! retries.
@@ -74,6 +74,7 @@ mod client;
 mod error;
 mod gc;
 mod handle;
+mod handle_addresses;
 mod lease;
 mod namespace;
 mod order;
@@ -93,7 +94,6 @@ mod step;
 mod summary;
 mod tunnel;
 mod txn_builder;
-mod usage;
 mod users;
 mod view;
 mod why;
@@ -105,6 +105,7 @@ pub use assign_ip::AssignIp;
 pub use caracal_model::Timestamp;
 #[cfg(feature = "client")]
 pub use client::{Client, ClientError, LoggedStore};
+pub use handle_addresses::{HandleAddresses, Held};
 pub use precondition::{Conditional, PreconditionError};
 pub use release::{ReleaseHandle, ReleaseIps};
 pub use release_node::{ReleaseNode, ReleaseNodeError, ReleasedNode};
@@ -131,7 +132,6 @@ pub use lease::{LEASE_PREFIX, Lease, LeaseHolder};
 pub use namespace::{namespace_key, namespace_labels, namespace_named};
 pub use report::{Cluster, LeakReport, LeakReportError};
 pub use summary::{BlockFill, Fill, PoolFill, borrowed_addresses, holder_of, pool_fill};
-pub use usage::{BlockUsage, Held};
 pub use users::{User, Users, user_ranges};
 pub use view::{IpamData, KnownNode, Versioned, all_ranges};
 pub use why::{BlockAnswer, PoolAnswer, Why, why};

@@ -56,13 +56,11 @@ pub async fn run<S: Store>(store: S, tasks: usize, rounds: usize) {
     let mut findings = client.check().await.unwrap();
     findings.retain(caracal_ipam::Inconsistency::is_fault);
     assert_eq!(findings, []);
-    let held: usize = client
-        .block_usage()
-        .await
-        .unwrap()
-        .iter()
-        .map(|b| b.in_use)
-        .sum();
+    let view = client.view().await.unwrap();
+    let allocated = view.blocks.values().flat_map(|b| b.value.allocated());
+    let held = allocated
+        .filter(|(_, _, a)| a.released_at.is_none())
+        .count();
     assert_eq!(held, table.lock().unwrap().len());
     for name in NODES {
         client.release_node(&name.into()).await.unwrap();

@@ -1,68 +1,14 @@
-//! How full blocks are and what a handle holds. Reads only.
+//! The addresses that are held through a handle. Reads only.
 
 use std::net::IpAddr;
 
 use caracal_model::net::Prefix;
 use caracal_model::txn::Range;
-use caracal_model::{HandleId, Key, PoolName};
+use caracal_model::{HandleId, Key};
 
 use crate::error::{MAX_BLOCKS, Unreadable};
 use crate::step::{Input, Machine, Step};
 use crate::view::{self, IpamData, Known};
-
-/// A block and how full it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockUsage {
-    /// The block.
-    pub block: Prefix,
-    /// Its pool; `None` when no pool covers it any more.
-    pub pool: Option<PoolName>,
-    /// `host:NODE`, `virtual:NAME` or nothing.
-    pub owner: Option<String>,
-    /// Number of addresses.
-    pub size: usize,
-    /// Addresses that somebody holds.
-    pub in_use: usize,
-    /// Addresses that were released and cool down.
-    pub cooling: usize,
-    /// Addresses under a reservation, held or not.
-    pub reserved: u128,
-    /// Addresses that can be handed out.
-    pub free: usize,
-    /// Addresses that a node other than the owner holds, with that node.
-    pub borrowed: Vec<(IpAddr, String)>,
-}
-
-/// All blocks of a view, in address order.
-#[must_use]
-pub(crate) fn blocks(view: &IpamData) -> Vec<BlockUsage> {
-    let usage = |known: &view::Versioned<caracal_model::ipam::Block>| {
-        let block = &known.value;
-        let owner = block.owner();
-        let owner = owner.as_ref().and_then(|o| o.node());
-        let cooling = block
-            .allocated()
-            .filter(|(_, _, a)| a.released_at.is_some());
-        let cooling = cooling.count();
-        BlockUsage {
-            block: block.cidr,
-            pool: view.pool_of(&block.cidr).map(|(name, _)| name.clone()),
-            owner: block.affinity.clone(),
-            size: block.allocations.len(),
-            in_use: block.in_use() - cooling,
-            cooling,
-            reserved: view.reserved.count_in(&block.cidr),
-            free: crate::block::free(block, &view.reserved, usize::MAX),
-            borrowed: block
-                .allocated()
-                .filter_map(|(_, address, a)| Some((address, a.node()?)))
-                .filter(|(_, node)| owner.map(caracal_model::NodeName::as_str) != Some(*node))
-                .map(|(address, node)| (address, node.to_owned()))
-                .collect(),
-        }
-    };
-    view.blocks.values().map(usage).collect()
-}
 
 /// An address that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,16 +25,16 @@ pub struct Held {
 
 /// Lists the addresses of a handle.
 #[derive(Clone, Debug)]
-pub(crate) struct OfHandle {
+pub struct HandleAddresses {
     handle: HandleId,
     view: IpamData,
     asked: Vec<Range>,
 }
 
-impl OfHandle {
+impl HandleAddresses {
     /// For a handle.
     #[must_use]
-    pub(crate) fn new(handle: HandleId) -> Self {
+    pub fn new(handle: HandleId) -> Self {
         Self {
             handle,
             view: IpamData::default(),
@@ -132,7 +78,7 @@ impl OfHandle {
     }
 }
 
-impl Machine for OfHandle {
+impl Machine for HandleAddresses {
     type Output = Vec<Held>;
     type Error = Unreadable;
 
