@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, UseTree};
+
+use super::{PRODUCT, root};
 
 /// A path of a program, one entry for each segment: `["crate", "rib", "Rib"]`.
 pub(crate) type Segments = Vec<String>;
@@ -41,8 +44,32 @@ pub(crate) enum Offer {
     Everything,
 }
 
+/// Each crate is parsed once, whichever rules ask for it, and crates side by side.
+pub(crate) fn product() -> impl Iterator<Item = (&'static str, &'static [Source])> {
+    static PARSED: LazyLock<Vec<(&str, Vec<Source>)>> = LazyLock::new(|| {
+        let root = root();
+        std::thread::scope(|scope| {
+            let parse = |folder| {
+                (
+                    folder,
+                    scope.spawn({
+                        let root = &root;
+                        move || load(root, folder)
+                    }),
+                )
+            };
+            let running = PRODUCT.map(parse);
+            let parsed = running.map(|(folder, task)| (folder, task.join().expect("parsed")));
+            parsed.into()
+        })
+    });
+    PARSED
+        .iter()
+        .map(|(folder, sources)| (*folder, sources.as_slice()))
+}
+
 /// All files of the crate in `folder`, as its module declarations find them.
-pub(crate) fn load(root: &Path, folder: &str) -> Vec<Source> {
+fn load(root: &Path, folder: &str) -> Vec<Source> {
     let src = root.join(folder).join("src");
     let start = ["lib.rs", "main.rs"].map(|f| src.join(f));
     let start = start.iter().find(|p| p.is_file());
