@@ -10,7 +10,8 @@
 //!
 //! A daemon spawns the `Reconciler`, which reads, plans and writes by itself: its inputs are the
 //! snapshot, the learned routes and the sweep precondition; its outputs the `AgentStatus` and the
-//! `PublishedUnderlay`, over which the speaker resolves next hops. Commands do the steps one by one:
+//! `PublishedUnderlay`, over which the speaker resolves next hops. Commands do the steps one by
+//! one:
 //!
 //! 1. `read_kernel` and `kernel_support`: what is there, and what this kernel can do.
 //! 2. [`Settings::resolve`], then [`plan()`]: what should be there.

@@ -8,7 +8,8 @@
 //! use caracal_templates::{Options, parse, render};
 //!
 //! let text = "router id 10.0.0.1;\n\
-//!     protocol bgp tor { local as 64512; neighbor 10.0.0.254 as 65000; ipv4 { import all; export all; }; }\n";
+//!     protocol bgp tor { local as 64512; neighbor 10.0.0.254 as 65000;\n\
+//!       ipv4 { import all; export all; }; }\n";
 //! let config = parse(text).expect("BIRD's language");
 //! let again = render(&config, &Options::default()).expect("everything can be written");
 //! assert_eq!(parse(&again).expect("what was rendered"), config);

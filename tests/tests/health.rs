@@ -188,8 +188,8 @@ fn await_peer(
     });
 }
 
-/// The same orders as of a standalone speaker, on a node (RFC 9003): the other node is told why, both
-/// say it everywhere, nothing else moves, and `enable` and `reset` end it.
+/// A node takes the orders that a standalone speaker takes (RFC 9003): the other node learns the
+/// reason, both show it everywhere, no other session changes, and `enable` and `reset` undo it.
 fn orders_about_a_peer(lab: Lab) {
     await_settled(&lab);
     let (here, there) = (
@@ -224,7 +224,7 @@ fn orders_about_a_peer(lab: Lab) {
         },
     );
     order(&["bgp", "reset", &here.name, "--soft", "in"], 5);
-    // The one who refuses knows why; for the one who is refused it is a problem, the same everywhere.
+    // The refusing node knows why; on the refused node it is a problem, the same everywhere.
     let refused = |problem: &Problem| {
         problem.code == ProblemCode::BgpPeerDown && problem.reason.contains(words)
     };

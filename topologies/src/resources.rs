@@ -1,8 +1,9 @@
-//! Resource files as `calicoctl` takes them, read into a [`Snapshot`]: several YAML documents, JSON, lists.
+//! Resource files as `calicoctl` takes them, read into a [`Snapshot`]: several YAML documents,
+//! JSON, lists.
 //!
-//! Every resource takes the way of the datastore: it becomes the key and value that etcd would hold and goes
-//! through [`Snapshot::apply`], so a file and a live cluster with the same content give the same plan. What
-//! only IPAM knows, which blocks a node has, comes from [`claim`].
+//! Every resource becomes the key and value that etcd would hold and goes through
+//! [`Snapshot::apply`], so that a file and a live cluster with the same content give the same plan.
+//! [`assign_block`] adds what only IPAM knows: which blocks a node has.
 
 mod kept;
 
@@ -89,8 +90,8 @@ impl Resources {
         self.entries.is_empty()
     }
 
-    /// Puts every resource into the snapshot, later ones over earlier ones. Returns what was refused: what the
-    /// file holds and Caracal does not read, and values that do not hold up; and fields without effect.
+    /// Puts every resource into the snapshot; later ones replace earlier ones. Returns kinds that
+    /// Caracal does not read, values that are not valid, and fields without effect.
     #[must_use]
     pub fn apply(&self, snapshot: &mut Snapshot) -> Vec<Problem> {
         let mut problems = self.unknown.clone();
@@ -114,7 +115,8 @@ impl Resources {
         problems
     }
 
-    /// `stringData` as it is, `data` in base64 (RFC 4648 §4). The namespace does not count: references name none.
+    /// Reads `stringData` as it is and `data` in base64 (RFC 4648 §4). The namespace is ignored:
+    /// references name none.
     fn read_secret(&mut self, line: u64, document: &Value) {
         let name = document.pointer("/metadata/name").and_then(Value::as_str);
         let Some(name) = name else { return };
@@ -258,7 +260,7 @@ const fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Gives a node a block, as IPAM would have: a confirmed affinity, and an empty block where none is known.
+/// Gives a node a block as IPAM would: a confirmed affinity, and an empty block if none is known.
 pub fn assign_block(snapshot: &mut Snapshot, node: &NodeName, block: Prefix) {
     let owner = Owner::Host(node.clone());
     let revision = snapshot.revision + 1;

@@ -1,6 +1,6 @@
-//! How the values of FelixConfiguration's keys are read. What each key does here is in the table of
-//! all fields ([`caracal_model::resource::FELIX_FIELDS`]): one that would change what Felix does and
-//! changes nothing here is told.
+//! Reads the values of FelixConfiguration's keys. The table of all fields
+//! ([`caracal_model::resource::FELIX_FIELDS`]) says what each key does here. A key that would
+//! change what Felix does, and changes nothing here, is reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -48,8 +48,8 @@ fn lib_dir() -> PathBuf {
     std::env::var_os("CARACAL_LIB_DIR").map_or_else(|| "/var/lib/calico".into(), PathBuf::from)
 }
 
-/// Runs something that looks at this machine's kernel: one thread, since netlink sockets belong to the network namespace
-/// of the thread that opens them.
+/// Runs `work`, which reads this machine's kernel, on one thread: netlink sockets belong to the
+/// network namespace of the thread that opens them.
 fn in_this_namespace(
     work: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
@@ -67,8 +67,8 @@ fn open_store() -> anyhow::Result<EtcdStore> {
     Ok(EtcdStore::new(EtcdConfig::from_env()?)?)
 }
 
-/// A view that holds everything. A datastore that does not answer is told with its reason, after the same time
-/// ([`caracal_datastore::PATIENCE`]) as by every other command.
+/// A view that holds everything. When the datastore does not answer, the error says why, after the
+/// same time ([`caracal_datastore::PATIENCE`]) as in every other command.
 async fn first_view(store: &EtcdStore) -> anyhow::Result<watch::Receiver<View>> {
     // The watcher tries for ever and tells nobody why.
     store.read(&[]).await.context("check ETCD_ENDPOINTS")?;
