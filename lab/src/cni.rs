@@ -14,9 +14,10 @@ use crate::etcd::random_uuid;
 use crate::lab::Lab;
 use crate::netns;
 use crate::plan::NodeLayout;
+use crate::plan::kubernetes::pod_name;
 use crate::program::{self, ProgramError};
 use crate::state::PodState;
-use crate::topology::NodeKind;
+use crate::topology::{Datastore, NodeKind};
 
 const CALL: Duration = Duration::from_secs(30);
 /// A pod of a lab that comes up, where many nodes find each other on few cores. A kubelet waits for
@@ -130,6 +131,19 @@ pub fn network_config(node: &NodeLayout) -> Value {
 }
 
 impl Lab {
+    /// The network configuration of a node, with where the lab has its datastore.
+    fn network_config(&self, node: &NodeLayout) -> Value {
+        let mut config = network_config(node);
+        if self.topology.datastore == Datastore::Kubernetes {
+            if let Some(map) = config.as_object_mut() {
+                map.shift_remove("etcd_endpoints");
+            }
+            config["datastore_type"] = json!("kubernetes");
+            config["kubernetes"] = json!({ "kubeconfig": self.folder.kubeconfig(&node.name) });
+        }
+        config
+    }
+
     /// Calls the CNI plugin for a pod and gives what it printed.
     ///
     /// # Errors
@@ -154,10 +168,15 @@ impl Lab {
             .node(&pod.node)
             .ok_or_else(|| CniError::Unknown { pod: label.clone() })?;
         let mut command = self.plugin(node, verb);
+        // In the Kubernetes API names are unique in a namespace, not only on a node.
+        let name = match self.topology.datastore {
+            Datastore::Kubernetes => pod_name(&pod.node, &pod.name),
+            Datastore::Etcd => pod.name.clone(),
+        };
         let arguments = [
             "IgnoreUnknown=1".to_owned(),
             "K8S_POD_NAMESPACE=default".to_owned(),
-            format!("K8S_POD_NAME={}", pod.name),
+            format!("K8S_POD_NAME={name}"),
             format!("K8S_POD_INFRA_CONTAINER_ID={}", pod.container),
         ];
         command
@@ -165,7 +184,14 @@ impl Lab {
             .env("CNI_NETNS", netns::path(&pod.netns))
             .env("CNI_IFNAME", INTERFACE)
             .env("CNI_ARGS", arguments.join(";"));
-        call(node, command, verb, label, &network_config(node), limit)
+        call(
+            node,
+            command,
+            verb,
+            label,
+            &self.network_config(node),
+            limit,
+        )
     }
 
     /// CNI GC on a node: of the network only the attachments of `alive` stay.
@@ -176,7 +202,7 @@ impl Lab {
         let layout = self.layout.node(node).ok_or_else(|| CniError::Unknown {
             pod: node.to_owned(),
         })?;
-        let mut config = network_config(layout);
+        let mut config = self.network_config(layout);
         // The first version that has GC.
         config["cniVersion"] = json!("1.1.0");
         let alive = alive.iter().filter(|pod| pod.node == node);
@@ -195,7 +221,7 @@ impl Lab {
         let layout = self.layout.node(node).ok_or_else(|| CniError::Unknown {
             pod: node.to_owned(),
         })?;
-        let mut config = network_config(layout);
+        let mut config = self.network_config(layout);
         // The first version that has STATUS.
         config["cniVersion"] = json!("1.1.0");
         let command = self.plugin(layout, "STATUS");

@@ -437,6 +437,7 @@ fn words(event: &UpProgress) -> String {
             plural(*nodes, "node")
         ),
         UpProgress::Etcd { .. } => "etcd serves".to_owned(),
+        UpProgress::ApiServer { .. } => "the API server serves".to_owned(),
         UpProgress::Resources { keys } => {
             let short = keys
                 .iter()

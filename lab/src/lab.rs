@@ -10,7 +10,7 @@ use crate::plan::{LabName, LabNameError, Layout, NodeLayout};
 use crate::process::Running;
 use crate::program;
 use crate::state::{Folder, State, StateError};
-use crate::topology::{Topology, TopologyError};
+use crate::topology::{Datastore, Topology, TopologyError};
 
 /// Why a lab cannot be picked up.
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +192,9 @@ impl Lab {
             .env("ETCDCTL_ENDPOINTS", &node.etcd_endpoint)
             .env("CARACAL_RUN_DIR", self.folder.run(&node.name))
             .env("CARACAL_LIB_DIR", self.folder.lib(&node.name));
+        if self.topology.datastore == Datastore::Kubernetes {
+            command.env("KUBECONFIG", self.folder.kubeconfig(&node.name));
+        }
     }
 
     /// Runs a command in the namespace of a node, pod (`NODE/POD`) or router, or of `etcd` or

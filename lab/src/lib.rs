@@ -39,6 +39,7 @@ mod down;
 mod etcd;
 mod fault;
 mod ip;
+mod kubernetes;
 mod lab;
 mod matrix;
 mod netns;
@@ -69,6 +70,7 @@ pub use down::{DownError, DownReport, down};
 pub use etcd::EtcdError;
 pub use fault::FaultError;
 pub use ip::{Route, RouteKind, batch as ip_batch, delete_namespaces, routes as kernel_routes};
+pub use kubernetes::KubernetesError;
 pub use lab::{AttachError, ExecError, Lab, UnknownTarget};
 pub use netns::{
     list as list_netns, path as netns_path, run as run_in_netns, spawn as spawn_in_netns,

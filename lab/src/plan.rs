@@ -9,10 +9,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use caracal_model::net::{Family, Prefix};
 
-use crate::topology::{NodeKind, Topology};
+use serde_json::Value;
+
+use crate::topology::{Datastore, NodeKind, Topology};
 
 mod addresses;
 mod environment;
+pub(crate) mod kubernetes;
 mod names;
 mod network;
 pub(crate) mod resources;
@@ -26,6 +29,10 @@ pub use names::{LabName, LabNameError};
 pub(crate) use network::{known_neighbours, network};
 pub(crate) use resources::Document;
 
+pub(crate) use kubernetes::ACCOUNT as NODE_ACCOUNT;
+
+/// The port the API server listens on.
+pub(crate) const API_PORT: u16 = 6443;
 /// The port etcd serves clients on.
 pub const ETCD_PORT: u16 = 2379;
 
@@ -158,6 +165,8 @@ pub(crate) enum Step {
     },
     /// Start etcd and wait until it serves.
     StartEtcd,
+    /// Start the API server with its first objects and wait until it serves.
+    StartApiServer(Vec<Value>),
     /// Put documents into etcd.
     Put(Vec<Document>),
     /// Start `caracal node`.
@@ -302,6 +311,11 @@ fn pods(lab: &LabName, node: &crate::topology::Node) -> Vec<PodLayout> {
 pub(crate) fn network_and_etcd(topology: &Topology, layout: &Layout) -> Vec<Step> {
     let mut steps = network(layout);
     steps.push(Step::StartEtcd);
+    if topology.datastore == Datastore::Kubernetes {
+        let objects = kubernetes::objects(topology, layout);
+        steps.push(Step::StartApiServer(objects));
+        return steps;
+    }
     let documents = resources::documents(topology, layout);
     if !documents.is_empty() {
         steps.push(Step::Put(documents));

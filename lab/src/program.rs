@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::netns::{self, NetnsError};
-use crate::topology::{NodeKind, Topology};
+use crate::topology::{Datastore, NodeKind, Topology};
 use crate::wait::{in_uml, wait_until};
 
 /// Programs that are called by name, with their Debian packages.
@@ -173,6 +173,9 @@ pub(crate) fn needed(topology: &Topology) -> Vec<&'static str> {
     if has(NodeKind::Caracal) && pools.any(crate::topology::Pool::nat_outgoing) {
         // The IPIP test kernel has no nf_tables for ip.
         programs.push(if in_uml() { "iptables-legacy" } else { "nft" });
+    }
+    if topology.datastore == Datastore::Kubernetes {
+        programs.push("openssl");
     }
     if has(NodeKind::Bird2) {
         programs.extend(["bird", "birdc"]);

@@ -243,7 +243,7 @@ impl Folder {
                 Err(e) => return Err(file("make", &self.path)(e)),
             }
         }
-        for name in ["log", "run", "lib", "bin", "etcd"] {
+        for name in ["log", "run", "lib", "bin", "etcd", "kubernetes"] {
             self.make(&self.path.join(name))?;
         }
         Ok(())
@@ -323,6 +323,18 @@ impl Folder {
     #[must_use]
     pub fn etcd(&self) -> PathBuf {
         self.path.join("etcd")
+    }
+
+    /// Certificates, tokens and first objects of the API server.
+    #[must_use]
+    pub fn kubernetes(&self) -> PathBuf {
+        self.path.join("kubernetes")
+    }
+
+    /// How a node reaches the API server; `admin` may do everything.
+    #[must_use]
+    pub fn kubeconfig(&self, who: &str) -> PathBuf {
+        self.kubernetes().join(format!("{who}.kubeconfig"))
     }
 
     /// The copy of the topology file.

@@ -29,6 +29,9 @@ pub struct Topology {
     /// One sentence for `caracal lab up` to print.
     #[serde(default)]
     pub description: Option<String>,
+    /// Where Calico's data is.
+    #[serde(default)]
+    pub datastore: Datastore,
     /// `CALICO_NETWORKING_BACKEND` of all Caracal nodes.
     #[serde(default)]
     pub backend: Backend,
@@ -48,6 +51,17 @@ pub struct Topology {
     /// Calico resources put into etcd before the first node starts.
     #[serde(default)]
     pub resources: Vec<Spanned<Resource>>,
+}
+
+/// Where Calico's data is (`DATASTORE_TYPE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Datastore {
+    /// In etcd, by Calico's keys.
+    #[default]
+    Etcd,
+    /// In the Kubernetes API, which the lab's test API server plays over its etcd.
+    Kubernetes,
 }
 
 /// What moves packets between nodes (`CALICO_NETWORKING_BACKEND`).

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cni::CniError;
 use crate::etcd::EtcdError;
+use crate::kubernetes::KubernetesError;
 use crate::lab::Lab;
 use crate::netns::{self, NetnsError};
 use crate::node::NodeError;
@@ -94,6 +95,13 @@ pub enum UpProgress {
         /// How long it took.
         took: Duration,
     },
+    /// The API server serves.
+    ApiServer {
+        /// How long it took.
+        took: Duration,
+        /// How many objects are there.
+        objects: usize,
+    },
     /// Resources are in etcd.
     Resources {
         /// Their keys.
@@ -144,6 +152,8 @@ pub enum StepError {
     State(#[from] StateError),
     #[error(transparent)]
     Etcd(#[from] EtcdError),
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
     #[error(transparent)]
     Node(#[from] NodeError),
     /// A pod.

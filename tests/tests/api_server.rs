@@ -3,6 +3,8 @@
 
 #[path = "api_server/http.rs"]
 mod http;
+#[path = "api_server/lab.rs"]
+mod lab;
 #[path = "api_server/objects.rs"]
 mod objects;
 #[path = "api_server/rights.rs"]

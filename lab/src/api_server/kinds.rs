@@ -271,6 +271,13 @@ impl Registry {
         found.cloned()
     }
 
+    /// A kind by what objects say they are.
+    pub(super) fn of_kind(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
+        let mut kinds = self.kinds.iter();
+        let found = kinds.find(|k| k.kind == kind && k.api_version() == api_version);
+        found.cloned()
+    }
+
     /// All kinds, one version of each.
     pub(super) fn once_each(&self) -> impl Iterator<Item = &Arc<Kind>> {
         let mut seen = BTreeSet::new();

@@ -22,6 +22,7 @@ mod answer;
 mod builtin;
 mod cache;
 mod faults;
+mod first;
 mod kinds;
 mod metadata;
 mod objects;
@@ -60,6 +61,10 @@ pub struct ApiServerOptions {
     /// Tokens and their users, one `TOKEN,USER,UID,"GROUP,GROUP"` a line. Without it everybody may
     /// do everything.
     pub tokens: Option<PathBuf>,
+    /// Apply the definitions of `deploy/crds` at the start?
+    pub has_definitions: bool,
+    /// A JSON list of objects that are made at the start, where they are not there already.
+    pub objects: Option<PathBuf>,
     /// How many requests other than watches are answered at once; the next one gets 429.
     pub in_flight: usize,
     /// How many events are remembered.
@@ -130,7 +135,7 @@ impl Api {
             bookmarks: options.bookmarks,
             ready: tokio::time::Instant::now() + options.initializing,
         };
-        api.first_objects()
+        api.first_objects(options)
             .await
             .map_err(|failure| ApiServerError::Start(failure.message))?;
         Ok(api)

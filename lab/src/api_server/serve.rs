@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::txn::Txn;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -19,21 +18,17 @@ use tokio_rustls::TlsAcceptor;
 
 use super::answer::{Answer, Body, failure_response, json_response, text_response};
 use super::faults::Fault;
-use super::metadata::Birth;
-use super::objects::{self, FieldValidation};
 use super::patch::PatchKind;
 use super::request::{Request, form};
 use super::status::Failure;
 use super::tls;
-use super::write::{Change, encoded};
+use super::write::Change;
 use super::{Api, ApiServerError, ApiServerOptions};
 
 /// The largest body that is read.
 const LARGEST: usize = 3 * 1024 * 1024;
 /// How long a request other than a watch may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Namespaces that are always there.
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 pub(super) async fn run(options: &ApiServerOptions) -> Result<(), ApiServerError> {
     let api = Arc::new(Api::new(options).await?);
@@ -93,24 +88,6 @@ async fn serve(api: Arc<Api>, stream: impl AsyncRead + AsyncWrite + Unpin + Send
 }
 
 impl Api {
-    /// The namespaces that are always there, with their accounts.
-    pub(super) async fn first_objects(&self) -> Result<(), Failure> {
-        let Some(kind) = self.cache.registry().find("", "v1", "namespaces") else {
-            return Ok(());
-        };
-        for name in NAMESPACES {
-            let object = json!({"metadata": {"name": name}});
-            let birth = Birth::now(&self.now());
-            let ignore = FieldValidation::Ignore;
-            let (object, _) = objects::create(&kind, None, object, &birth, ignore)?;
-            let txn = Txn::new().create(kind.key(None, name), encoded(&object));
-            if self.commit(&txn).await?.is_some() {
-                self.default_account(name).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Answers one request; an error cuts the connection.
     async fn answer(&self, request: hyper::Request<Incoming>) -> io::Result<Response<Body>> {
         let path = request.uri().path().to_owned();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use caracal_model::net::Family;
 
 use super::Interface;
-use crate::topology::{Node, Pool, Topology};
+use crate::topology::{Datastore, Node, Pool, Topology};
 
 /// Everything but directories.
 pub(super) fn environment(
@@ -62,6 +62,10 @@ pub(super) fn environment(
     }
     if let Some(asn) = node.asn {
         env.insert("AS".to_owned(), asn.to_string());
+    }
+    if topology.datastore == Datastore::Kubernetes {
+        env.remove("ETCD_ENDPOINTS");
+        env.insert("DATASTORE_TYPE".to_owned(), "kubernetes".to_owned());
     }
     env.extend(node.env.clone());
     env

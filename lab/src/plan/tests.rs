@@ -91,6 +91,7 @@ fn the_bring_up_of_cross_subnet_is_in_order() {
                 Some(format!("pods {}", names.join(" ")))
             }
             Step::StartSpeaker(n) => Some(format!("speaker {n}")),
+            Step::StartApiServer(_) => Some("api server".to_owned()),
             Step::Namespaces(_) | Step::Sysctl { .. } | Step::Ip { .. } => None,
         })
         .collect();
@@ -374,4 +375,47 @@ fn an_ipv6_cluster_has_no_ipv4_anywhere() {
     let config = crate::cni::network_config(node);
     assert_eq!(config["ipam"]["assign_ipv4"], "false");
     assert_eq!(config["ipam"]["assign_ipv6"], "true");
+}
+
+#[test]
+fn a_cluster_in_kubernetes_begins_with_its_objects() {
+    let text = "\
+name: k
+datastore: kubernetes
+segments: [{name: lan, cidr: 10.0.0.0/24}]
+nodes:
+  - {name: n1, segment: lan, pods: [web], labels: {rack: a}}
+  - {name: n2, segment: lan, kind: bird2, address: 10.0.0.9, asn: 64513}
+resources:
+  - kind: IPPool
+    metadata: {name: p, labels: {a: b}}
+    spec: {cidr: 10.1.0.0/16}";
+    let topology = Topology::parse(text, "k.yaml").expect("a topology");
+    let layout = Layout::of(&topology, &LabName::new("k").expect("a name"));
+    let node = layout.node("n1").expect("n1");
+    assert_eq!(node.env["DATASTORE_TYPE"], "kubernetes");
+    assert!(!node.env.contains_key("ETCD_ENDPOINTS"));
+    let steps = super::steps(&topology, &layout);
+    let objects = steps.iter().find_map(|step| match step {
+        Step::StartApiServer(objects) => Some(objects),
+        _ => None,
+    });
+    let find = |kind: &str, name: &str| {
+        let mut objects = objects.expect("a step").iter();
+        let found = objects.find(|o| o["kind"] == kind && o["metadata"]["name"] == name);
+        found.unwrap_or_else(|| panic!("no {kind} {name}"))
+    };
+    assert_eq!(find("Node", "n1")["metadata"]["labels"]["rack"], "a");
+    let foreign = &find("Node", "n2")["metadata"]["annotations"];
+    assert_eq!(foreign["projectcalico.org/IPv4Address"], "10.0.0.9/24");
+    assert_eq!(foreign["projectcalico.org/ASNumber"], "64513");
+    assert_eq!(find("Pod", "n1-web")["spec"]["nodeName"], "n1");
+    let pool = find("IPPool", "p");
+    assert_eq!(pool["apiVersion"], "crd.projectcalico.org/v1");
+    assert_eq!(pool["spec"]["cidr"], "10.1.0.0/16");
+    // Labels of the author are in the annotation, as Calico keeps them.
+    let kept = pool["metadata"]["annotations"]["projectcalico.org/metadata"].as_str();
+    let kept: serde_json::Value = serde_json::from_str(kept.expect("text")).expect("JSON");
+    assert_eq!(kept["labels"]["a"], "b");
+    assert!(!steps.iter().any(|s| matches!(s, Step::Put(_))));
 }

@@ -114,6 +114,15 @@ impl Work<'_> {
                     took: start.elapsed(),
                 });
             }
+            Step::StartApiServer(objects) => {
+                let start = Instant::now();
+                self.lab.prepare_api_server(objects)?;
+                self.lab.start_api_server()?;
+                self.tell(UpProgress::ApiServer {
+                    took: start.elapsed(),
+                    objects: objects.len(),
+                });
+            }
             Step::Put(documents) => {
                 self.lab.put(documents)?;
                 let keys = documents.iter().map(|d| d.key.clone()).collect();
@@ -246,6 +255,7 @@ fn describe(step: &Step) -> String {
         Step::Namespaces(names) => format!("make {} namespaces", names.len()),
         Step::Sysctl { netns, .. } | Step::Ip { netns, .. } => format!("set up namespace {netns}"),
         Step::StartEtcd => "start etcd".to_owned(),
+        Step::StartApiServer(_) => "start the API server".to_owned(),
         Step::Put(_) => "put the topology's resources into etcd".to_owned(),
         Step::StartNode(node) => format!("start node {node}"),
         Step::AwaitNode(node) => format!("reach node {node}"),

@@ -26,6 +26,12 @@ struct Args {
     /// Tokens and their users: TOKEN,USER,UID,"GROUP,GROUP". Without it everybody may do all.
     #[arg(long)]
     token_auth_file: Option<PathBuf>,
+    /// Apply the definitions of deploy/crds at the start.
+    #[arg(long)]
+    calico_definitions: bool,
+    /// A JSON list of objects that are made at the start, where they are not there already.
+    #[arg(long)]
+    objects: Option<PathBuf>,
     /// How many requests other than watches are answered at once; more get 429.
     #[arg(long, default_value_t = 400)]
     max_requests_inflight: usize,
@@ -47,6 +53,8 @@ fn main() -> ExitCode {
         etcd: args.etcd,
         tls: args.tls_certificate.zip(args.tls_key),
         tokens: args.token_auth_file,
+        has_definitions: args.calico_definitions,
+        objects: args.objects,
         in_flight: args.max_requests_inflight,
         history: args.history,
         bookmarks: Duration::from_secs(args.bookmark_seconds),

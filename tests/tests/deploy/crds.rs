@@ -16,7 +16,9 @@ fn definitions() -> impl Iterator<Item = (Kind, Value)> {
 
 #[test]
 fn published_definitions_are_the_schema() {
-    let mut wanted = BTreeSet::from(["kustomization.yaml".to_owned()]);
+    // What nobody writes by hand has no schema of ours: `ipam.yaml` says what Calico's says.
+    let unwritten = ["kustomization.yaml", "ipam.yaml"];
+    let mut wanted = BTreeSet::from(unwritten.map(str::to_owned));
     for (kind, definition) in definitions() {
         schema::check(&definition).unwrap_or_else(|e| panic!("{kind}: {e}"));
         let name = format!("{}.yaml", kind.plural());

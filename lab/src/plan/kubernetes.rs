@@ -1,0 +1,146 @@
+//! A cluster with its datastore in Kubernetes: the objects that are there before the first node
+//! starts. The lab plays kubelets and scheduler: Nodes and Pods are made with the rest.
+
+use serde_json::{Map, Value, json};
+
+use super::resources::{Document, documents};
+use super::{Layout, NodeLayout};
+use crate::topology::{Node, Topology};
+
+/// The namespace of Caracal's own accounts.
+const SYSTEM: &str = "kube-system";
+/// The account of the nodes.
+pub(crate) const ACCOUNT: &str = "caracal-node";
+const GROUP: &str = "crd.projectcalico.org";
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Everything that the API server makes at its start.
+pub(super) fn objects(topology: &Topology, layout: &Layout) -> Vec<Value> {
+    let mut objects = rights();
+    let nodes = topology.nodes.iter().filter(|n| n.kind.is_member());
+    objects.extend(nodes.filter_map(|node| {
+        let layout = layout.node(&node.name.value)?;
+        Some(node_object(node, layout))
+    }));
+    let resources = documents(topology, layout);
+    objects.extend(resources.iter().filter_map(resource));
+    for node in &layout.nodes {
+        objects.extend(node.pods.iter().map(|pod| pod_object(node, &pod.name)));
+    }
+    objects
+}
+
+/// The name of a pod in the cluster: unique in its namespace, not only on its node.
+pub(crate) fn pod_name(node: &str, pod: &str) -> String {
+    format!("{node}-{pod}")
+}
+
+fn pod_object(node: &NodeLayout, pod: &str) -> Value {
+    let container = json!({"name": "pod", "image": "none"});
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": pod_name(&node.name, pod), "namespace": "default"},
+        "spec": {"nodeName": node.name, "containers": [container]},
+    })
+}
+
+/// A Node as its kubelet makes it; the addresses of Calico's kind come from Caracal, but for
+/// members that do not run it.
+fn node_object(node: &Node, layout: &NodeLayout) -> Value {
+    let mut annotations = Map::new();
+    let mut annotate = |key: &str, value: String| {
+        annotations.insert(format!("projectcalico.org/{key}"), value.into());
+    };
+    if node.kind != crate::topology::NodeKind::Caracal {
+        for (address, len) in layout.uplink.addresses() {
+            let key = if address.is_ipv4() {
+                "IPv4Address"
+            } else {
+                "IPv6Address"
+            };
+            annotate(key, format!("{address}/{len}"));
+        }
+        if let Some(number) = node.asn {
+            annotate("ASNumber", number.to_string());
+        }
+    }
+    if let Some(id) = node.route_reflector_cluster_id {
+        annotate("RouteReflectorClusterID", id.to_string());
+    }
+    let addresses = layout.uplink.addresses();
+    let addresses = addresses.map(|(a, _)| json!({"type": "InternalIP", "address": a.to_string()}));
+    let addresses: Vec<_> = addresses.collect();
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": node.name.value, "labels": node.labels, "annotations": annotations},
+        "status": {"addresses": addresses},
+    })
+}
+
+/// A resource of the topology file as Calico keeps it in Kubernetes: the same `spec`, and labels
+/// and annotations of its author as JSON in one annotation.
+fn resource(document: &Document) -> Option<Value> {
+    let value = &document.value;
+    let kind = match value["kind"].as_str()? {
+        // It is made with its cluster's other Nodes.
+        "Node" => return None,
+        "IPAMConfiguration" => "IPAMConfig",
+        kind => kind,
+    };
+    let metadata = &value["metadata"];
+    let mut kept = json!({"creationTimestamp": null});
+    for key in ["labels", "annotations"] {
+        if let Some(map) = metadata.get(key) {
+            kept[key] = map.clone();
+        }
+    }
+    Some(json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": kind,
+        "metadata": {"name": metadata["name"],
+            "annotations": {"projectcalico.org/metadata": kept.to_string()}},
+        "spec": value["spec"],
+    }))
+}
+
+/// The account of the nodes, with the rights that Calico's manifests give to its node.
+fn rights() -> Vec<Value> {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let read = ["get", "list", "watch"];
+    let core = ["nodes", "pods", "namespaces", "serviceaccounts", "services"];
+    let configuration = [
+        "ippools",
+        "felixconfigurations",
+        "bgpconfigurations",
+        "clusterinformations",
+    ];
+    let rules = [
+        rule("", &core, &read),
+        rule("discovery.k8s.io", &["endpointslices"], &read),
+        rule(GROUP, &["*"], &read),
+        rule(GROUP, &configuration, &["create", "update"]),
+        rule(
+            GROUP,
+            &["ipamblocks", "blockaffinities", "ipamhandles"],
+            &["create", "update", "delete"],
+        ),
+        rule(GROUP, &["ipamconfigs"], &["create"]),
+        rule("", &["nodes/status"], &["patch", "update"]),
+        rule("", &["pods/status"], &["patch"]),
+        rule("", &["serviceaccounts/token"], &["create"]),
+        rule(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "create", "update"],
+        ),
+    ];
+    let named = |kind: &str| json!({"apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": ACCOUNT}});
+    let mut role = named("ClusterRole");
+    role["rules"] = json!(rules);
+    let mut binding = named("ClusterRoleBinding");
+    binding["roleRef"] = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": ACCOUNT});
+    let subject = json!({"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM});
+    binding["subjects"] = json!([subject]);
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": ACCOUNT, "namespace": SYSTEM}});
+    vec![account, role, binding]
+}
