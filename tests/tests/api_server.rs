@@ -5,6 +5,8 @@
 mod http;
 #[path = "api_server/lab.rs"]
 mod lab;
+#[path = "api_server/limits.rs"]
+mod limits;
 #[path = "api_server/objects.rs"]
 mod objects;
 #[path = "api_server/rights.rs"]
