@@ -1,9 +1,9 @@
-//! Path attributes as values: decoded, validated, hashable. One set is shared by all prefixes that were
-//! announced with it.
+//! Path attributes as values: decoded, validated, hashable. One set is shared by all prefixes that
+//! were announced with it.
 //!
-//! Nothing here knows octets (see [`crate::wire`]) or preference (the decision process). Attribute order
-//! and encoding form leave no trace, so equal meaning is equal value: communities are kept sorted and
-//! unique, an AS path is four-octet whatever the peer speaks (RFC 6793).
+//! Nothing here knows octets (see [`crate::wire`]) or preference (the decision process). Attribute
+//! order and encoding form leave no trace, so equal meaning is equal value: communities are kept
+//! sorted and unique, an AS path is four-octet whatever the peer speaks (RFC 6793).
 
 mod as_path;
 mod rare;
@@ -18,7 +18,8 @@ pub use rare::RareList;
 
 use crate::types::{AnyCommunity, Asn, ClusterId, Community, LargeCommunity, RouterId};
 
-/// The path attributes of a route (RFC 4271 §5). All prefixes announced with one set share its next hop.
+/// The path attributes of a route (RFC 4271 §5). All prefixes announced with one set share its next
+/// hop.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathAttrs {
     /// ORIGIN.
@@ -140,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_set_takes_144_octets() {
-        // A million routes can have a hundred thousand sets, and each is in memory as received and as sent.
+        // A million routes can have a hundred thousand sets, and each is in memory as received and
+        // as sent.
         assert_eq!(size_of::<PathAttrs>(), 144);
     }
 

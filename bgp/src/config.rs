@@ -1,5 +1,5 @@
-//! The typed configuration of a speaker. It travels as a value from `topologies` to the speaker; the
-//! bird-style text is a view of it.
+//! The typed configuration of a speaker. It travels as a value from `topologies` to the speaker;
+//! the bird-style text is a view of it.
 
 mod diff;
 mod leave;
@@ -22,8 +22,9 @@ pub use station::Station;
 use crate::policy::Filter;
 use crate::types::{AnyCommunity, Asn, ClusterId, PeerName, RouterId};
 
-/// LOCAL_PREF of a route of normal priority in a Calico cluster: 2147483647 − 1024. Calico's nodes turn
-/// it back into kernel metric 1024; a speaker that sends 100 loses against them for the same prefix.
+/// LOCAL_PREF of a route of normal priority in a Calico cluster: 2147483647 − 1024. Calico's nodes
+/// turn it back into kernel metric 1024; a speaker that sends 100 loses against them for the same
+/// prefix.
 pub const CALICO_LOCAL_PREF: u32 = 2_147_483_647 - 1024;
 
 /// Everything a speaker needs to know.
@@ -115,8 +116,8 @@ pub struct PeerConfig {
     pub own_next_hops: OwnNextHops,
     /// Graceful restart (RFC 4724); `None` = the capability is not sent.
     pub graceful_restart: Option<GracefulRestart>,
-    /// Time to live of our packets: 1 for a directly connected external peer, 255 with `ttl_security`, otherwise
-    /// the multihop limit. `None` = the system's default.
+    /// Time to live of our packets: 1 for a directly connected external peer, 255 with
+    /// `ttl_security`, otherwise the multihop limit. `None` = the system's default.
     pub ttl: Option<u8>,
     /// Some(hops): accept only packets that came at most this many hops (RFC 5082).
     pub ttl_security: Option<u8>,
@@ -128,23 +129,23 @@ pub struct PeerConfig {
     pub export: Vec<String>,
     /// How often our own AS may stand in a received path (default 0).
     pub allow_own_as: u8,
-    /// Some: not one peer but all that connect from these addresses, each with these options. `address` is then the
-    /// range's own and means nothing.
+    /// Some: not one peer but all that connect from these addresses, each with these options.
+    /// `address` is then the range's own and means nothing.
     pub range: Option<Prefix>,
     /// How many prefixes the peer may announce.
     pub prefix_limit: Option<PrefixLimit>,
-    /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that direction. Off by default,
-    /// as in Calico.
+    /// RFC 8212: as an external peer without a filter for a direction, nothing passes in that
+    /// direction. Off by default, as in Calico.
     pub require_policy: bool,
     /// Offer IPv4 prefixes with IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
     /// Several paths per prefix (RFC 7911).
     pub add_path: AddPath,
-    /// Long-lived graceful restart (RFC 9494): how long the peer shall keep our routes after the restart time, as a last
-    /// resort; at most 2²⁴−1 s on the wire. Only with `graceful_restart`.
+    /// Long-lived graceful restart (RFC 9494): how long the peer shall keep our routes after the
+    /// restart time, as a last resort; at most 2²⁴−1 s on the wire. Only with `graceful_restart`.
     pub long_lived: Option<Duration>,
-    /// RFC 9494 §4.6: as an internal peer that does not know long-lived stale routes, it is told them all the same, with
-    /// LOCAL_PREF 0 and NO_EXPORT.
+    /// RFC 9494 §4.6: as an internal peer that does not know long-lived stale routes, it is told
+    /// them all the same, with LOCAL_PREF 0 and NO_EXPORT.
     #[serde(default)]
     pub long_lived_partial: bool,
     /// Bidirectional Forwarding Detection.
@@ -154,8 +155,8 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// A peer with the defaults of this speaker: port 179, hold time 90 s (RFC 4271 §10), IPv4 unicast,
-    /// graceful restart of 120 s.
+    /// A peer with the defaults of this speaker: port 179, hold time 90 s (RFC 4271 §10), IPv4
+    /// unicast, graceful restart of 120 s.
     #[must_use]
     pub fn new(address: IpAddr, remote_as: Asn) -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! Route policy: a filter is a list of terms, tried in order; the first whose conditions all hold
 //! applies its actions and, when it has a verdict, ends the filter.
 //!
-//! The data can say everything that Calico's `BGPFilter` can say, and each filter can be written as a
-//! bird-style function and read back without loss.
+//! The data can say everything that Calico's `BGPFilter` can say, and each filter can be written as
+//! a bird-style function and read back without loss.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -67,8 +67,8 @@ pub enum Condition {
     PeerKind(PeerKind),
     /// Where the route came from.
     Source(Source),
-    /// The route's interface matches the pattern (`*` stands for any text). A route without an interface
-    /// does not match.
+    /// The route's interface matches the pattern (`*` stands for any text). A route without an
+    /// interface does not match.
     Interface(String),
     /// LOCAL_PREF is present and equals this.
     LocalPref(u32),
@@ -229,8 +229,8 @@ impl Filter {
         conditions.any(|condition| matches!(condition, Condition::Interface(_)))
     }
 
-    /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next filter has
-    /// the word; changes made so far stay.
+    /// Runs the filter over a route and changes its attributes. `None`: no term decided, the next
+    /// filter has the word; changes made so far stay.
     pub fn run(&self, route: &mut RouteView<'_>) -> Option<Decided> {
         for (index, term) in self.terms.iter().enumerate() {
             if !term

@@ -6,8 +6,8 @@ use crate::types::Asn;
 
 /// AS_PATH: the ASes a route came through, the latest first (RFC 4271 §5.1.2).
 ///
-/// Two neighbouring sequences mean the same as one; [`AsPath::new`] joins them, so that equal paths are
-/// equal values however they were cut on the wire.
+/// Two neighbouring sequences mean the same as one; [`AsPath::new`] joins them, so that equal paths
+/// are equal values however they were cut on the wire.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AsPath(Repr);
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-/// A list for attributes that most sets do not have. Read it as a slice; [`RareList::edit`] changes it.
+/// A list for attributes that most sets do not have. Read it as a slice; [`RareList::edit`] changes
+/// it.
 ///
 /// There is one form of the empty list only, so that equal lists are equal values.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -28,7 +28,8 @@ pub enum Event {
         /// The other end's BFD does not share the fate of its control plane (C bit).
         control_plane_independent: bool,
     },
-    /// The operator of the other end has ended the session; that says nothing about the way (RFC 5880 §6.8.6).
+    /// The operator of the other end has ended the session; that says nothing about the way (RFC
+    /// 5880 §6.8.6).
     RemoteAdminDown,
 }
 
@@ -54,7 +55,8 @@ pub struct Session {
     remote: Option<Remote>,
     /// A poll sequence is under way: every packet asks until one confirms (§6.5).
     polling: bool,
-    /// The interval that the other end still counts on until it has confirmed a longer one (§6.8.3).
+    /// The interval that the other end still counts on until it has confirmed a longer one
+    /// (§6.8.3).
     confirmed_interval: Duration,
     /// The answer to a poll is due.
     confirm: bool,
@@ -69,8 +71,8 @@ fn microseconds(time: Duration) -> u32 {
 }
 
 impl Session {
-    /// A session that is down and starts to call. `discriminator` is unique among those of this system and not 0;
-    /// `seed` makes its jitter differ from that of others.
+    /// A session that is down and starts to call. `discriminator` is unique among those of this
+    /// system and not 0; `seed` makes its jitter differ from that of others.
     #[must_use]
     pub const fn new(now: Instant, discriminator: u32, timers: Timers, seed: u64) -> Self {
         Self {
@@ -136,7 +138,8 @@ impl Session {
         (!silent).then(|| own.max(remote.required_min_rx))
     }
 
-    /// How long the other end may be silent (§6.8.4). While a shorter interval is not confirmed, the longer one counts.
+    /// How long the other end may be silent (§6.8.4). While a shorter interval is not confirmed,
+    /// the longer one counts.
     #[must_use]
     pub fn detection_time(&self) -> Option<Duration> {
         let remote = self.remote.as_ref()?;
@@ -289,7 +292,8 @@ impl Session {
         send.into_iter().chain(self.detection).min()
     }
 
-    /// §6.8.7: between 75 and 100 % of the interval; at most 90 % when one lost packet already means down.
+    /// §6.8.7: between 75 and 100 % of the interval; at most 90 % when one lost packet already
+    /// means down.
     fn jittered(&mut self, interval: Duration) -> Duration {
         self.seed = self
             .seed

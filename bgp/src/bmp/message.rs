@@ -40,7 +40,8 @@ const SYS_DESCR: u16 = 1;
 const SYS_NAME: u16 = 2;
 /// Information TLV of Termination (RFC 7854 §4.5).
 const REASON: u16 = 1;
-/// The longest text of a TLV; RFC 7854 §4.4 takes those of MIB-II, which have so many octets at most.
+/// The longest text of a TLV; RFC 7854 §4.4 takes those of MIB-II, which have so many octets at
+/// most.
 const MAX_TEXT: usize = 255;
 
 /// Appends a message around `body`.
@@ -67,7 +68,8 @@ fn put_address(address: IpAddr, out: &mut BytesMut) {
     }
 }
 
-/// The per-peer header (RFC 7854 §4.2). The peer is of the global instance (type 0), so its distinguisher is zero.
+/// The per-peer header (RFC 7854 §4.2). The peer is of the global instance (type 0), so its
+/// distinguisher is zero.
 fn put_peer(session: &MonitoredSession, view: View, time: Timestamp, out: &mut BytesMut) {
     let address = session.remote.ip().to_canonical();
     let family = if address.is_ipv6() { flag::V } else { 0 };

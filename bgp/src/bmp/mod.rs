@@ -1,7 +1,7 @@
 //! The BGP Monitoring Protocol (RFC 7854), the monitored side: what a station is told, as octets.
 //!
-//! A pure encoder. It must never look at a clock, wait for a station or decide what is told: that is the
-//! table's (which routes) and the shell's (when, and to whom).
+//! A pure encoder. It must never look at a clock, wait for a station or decide what is told: that
+//! is the table's (which routes) and the shell's (when, and to whom).
 //!
 //! | message | RFC 7854 | here |
 //! |---|---|---|
@@ -10,7 +10,8 @@
 //! | Route Monitoring | §4.6 | [`route_monitoring`] |
 //! | Stats Report | §4.8, RFC 8671 §6.2 | [`statistics`] |
 //!
-//! Route Mirroring (§4.7) is not sent: what is wrong with a message is in the log, and its routes are not in the table.
+//! Route Mirroring (§4.7) is not sent: what is wrong with a message is in the log, and its routes
+//! are not in the table.
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod message;
@@ -49,8 +50,8 @@ pub struct MonitoredSession {
 }
 
 impl MonitoredSession {
-    /// How the UPDATEs look that a station is told of what the peer announces: as the peer sends them, but always with
-    /// AS numbers of four octets (RFC 7854 §4.2, A flag clear).
+    /// How the UPDATEs look that a station is told of what the peer announces: as the peer sends
+    /// them, but always with AS numbers of four octets (RFC 7854 §4.2, A flag clear).
     #[must_use]
     pub const fn update_format(&self, view: View) -> Format {
         Format {
@@ -86,7 +87,8 @@ impl Timestamp {
 pub enum PeerDown {
     /// 1: we ended it with this NOTIFICATION.
     LocalNotification(Notification),
-    /// 2: we ended it without a word, for this event of the state machine (RFC 4271 §8.1); 0: for none of them.
+    /// 2: we ended it without a word, for this event of the state machine (RFC 4271 §8.1); 0: for
+    /// none of them.
     Local(u16),
     /// 3: the peer ended it with this NOTIFICATION.
     RemoteNotification(Notification),

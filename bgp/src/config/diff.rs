@@ -36,9 +36,11 @@ pub struct ConfigChange {
 pub struct PeerChange {
     /// Something was agreed in the OPEN messages: a new session is needed.
     pub reset: bool,
-    /// It is another peer, or we are another one to it: with the session, all routes go. Implies `reset`.
+    /// It is another peer, or we are another one to it: with the session, all routes go. Implies
+    /// `reset`.
     pub replaced: bool,
-    /// Something that the session takes over while it runs: password, TTL, passive, what its next OPEN says of times.
+    /// Something that the session takes over while it runs: password, TTL, passive, what its next
+    /// OPEN says of times.
     pub session: bool,
     /// The rules for received routes differ: they are run again over the stored routes.
     pub import: bool,
@@ -194,7 +196,8 @@ fn peer_change(
             || *extended_next_hop != old.extended_next_hop
             || *add_path != old.add_path
             || long_lived.is_some() != old.long_lived.is_some(),
-        // How long the peer is to keep our routes binds nobody before we go: the next OPEN is soon enough.
+        // How long the peer is to keep our routes binds nobody before we go: the next OPEN is soon
+        // enough.
         session: differ(graceful_restart, &old.graceful_restart)
             || differ(long_lived, &old.long_lived)
             || *passive != old.passive

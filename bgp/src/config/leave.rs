@@ -1,5 +1,5 @@
-//! Configurations of a speaker that is about to leave: the same sessions, other export rules. Neither needs a
-//! new session, and going back is one more reconfiguration.
+//! Configurations of a speaker that is about to leave: the same sessions, other export rules.
+//! Neither needs a new session, and going back is one more reconfiguration.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,17 @@ use super::SpeakerConfig;
 use crate::policy::{Action, Filter, Term, Verdict};
 use crate::types::{AnyCommunity, Community};
 
-/// Name of the filter that marks what no other filter decides; the suffix of the marked copies of filters.
+/// Name of the filter that marks what no other filter decides; the suffix of the marked copies of
+/// filters.
 pub(crate) const LEAVING_FILTER: &str = "graceful_shutdown";
 
 /// Name of the filter that lets nothing out.
 pub(crate) const SILENT_FILTER: &str = "announce_nothing";
 
 impl SpeakerConfig {
-    /// Every announcement carries GRACEFUL_SHUTDOWN (RFC 8326 §4) and, towards internal peers, LOCAL_PREF 0, whatever
-    /// export filters set: receivers prefer every other path while this one still works.
+    /// Every announcement carries GRACEFUL_SHUTDOWN (RFC 8326 §4) and, towards internal peers,
+    /// LOCAL_PREF 0, whatever export filters set: receivers prefer every other path while this one
+    /// still works.
     #[must_use]
     pub fn leaving(mut self) -> Self {
         let mut marked = BTreeMap::new();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use caracal_model::net::Family;
 use serde::{Deserialize, Serialize};
 
-/// How many prefixes a peer may announce, in each family (RFC 4486 §4, subcode 1). Counted before import policy: what
-/// is refused costs memory as well.
+/// How many prefixes a peer may announce, in each family (RFC 4486 §4, subcode 1). Counted before
+/// import policy: what is refused costs memory as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PrefixLimit {
     /// The most that it may announce.
@@ -19,7 +19,8 @@ pub struct PrefixLimit {
 }
 
 impl PrefixLimit {
-    /// A limit that ends the session until somebody changes the configuration, with a warning at 75 %.
+    /// A limit that ends the session until somebody changes the configuration, with a warning at 75
+    /// %.
     #[must_use]
     pub const fn new(max: u32) -> Self {
         Self {
@@ -49,8 +50,9 @@ pub enum LimitAction {
     Restart(Duration),
 }
 
-/// Our NEXT_HOP towards a peer, where it shall not be our end of the session. In a family that is not the session's own
-/// one, without it, it is an address of the session's interface (RFC 4760 §3, RFC 2545).
+/// Our NEXT_HOP towards a peer, where it shall not be our end of the session. In a family that is
+/// not the session's own one, without it, it is an address of the session's interface (RFC 4760 §3,
+/// RFC 2545).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OwnNextHops {
@@ -116,8 +118,9 @@ pub struct BfdOptions {
     pub interval: Duration,
     /// How many packets in a row may be lost: the peer is down after so many of its intervals.
     pub multiplier: u8,
-    /// Treat the loss of a peer whose BFD shares the fate of its control plane (C bit clear, RFC 5882 §4.3) as a restart of
-    /// the peer: its routes are kept as graceful restart says. Otherwise they go at once.
+    /// Treat the loss of a peer whose BFD shares the fate of its control plane (C bit clear, RFC
+    /// 5882 §4.3) as a restart of the peer: its routes are kept as graceful restart says. Otherwise
+    /// they go at once.
     pub graceful: bool,
 }
 

@@ -27,7 +27,8 @@ pub struct Station {
 }
 
 impl Station {
-    /// What may wait for a station, unless somebody says otherwise: the changes of some 100,000 routes.
+    /// What may wait for a station, unless somebody says otherwise: the changes of some 100,000
+    /// routes.
     pub const BUFFER: usize = 64 << 20;
     /// How often numbers are told, unless somebody says otherwise.
     pub const STATISTICS: Duration = Duration::from_secs(60);

@@ -2,23 +2,25 @@
 
 use std::time::Duration;
 
-/// Wait after the first failed connection. Short: in a cluster the usual cause is a peer that starts at the
-/// same moment.
+/// Wait after the first failed connection. Short: in a cluster the usual cause is a peer that
+/// starts at the same moment.
 const CONNECT_BASE: Duration = Duration::from_secs(1);
-/// Longest wait between connections: what a node that comes back waits at most for its thousand peers,
-/// at about a hundred attempts per second while it is away.
+/// Longest wait between connections: what a node that comes back waits at most for its thousand
+/// peers, at about a hundred attempts per second while it is away.
 const CONNECT_CAP: Duration = Duration::from_secs(15);
-/// Wait after the first protocol error. Errors repeat until a person changes something, so it is longer.
+/// Wait after the first protocol error. Errors repeat until a person changes something, so it is
+/// longer.
 const ERROR_BASE: Duration = Duration::from_secs(2);
 /// Longest wait after protocol errors.
 const ERROR_CAP: Duration = Duration::from_secs(30);
 
-/// So many sessions may fall soon after they came up before the next one has to wait: a node that is restarted, and
-/// once more, is no fault.
+/// So many sessions may fall soon after they came up before the next one has to wait: a node that
+/// is restarted, and once more, is no fault.
 const FREE_FLAPS: u32 = 3;
 /// Wait after the first session beyond that.
 const FLAP_BASE: Duration = Duration::from_secs(1);
-/// Longest wait after sessions that fell: below the restart time, so that a peer's kept routes outlast it.
+/// Longest wait after sessions that fell: below the restart time, so that a peer's kept routes
+/// outlast it.
 const FLAP_CAP: Duration = Duration::from_secs(60);
 
 /// Counts failures in a row and turns them into waits.
@@ -55,8 +57,8 @@ impl Backoff {
         self.flaps = 0;
     }
 
-    /// A session fell soon after it came up: how many did in a row, and the IdleHoldTime if these are too many (RFC 4271
-    /// §8.1.1, DampPeerOscillations).
+    /// A session fell soon after it came up: how many did in a row, and the IdleHoldTime if these
+    /// are too many (RFC 4271 §8.1.1, DampPeerOscillations).
     pub(super) fn after_flap(&mut self) -> (u32, Option<Duration>) {
         self.flaps = self.flaps.saturating_add(1);
         let over = self.flaps.checked_sub(FREE_FLAPS + 1);
@@ -81,7 +83,8 @@ impl Backoff {
         self.jitter(wait, 0.5)
     }
 
-    /// `duration`, shortened by a factor between `least` and 1 (RFC 4271 §10 wants 0.75 for its timers).
+    /// `duration`, shortened by a factor between `least` and 1 (RFC 4271 §10 wants 0.75 for its
+    /// timers).
     pub(super) fn jitter(&mut self, duration: Duration, least: f64) -> Duration {
         duration.mul_f64(least + (1.0 - least) * self.fraction())
     }

@@ -5,9 +5,9 @@ use crate::types::{Asn, RouterId};
 
 /// Which of two connections between the same speakers survives. Both ends come to the same answer.
 ///
-/// RFC 4271 §6.8: BGP Identifiers are compared as unsigned integers; the connection that the speaker with the
-/// higher one dialled survives. RFC 6286 §2.3: between equal identifiers (possible across ASes), the AS
-/// numbers decide.
+/// RFC 4271 §6.8: BGP Identifiers are compared as unsigned integers; the connection that the
+/// speaker with the higher one dialled survives. RFC 6286 §2.3: between equal identifiers (possible
+/// across ASes), the AS numbers decide.
 #[must_use]
 pub(crate) fn survivor(local: (RouterId, Asn), remote: (RouterId, Asn)) -> Conn {
     if (local.0.number(), local.1) < (remote.0.number(), remote.1) {

@@ -102,7 +102,8 @@ pub enum Down {
         /// What it may.
         max: u32,
     },
-    /// The session came up and fell again and again: no new one for a while (RFC 4271 §8.1.1, DampPeerOscillations).
+    /// The session came up and fell again and again: no new one for a while (RFC 4271 §8.1.1,
+    /// DampPeerOscillations).
     Flapping {
         /// Why it fell the last time.
         last: Box<Self>,
@@ -146,7 +147,8 @@ impl Down {
         }
     }
 
-    /// True when one of the two ends does not want the session as it is, or nobody listens: not silence, not loss.
+    /// True when one of the two ends does not want the session as it is, or nobody listens: not
+    /// silence, not loss.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -172,7 +174,8 @@ impl Down {
         }
     }
 
-    /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492 §3).
+    /// True when the peer has refused our OPEN for something in its optional parameters (RFC 5492
+    /// §3).
     pub(super) fn refuses_parameters(&self) -> bool {
         let code = Code::Open(OpenSubcode::UnsupportedParameter);
         matches!(self, Self::Notified(notification) if notification.code == code)
@@ -203,8 +206,8 @@ impl Down {
         }
     }
 
-    /// True when a session that ends so soon after it came up is one of those that come and go: not where we end it, or
-    /// where the peer goes on with another connection.
+    /// True when a session that ends so soon after it came up is one of those that come and go: not
+    /// where we end it, or where the peer goes on with another connection.
     pub(super) const fn is_flap(&self) -> bool {
         !matches!(
             self,

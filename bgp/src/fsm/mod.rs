@@ -1,15 +1,17 @@
 //! The finite state machine of a peer (RFC 4271 §8), without clock and socket.
 //!
-//! One [`Peer`] per configured peer. It holds up to two connections, one that we dialled and one that the peer
-//! did, until collision detection leaves one; a further one of the peer waits beside an established session until
-//! its OPEN has come. The caller feeds [`Input`]s, drains [`Peer::poll`], and sleeps
-//! until [`Peer::next_timeout`]; deadlines live inside, so no timer can be forgotten.
+//! One [`Peer`] per configured peer. It holds up to two connections, one that we dialled and one
+//! that the peer did, until collision detection leaves one; a further one of the peer waits beside
+//! an established session until its OPEN has come. The caller feeds [`Input`]s, drains
+//! [`Peer::poll`], and sleeps until [`Peer::next_timeout`]; deadlines live inside, so no timer can
+//! be forgotten.
 //!
-//! It must never read a clock, draw a random number (jitter comes from a seed), or look into routes.
+//! It must never read a clock, draw a random number (jitter comes from a seed), or look into
+//! routes.
 //!
-//! Differences from the letter of RFC 4271 §8, all of them common practice: a failed connection leads to
-//! Active, where the peer may connect, and not to Idle; Idle is for peers that are stopped and for the pause
-//! after a protocol error; the ConnectRetryTimer grows and is jittered.
+//! Differences from the letter of RFC 4271 §8, all of them common practice: a failed connection
+//! leads to Active, where the peer may connect, and not to Idle; Idle is for peers that are stopped
+//! and for the pause after a protocol error; the ConnectRetryTimer grows and is jittered.
 
 mod backoff;
 mod collision;
@@ -46,8 +48,8 @@ pub enum Conn {
     Out,
     /// The peer dialled.
     In,
-    /// The peer dialled once more while a session runs on [`Conn::In`]. It becomes `In` when its OPEN is good, or
-    /// when the session ends (RFC 4724 §5).
+    /// The peer dialled once more while a session runs on [`Conn::In`]. It becomes `In` when its
+    /// OPEN is good, or when the session ends (RFC 4724 §5).
     Pending,
 }
 
@@ -95,12 +97,12 @@ pub struct Settings {
     pub peer: PeerConfig,
     /// Until then our OPEN says that we have restarted and kept forwarding (RFC 4724 §4.1).
     pub restarting_until: Option<Instant>,
-    /// This process has had a session with the peer before. Then forwarding has outlived a session for certain,
-    /// and our OPEN says so: without the Forwarding State bit a peer that has kept our routes would have to
-    /// drop them until we announce them again (RFC 4724 §4.2).
+    /// This process has had a session with the peer before. Then forwarding has outlived a session
+    /// for certain, and our OPEN says so: without the Forwarding State bit a peer that has kept our
+    /// routes would have to drop them until we announce them again (RFC 4724 §4.2).
     pub had_session: bool,
-    /// The same for all peers: KEEPALIVEs are due at whole parts of their interval after it, so that those of many
-    /// sessions go out together instead of waking the process one by one.
+    /// The same for all peers: KEEPALIVEs are due at whole parts of their interval after it, so
+    /// that those of many sessions go out together instead of waking the process one by one.
     pub epoch: Instant,
 }
 
@@ -111,7 +113,8 @@ impl Settings {
         self.peer.local_as.unwrap_or(self.local_as)
     }
 
-    /// The hold time we propose: none, or at least three seconds (RFC 4271 §4.2) and at most what fits.
+    /// The hold time we propose: none, or at least three seconds (RFC 4271 §4.2) and at most what
+    /// fits.
     #[must_use]
     pub fn hold_time(&self) -> Duration {
         match self.peer.hold_time {
@@ -130,11 +133,11 @@ impl Settings {
 /// How a session is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// We are about to restart: close without NOTIFICATION when graceful restart was negotiated, so that the
-    /// peer keeps our routes (RFC 4724 §4.1); otherwise Cease / Administrative Reset.
+    /// We are about to restart: close without NOTIFICATION when graceful restart was negotiated, so
+    /// that the peer keeps our routes (RFC 4724 §4.1); otherwise Cease / Administrative Reset.
     Restart,
-    /// Cease with this subcode (RFC 4486) and a text for the operator at the other end (RFC 9003). The peer
-    /// drops our routes at once.
+    /// Cease with this subcode (RFC 4486) and a text for the operator at the other end (RFC 9003).
+    /// The peer drops our routes at once.
     Cease(CeaseSubcode, String),
 }
 
@@ -157,13 +160,13 @@ pub enum Input {
     ConnectFailed(ConnectFailure),
     /// The peer has connected to us. The answer is [`Output::Adopt`] or [`Output::Refuse`].
     Incoming(Ends),
-    /// The connection has ended without us closing it. The text is the operating system's, `None` for an
-    /// orderly end.
+    /// The connection has ended without us closing it. The text is the operating system's, `None`
+    /// for an orderly end.
     Closed(Conn, Option<String>),
     /// A message, or why what came is none.
     Received(Conn, Result<Message, DecodeError>),
-    /// Octets of the peer wait to be read because we are busy: the peer is alive (RFC 4271's hold timer
-    /// is about the peer, not about us).
+    /// Octets of the peer wait to be read because we are busy: the peer is alive (RFC 4271's hold
+    /// timer is about the peer, not about us).
     BytesWaiting(Conn),
     /// The peer has taken nothing from us for too long (RFC 9687).
     SendHoldExpired(Conn),
@@ -174,8 +177,8 @@ pub enum Input {
         /// It may be a restart of the peer: its routes are to be kept as graceful restart says.
         graceful: bool,
     },
-    /// The peer has announced more prefixes than it may. `Some`: try again after this time; otherwise other settings
-    /// start it again.
+    /// The peer has announced more prefixes than it may. `Some`: try again after this time;
+    /// otherwise other settings start it again.
     PrefixLimit {
         /// The family with too many.
         family: Family,
@@ -193,8 +196,8 @@ pub enum Input {
     reason = "UPDATEs are the many; boxing them would cost an allocation each"
 )]
 pub enum Output {
-    /// Dial the peer; answer with [`Input::Connected`] or [`Input::ConnectFailed`]. A second `Connect`
-    /// never comes before that or [`Output::Close`].
+    /// Dial the peer; answer with [`Input::Connected`] or [`Input::ConnectFailed`]. A second
+    /// `Connect` never comes before that or [`Output::Close`].
     Connect,
     /// The connection that the peer opened is now this one; an earlier one has been closed before.
     Adopt(Conn),
@@ -206,7 +209,8 @@ pub enum Output {
     Send(Conn, Bytes),
     /// Close when everything is written, or give up dialling. Nothing is to be reported afterwards.
     Close(Conn),
-    /// The state of the peer as a whole, for status. With a reason when it went down or failed to come up.
+    /// The state of the peer as a whole, for status. With a reason when it went down or failed to
+    /// come up.
     State(SessionState, Option<Down>),
     /// The session is established on this connection.
     Up(Conn, Box<Up>),
@@ -227,7 +231,8 @@ pub enum Output {
     RefreshBegin(Family),
     /// That was all; what has not come again is gone (RFC 7313, EoRR).
     RefreshEnd(Family),
-    /// An UPDATE was wrong in a way that the session survives; it is dealt with, this is for the log.
+    /// An UPDATE was wrong in a way that the session survives; it is dealt with, this is for the
+    /// log.
     Fault(AttrFault),
 }
 

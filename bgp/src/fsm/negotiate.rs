@@ -35,7 +35,8 @@ pub struct Negotiated {
     pub route_refresh: bool,
     /// The peer's graceful restart; `None` unless both sides announced it.
     pub graceful_restart: Option<RemoteGracefulRestart>,
-    /// The peer's long-lived graceful restart, by family; `None` unless both sides announced it (RFC 9494).
+    /// The peer's long-lived graceful restart, by family; `None` unless both sides announced it
+    /// (RFC 9494).
     pub long_lived: Option<Vec<LongLivedFamily>>,
     /// Begin and end of a refresh are marked (RFC 7313): both sides announced it.
     pub enhanced_refresh: bool,
@@ -105,8 +106,9 @@ impl Negotiated {
 
 /// The OPEN we send.
 ///
-/// Announced: multiprotocol for each configured family, route refresh, enhanced too, extended message, four-octet AS and,
-/// if configured, graceful restart, long-lived too, ADD-PATH and IPv6 next hops for IPv4.
+/// Announced: multiprotocol for each configured family, route refresh, enhanced too, extended
+/// message, four-octet AS and, if configured, graceful restart, long-lived too, ADD-PATH and IPv6
+/// next hops for IPv4.
 #[must_use]
 pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
     let peer = &settings.peer;
@@ -126,8 +128,8 @@ pub(super) fn our_open(settings: &Settings, now: Instant) -> Open {
             restarting,
             notification: true,
             restart_time: time.min(MAX_RESTART_TIME),
-            // RFC 4724 §3: the Forwarding State bit is about the last restart, be it of the process or of the session
-            // alone. The kernel keeps our routes over both.
+            // RFC 4724 §3: the Forwarding State bit is about the last restart, be it of the process
+            // or of the session alone. The kernel keeps our routes over both.
             families: peer
                 .families
                 .iter()
@@ -261,7 +263,8 @@ const fn add_path_mode(peer: &PeerConfig) -> Option<AddPathMode> {
     }
 }
 
-/// The families with path identifiers in one direction: we want it, and the peer announced its part (RFC 7911 §4).
+/// The families with path identifiers in one direction: we want it, and the peer announced its part
+/// (RFC 7911 §4).
 fn path_ids(theirs: &Open, common: FamilySet, wanted: bool, part: AddPathMode) -> FamilySet {
     let announced = theirs
         .capabilities

@@ -44,7 +44,8 @@ pub struct Peer {
     /// IdleHoldTimer: until then connections are neither made nor accepted.
     idle_hold: Option<Instant>,
     pub(super) backoff: Backoff,
-    /// Our next OPENs carry no capabilities: the peer has refused the last one for having some (RFC 5492 §3).
+    /// Our next OPENs carry no capabilities: the peer has refused the last one for having some (RFC
+    /// 5492 §3).
     pub(super) plain: bool,
     pub(super) outputs: VecDeque<Output>,
     /// The last state that was put out.
@@ -106,7 +107,8 @@ impl Peer {
         self.connection(conn)
             .and_then(Connection::negotiated)
             .map_or_else(
-                // RFC 8654 §3: we announce extended messages, but UPDATEs come only after negotiation.
+                // RFC 8654 §3: we announce extended messages, but UPDATEs come only after
+                // negotiation.
                 Format::default,
                 |negotiated| negotiated.format,
             )
@@ -307,7 +309,8 @@ impl Peer {
         }
         let conn = match self.inc.as_ref().map(Connection::state) {
             None => Conn::In,
-            // RFC 4724 §5: a peer that dials twice may have lost the first session. Its OPEN says whether it is the peer.
+            // RFC 4724 §5: a peer that dials twice may have lost the first session. Its OPEN says
+            // whether it is the peer.
             Some(SessionState::Established) if self.peer_may_restart(Conn::In) => Conn::Pending,
             Some(SessionState::Established) => {
                 let cease = Notification::cease(CeaseSubcode::CollisionResolution);
@@ -367,8 +370,8 @@ impl Peer {
         }
     }
 
-    /// RFC 4271 §10: after three quarters of the interval at the earliest, by chance, and after all of it at the latest;
-    /// within that at a whole part of the interval since the epoch.
+    /// RFC 4271 §10: after three quarters of the interval at the earliest, by chance, and after all
+    /// of it at the latest; within that at a whole part of the interval since the epoch.
     fn keepalive_due(&mut self, now: Instant, interval: Duration) -> Instant {
         let step = interval / KEEPALIVE_STEPS;
         let earliest = now + self.backoff.jitter(interval - step, 0.75 / 0.95);

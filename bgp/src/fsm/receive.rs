@@ -34,8 +34,8 @@ impl Peer {
         let message = match message {
             Ok(message) => message,
             Err(error) => {
-                // RFC 4271 §6.4: a NOTIFICATION is never answered. AfiSafiDisable is raised to a reset, as RFC
-                // 7606 §2 allows.
+                // RFC 4271 §6.4: a NOTIFICATION is never answered. AfiSafiDisable is raised to a
+                // reset, as RFC 7606 §2 allows.
                 let answer = (!error.is_in_notification()).then(|| error.notification());
                 return self.end(now, conn, Down::Malformed(error), answer);
             }
@@ -136,8 +136,9 @@ impl Peer {
         self.send_keepalive(now, conn);
     }
 
-    /// The OPEN on the pending connection is good: the peer has lost the session that it had before, and goes on here as
-    /// [`Conn::In`] (RFC 4724 §5). False when this is not the speaker of that session.
+    /// The OPEN on the pending connection is good: the peer has lost the session that it had
+    /// before, and goes on here as [`Conn::In`] (RFC 4724 §5). False when this is not the speaker
+    /// of that session.
     fn replaces(&mut self, now: Instant, open: &Open) -> bool {
         if self.is_the_same(Conn::In, open) {
             self.end(now, Conn::In, Down::Replaced, None);
@@ -154,7 +155,8 @@ impl Peer {
             .is_some_and(|negotiated| negotiated.remote_router_id == open.router_id)
     }
 
-    /// RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds out.
+    /// RFC 4271 §6.8: an established connection wins. If it is dead in truth, a KEEPALIVE finds
+    /// out.
     fn keep_established(&mut self, now: Instant, session: Conn, other: Conn) {
         let cease = Notification::cease(CeaseSubcode::CollisionResolution);
         self.end(now, other, Down::Collision(other), Some(cease));
@@ -179,8 +181,9 @@ impl Peer {
                 self.end(now, other, Down::Collision(other), None);
                 true
             }
-            // RFC 4271 §6.8 compares when the other is in OpenConfirm, and may when it is in OpenSent. There
-            // we only ever close it: if it is to survive, that is settled when its OPEN comes.
+            // RFC 4271 §6.8 compares when the other is in OpenConfirm, and may when it is in
+            // OpenSent. There we only ever close it: if it is to survive, that is settled when its
+            // OPEN comes.
             SessionState::OpenSent | SessionState::OpenConfirm if survivor == conn => {
                 self.end(now, other, Down::Collision(other), cease);
                 true
@@ -190,8 +193,8 @@ impl Peer {
                 self.end(now, conn, Down::Collision(conn), cease);
                 false
             }
-            // Both were dialled at the same time and the peer may still be in OpenConfirm on the other, where it
-            // decides by the identifiers: so do we, or both connections would end.
+            // Both were dialled at the same time and the peer may still be in OpenConfirm on the
+            // other, where it decides by the identifiers: so do we, or both connections would end.
             SessionState::Established if young && survivor == conn => {
                 self.end(now, other, Down::Collision(other), cease);
                 true
@@ -232,7 +235,8 @@ impl Peer {
         if let Some(connection) = self.slot(conn) {
             connection.alive(now);
         }
-        // A connection that is still without OPEN has lost or is about to win; it need not take minutes.
+        // A connection that is still without OPEN has lost or is about to win; it need not take
+        // minutes.
         if let Some(other) = self.slot(conn.other()) {
             other.hold = Some(now + COLLISION_WINDOW);
         }

@@ -1,5 +1,5 @@
-//! Tests of the state machine: every state with every input, the RFC's rules by name, and two machines
-//! against each other on virtual time.
+//! Tests of the state machine: every state with every input, the RFC's rules by name, and two
+//! machines against each other on virtual time.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod pair;

@@ -1,8 +1,9 @@
 //! The decision process: RFC 4271 §9.1.2 with the tie-breaks of RFC 4456 §9.
 //!
-//! Paths have no total order: MULTI_EXIT_DISC is comparable only between paths from the same neighbouring
-//! AS, so "better" is not transitive and sorting would make the answer depend on the order of arrival. The
-//! process is therefore an elimination: each step looks at all paths that are left and removes the losers at once.
+//! Paths have no total order: MULTI_EXIT_DISC is comparable only between paths from the same
+//! neighbouring AS, so "better" is not transitive and sorting would make the answer depend on the
+//! order of arrival. The process is therefore an elimination: each step looks at all paths that are
+//! left and removes the losers at once.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::attrs::Origin;
 use crate::types::Asn;
 
-/// What the decision process looks at in one path. Only eligible paths get here: accepted by policy, free of
-/// loops, next hop resolvable.
+/// What the decision process looks at in one path. Only eligible paths get here: accepted by
+/// policy, free of loops, next hop resolvable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// The interface to the next hop has no carrier: a last resort.
@@ -41,7 +42,8 @@ pub(super) struct Candidate {
     pub router_id: u32,
     /// Length of CLUSTER_LIST; 0 when absent.
     pub cluster_list_len: usize,
-    /// The peer's address, and its port for peers that share one: with `path_id`, no two paths of a prefix have the same.
+    /// The peer's address, and its port for peers that share one: with `path_id`, no two paths of a
+    /// prefix have the same.
     pub address: SocketAddr,
     /// The identifier with which the peer sent it; 0 for peers that send one path.
     pub path_id: u32,
@@ -103,8 +105,8 @@ impl fmt::Display for BestPathReason {
 }
 
 impl Candidate {
-    /// What makes a path better than another one where MED counts between all paths: lower is better. It is no order of
-    /// the decision process, in which MED counts within an AS.
+    /// What makes a path better than another one where MED counts between all paths: lower is
+    /// better. It is no order of the decision process, in which MED counts within an AS.
     pub(super) fn rank(&self) -> impl Ord + use<> {
         (
             (self.no_carrier, self.long_lived_stale, !self.local),
@@ -120,7 +122,8 @@ impl Candidate {
 pub(super) struct Decision {
     /// Index of the best path and the rule that decided last; `None` without paths.
     pub best: Option<(usize, BestPathReason)>,
-    /// Indices of the paths as good as the best up to and including interior cost, the best included.
+    /// Indices of the paths as good as the best up to and including interior cost, the best
+    /// included.
     pub multipath: Vec<usize>,
     /// Per path, the rule by which it lost; `None` for the best.
     pub lost: Vec<Option<BestPathReason>>,

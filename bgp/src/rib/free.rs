@@ -1,7 +1,7 @@
 //! The free places of the table: a bit each, and the lowest one goes first.
 //!
-//! Destinations that are announced one after the other lie one after the other, also when a table has come and gone
-//! before: what is read next is then already in a cache.
+//! Destinations that are announced one after the other lie one after the other, also when a table
+//! has come and gone before: what is read next is then already in a cache.
 
 const BITS: usize = u64::BITS as usize;
 

@@ -1,5 +1,5 @@
-//! Interned attribute sets: one [`Arc`] per distinct set, so that equality is pointer equality and a
-//! million routes with sixty thousand sets cost sixty thousand sets.
+//! Interned attribute sets: one [`Arc`] per distinct set, so that equality is pointer equality and
+//! a million routes with sixty thousand sets cost sixty thousand sets.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ struct Entry {
     set: Arc<PathAttrs>,
 }
 
-/// The table of attribute sets. The hash is seeded per process: a peer cannot choose sets that collide.
+/// The table of attribute sets. The hash is seeded per process: a peer cannot choose sets that
+/// collide.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     sets: Parted<Entry>,
@@ -55,7 +56,8 @@ impl Interner {
         set
     }
 
-    /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has doubled.
+    /// Drops the sets that nobody else holds. Amortised: the next sweep comes when the table has
+    /// doubled.
     fn sweep(&mut self) {
         let mut at = 0;
         while at < self.end() {
@@ -74,8 +76,9 @@ impl Interner {
         self.sets.end()
     }
 
-    /// A step of a sweep: drops a set that nobody else holds. The result is where it goes on, and how
-    /// much more work it was than a look. A table that grows meanwhile may hide some from this sweep.
+    /// A step of a sweep: drops a set that nobody else holds. The result is where it goes on, and
+    /// how much more work it was than a look. A table that grows meanwhile may hide some from this
+    /// sweep.
     pub(super) fn sweep_at(&mut self, at: usize) -> (usize, usize) {
         let gone = |entry: &Entry| Arc::strong_count(&entry.set) == 1;
         self.sets.walk(at, MIN_SWEEP * 4, gone, |entry| entry.hash)

@@ -1,5 +1,6 @@
-//! The table as an MRT file: TABLE_DUMP_V2 (RFC 6396 §4.3), with the additional-path subtypes of RFC 8050 where peers
-//! send several paths per prefix. What import policy lets pass is in it, as policy leaves it.
+//! The table as an MRT file: TABLE_DUMP_V2 (RFC 6396 §4.3), with the additional-path subtypes of
+//! RFC 8050 where peers send several paths per prefix. What import policy lets pass is in it, as
+//! policy leaves it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -55,7 +56,8 @@ fn put_peer(id: RouterId, address: IpAddr, asn: Asn, out: &mut BytesMut) {
 pub struct MrtPeers(Vec<PeerName>);
 
 impl Rib {
-    /// All usable paths. `time`: seconds of Unix time, for the records and for the routes, whose age is not kept.
+    /// All usable paths. `time`: seconds of Unix time, for the records and for the routes, whose
+    /// age is not kept.
     #[must_use]
     pub fn mrt(&self, time: u32) -> BytesMut {
         let (mut out, peers) = self.mrt_index(time);
@@ -82,8 +84,9 @@ impl Rib {
         (out, peers)
     }
 
-    /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next number. A peer that was not
-    /// there when the dump began has no place in its index, and its paths are left out.
+    /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next
+    /// number. A peer that was not there when the dump began has no place in its index, and its
+    /// paths are left out.
     pub fn mrt_records(
         &self,
         time: u32,

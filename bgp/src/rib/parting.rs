@@ -1,5 +1,5 @@
-//! What the table would miss without some peers: asked before sessions are given up on purpose, so that they go
-//! only after others have taken their place.
+//! What the table would miss without some peers: asked before sessions are given up on purpose, so
+//! that they go only after others have taken their place.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,15 +13,16 @@ use crate::types::PeerName;
 /// What keeps peers from being given up. Empty: nothing would be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parting {
-    /// Peers that stay and have not sent End-of-RIB in an established session (RFC 4724 §2), by name.
+    /// Peers that stay and have not sent End-of-RIB in an established session (RFC 4724 §2), by
+    /// name.
     pub incomplete: Vec<PeerName>,
     /// Prefixes to which only the peers that go have a path, sorted.
     pub uncovered: Vec<Prefix>,
 }
 
 impl Rib {
-    /// What would be missing if the peers in `going` went now. A stale path covers nothing: its own peer has gone
-    /// already.
+    /// What would be missing if the peers in `going` went now. A stale path covers nothing: its own
+    /// peer has gone already.
     #[must_use]
     pub fn parting(&self, going: &BTreeSet<PeerName>) -> Parting {
         self.parting_at(going, 0..self.places())

@@ -30,9 +30,9 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// What we say for ourselves as the NEXT_HOP of a family: as configured; our end of the session in its own family, and
-    /// in IPv4 also over IPv6 where the peer knows RFC 8950; else an address of the same interface. `None`: there is none,
-    /// and routes that need it are not announced.
+    /// What we say for ourselves as the NEXT_HOP of a family: as configured; our end of the session
+    /// in its own family, and in IPv4 also over IPv6 where the peer knows RFC 8950; else an address
+    /// of the same interface. `None`: there is none, and routes that need it are not announced.
     #[must_use]
     pub fn own_next_hop(&self, configured: OwnNextHops, family: Family) -> Option<IpAddr> {
         let over_ipv6 = self.options.extended_next_hop && family == Family::Ipv4;
@@ -64,12 +64,14 @@ pub struct SessionOptions {
     pub extended_next_hop: bool,
     /// Families in which the peer takes several paths per prefix (RFC 7911).
     pub path_ids_out: Vec<Family>,
-    /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC 9494).
+    /// The peer's long-lived graceful restart; `None` when either side did not announce it (RFC
+    /// 9494).
     pub long_lived: Option<Vec<LongLivedRestart>>,
-    /// Our address in the family that is not the session's own, on the interface of our end; `None` when there is none or
-    /// nobody needs it.
+    /// Our address in the family that is not the session's own, on the interface of our end; `None`
+    /// when there is none or nobody needs it.
     pub other_address: Option<IpAddr>,
-    /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC 2545 §3).
+    /// Our link-local address, when the peer is configured as being on a link of ours, and is (RFC
+    /// 2545 §3).
     pub link_local: Option<Ipv6Addr>,
 }
 
@@ -91,6 +93,7 @@ pub struct RemoteRestart {
     pub restarting: bool,
     /// How long we shall keep its routes without a session.
     pub time: Duration,
-    /// The families it keeps, each with the Forwarding State bit: true when forwarding survived its restart.
+    /// The families it keeps, each with the Forwarding State bit: true when forwarding survived its
+    /// restart.
     pub families: Vec<(Family, bool)>,
 }

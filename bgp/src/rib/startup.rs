@@ -1,8 +1,9 @@
 //! The time after the start: which peers have told us everything.
 //!
-//! Two questions, one bookkeeping. After a restart, route selection waits for the peers (RFC 4724 §4.1), shortly:
-//! a peer that is not there must not hold up those that are. And whoever adopted forwarding state from before
-//! the start may sweep it only when every peer has sent End-of-RIB or had ample time to.
+//! Two questions, one bookkeeping. After a restart, route selection waits for the peers (RFC 4724
+//! §4.1), shortly: a peer that is not there must not hold up those that are. And whoever adopted
+//! forwarding state from before the start may sweep it only when every peer has sent End-of-RIB or
+//! had ample time to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,15 +15,16 @@ use super::{PeerId, SessionInfo};
 /// How long the start waits for whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartupTimes {
-    /// Selection waits this long for a peer to establish its session. Peers that are alive connect within a few
-    /// connect-retry intervals.
+    /// Selection waits this long for a peer to establish its session. Peers that are alive connect
+    /// within a few connect-retry intervals.
     pub establish: Duration,
-    /// Selection and sweep wait this long after the last UPDATE of an established peer that sends no
-    /// End-of-RIB.
+    /// Selection and sweep wait this long after the last UPDATE of an established peer that sends
+    /// no End-of-RIB.
     pub idle: Duration,
     /// Selection waits no longer than this in all: the Selection_Deferral_Timer of RFC 4724 §4.1.
     pub selection: Duration,
-    /// The sweep waits this long for a peer whose own restart time is unknown to establish its session.
+    /// The sweep waits this long for a peer whose own restart time is unknown to establish its
+    /// session.
     pub sweep: Duration,
 }
 
@@ -101,7 +103,8 @@ impl Startup {
         let Some(wait) = self.waiting.get_mut(&peer) else {
             return;
         };
-        // RFC 4724 §4.1: do not wait for a peer that is restarting itself; it waits for nobody either.
+        // RFC 4724 §4.1: do not wait for a peer that is restarting itself; it waits for nobody
+        // either.
         let restarting = session
             .graceful_restart
             .as_ref()

@@ -1,5 +1,6 @@
-//! Our addresses on the interface of a session, for next hops that are not our end of it: the link-local address beside a
-//! global one (RFC 2545 §3), and an address of the family that the session itself does not have (RFC 4760 §3).
+//! Our addresses on the interface of a session, for next hops that are not our end of it: the
+//! link-local address beside a global one (RFC 2545 §3), and an address of the family that the
+//! session itself does not have (RFC 4760 §3).
 //!
 //! The kernel's addresses are read when such a session comes up. What cannot be read is no address.
 
@@ -17,7 +18,8 @@ use crate::types::PeerName;
 const LIST: &str = "/proc/thread-self/net/if_inet6";
 /// Linux: `IFA_F_TEMPORARY`, privacy addresses that change by themselves.
 const TEMPORARY: u8 = 0x01;
-/// Linux: `IFA_F_DADFAILED`, `IFA_F_DEPRECATED`, `IFA_F_TENTATIVE`: nobody should be sent to such an address.
+/// Linux: `IFA_F_DADFAILED`, `IFA_F_DEPRECATED`, `IFA_F_TENTATIVE`: nobody should be sent to such
+/// an address.
 const UNUSABLE: u8 = 0x08 | 0x20 | 0x40;
 
 /// One address of an interface.
@@ -30,8 +32,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// `fd000000000000000000000000000001 02 40 00 80 eth0`: address, index, length, scope, flags, all in hexadecimal, and a
-    /// name.
+    /// `fd000000000000000000000000000001 02 40 00 80 eth0`: address, index, length, scope, flags,
+    /// all in hexadecimal, and a name.
     fn of_line(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace();
         let address = u128::from_str_radix(fields.next()?, 16).ok()?;
@@ -83,8 +85,9 @@ impl Addresses {
         self.0.iter().filter(move |e| e.interface == interface)
     }
 
-    /// Our address of the other family on the interface of `local`. Of several: none that changes by itself if there is
-    /// another; of IPv4 the first, which is the primary one; of IPv6, whose list has no order, the lowest.
+    /// Our address of the other family on the interface of `local`. Of several: none that changes
+    /// by itself if there is another; of IPv4 the first, which is the primary one; of IPv6, whose
+    /// list has no order, the lowest.
     fn beside(&self, local: IpAddr) -> Option<IpAddr> {
         let interface = &self.0.iter().find(|e| e.address == local)?.interface;
         let other = self.on(interface);
@@ -139,8 +142,9 @@ pub(super) fn complete(session: &mut SessionInfo, peer: &PeerConfig, ends: Ends)
     }
 }
 
-/// What is known before there is a session: the peers towards which this host has no next hop in one of their families,
-/// each with a sentence. Of peers that this host has no route to, nothing is known.
+/// What is known before there is a session: the peers towards which this host has no next hop in
+/// one of their families, each with a sentence. Of peers that this host has no route to, nothing is
+/// known.
 #[must_use]
 pub fn missing_next_hops(config: &SpeakerConfig) -> Vec<(PeerName, String)> {
     let addresses = Addresses::read();
@@ -254,10 +258,12 @@ fe80000000000000beef0000fe000005 05 40 20 80     eth2
             let found = addresses().beside(local.parse().unwrap());
             found.map(|address| address.to_string())
         };
-        // Neither the temporary one, though it is lower, nor those that are deprecated or tentative.
+        // Neither the temporary one, though it is lower, nor those that are deprecated or
+        // tentative.
         assert_eq!(found("10.0.1.1").unwrap(), "fd00:0:0:1::1");
         assert_eq!(found("fd00:0:0:1::1").unwrap(), "10.0.1.9", "the first");
-        // Link-local addresses and those of the loopback lead nowhere, and other interfaces elsewhere.
+        // Link-local addresses and those of the loopback lead nowhere, and other interfaces
+        // elsewhere.
         for none in [
             "10.0.5.1",
             "fd00:0:0:2::1",

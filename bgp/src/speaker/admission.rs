@@ -1,16 +1,18 @@
-//! How many connections of others may be open that are no session: one that has said nothing yet, one that waits for
-//! its OPEN, one that gets its last octets.
+//! How many connections of others may be open that are no session: one that has said nothing yet,
+//! one that waits for its OPEN, one that gets its last octets.
 //!
-//! Each costs a file and some memory, and whoever has a peer's address can open them. A ticket goes with each and is
-//! given back when the connection ends or its session is established.
+//! Each costs a file and some memory, and whoever has a peer's address can open them. A ticket goes
+//! with each and is given back when the connection ends or its session is established.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Of one peer. One that follows the rules has two: what it dials, and an earlier one that is about to end.
+/// Of one peer. One that follows the rules has two: what it dials, and an earlier one that is about
+/// to end.
 const PER_PEER: usize = 8;
-/// Of all peers together: more than the kernel keeps for us while a whole cluster dials in the same moment.
+/// Of all peers together: more than the kernel keeps for us while a whole cluster dials in the same
+/// moment.
 const IN_ALL: usize = 4096;
 
 /// The bound of all peers together.

@@ -1,7 +1,8 @@
-//! BFD's shell: one thread of its own with all sessions, so that nothing the routing tasks do delays a packet.
+//! BFD's shell: one thread of its own with all sessions, so that nothing the routing tasks do
+//! delays a packet.
 //!
-//! What it is to watch is set as a whole, and what it sees is published as a whole: latest wins both ways, and neither
-//! side waits for the other.
+//! What it is to watch is set as a whole, and what it sees is published as a whole: latest wins
+//! both ways, and neither side waits for the other.
 
 mod socket;
 
@@ -255,8 +256,8 @@ impl Thread {
                 let ours = self.sessions.iter_mut().find(|(_, watched)| {
                     let target = &watched.target;
                     let known = packet.your_discriminator;
-                    // RFC 5880 §6.8.6, RFC 5881 §4: by our number, which must come from where it belongs; the first
-                    // packets by their addresses.
+                    // RFC 5880 §6.8.6, RFC 5881 §4: by our number, which must come from where it
+                    // belongs; the first packets by their addresses.
                     target.local == *local
                         && target.multihop == *multihop
                         && target.remote == from

@@ -1,7 +1,8 @@
 //! Counters of one peer since the start of the process: messages by type, errors by kind.
 //!
-//! The session task adds to them, and the core counts the connections that it closes itself; the core reads them when
-//! somebody asks. They are atomics instead of messages, since a full table is hundreds of thousands of UPDATEs.
+//! The session task adds to them, and the core counts the connections that it closes itself; the
+//! core reads them when somebody asks. They are atomics instead of messages, since a full table is
+//! hundreds of thousands of UPDATEs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -125,7 +126,8 @@ impl ErrorKind {
         }
     }
 
-    /// Why a session or an attempt ended, beyond the NOTIFICATIONs, which are counted when they pass.
+    /// Why a session or an attempt ended, beyond the NOTIFICATIONs, which are counted when they
+    /// pass.
     const fn of_down(down: &Down) -> Option<Self> {
         Some(match down {
             Down::ConnectFailed(_) | Down::ConnectTimeout(_) => Self::ConnectFailed,
@@ -217,7 +219,8 @@ impl MessageCounts {
 }
 
 impl Counters {
-    /// Counts the messages in octets that are about to be written, whole messages one after the other.
+    /// Counts the messages in octets that are about to be written, whole messages one after the
+    /// other.
     pub(super) fn sent(&self, mut octets: &[u8]) {
         while let Some(header) = octets.first_chunk::<HEADER_LEN>() {
             if let Some(counter) = self.sent.get(usize::from(header[18].wrapping_sub(1))) {
@@ -240,7 +243,8 @@ impl Counters {
         add(&self.errors[kind as usize]);
     }
 
-    /// Counts a NOTIFICATION. True when it says something about the peer; that one of two connections lost is normal.
+    /// Counts a NOTIFICATION. True when it says something about the peer; that one of two
+    /// connections lost is normal.
     pub(super) fn notification(&self, way: Way, notification: &Notification) -> bool {
         self.error(match way {
             Way::Sent => ErrorKind::sent(notification.code),

@@ -1,4 +1,5 @@
-//! Cuts the octets of a connection into messages: 19 octets of header, the length field, nothing else.
+//! Cuts the octets of a connection into messages: 19 octets of header, the length field, nothing
+//! else.
 //!
 //! It must never look into a message; that is the codec's.
 
@@ -85,7 +86,8 @@ mod tests {
         ));
     }
 
-    /// A header whose length its type cannot have is refused while nothing of what it claims is there.
+    /// A header whose length its type cannot have is refused while nothing of what it claims is
+    /// there.
     #[test]
     fn rfc4271_6_1_lengths_are_judged_as_soon_as_the_header_is_there() {
         let keepalive = Kind::Keepalive.octet();

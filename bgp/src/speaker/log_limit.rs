@@ -1,9 +1,10 @@
 //! The rate limit of log lines that a peer can cause: a token bucket for each key.
 //!
-//! A key is a kind of line, together with the peer where one task logs for several. After [`BURST`] lines, lines are
-//! counted instead of written, and one summary line is written each [`PAUSE`] as long as there is something to count.
-//! Whoever owns a limit must call [`LogLimit::due`] at [`LogLimit::next_timeout`], so that the last lines of a flood
-//! are accounted for when it ends. Nothing here reads a clock.
+//! A key is a kind of line, together with the peer where one task logs for several. After [`BURST`]
+//! lines, lines are counted instead of written, and one summary line is written each [`PAUSE`] as
+//! long as there is something to count. Whoever owns a limit must call [`LogLimit::due`] at
+//! [`LogLimit::next_timeout`], so that the last lines of a flood are accounted for when it ends.
+//! Nothing here reads a clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use tracing::warn;
 
 use crate::types::PeerName;
 
-/// Lines of one key that are written before any is counted instead. A session that comes and goes, or a handful of bad
-/// UPDATEs, is seen line by line.
+/// Lines of one key that are written before any is counted instead. A session that comes and goes,
+/// or a handful of bad UPDATEs, is seen line by line.
 const BURST: u32 = 10;
 /// One line of a key may be written in each such time, in the long run.
 const PAUSE: Duration = Duration::from_secs(10);

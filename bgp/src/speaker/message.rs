@@ -1,5 +1,5 @@
-//! The words between the core task and the session tasks. Towards the core the channel is bounded and
-//! blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
+//! The words between the core task and the session tasks. Towards the core the channel is bounded
+//! and blocks; towards a session there is a small bounded control channel beside its [`OutFeed`].
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -20,17 +20,19 @@ use crate::types::{Asn, PeerName, RouterId, SessionState};
 use crate::wire::refresh::RefreshKind;
 use crate::wire::update::Update;
 
-/// Capacity of the channel from all sessions to the core, in messages. Enough that a session that reads a full
-/// socket buffer of small UPDATEs does not bounce on each; small enough that a slow table stops the reading
-/// and TCP slows the peers.
+/// Capacity of the channel from all sessions to the core, in messages. Enough that a session that
+/// reads a full socket buffer of small UPDATEs does not bounce on each; small enough that a slow
+/// table stops the reading and TCP slows the peers.
 pub(super) const TO_CORE_DEPTH: usize = 256;
 
-/// Capacity of a session's control channel, in messages. The core never waits on it: configuration is resent
-/// when it finds the channel full, and a connection that does not fit is dropped for the peer to dial again.
+/// Capacity of a session's control channel, in messages. The core never waits on it: configuration
+/// is resent when it finds the channel full, and a connection that does not fit is dropped for the
+/// peer to dial again.
 pub(super) const TO_SESSION_DEPTH: usize = 16;
 
-/// Identity of a peer in the core, from when it is configured until it is not and its last session has ended. Never used
-/// again. Names are labels: a peer can get another one while its session runs.
+/// Identity of a peer in the core, from when it is configured until it is not and its last session
+/// has ended. Never used again. Names are labels: a peer can get another one while its session
+/// runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerKey(pub u64);
 
@@ -63,8 +65,8 @@ pub struct SessionStart {
 /// Capacity of the channel from the listener to the core, in connections.
 pub(super) const ACCEPT_DEPTH: usize = 64;
 
-/// Everything a listener task is born with. The task is `listener::run(start)`; it binds, and again with
-/// back-off when that fails, accepts until it is aborted, and never ends the process.
+/// Everything a listener task is born with. The task is `listener::run(start)`; it binds, and again
+/// with back-off when that fails, accepts until it is aborted, and never ends the process.
 #[derive(Debug)]
 pub(crate) struct ListenerStart {
     /// Where to listen.
@@ -103,8 +105,9 @@ pub(crate) enum FromListener {
 /// What a session tells the core. Messages of one session arrive in order.
 #[derive(Debug)]
 pub enum ToCore {
-    /// The session is established. The core will push the whole table and End-of-RIB into `feed`; a session
-    /// makes a new feed for each establishment, so nothing of an earlier session can leak into it.
+    /// The session is established. The core will push the whole table and End-of-RIB into `feed`; a
+    /// session makes a new feed for each establishment, so nothing of an earlier session can leak
+    /// into it.
     Up {
         /// Which peer.
         peer: PeerKey,
@@ -121,20 +124,22 @@ pub enum ToCore {
         peer: PeerKey,
         /// A sentence for people.
         reason: String,
-        /// True when the routes are to be kept for a restart: graceful restart was negotiated and the session
-        /// ended without a NOTIFICATION, or as RFC 8538 §4 allows.
+        /// True when the routes are to be kept for a restart: graceful restart was negotiated and
+        /// the session ended without a NOTIFICATION, or as RFC 8538 §4 allows.
         graceful: bool,
         /// What monitoring stations are told of it.
         end: PeerDown,
     },
-    /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been applied.
+    /// An UPDATE of the established session; `treat-as-withdraw` (RFC 7606) has already been
+    /// applied.
     Update {
         /// Which peer.
         peer: PeerKey,
         /// The decoded message.
         update: Update,
     },
-    /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC 7313).
+    /// The peer asks for everything of a family again (RFC 2918), or marks its own answer (RFC
+    /// 7313).
     RouteRefresh {
         /// Which peer.
         peer: PeerKey,
@@ -183,8 +188,8 @@ impl ToCore {
 /// What the core tells a session.
 #[derive(Debug)]
 pub enum ToSession {
-    /// Settings that take effect without a new session (password, TTL, passive, …). A change that needs a new
-    /// OPEN comes as `Shutdown` and a new task instead.
+    /// Settings that take effect without a new session (password, TTL, passive, …). A change that
+    /// needs a new OPEN comes as `Shutdown` and a new task instead.
     Config(Box<PeerConfig>),
     /// A connection from the peer, accepted by the listener.
     Stream {
@@ -197,8 +202,8 @@ pub enum ToSession {
     },
     /// Ask the peer for everything of a family again (RFC 2918).
     AskRefresh(Family),
-    /// The peer has announced more prefixes than it may: end the session (RFC 4486 §4), and dial again after the
-    /// pause or, without one, when the configuration changes.
+    /// The peer has announced more prefixes than it may: end the session (RFC 4486 §4), and dial
+    /// again after the pause or, without one, when the configuration changes.
     PrefixLimit {
         /// The family with too many.
         family: Family,
@@ -221,11 +226,11 @@ pub enum ToSession {
 /// How a session is to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// We, or the session alone, will be back: close TCP without NOTIFICATION when graceful restart was negotiated
-    /// (the peer then keeps our routes), else Cease / Administrative Reset.
+    /// We, or the session alone, will be back: close TCP without NOTIFICATION when graceful restart
+    /// was negotiated (the peer then keeps our routes), else Cease / Administrative Reset.
     Restart,
-    /// We leave, or the peer is no longer configured: flush the feed, then Cease with this subcode (RFC 4486)
-    /// and text (RFC 9003).
+    /// We leave, or the peer is no longer configured: flush the feed, then Cease with this subcode
+    /// (RFC 4486) and text (RFC 9003).
     Cease {
         /// Subcode of Cease.
         subcode: u8,

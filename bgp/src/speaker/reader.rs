@@ -1,7 +1,8 @@
 //! Reading many routes from the core, a slice at a time.
 //!
-//! The core does one bounded piece of work for each question and goes on with other work; sorting and printing happen
-//! in the task that reads. A reader that is slow waits only for itself, and one that is dropped asks no more.
+//! The core does one bounded piece of work for each question and goes on with other work; sorting
+//! and printing happen in the task that reads. A reader that is slow waits only for itself, and one
+//! that is dropped asks no more.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,7 +26,8 @@ const ROUTES: usize = 2048;
 /// What a reader asks of the core.
 #[derive(Debug)]
 pub(super) enum Slice {
-    /// The prefixes at these places, and the number of places there are. `None`: there is no such peer.
+    /// The prefixes at these places, and the number of places there are. `None`: there is no such
+    /// peer.
     Scan(
         Arc<RouteQuery>,
         Range<usize>,
@@ -37,7 +39,8 @@ pub(super) enum Slice {
         Vec<Prefix>,
         oneshot::Sender<(Vec<RouteRecord>, usize)>,
     ),
-    /// What would be missing at these places without some peers, and the number of places there are.
+    /// What would be missing at these places without some peers, and the number of places there
+    /// are.
     Parting(
         Arc<BTreeSet<PeerName>>,
         Range<usize>,
@@ -182,7 +185,8 @@ impl RouteReader {
     }
 }
 
-/// Hands over the prefixes that a question is about, a slice at a time. `false`: it names a peer that is not there.
+/// Hands over the prefixes that a question is about, a slice at a time. `false`: it names a peer
+/// that is not there.
 async fn scan_all(
     speaker: &SpeakerHandle,
     query: &Arc<RouteQuery>,

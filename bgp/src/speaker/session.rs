@@ -1,8 +1,9 @@
 //! The session task: owns one state machine, its at most three connections and their buffers.
 //!
-//! It waits for whatever comes first: octets, room to write, the core's channel, the feed, a command, the
-//! next deadline. Towards the core it blocks by not reading on; timers and keepalives go on meanwhile. What
-//! a message means is decided in [`crate::fsm`] and [`crate::wire`], not here.
+//! It waits for whatever comes first: octets, room to write, the core's channel, the feed, a
+//! command, the next deadline. Towards the core it blocks by not reading on; timers and keepalives
+//! go on meanwhile. What a message means is decided in [`crate::fsm`] and [`crate::wire`], not
+//! here.
 
 mod info;
 mod link;
@@ -44,8 +45,8 @@ use waits::{Alarm, readable, ready, writable};
 const QUEUE: usize = 64;
 /// How long the feed may take to empty before the last NOTIFICATION.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
-/// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time if that is
-/// more.
+/// RFC 9687 §3: a peer that takes nothing for this long is given up, or after twice the hold time
+/// if that is more.
 const SEND_HOLD: Duration = Duration::from_secs(8 * 60);
 
 /// When the first session of this process was made.
@@ -126,7 +127,8 @@ impl Session {
             had_session,
             epoch: *EPOCH.get_or_init(now),
         };
-        // Keys of a RandomState differ from process to process: peers that start together spread out.
+        // Keys of a RandomState differ from process to process: peers that start together spread
+        // out.
         let seed = RandomState::new().hash_one(name.as_str());
         Self {
             peer: Peer::new(settings.clone(), seed).resuming(counters.flaps()),
@@ -183,7 +185,8 @@ impl Session {
         }
     }
 
-    /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay keepalives.
+    /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay
+    /// keepalives.
     async fn wait(&mut self) -> Event {
         self.alarm.set(self.next_timeout());
         let reading = self.queue.len() < QUEUE;
@@ -464,7 +467,8 @@ impl Session {
     fn understand(&mut self, conn: Conn) {
         self.understand_on(conn);
         if conn == Conn::Pending && self.pending.is_none() {
-            // Its OPEN may have made it the incoming connection, and what follows the OPEN has been read already.
+            // Its OPEN may have made it the incoming connection, and what follows the OPEN has been
+            // read already.
             self.understand_on(Conn::In);
         }
     }
@@ -517,7 +521,8 @@ impl Session {
                 self.feed(Input::SendHoldExpired(conn));
                 continue;
             }
-            // The hold timer is about the peer's silence, and it is not silent while its octets wait for us.
+            // The hold timer is about the peer's silence, and it is not silent while its octets
+            // wait for us.
             if !link.has_message() {
                 self.readable(conn);
             }

@@ -1,8 +1,8 @@
-//! A change for an update group as its members' sessions see it: encoded once for each message format and
-//! copied by all members but the few that are told something else.
+//! A change for an update group as its members' sessions see it: encoded once for each message
+//! format and copied by all members but the few that are told something else.
 //!
-//! It never changes after it was made; the cache of encodings is behind a lock that is held while one is made, so
-//! that nobody makes it twice.
+//! It never changes after it was made; the cache of encodings is behind a lock that is held while
+//! one is made, so that nobody makes it twice.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,8 @@ use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::{encode_announce, encode_withdraw};
 
-/// Changes in one shared update at most: a few full messages, so that a session packs little beyond its limit.
+/// Changes in one shared update at most: a few full messages, so that a session packs little beyond
+/// its limit.
 pub(super) const SHARED_ROUTES: usize = 4096;
 
 /// A group's change with its encodings.
@@ -156,8 +157,8 @@ fn put(
     }
 }
 
-/// Appends announcements of `prefixes`, of whatever family the session carries. What cannot be announced is withdrawn,
-/// and noted in `failed`.
+/// Appends announcements of `prefixes`, of whatever family the session carries. What cannot be
+/// announced is withdrawn, and noted in `failed`.
 pub(super) fn announce<N: Nlri>(
     attrs: &PathAttrs,
     prefixes: &[N],

@@ -1,6 +1,7 @@
 //! Sockets as BGP wants them: source address, time to live, GTSM (RFC 5082), TCP MD5 (RFC 2385).
 //!
-//! The only `unsafe` of the crate is in [`set_option`] and [`saved_syn`]: options that no library wraps.
+//! The only `unsafe` of the crate is in [`set_option`] and [`saved_syn`]: options that no library
+//! wraps.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -61,7 +62,8 @@ pub(super) async fn connect(peer: &PeerConfig) -> io::Result<TcpStream> {
         .await
 }
 
-/// Sets what the configuration says about packets of a connection to `peer`, except for the MD5 key.
+/// Sets what the configuration says about packets of a connection to `peer`, except for the MD5
+/// key.
 ///
 /// # Errors
 /// What the operating system says.
@@ -93,8 +95,8 @@ const fn least_ttl(hops: u8) -> u8 {
     MAX_TTL - hops.saturating_sub(1)
 }
 
-/// Has a connection that we accepted come from nearby? GTSM can be set on it only after its handshake, when octets
-/// from afar may wait already; but the kernel remembers its SYN.
+/// Has a connection that we accepted come from nearby? GTSM can be set on it only after its
+/// handshake, when octets from afar may wait already; but the kernel remembers its SYN.
 ///
 /// # Errors
 /// What was seen and expected, or what the operating system says.
@@ -103,7 +105,8 @@ pub(super) fn check_distance(stream: &TcpStream, peer: &PeerConfig) -> io::Resul
         return Ok(());
     };
     let seen = match saved_syn(stream)?[..] {
-        // The version is in the first four bits, TTL in octet 8 of IPv4, Hop Limit in octet 7 of IPv6.
+        // The version is in the first four bits, TTL in octet 8 of IPv4, Hop Limit in octet 7 of
+        // IPv6.
         [first, _, _, _, _, _, _, hop_limit, ..] if first >> 4 == 6 => hop_limit,
         [_, _, _, _, _, _, _, _, ttl, ..] => ttl,
         _ => return Err(io::Error::other("the kernel has not kept the SYN")),
@@ -176,8 +179,8 @@ struct TcpMd5Sig {
     key: [u8; MAX_KEY],
 }
 
-/// Sets, changes or (with `None`) removes the MD5 key for segments from and to `peer`. On an established
-/// connection it takes effect with the next segment.
+/// Sets, changes or (with `None`) removes the MD5 key for segments from and to `peer`. On an
+/// established connection it takes effect with the next segment.
 ///
 /// # Errors
 /// A key of more than 80 octets, or what the operating system says: a kernel without
@@ -243,8 +246,8 @@ pub(super) fn set_option<T>(
     value: &T,
 ) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).expect("invariant: options are small");
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; `value` is valid for `len` octets, and the
-    // kernel only reads it.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; `value` is valid for `len`
+    // octets, and the kernel only reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -266,8 +269,8 @@ pub(super) fn set_option<T>(
 fn saved_syn(socket: &impl AsFd) -> io::Result<Vec<u8>> {
     let mut syn = vec![0; SYN_LEN];
     let mut len = libc::socklen_t::try_from(syn.len()).expect("invariant: 256 fits");
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; `syn` is valid for `len` octets, and the kernel
-    // writes no more than that and says how many.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; `syn` is valid for `len`
+    // octets, and the kernel writes no more than that and says how many.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

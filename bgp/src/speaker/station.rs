@@ -1,8 +1,9 @@
-//! The connection to a monitoring station (RFC 7854 §3.2): one task for each station, which connects, writes what is
-//! queued, and begins anew when the connection is lost.
+//! The connection to a monitoring station (RFC 7854 §3.2): one task for each station, which
+//! connects, writes what is queued, and begins anew when the connection is lost.
 //!
-//! It never looks into what it writes. The queue towards it is bounded: a station that reads too slowly loses its
-//! connection, never the peers their time, and hears everything again on the next one.
+//! It never looks into what it writes. The queue towards it is bounded: a station that reads too
+//! slowly loses its connection, never the peers their time, and hears everything again on the next
+//! one.
 
 mod queue;
 
@@ -23,8 +24,8 @@ pub(super) use queue::{Next, Queue};
 
 /// How long one attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// The pause after the first failure. RFC 7854 §3.2 suggests 30 s, growing up to 720 s; a restart of a station is over
-/// sooner.
+/// The pause after the first failure. RFC 7854 §3.2 suggests 30 s, growing up to 720 s; a restart
+/// of a station is over sooner.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(120);
@@ -111,7 +112,8 @@ pub(super) async fn run(start: StationStart) {
     }
 }
 
-/// One connection, from dialling to its end. `None`: everything is said, and nobody wants another one.
+/// One connection, from dialling to its end. `None`: everything is said, and nobody wants another
+/// one.
 async fn connected(
     (id, name): (u64, &str),
     config: &Station,
@@ -190,7 +192,8 @@ async fn write_all(
                 }
             }
             Next::Closed => {
-                // The station is told by the Termination; whether it has read it is its own business.
+                // The station is told by the Termination; whether it has read it is its own
+                // business.
                 let _ = write.shutdown().await;
                 return None;
             }

@@ -101,7 +101,8 @@ pub struct PeerStatus {
     pub since: u64,
     /// Why there is no session; `None` while there is one, and when that is not known.
     pub reason: Option<String>,
-    /// For how many seconds there has been no session; `None` while there is one, and for peers of a range, which come and go.
+    /// For how many seconds there has been no session; `None` while there is one, and for peers of
+    /// a range, which come and go.
     #[serde(default)]
     pub down_seconds: Option<u64>,
     /// There is no session since one of the two ends does not want it as it is, or nobody listens.
@@ -147,8 +148,8 @@ pub struct PastError {
     pub text: String,
 }
 
-/// Whether every peer has told us everything since the start, or had ample time to. What a forwarding table
-/// holds from before the start may be swept only then.
+/// Whether every peer has told us everything since the start, or had ample time to. What a
+/// forwarding table holds from before the start may be swept only then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Convergence {
     /// Nobody is awaited any more. Never goes back to false.

@@ -1,4 +1,5 @@
-//! Extended communities (RFC 4360) as values with a meaning: route targets, route origins, and eight octets of anything else.
+//! Extended communities (RFC 4360) as values with a meaning: route targets, route origins, and
+//! eight octets of anything else.
 //!
 //! The text form is that of the field, `rt:64512:100`; the octets are what is stored and sent.
 
@@ -70,7 +71,8 @@ pub enum ExtForm {
 }
 
 impl ExtCommunity {
-    /// A route target or origin. `None`: the number does not fit beside an administrator of four octets.
+    /// A route target or origin. `None`: the number does not fit beside an administrator of four
+    /// octets.
     #[must_use]
     pub fn known(kind: ExtKind, administrator: Administrator, number: u32) -> Option<Self> {
         let (code, head) = match administrator {

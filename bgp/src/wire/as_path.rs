@@ -14,8 +14,8 @@ const MAX_SEGMENT: usize = 255;
 /// Reads a path whose AS numbers have four octets, or two.
 ///
 /// # Errors
-/// A segment that is empty, cut off or of another type than set and sequence (RFC 7606 §7.2; the types
-/// of RFC 5065 have no place on a session outside a confederation), or AS 0 (RFC 7607 §2).
+/// A segment that is empty, cut off or of another type than set and sequence (RFC 7606 §7.2; the
+/// types of RFC 5065 have no place on a session outside a confederation), or AS 0 (RFC 7607 §2).
 pub(crate) fn decode(mut input: &[u8], four_octet: bool) -> Result<AsPath, Fault> {
     let width = if four_octet { 4 } else { 2 };
     let mut first = None;
@@ -97,8 +97,8 @@ pub(crate) fn needs_four_octets(path: &AsPath) -> bool {
     path.asns().any(|asn| !asn.is_two_octet())
 }
 
-/// The path as it would have come from a four-octet speaker: AS4_PATH with, in front, what the two-octet
-/// speakers on the way have prepended to AS_PATH since. A longer AS4_PATH is ignored.
+/// The path as it would have come from a four-octet speaker: AS4_PATH with, in front, what the
+/// two-octet speakers on the way have prepended to AS_PATH since. A longer AS4_PATH is ignored.
 #[must_use]
 pub(crate) fn merge(as_path: AsPath, as4_path: &AsPath) -> AsPath {
     let Some(mut lead) = as_path.path_len().checked_sub(as4_path.path_len()) else {

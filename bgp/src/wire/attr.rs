@@ -1,5 +1,5 @@
-//! The attribute table: for each path attribute its code, flags, decoder, encoder, and what RFC 7606
-//! does when it is malformed. Whoever adds an attribute adds a row.
+//! The attribute table: for each path attribute its code, flags, decoder, encoder, and what RFC
+//! 7606 does when it is malformed. Whoever adds an attribute adds a row.
 
 mod decode;
 mod encode;
@@ -177,7 +177,8 @@ pub(super) fn decode<'a>(mut input: &'a [u8], format: &Format) -> Result<Parsed<
     let mut parsed = Parsed::default();
     while !input.is_empty() {
         let Some((flags, code, value, rest)) = split(input) else {
-            // RFC 7606 §4: the lengths contradict each other; the prefixes are still where they are.
+            // RFC 7606 §4: the lengths contradict each other; the prefixes are still where they
+            // are.
             let code = input.get(1).copied();
             let verdict = Verdict::TreatAsWithdraw;
             parsed.faults.push(AttrFault {
@@ -259,7 +260,8 @@ fn decode_one<'a>(
         return Ok(());
     };
     if (flags ^ row.flags) & (OPTIONAL | TRANSITIVE) != 0 {
-        // RFC 7606 §3 c. The prefixes of an MP attribute are read all the same: they are to be withdrawn.
+        // RFC 7606 §3 c. The prefixes of an MP attribute are read all the same: they are to be
+        // withdrawn.
         let verdict = match row.code {
             17 | 18 => Verdict::AttributeDiscard,
             _ => Verdict::TreatAsWithdraw,

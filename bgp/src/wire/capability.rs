@@ -53,7 +53,8 @@ pub struct GracefulRestartCapability {
     pub notification: bool,
     /// How long its routes shall be kept without a session; 12 bits of seconds.
     pub restart_time: u16,
-    /// Families for which it can keep forwarding, each with F: it did keep forwarding over the restart.
+    /// Families for which it can keep forwarding, each with F: it did keep forwarding over the
+    /// restart.
     pub families: Vec<(AfiSafi, bool)>,
 }
 

@@ -1,7 +1,7 @@
 //! Why a message is refused, and what follows from it.
 //!
-//! Every error knows its verdict. The mapping to NOTIFICATION codes is total: a new error does not compile
-//! until it has one.
+//! Every error knows its verdict. The mapping to NOTIFICATION codes is total: a new error does not
+//! compile until it has one.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use caracal_model::net::Family;
@@ -53,8 +53,8 @@ impl DecodeError {
         }
     }
 
-    /// The NOTIFICATION that a session reset sends; [`Verdict::AfiSafiDisable`] may always be raised to a
-    /// reset (RFC 7606 §2).
+    /// The NOTIFICATION that a session reset sends; [`Verdict::AfiSafiDisable`] may always be
+    /// raised to a reset (RFC 7606 §2).
     #[must_use]
     pub fn notification(&self) -> Notification {
         match self {
@@ -65,7 +65,8 @@ impl DecodeError {
         }
     }
 
-    /// True when the broken message is itself a NOTIFICATION, which is never answered (RFC 4271 §6.4).
+    /// True when the broken message is itself a NOTIFICATION, which is never answered (RFC 4271
+    /// §6.4).
     #[must_use]
     pub fn is_in_notification(&self) -> bool {
         matches!(self, Self::Header(HeaderError::Length { kind, .. }) if *kind == Kind::Notification.octet())

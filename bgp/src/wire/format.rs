@@ -108,7 +108,8 @@ impl fmt::Debug for FamilySet {
 pub struct Format {
     /// AS numbers in AS_PATH and AGGREGATOR have four octets (RFC 6793): both sides said so.
     pub four_octet_as: bool,
-    /// Messages of up to 65535 octets may be received (RFC 8654 §4: whoever announces it must accept them).
+    /// Messages of up to 65535 octets may be received (RFC 8654 §4: whoever announces it must
+    /// accept them).
     pub extended_receive: bool,
     /// Messages of up to 65535 octets may be sent: the peer announced it.
     pub extended_send: bool,

@@ -6,11 +6,13 @@ use super::kind::MARKER;
 pub(super) use super::kind::write;
 pub use super::kind::{HEADER_LEN, Kind};
 
-/// The length of the message that starts `buffer`; `None` until its header is there. The header is judged as a whole
-/// (RFC 4271 §6.1): a length that its type cannot have must not make us wait for what follows.
+/// The length of the message that starts `buffer`; `None` until its header is there. The header is
+/// judged as a whole (RFC 4271 §6.1): a length that its type cannot have must not make us wait for
+/// what follows.
 ///
 /// # Errors
-/// [`HeaderError`] when the marker is wrong, the type is unknown, or the length is none of its type, or above `max`.
+/// [`HeaderError`] when the marker is wrong, the type is unknown, or the length is none of its
+/// type, or above `max`.
 pub fn frame_len(buffer: &[u8], max: usize) -> Result<Option<usize>, HeaderError> {
     let Some(header) = buffer.first_chunk::<HEADER_LEN>() else {
         return Ok(None);

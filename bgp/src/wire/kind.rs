@@ -66,8 +66,8 @@ impl Kind {
         }
     }
 
-    /// Shortest and longest message of this type (RFC 4271 §6.1; RFC 8654 §4 leaves OPEN and KEEPALIVE at
-    /// 4096 octets).
+    /// Shortest and longest message of this type (RFC 4271 §6.1; RFC 8654 §4 leaves OPEN and
+    /// KEEPALIVE at 4096 octets).
     pub(super) const fn lengths(self, max: usize) -> (usize, usize) {
         match self {
             Self::Open => (29, MAX_MESSAGE),

@@ -1,7 +1,7 @@
 //! The codec: octets to messages and back.
 //!
-//! It must never panic, read past its input or keep state between messages. Decoding borrows from the
-//! receive buffer and takes one whole message, as [`frame_len`] cuts it. An error carries its
+//! It must never panic, read past its input or keep state between messages. Decoding borrows from
+//! the receive buffer and takes one whole message, as [`frame_len`] cuts it. An error carries its
 //! verdict (RFC 7606), so the caller has nothing left to decide.
 //!
 //! | file | RFC |
@@ -84,7 +84,8 @@ impl Message {
 /// Decodes one whole message, header included.
 ///
 /// # Errors
-/// Whatever ends the session; errors that RFC 7606 lets a session survive are in [`Decoded::faults`].
+/// Whatever ends the session; errors that RFC 7606 lets a session survive are in
+/// [`Decoded::faults`].
 pub fn decode(message: &[u8], format: &Format) -> Result<Message, DecodeError> {
     let (kind, body) = header::split(message, format)?;
     Ok(match kind {
@@ -116,7 +117,8 @@ pub fn encode_refresh(refresh: &RouteRefresh, out: &mut BytesMut) {
     header::write(out, Kind::RouteRefresh, |out| refresh::encode(refresh, out));
 }
 
-/// Overwrites two octets at `at`, where `out` already has them. For length fields that are known late.
+/// Overwrites two octets at `at`, where `out` already has them. For length fields that are known
+/// late.
 fn patch_u16(out: &mut BytesMut, at: usize, value: usize) {
     let octets = u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
     if let Some(field) = out.get_mut(at..at + 2) {

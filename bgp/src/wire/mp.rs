@@ -81,7 +81,8 @@ pub(super) fn decode_next_hop(
         return Ok((global.into(), None));
     }
     let local = <[u8; 16]>::try_from(rest).map_err(|_| length("16 or 32"))?;
-    // RFC 2545 §3 wants a link-local address here; peers are known to send zeros or the global one again.
+    // RFC 2545 §3 wants a link-local address here; peers are known to send zeros or the global one
+    // again.
     let local = Some(Ipv6Addr::from(local)).filter(Ipv6Addr::is_unicast_link_local);
     Ok((global.into(), local))
 }

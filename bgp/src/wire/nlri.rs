@@ -28,7 +28,8 @@ pub(crate) fn decode(mut input: &[u8], family: Family, out: &mut Vec<Prefix>) ->
 /// [`decode`] for a family whose prefixes each follow a path identifier (RFC 7911 §3).
 ///
 /// # Errors
-/// A length beyond the family's, a prefix or an identifier cut off. Both lists then hold what was before it.
+/// A length beyond the family's, a prefix or an identifier cut off. Both lists then hold what was
+/// before it.
 pub(crate) fn decode_with_ids(
     mut input: &[u8],
     family: Family,
@@ -62,7 +63,8 @@ fn one(len: u8, input: &[u8], family: Family) -> Result<(Prefix, &[u8]), Fault> 
     Ok((prefix, rest))
 }
 
-/// What stands in a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911 §3).
+/// What stands in a list of destinations: a prefix, or a prefix with its path identifier (RFC 7911
+/// §3).
 pub trait Nlri {
     /// The prefix.
     fn prefix(&self) -> &Prefix;
@@ -101,8 +103,9 @@ impl Nlri for (Prefix, u32) {
     }
 }
 
-/// `octets`, filled up to the width of an address. Behind them come the next prefixes, whose bits are host bits of this
-/// one and are cleared; only at the end of the list zeros are needed. The caller has checked the length.
+/// `octets`, filled up to the width of an address. Behind them come the next prefixes, whose bits
+/// are host bits of this one and are cleared; only at the end of the list zeros are needed. The
+/// caller has checked the length.
 #[inline]
 fn padded<const N: usize>(input: &[u8], octets: &[u8]) -> [u8; N] {
     if let Some(full) = input.first_chunk() {

@@ -1,7 +1,7 @@
 //! NOTIFICATION: the last word of a session (RFC 4271 §4.5 and §6).
 //!
-//! Codes and subcodes of RFC 4271, 4486 (Cease), 7313 (refresh), 8538 (hard reset) and 9687 (send hold
-//! timer); the shutdown communication of RFC 9003.
+//! Codes and subcodes of RFC 4271, 4486 (Cease), 7313 (refresh), 8538 (hard reset) and 9687 (send
+//! hold timer); the shutdown communication of RFC 9003.
 
 use std::fmt;
 
@@ -244,8 +244,8 @@ impl Notification {
         Self::new(Code::Cease(subcode))
     }
 
-    /// A Cease with a text for the operator at the other end (RFC 9003). The text is cut at a character
-    /// boundary to 255 octets.
+    /// A Cease with a text for the operator at the other end (RFC 9003). The text is cut at a
+    /// character boundary to 255 octets.
     #[must_use]
     pub fn shutdown(subcode: CeaseSubcode, text: &str) -> Self {
         let text = truncate(text, MAX_SHUTDOWN_TEXT);
@@ -258,7 +258,8 @@ impl Notification {
         Self::with_data(Code::Cease(subcode), data.freeze())
     }
 
-    /// Cease / Maximum Number of Prefixes Reached, with the family and how many are allowed (RFC 4486 §4).
+    /// Cease / Maximum Number of Prefixes Reached, with the family and how many are allowed (RFC
+    /// 4486 §4).
     #[must_use]
     pub fn maximum_prefixes(family: AfiSafi, max: u32) -> Self {
         let mut data = BytesMut::with_capacity(7);
@@ -268,8 +269,8 @@ impl Notification {
         Self::with_data(Code::Cease(CeaseSubcode::MaximumPrefixes), data.freeze())
     }
 
-    /// This NOTIFICATION inside a Hard Reset (RFC 8538 §3.1): the peer drops our routes at once although
-    /// graceful restart covers NOTIFICATIONs.
+    /// This NOTIFICATION inside a Hard Reset (RFC 8538 §3.1): the peer drops our routes at once
+    /// although graceful restart covers NOTIFICATIONs.
     #[must_use]
     pub fn hard_reset(&self) -> Self {
         let (code, subcode) = self.code.octets();
@@ -288,8 +289,8 @@ impl Notification {
         Some(Self::decode(&self.data))
     }
 
-    /// The text for the operator, from a Cease / Administrative Shutdown or Reset (RFC 9003), also inside a
-    /// Hard Reset. Control characters are replaced, so that it can be logged.
+    /// The text for the operator, from a Cease / Administrative Shutdown or Reset (RFC 9003), also
+    /// inside a Hard Reset. Control characters are replaced, so that it can be logged.
     #[must_use]
     pub fn shutdown_text(&self) -> Option<String> {
         if let Some(inner) = self.inner() {

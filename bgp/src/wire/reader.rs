@@ -1,5 +1,5 @@
-//! nom with our own error: a field list either fills its input or it does not. Frames are delimited by their
-//! length, so nothing ever waits for more input.
+//! nom with our own error: a field list either fills its input or it does not. Frames are delimited
+//! by their length, so nothing ever waits for more input.
 
 use nom::Parser;
 use nom::combinator::all_consuming;

@@ -1,5 +1,5 @@
-//! UPDATE (RFC 4271 §4.3) with the multiprotocol attributes (RFC 4760) folded in, and the revised error
-//! handling of RFC 7606.
+//! UPDATE (RFC 4271 §4.3) with the multiprotocol attributes (RFC 4760) folded in, and the revised
+//! error handling of RFC 7606.
 
 use std::net::IpAddr;
 
@@ -18,12 +18,12 @@ use super::notification::UpdateSubcode;
 use super::{mp, reader};
 use crate::attrs::PathAttrs;
 
-/// One UPDATE. Which family a prefix belongs to is in the prefix; whether it travelled in the classic
-/// fields or in MP_REACH_NLRI and MP_UNREACH_NLRI leaves no trace.
+/// One UPDATE. Which family a prefix belongs to is in the prefix; whether it travelled in the
+/// classic fields or in MP_REACH_NLRI and MP_UNREACH_NLRI leaves no trace.
 ///
-/// All of `announced` shares `attrs`, next hop included: a message that announces both families with a next
-/// hop each decodes into two of these. A prefix in both lists is announced (RFC 4271 §4.3), so a
-/// receiver applies `withdrawn` first.
+/// All of `announced` shares `attrs`, next hop included: a message that announces both families
+/// with a next hop each decodes into two of these. A prefix in both lists is announced (RFC 4271
+/// §4.3), so a receiver applies `withdrawn` first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
     /// Prefixes that are no longer reachable through the sender.
@@ -171,8 +171,8 @@ fn end_of_rib(parsed: &Parsed<'_>, withdrawn: &[u8], announced: &[u8]) -> Option
     unreach.family.family().filter(|_| marker)
 }
 
-/// Reads the prefixes of the MP attributes; returns the next hop of the announced ones. Families that were
-/// not negotiated are ignored.
+/// Reads the prefixes of the MP attributes; returns the next hop of the announced ones. Families
+/// that were not negotiated are ignored.
 fn multiprotocol(
     parsed: &mut Parsed<'_>,
     format: &Format,
@@ -318,8 +318,8 @@ fn assemble(
     }
 }
 
-/// Why a route cannot be put on the wire. The caller withdraws the prefixes instead: what the peer last
-/// heard of them is no longer true.
+/// Why a route cannot be put on the wire. The caller withdraws the prefixes instead: what the peer
+/// last heard of them is no longer true.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The attributes alone fill a message (RFC 8654 §5).
@@ -347,8 +347,8 @@ const LONGEST_PREFIX: usize = 21;
 /// Octets of AFI and SAFI.
 const AFI_SAFI: usize = 3;
 
-/// Appends UPDATEs that announce `prefixes` of `family` with `attrs`, as few as the maximum message size
-/// allows. Prefixes of the other family are skipped.
+/// Appends UPDATEs that announce `prefixes` of `family` with `attrs`, as few as the maximum message
+/// size allows. Prefixes of the other family are skipped.
 ///
 /// # Errors
 /// [`EncodeError`]; `out` is then unchanged.
@@ -419,8 +419,8 @@ pub fn encode_announce<N: Nlri>(
     Ok(())
 }
 
-/// Appends path attributes as a table dump has them (RFC 6396 §4.3.4): AS numbers of four octets, and of MP_REACH_NLRI the next
-/// hop alone.
+/// Appends path attributes as a table dump has them (RFC 6396 §4.3.4): AS numbers of four octets,
+/// and of MP_REACH_NLRI the next hop alone.
 pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
     let format = Format {
         four_octet_as: true,
@@ -441,8 +441,8 @@ pub(crate) fn encode_table_attributes(attrs: &PathAttrs, out: &mut BytesMut) {
     }
 }
 
-/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other family
-/// are skipped.
+/// Appends UPDATEs that withdraw `prefixes` of `family`, as few as possible. Prefixes of the other
+/// family are skipped.
 pub fn encode_withdraw<N: Nlri>(
     family: Family,
     prefixes: &[N],

@@ -1,5 +1,5 @@
-//! Speakers over real TCP on loopback addresses: two whole speakers, and a speaker's session against a
-//! peer that the test plays octet by octet.
+//! Speakers over real TCP on loopback addresses: two whole speakers, and a speaker's session
+//! against a peer that the test plays octet by octet.
 #![cfg(feature = "speaker")]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, unreachable_pub)]
 

@@ -339,8 +339,8 @@ async fn garbage_is_answered_and_the_next_attempt_follows() {
     assert!(matches!(stage.hear().await, ToCore::Up { .. }));
 }
 
-/// The core takes nothing for longer than the hold time: the session stops reading, keeps sending KEEPALIVEs, and
-/// does not take the peer for dead. All routes arrive in the end.
+/// The core takes nothing for longer than the hold time: the session stops reading, keeps sending
+/// KEEPALIVEs, and does not take the peer for dead. All routes arrive in the end.
 #[tokio::test]
 async fn a_busy_core_costs_no_session() {
     let mut stage = Stage::new(43, 1, |config| config.hold_time = Duration::from_secs(3)).await;
@@ -404,8 +404,8 @@ async fn at_rest(feed: &OutFeed) {
     .await;
 }
 
-/// A peer that reads nothing: packing stops at a bounded amount and the rest stays in the feed, where it is
-/// overtaken by newer values.
+/// A peer that reads nothing: packing stops at a bounded amount and the rest stays in the feed,
+/// where it is overtaken by newer values.
 #[tokio::test]
 async fn a_peer_that_does_not_read_costs_bounded_memory() {
     let mut stage = Stage::new(44, 64, |_| ()).await;
@@ -417,7 +417,8 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
         next_hop: Some([10, 0, 0, 1].into()),
         ..PathAttrs::default()
     };
-    // Octets enough to fill every buffer of the kernel: each prefix with its own 4 KiB of attributes.
+    // Octets enough to fill every buffer of the kernel: each prefix with its own 4 KiB of
+    // attributes.
     attrs.communities = (0..900).map(caracal_bgp::Community).collect();
     let total = 20_000;
     for n in 0..total {
@@ -451,7 +452,8 @@ async fn a_peer_that_does_not_read_costs_bounded_memory() {
     assert_eq!(announced, total as usize - waiting);
 }
 
-/// A connection that is reset can be written to at any time, and nothing goes. Without hold time no timer comes to help.
+/// A connection that is reset can be written to at any time, and nothing goes. Without hold time no
+/// timer comes to help.
 #[tokio::test]
 async fn a_reset_while_octets_wait_ends_the_session() {
     let mut stage = Stage::new(51, 64, |config| config.hold_time = Duration::ZERO).await;

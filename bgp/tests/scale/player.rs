@@ -158,7 +158,8 @@ impl Reader {
         }
     }
 
-    /// Reads until it holds all prefixes below `count` but its own, each with the MED that `med` says.
+    /// Reads until it holds all prefixes below `count` but its own, each with the MED that `med`
+    /// says.
     pub(crate) async fn until_complete(
         &mut self,
         count: u32,

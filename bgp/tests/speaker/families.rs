@@ -1,4 +1,5 @@
-//! Both families on one session over IPv4 (RFC 4760), with BIRD 2 and GoBGP: next hops, communities of both sizes, the end.
+//! Both families on one session over IPv4 (RFC 4760), with BIRD 2 and GoBGP: next hops, communities
+//! of both sizes, the end.
 
 use caracal_bgp::{AnyCommunity, Asn, NextHopMode, Origination, RouteInfo, SpeakerConfig};
 use caracal_model::net::{Family, Prefix};

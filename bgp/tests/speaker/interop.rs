@@ -1,5 +1,5 @@
-//! BIRD 2 and GoBGP as peers. They run without access to the kernel's tables. Where a program is not
-//! installed its tests say so and pass.
+//! BIRD 2 and GoBGP as peers. They run without access to the kernel's tables. Where a program is
+//! not installed its tests say so and pass.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -214,7 +214,8 @@ async fn rfc7911_rfc7313_rfc9494_bird_takes_and_sends_several_paths() {
         receive: true,
         send: Some(PathCount::All),
     };
-    // 3 and 4 announce the same prefix to 1, which sends both paths to BIRD (2), and takes BIRD's two.
+    // 3 and 4 announce the same prefix to 1, which sends both paths to BIRD (2), and takes BIRD's
+    // two.
     let mut config = net.config(1, AS);
     for (n, remote_as) in [(2, AS), (3, Asn(65003)), (4, Asn(65004))] {
         let (name, mut peer) = net.peer(1, n, remote_as);

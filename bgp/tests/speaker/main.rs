@@ -1,5 +1,5 @@
-//! Whole speakers over TCP on loopback addresses, as they run in production: real sockets, real timers,
-//! several tasks. Nothing here touches the kernel's tables.
+//! Whole speakers over TCP on loopback addresses, as they run in production: real sockets, real
+//! timers, several tasks. Nothing here touches the kernel's tables.
 #![cfg(feature = "speaker")]
 #![allow(clippy::unwrap_used)]
 

@@ -61,8 +61,9 @@ impl Peer {
         }
     }
 
-    /// RFC 5882 §4.2, RFC 9384: without a word when it may be a restart, for a NOTIFICATION could make the peer drop our
-    /// routes; else Cease / BFD Down, which the peer may get to see when only one direction is broken.
+    /// RFC 5882 §4.2, RFC 9384: without a word when it may be a restart, for a NOTIFICATION could
+    /// make the peer drop our routes; else Cease / BFD Down, which the peer may get to see when
+    /// only one direction is broken.
     pub(super) fn bfd_down(&mut self, now: Instant, graceful: bool) {
         let Some((conn, negotiated)) = self.established() else {
             return;

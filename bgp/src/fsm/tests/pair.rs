@@ -1,6 +1,6 @@
-//! Two machines against each other on virtual time, over a network that delays each event as chance wants:
-//! whatever the order of connections and messages, the session comes up, stays up, and both agree on the
-//! connection.
+//! Two machines against each other on virtual time, over a network that delays each event as chance
+//! wants: whatever the order of connections and messages, the session comes up, stays up, and both
+//! agree on the connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -149,7 +149,8 @@ impl Pair {
             if !link.connected && link.open[link.dialler] {
                 steps.push(Step::Connected(at));
             }
-            // The acceptor's kernel completes the handshake before or after the dialler hears of it.
+            // The acceptor's kernel completes the handshake before or after the dialler hears of
+            // it.
             if !link.accepted && !link.open[acceptor] && link.wire[link.dialler].is_empty() {
                 steps.push(Step::Accept(at));
             }

@@ -229,7 +229,8 @@ fn a_protocol_error_pauses_the_peer_and_refuses_its_connections() {
     assert!(waited >= SECOND && waited <= 2 * SECOND, "{waited:?}");
 }
 
-/// Established over a connection of the peer, which then closes it. How long the peer is refused after that.
+/// Established over a connection of the peer, which then closes it. How long the peer is refused
+/// after that.
 fn flap(bench: &mut Bench, lives: Duration) -> (Duration, Vec<String>) {
     bench.establish(Conn::In, their_open());
     bench.pass(lives);
@@ -667,7 +668,8 @@ fn rfc4724_5_a_new_connection_replaces_the_established_one() {
         ]
     );
     bench.receive(Conn::In, Message::Keepalive);
-    // Again, now over a session that the peer had dialled itself: that one goes on until the OPEN is here.
+    // Again, now over a session that the peer had dialled itself: that one goes on until the OPEN
+    // is here.
     assert_eq!(
         bench.feed(Input::Incoming(ends(Conn::In))),
         ["adopt pending", "pending OPEN"]

@@ -1,5 +1,5 @@
-//! Every state with every input, on the outgoing connection. A new state or a new event does not compile
-//! until each of its cells is here.
+//! Every state with every input, on the outgoing connection. A new state or a new event does not
+//! compile until each of its cells is here.
 
 use caracal_model::net::Family;
 

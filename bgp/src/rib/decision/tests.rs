@@ -159,7 +159,8 @@ fn rfc4271_9_1_2_2_c_med_is_compared_within_one_neighbouring_as_only() {
 
 #[test]
 fn rfc4271_9_1_2_2_c_a_loser_by_med_cannot_knock_out_a_third_path() {
-    // a beats b by router id, b beats c by router id, c beats a by MED: the cycle for which no order exists.
+    // a beats b by router id, b beats c by router id, c beats a by MED: the cycle for which no
+    // order exists.
     let a = Candidate {
         med: 20,
         router_id: 1,

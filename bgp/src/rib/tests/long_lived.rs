@@ -27,7 +27,8 @@ fn is_marked(net: &Net, n: u8) -> bool {
     net.fib[&prefix(n)].communities.contains(&marker)
 }
 
-/// Peer 2 has announced 1 and 2 (2 with NO_LLGR), 3 and 4 listen, 3 knows LLGR. 2 is gone, and so is the restart time.
+/// Peer 2 has announced 1 and 2 (2 with NO_LLGR), 3 and 4 listen, 3 knows LLGR. 2 is gone, and so
+/// is the restart time.
 fn gone() -> Net {
     let mut net = Net::new(with_peers([
         external_peer(2),

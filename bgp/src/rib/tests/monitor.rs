@@ -1,5 +1,5 @@
-//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5). Every other test here has a station, too: what it has
-//! been told must be what is there.
+//! What a monitoring station is told of Adj-RIB-In (RFC 7854 §5). Every other test here has a
+//! station, too: what it has been told must be what is there.
 
 use super::*;
 use crate::policy::{Filter, Term, Verdict};

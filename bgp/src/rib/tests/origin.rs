@@ -284,7 +284,8 @@ fn rules_that_change_are_run_over_all_routes() {
     });
     assert_eq!(net.rib.screened().not_owner, 1);
     assert_eq!(net.hops(1), [address(2)]);
-    // The node gets another address: its routes are valid with it, and what is in use with the old one is not.
+    // The node gets another address: its routes are valid with it, and what is in use with the old
+    // one is not.
     let mut moved = rules(Mode::Enforce);
     moved.owners.get_mut("node2").unwrap().addresses = [address(9)].into();
     net.origins(Origins {

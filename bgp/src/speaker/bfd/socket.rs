@@ -1,5 +1,5 @@
-//! UDP sockets as BFD wants them (RFC 5881 §4 and §5, RFC 5883 §5). The `unsafe` is in [`poll`] and in reading a packet
-//! with its TTL, which no library wraps.
+//! UDP sockets as BFD wants them (RFC 5881 §4 and §5, RFC 5883 §5). The `unsafe` is in [`poll`] and
+//! in reading a packet with its TTL, which no library wraps.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,7 +19,8 @@ const MULTIHOP: u16 = 4784;
 const FIRST_SOURCE: u16 = 49152;
 /// RFC 5881 §5: with what packets leave, and on one hop arrive.
 const TTL: u8 = 255;
-/// Octets for the control messages of a packet. Of a type that converts to every C library's type of a length.
+/// Octets for the control messages of a packet. Of a type that converts to every C library's type
+/// of a length.
 const CONTROL_LEN: u8 = 64;
 /// Tries to find a free source port.
 const TRIES: u64 = 64;
@@ -133,9 +134,9 @@ fn receive_with_ttl(
     };
     // Aligned for the headers in it.
     let mut control = [0_u64; CONTROL_LEN as usize / size_of::<u64>()];
-    // SAFETY: all pointers are to locals that outlive the call, each with its true length; zeroes are a valid
-    // `msghdr` and a valid `sockaddr_storage`. The control messages are read with the kernel's macros, within the
-    // length that it has set.
+    // SAFETY: all pointers are to locals that outlive the call, each with its true length; zeroes
+    // are a valid `msghdr` and a valid `sockaddr_storage`. The control messages are read with the
+    // kernel's macros, within the length that it has set.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_name = (&raw mut address).cast();
@@ -185,7 +186,8 @@ pub(super) fn poll<'a>(
     let millis = timeout.as_micros().div_ceil(1000);
     let millis = i32::try_from(millis).unwrap_or(i32::MAX);
     let count = libc::nfds_t::try_from(entries.len()).unwrap_or(libc::nfds_t::MAX);
-    // SAFETY: `entries` is valid for `count` entries, and the descriptors are open as long as they are borrowed.
+    // SAFETY: `entries` is valid for `count` entries, and the descriptors are open as long as they
+    // are borrowed.
     let result = unsafe { libc::poll(entries.as_mut_ptr(), count, millis) };
     match io::Error::last_os_error() {
         error if result < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),

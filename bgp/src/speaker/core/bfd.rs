@@ -1,7 +1,8 @@
 //! What BFD means for sessions and routes (RFC 5882).
 //!
-//! A peer whose BFD goes down loses its session at once. What becomes of its routes depends on what has died: when its BFD
-//! shares the fate of its control plane (C bit clear), that may be a restart, in which forwarding goes on.
+//! A peer whose BFD goes down loses its session at once. What becomes of its routes depends on what
+//! has died: when its BFD shares the fate of its control plane (C bit clear), that may be a
+//! restart, in which forwarding goes on.
 //!
 //! | the session when BFD goes down | C bit clear, `graceful` | C bit clear | C bit set |
 //! |---|---|---|---|

@@ -114,7 +114,8 @@ impl Core {
         }
     }
 
-    /// Hands a connection to the session of the peer that it comes from; closes it when there is none.
+    /// Hands a connection to the session of the peer that it comes from; closes it when there is
+    /// none.
     fn accept(&mut self, stream: TcpStream, remote: SocketAddr) {
         let local = stream
             .local_addr()
@@ -163,8 +164,8 @@ impl Core {
         }
     }
 
-    /// The peer with this address. Of several, which the port tells apart when we dial, one that is bound to our end of
-    /// the connection and has no session yet.
+    /// The peer with this address. Of several, which the port tells apart when we dial, one that is
+    /// bound to our end of the connection and has no session yet.
     fn peer_of(&self, remote: IpAddr, local: Option<IpAddr>) -> Option<PeerName> {
         let of_address = self
             .config

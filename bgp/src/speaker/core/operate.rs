@@ -1,7 +1,7 @@
 //! What an operator does to one peer: disable, enable, reset.
 //!
-//! What was ordered holds until the opposite is ordered, the peer's `disabled` changes in the configuration, or the process
-//! ends, as birdc's users know it.
+//! What was ordered holds until the opposite is ordered, the peer's `disabled` changes in the
+//! configuration, or the process ends, as birdc's users know it.
 
 use tracing::{info, warn};
 
@@ -107,7 +107,8 @@ impl Core {
         self.emit(changes);
     }
 
-    /// Lets sessions with the peer run again. Where a task is still ending, its end starts the next.
+    /// Lets sessions with the peer run again. Where a task is still ending, its end starts the
+    /// next.
     pub(super) fn enable_peer(&mut self, name: &PeerName) {
         let Some(peer) = self.peers.get_mut(name) else {
             return;
@@ -123,7 +124,8 @@ impl Core {
         }
     }
 
-    /// Ends the session with Cease / Administrative Reset and lets the next one begin at once, whatever it was waiting for.
+    /// Ends the session with Cease / Administrative Reset and lets the next one begin at once,
+    /// whatever it was waiting for.
     fn reset_peer(&mut self, name: &PeerName, text: String) {
         info!(peer = %name, text, "session is reset");
         self.stop_session(name, Shutdown::administrative_reset(text));
@@ -134,7 +136,8 @@ impl Core {
         self.emit(changes);
     }
 
-    /// Asks the peer for everything again (RFC 2918); one that cannot be asked has its stored routes filtered again.
+    /// Asks the peer for everything again (RFC 2918); one that cannot be asked has its stored
+    /// routes filtered again.
     fn soft_in(&mut self, name: &PeerName) -> Result<String, PeerCommandError> {
         let session = self.rib.session(name).ok_or(PeerCommandError::NoSession)?;
         if session.options.route_refresh {

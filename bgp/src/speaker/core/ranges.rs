@@ -1,5 +1,5 @@
-//! Peers that are known by their range only: each address that connects from it becomes a peer of its own, with the
-//! range's options, and goes again when it has stayed away.
+//! Peers that are known by their range only: each address that connects from it becomes a peer of
+//! its own, with the range's options, and goes again when it has stayed away.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::types::PeerName;
 
 /// Peers of one range at most: an address range must not be a way to fill the memory.
 const MAX_PEERS: usize = 4096;
-/// How long such a peer may be without a session; or as long as its routes are kept, if that is more.
+/// How long such a peer may be without a session; or as long as its routes are kept, if that is
+/// more.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A peer that came from a range.

@@ -23,7 +23,8 @@ use crate::types::{PeerName, SessionState};
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// Starts to serve a configured peer, now or when the session task of a peer with its name has ended.
+    /// Starts to serve a configured peer, now or when the session task of a peer with its name has
+    /// ended.
     pub(super) fn add_peer(&mut self, name: &PeerName) {
         let Some(id) = self.rib.peer_id(name) else {
             return;
@@ -188,7 +189,8 @@ impl Core {
         }
     }
 
-    /// Takes over names that peers have got without being others. Their sessions keep running: they are known by keys.
+    /// Takes over names that peers have got without being others. Their sessions keep running: they
+    /// are known by keys.
     fn rename(&mut self, new: &SpeakerConfig) {
         for (old, now) in config::renamed(&self.config, new) {
             // A peer that is no longer configured has the name until its session has ended.
@@ -264,8 +266,9 @@ impl Core {
         }
     }
 
-    /// Ends the sessions that need other OPEN messages; each starts again when its task has ended. Who stays
-    /// the same to us, and we to it, keeps forwarding over that as over a restart (RFC 4724).
+    /// Ends the sessions that need other OPEN messages; each starts again when its task has ended.
+    /// Who stays the same to us, and we to it, keeps forwarding over that as over a restart (RFC
+    /// 4724).
     fn stop_changed(&mut self, change: &ConfigChange) {
         for (name, differs) in change.peers.iter().filter(|(_, differs)| differs.reset) {
             let how = if differs.replaced {
@@ -290,8 +293,8 @@ impl Core {
         }
     }
 
-    /// Has the sessions, and the monitoring stations, give up connections from addresses that this machine has no more. Which
-    /// connections those are, they know themselves.
+    /// Has the sessions, and the monitoring stations, give up connections from addresses that this
+    /// machine has no more. Which connections those are, they know themselves.
     pub(super) fn addresses_gone(&mut self, gone: BTreeSet<IpAddr>) {
         self.reconnect_stations(&gone);
         let gone = Arc::new(gone);

@@ -1,7 +1,9 @@
-//! The core's turns: nothing that takes long is done in one go, so that whoever asks waits for one turn and not for the table.
+//! The core's turns: nothing that takes long is done in one go, so that whoever asks waits for one
+//! turn and not for the table.
 //!
-//! A turn takes what has happened, then a slice of the work that is left. What a peer says while the table is still busy
-//! with its last words is parked, in order; when too much is parked, the sessions are read again only after that.
+//! A turn takes what has happened, then a slice of the work that is left. What a peer says while
+//! the table is still busy with its last words is parked, in order; when too much is parked, the
+//! sessions are read again only after that.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +19,8 @@ use crate::speaker::message::ToCore;
 use crate::types::PeerName;
 use crate::wire::update::Update;
 
-/// How long a turn may hear, and how long it may work. The aim is 20 ms for all; a step is not cut short.
+/// How long a turn may hear, and how long it may work. The aim is 20 ms for all; a step is not cut
+/// short.
 const SLICE: Duration = Duration::from_millis(4);
 
 /// A turn that is longer counts as slow.
@@ -33,10 +36,12 @@ const STEPS: [usize; 2] = [16, 2048];
 /// Prefixes of an UPDATE that are heard at once.
 const PIECE: usize = 1024;
 
-/// Messages that wait for their peers at most; each is a few kilooctets, and a peer sends no more than its session reads.
+/// Messages that wait for their peers at most; each is a few kilooctets, and a peer sends no more
+/// than its session reads.
 const PARKED: usize = 1024;
 
-/// A peer with more changes to read than this is told nothing of the table until it has read. With less, it is never idle.
+/// A peer with more changes to read than this is told nothing of the table until it has read. With
+/// less, it is never idle.
 const MUCH_TO_READ: usize = 32 * 1024;
 
 /// How soon it is looked whether such a peer has read.

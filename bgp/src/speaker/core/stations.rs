@@ -1,8 +1,9 @@
 //! What monitoring stations are told, and when (RFC 7854 §5).
 //!
-//! A station hears, in this order: Initiation; Peer Up of every established session; all paths there are, piece by piece
-//! as it reads, and End-of-RIB; meanwhile and afterwards what changes. All of it goes through one queue, so that what is
-//! later overrides what is earlier. What several stations hear of the same change is encoded once.
+//! A station hears, in this order: Initiation; Peer Up of every established session; all paths
+//! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
+//! All of it goes through one queue, so that what is later overrides what is earlier. What several
+//! stations hear of the same change is encoded once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,9 +29,11 @@ use crate::wire::format::Format;
 use crate::wire::nlri::Nlri;
 use crate::wire::update::encode_end_of_rib;
 
-/// Capacity of the channel from all stations to the core, in messages. Each station has at most two under way.
+/// Capacity of the channel from all stations to the core, in messages. Each station has at most two
+/// under way.
 const DEPTH: usize = 16;
-/// Destinations in one piece of the table: some hundred kilooctets at most, and less than a millisecond of work.
+/// Destinations in one piece of the table: some hundred kilooctets at most, and less than a
+/// millisecond of work.
 const PIECE: usize = 1024;
 /// How long stations have to read what is left, at the end.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -439,7 +442,8 @@ impl Core {
     }
 }
 
-/// Termination, and nothing after it. A task without a connection ends at once, the other when all is written.
+/// Termination, and nothing after it. A task without a connection ends at once, the other when all
+/// is written.
 fn dismiss(state: &mut StationState) {
     let Some(stop) = state.stop.take() else {
         return;
@@ -477,7 +481,8 @@ impl Stations {
         self.sessions.values().find(|up| up.id == Some(id))
     }
 
-    /// Route Monitoring of these paths. Those of sessions that a station does not know are left out.
+    /// Route Monitoring of these paths. Those of sessions that a station does not know are left
+    /// out.
     fn encode(&self, paths: &[MonitoredPath<'_>], view: View, time: Timestamp) -> Bytes {
         let mut out = BytesMut::new();
         let known: BTreeMap<PeerId, &Up> = self
@@ -501,7 +506,8 @@ impl Stations {
             let format = up.session.update_format(view);
             let mut updates = BytesMut::new();
             let set = attributes(&run[0], view).map(|set| &**set);
-            // Identifiers are for all prefixes of a family or for none; a session may use them for one family only.
+            // Identifiers are for all prefixes of a family or for none; a session may use them for
+            // one family only.
             if run[0].name.path_id.is_some() {
                 let id = |path: &MonitoredPath<'_>| {
                     (path.name.prefix, path.name.path_id.unwrap_or_default())

@@ -119,8 +119,8 @@ impl Stage {
         (stage, sessions)
     }
 
-    /// Asks for a peer's status until it is as expected. Commands and sessions have a channel each, so a
-    /// command can overtake what a session has said.
+    /// Asks for a peer's status until it is as expected. Commands and sessions have a channel each,
+    /// so a command can overtake what a session has said.
     async fn peer(&self, n: u8, expected: impl Fn(&PeerStatus) -> bool) -> PeerStatus {
         let mut last = None;
         for _ in 0..1000 {
@@ -559,7 +559,8 @@ async fn a_peer_with_another_name_keeps_its_session() {
             .insert(name(to), PeerConfig::new(address(n), Asn(64512)));
         new
     };
-    // There, to a third name, and back: what the session says, under the name of its start, is heard.
+    // There, to a third name, and back: what the session says, under the name of its start, is
+    // heard.
     for (round, now) in [(1, 7), (2, 8), (3, 2)] {
         stage.speaker.reconfigure(rename(2, now)).await.unwrap();
         sessions[0].announce(round).await;

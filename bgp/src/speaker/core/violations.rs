@@ -1,4 +1,5 @@
-//! Routes that do not come from the owner of their prefix, in the log: who sends many of them writes few lines.
+//! Routes that do not come from the owner of their prefix, in the log: who sends many of them
+//! writes few lines.
 
 use std::time::{Duration, Instant};
 

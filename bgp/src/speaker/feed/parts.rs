@@ -1,7 +1,9 @@
-//! A map and a queue that grow in parts: whoever adds to a long one never waits until all of it has been copied.
+//! A map and a queue that grow in parts: whoever adds to a long one never waits until all of it has
+//! been copied.
 //!
-//! The owner of the table fills feeds of which one may come to hold a million routes. A hash map or a ring buffer of that
-//! size copies itself when it grows, which takes longer than anybody may be kept waiting.
+//! The owner of the table fills feeds of which one may come to hold a million routes. A hash map or
+//! a ring buffer of that size copies itself when it grows, which takes longer than anybody may be
+//! kept waiting.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -36,7 +38,8 @@ impl<K, V> Default for PartedMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> PartedMap<K, V> {
-    /// The part for a hash. Not by the bits that a part itself looks at: its lowest, and its highest seven.
+    /// The part for a hash. Not by the bits that a part itself looks at: its lowest, and its
+    /// highest seven.
     fn part(&self, hash: u64) -> usize {
         (hash >> 40) as usize % self.parts.len()
     }
@@ -194,7 +197,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// As a map of the standard library does, also beyond the size at which it is divided, and back.
+        /// As a map of the standard library does, also beyond the size at which it is divided, and
+        /// back.
         #[test]
         fn a_map_in_parts_is_a_map(steps in proptest::collection::vec((0u32..3000, any::<bool>()), 0..200), many in any::<bool>()) {
             let (mut parted, mut map) = (PartedMap::default(), BTreeMap::new());

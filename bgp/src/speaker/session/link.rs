@@ -28,7 +28,8 @@ const WRITE_HIGH: usize = 128 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// Where each thread reads into: a session keeps what it has not understood, and no room for more.
+    /// Where each thread reads into: a session keeps what it has not understood, and no room for
+    /// more.
     static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_CHUNK].into());
 }
 
@@ -40,7 +41,8 @@ pub(super) struct Link {
     write: BytesMut,
     /// Since when the peer has taken nothing of what waits.
     stalled: Option<Instant>,
-    /// The connection takes nothing more, for good. It is always ready to say so: who waits for it spins.
+    /// The connection takes nothing more, for good. It is always ready to say so: who waits for it
+    /// spins.
     broken: bool,
     /// The peer has ended the stream; what was read before comes first.
     pub(super) ended: Option<Option<String>>,
@@ -95,7 +97,8 @@ impl Link {
         let tried = stream.try_io(Interest::READABLE, || {
             let read = (&*SockRef::from(stream)).read(chunk)?;
             count = Some(read);
-            // Less than there was room for is all there is: to ask once more, only to hear that, can be spared.
+            // Less than there was room for is all there is: to ask once more, only to hear that,
+            // can be spared.
             if read > 0 && read < chunk.len() {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -166,8 +169,8 @@ impl Link {
         self.stalled
     }
 
-    /// Writes what the kernel takes without waiting. After an error nothing more is written, and reading says how the
-    /// connection ended.
+    /// Writes what the kernel takes without waiting. After an error nothing more is written, and
+    /// reading says how the connection ended.
     pub(super) fn flush(&mut self, now: Instant) {
         while self.wants_write() {
             match self.stream.try_write(&self.write) {
@@ -189,13 +192,14 @@ impl Link {
         self.stalled = self.stalled.or(Some(now));
     }
 
-    /// Writes the rest, then ends the connection in order; gives up soon when the peer does not read.
+    /// Writes the rest, then ends the connection in order; gives up soon when the peer does not
+    /// read.
     pub(super) async fn close(mut self) {
         let end = async {
             self.stream.write_all(&self.write).await?;
             self.stream.shutdown().await?;
-            // Octets of the peer that are never read would turn the end into a reset, and a reset can
-            // overtake the NOTIFICATION.
+            // Octets of the peer that are never read would turn the end into a reset, and a reset
+            // can overtake the NOTIFICATION.
             let mut rest = [0; 4096];
             while self.stream.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
@@ -205,7 +209,8 @@ impl Link {
     }
 }
 
-/// Answers a connection that is to become no session with this NOTIFICATION, so that the peer knows why.
+/// Answers a connection that is to become no session with this NOTIFICATION, so that the peer knows
+/// why.
 pub(in crate::speaker) async fn turn_away(
     stream: TcpStream,
     ticket: Ticket,

@@ -14,7 +14,8 @@ use crate::wire::notification::Notification;
 use crate::wire::{self, Message};
 
 impl Session {
-    /// What the machine sends, as whole messages: counts them, and tells the core of a NOTIFICATION.
+    /// What the machine sends, as whole messages: counts them, and tells the core of a
+    /// NOTIFICATION.
     pub(super) fn note_sent(&mut self, octets: &[u8]) {
         self.counters.sent(octets);
         let kind = octets.get(HEADER_LEN - 1).copied();

@@ -42,7 +42,8 @@ impl Session {
         }
     }
 
-    /// Ends the connections that are from one of these addresses, behind what has been read on them.
+    /// Ends the connections that are from one of these addresses, behind what has been read on
+    /// them.
     fn addresses_gone(&mut self, gone: &BTreeSet<IpAddr>) {
         for conn in Conn::ALL {
             let Some(link) = self.link_mut(conn) else {
@@ -83,7 +84,8 @@ impl Session {
         self.feed(Input::Settings(Box::new(self.settings.clone())));
     }
 
-    /// Carries out the stop when nothing is left to send, or when that takes too long. True when done.
+    /// Carries out the stop when nothing is left to send, or when that takes too long. True when
+    /// done.
     pub(super) fn stop_if_drained(&mut self) -> bool {
         let Some((stop, until)) = &self.stopping else {
             return false;

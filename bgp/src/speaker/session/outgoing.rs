@@ -1,4 +1,5 @@
-//! From the feed to messages: batches of routes that share attributes, in as few UPDATEs as possible.
+//! From the feed to messages: batches of routes that share attributes, in as few UPDATEs as
+//! possible.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::wire::format::Format;
 use crate::wire::refresh::{RefreshKind, RouteRefresh};
 use crate::wire::update::encode_end_of_rib;
 
-/// How many prefixes are taken from the feed at once: a few full messages, and no long hold of its lock.
+/// How many prefixes are taken from the feed at once: a few full messages, and no long hold of its
+/// lock.
 const BATCH: usize = 4096;
 
 /// The routes for the peer during one session.
@@ -34,7 +36,8 @@ impl Outgoing {
         }
     }
 
-    /// Appends the next batch to `out`, and to `failed` what could not be announced; false when there was none.
+    /// Appends the next batch to `out`, and to `failed` what could not be announced; false when
+    /// there was none.
     pub(super) fn pack(&self, out: &mut BytesMut, failed: &mut Vec<CannotAnnounce>) -> bool {
         match self.feed.next(BATCH) {
             Some(OutChunk::Batch(batch)) => self.encode(&batch, out, failed),

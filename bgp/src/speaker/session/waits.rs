@@ -1,4 +1,5 @@
-//! What a session waits for; each waits forever when there is nothing to wait for. All are cancel-safe.
+//! What a session waits for; each waits forever when there is nothing to wait for. All are
+//! cancel-safe.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use tokio::time::Sleep;
 use super::link::Link;
 use super::outgoing::Outgoing;
 
-/// A timer that is set anew only when its time is another one: most of what a session hears changes nothing about it.
+/// A timer that is set anew only when its time is another one: most of what a session hears changes
+/// nothing about it.
 #[derive(Debug)]
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,

@@ -1,5 +1,5 @@
-//! Octets on their way to a station. Whoever fills it never waits; beyond the limit everything in it is thrown away,
-//! and the connection with it.
+//! Octets on their way to a station. Whoever fills it never waits; beyond the limit everything in
+//! it is thrown away, and the connection with it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The decoders of the attribute table, in its order. Each checks the value's form and nothing else; what a
-//! fault costs is in the table.
+//! The decoders of the attribute table, in its order. Each checks the value's form and nothing
+//! else; what a fault costs is in the table.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -66,7 +66,8 @@ pub(super) fn next_hop(parsed: &mut Parsed<'_>, value: &[u8], _: &Format) -> Res
     Ok(())
 }
 
-/// A next hop must be a host address (RFC 4271 §6.3). Loopback addresses pass: speakers may share a host.
+/// A next hop must be a host address (RFC 4271 §6.3). Loopback addresses pass: speakers may share a
+/// host.
 pub(in crate::wire) fn host(address: IpAddr) -> Result<IpAddr, Fault> {
     let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
     if address.is_unspecified() || address.is_multicast() || broadcast {

@@ -1,5 +1,5 @@
-//! The encoders of the attribute table, in its order. Each appends the value, or says that the route does not
-//! have the attribute.
+//! The encoders of the attribute table, in its order. Each appends the value, or says that the
+//! route does not have the attribute.
 
 use std::net::IpAddr;
 

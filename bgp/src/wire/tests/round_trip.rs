@@ -252,7 +252,8 @@ proptest! {
         }
     }
 
-    /// RFC 6793: between two-octet speakers, AS4_PATH and AS4_AGGREGATOR bring back what AS_TRANS hid.
+    /// RFC 6793: between two-octet speakers, AS4_PATH and AS4_AGGREGATOR bring back what AS_TRANS
+    /// hid.
     #[test]
     fn rfc6793_4_2_update_over_a_two_octet_session(update in an_update()) {
         let format = Format {
