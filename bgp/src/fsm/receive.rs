@@ -97,7 +97,7 @@ impl Peer {
     /// The peer's OPEN: is it the peer we expect, and is this the connection to keep?
     fn opened(&mut self, now: Instant, conn: Conn, open: &Open) {
         // What we have not announced must not be used, whatever the peer announces.
-        let heard = if self.plain {
+        let theirs = if self.plain {
             let capabilities = Vec::new();
             &Open {
                 capabilities,
@@ -106,7 +106,7 @@ impl Peer {
         } else {
             open
         };
-        let negotiated = match negotiate(&self.settings, heard) {
+        let negotiated = match negotiate(&self.settings, theirs) {
             Ok(negotiated) => negotiated,
             Err((down, answer)) => return self.end(now, conn, down, Some(answer)),
         };

@@ -42,7 +42,7 @@ use history::History;
 use listening::Listening;
 use operate::Disabled;
 use ranges::Dynamic;
-use slices::{Said, Subscription};
+use slices::{SessionEvent, Subscription};
 use stations::Stations;
 use violations::Logged;
 
@@ -115,7 +115,7 @@ impl Peer {
     }
 
     /// Tells the session task to end. The control channel is closed, so that it ends even if it
-    /// cannot hear.
+    /// cannot take it.
     fn stop(&mut self, how: Shutdown) {
         if let Some(control) = self.control.take()
             && control.try_send(ToSession::Shutdown(how)).is_err()
@@ -167,10 +167,10 @@ pub(super) struct Core {
     log: LogLimit<(PeerName, LogKind)>,
     logged: Logged,
     starts: Tasks,
-    /// What has been taken from the sessions and is heard in the next turns.
-    unheard: VecDeque<Said>,
-    /// What peers have said whose last words the table is still busy with.
-    parked: VecDeque<Said>,
+    /// Taken from the sessions, processed in the next turns.
+    events: VecDeque<SessionEvent>,
+    /// Of peers whose last messages the table is still working on.
+    parked: VecDeque<SessionEvent>,
     /// Who waits for long work, with its ticket.
     waiting: Vec<(u64, oneshot::Sender<()>)>,
     /// Feeds for the forwarding side that do not have all routes yet.
@@ -233,7 +233,7 @@ impl Core {
             log: LogLimit::default(),
             logged: Logged::default(),
             starts,
-            unheard: VecDeque::new(),
+            events: VecDeque::new(),
             parked: VecDeque::new(),
             waiting: Vec::new(),
             subscriptions: Vec::new(),
@@ -270,8 +270,8 @@ impl Core {
             tokio::select! {
                 _ = inbox.sessions.recv_many(&mut batch, BATCH), if self.takes_messages() => {
                     turn = Instant::now();
-                    self.unheard.extend(batch.drain(..).map(Said::Message));
-                    self.hear_unheard(turn);
+                    self.events.extend(batch.drain(..).map(SessionEvent::Message));
+                    self.process_events(turn);
                 }
                 command = inbox.commands.recv() => match command {
                     Some(Command::Shutdown { restart, done }) => {
@@ -292,27 +292,27 @@ impl Core {
                     // taken for words of its successor.
                     for _ in 0..inbox.sessions.len() {
                         if let Ok(message) = inbox.sessions.try_recv() {
-                            self.unheard.push_back(Said::Message(message));
+                            self.events.push_back(SessionEvent::Message(message));
                         }
                     }
-                    self.unheard.push_back(Said::Ended(ended));
-                    self.hear_unheard(turn);
+                    self.events.push_back(SessionEvent::Ended(ended));
+                    self.process_events(turn);
                 }
                 // What is left to do comes after whatever happens, and goes on when nothing does.
                 () = task::yield_now(), if working => turn = Instant::now(),
                 () = self.liveness.changed() => {
                     turn = Instant::now();
-                    self.hear_bfd();
+                    self.on_bfd_change();
                 }
                 event = self.listening.events.recv() => {
                     turn = Instant::now();
                     if let Some(event) = event {
-                        self.hear_listener(event);
+                        self.on_listener_event(event);
                     }
                 }
                 Some(event) = self.stations.events.recv() => {
                     turn = Instant::now();
-                    self.hear_station(event);
+                    self.on_station_event(event);
                 }
                 () = sleep => {
                     turn = Instant::now();
@@ -339,24 +339,25 @@ impl Core {
     }
 
     /// A message from a session task.
-    fn hear(&mut self, message: ToCore) {
+    fn on_message(&mut self, message: ToCore) {
         let now = now();
         let key = message.peer();
         if let ToCore::Down { end, .. } = &message {
-            // Stations hear of it also when the session was told to end.
+            // Stations get it also of a session that we have ended.
             self.monitor_down(key, end);
         }
         let Some(name) = self.names.get(&key).cloned() else {
             return;
         };
         if let ToCore::Notified { way, text, .. } = message {
-            // Also of a session that was told to end: that is how it ends.
+            // Also of a session that we have ended: that is how it ends.
             if let Some(peer) = self.peers.get_mut(&name) {
                 peer.history.notified(way, text);
             }
             return;
         }
-        // A peer that is no longer configured, or whose session has been told to end, has no say.
+        // Messages of a peer that is no longer configured, or of a session that we have ended, are
+        // dropped.
         let Some(peer) = self
             .peers
             .get_mut(&name)
@@ -398,8 +399,8 @@ impl Core {
             }
             ToCore::RouteRefresh { family, kind, .. } => match kind {
                 RefreshKind::Request => {
-                    // What has been heard is part of the answer, so that its changes do not come
-                    // behind it.
+                    // Pending UPDATEs are decided first, so that their changes are part of the
+                    // answer and do not follow it.
                     self.decide();
                     self.rib.route_refresh(now, &name, family)
                 }
@@ -428,8 +429,7 @@ impl Core {
         self.emit(changes);
     }
 
-    /// Decides what the UPDATEs changed that were heard in one go: what waited is handled together,
-    /// and nothing waits for more.
+    /// Runs the decision process for all destinations that UPDATEs have changed since the last run.
     fn decide(&mut self) {
         if std::mem::take(&mut self.undecided) {
             let changes = self.rib.decide(now());

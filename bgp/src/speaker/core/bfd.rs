@@ -121,8 +121,8 @@ impl Core {
         }
     }
 
-    /// BFD has seen something.
-    pub(super) fn hear_bfd(&mut self) {
+    /// The state of a BFD session has changed.
+    pub(super) fn on_bfd_change(&mut self) {
         let Some(seen) = &mut self.liveness.seen else {
             return;
         };

@@ -98,7 +98,8 @@ impl Core {
         });
     }
 
-    pub(super) fn hear_listener(&mut self, event: FromListener) {
+    /// An event of the task that listens.
+    pub(super) fn on_listener_event(&mut self, event: FromListener) {
         match event {
             FromListener::Bound(address) => {
                 info!(%address, "listening");

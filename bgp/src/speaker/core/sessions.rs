@@ -125,7 +125,7 @@ impl Core {
         self.rib.peer_up(now, name, session)
     }
 
-    /// A session task has ended; whatever it has said has been heard.
+    /// A session task has ended; all its messages have been processed.
     pub(super) fn session_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let (id, failure) = match ended {
             Ok((id, ())) => (id, None),
@@ -134,7 +134,7 @@ impl Core {
         let Some(key) = self.tasks.remove(&id) else {
             return;
         };
-        // Usually it has said so itself.
+        // Usually its last message was `Down` already.
         self.monitor_down(key, &PeerDown::Local(0));
         let Some(name) = self.names.get(&key).cloned() else {
             return;

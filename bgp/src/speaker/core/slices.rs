@@ -1,9 +1,9 @@
 //! The core's turns: nothing that takes long is done in one go, so that whoever asks waits for one
 //! turn and not for the table.
 //!
-//! A turn takes what has happened, then a slice of the work that is left. What a peer says while
-//! the table is still busy with its last words is parked, in order; when too much is parked, the
-//! sessions are read again only after that.
+//! A turn processes events, then a slice of the work that is left. Events of a peer whose last
+//! messages the table is still working on are parked, in order; when too many are parked, the
+//! sessions are not read until there is room.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -19,46 +19,46 @@ use crate::speaker::message::ToCore;
 use crate::types::PeerName;
 use crate::wire::update::Update;
 
-/// How long a turn may hear, and how long it may work. The aim is 20 ms for all; a step is not cut
-/// short.
+/// Longest time in a turn for events, and again for work. The aim is 20 ms for both; a step is not
+/// cut short.
 const SLICE: Duration = Duration::from_millis(4);
 
-/// A turn that is longer counts as slow.
+/// A longer turn counts as slow.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// How long a step of long work is to take: many in a slice, so that none is much too long.
+/// Shortest and longest time of a step of long work, between which the size of steps is adjusted.
 const STEP: [Duration; 2] = [Duration::from_micros(250), Duration::from_millis(1)];
 
-/// Destinations in a step: the first one, the least and the most.
+/// Destinations in the first step; at least and at most in each.
 pub(super) const FIRST_STEP: usize = 128;
 const STEPS: [usize; 2] = [16, 2048];
 
-/// Prefixes of an UPDATE that are heard at once.
+/// Prefixes of an UPDATE that are processed at once; longer ones are cut.
 const PIECE: usize = 1024;
 
-/// Messages that wait for their peers at most; each is a few kilooctets, and a peer sends no more
-/// than its session reads.
+/// Most parked events. Each is a few kilooctets; beyond, sessions are not read and TCP slows the
+/// peers.
 const PARKED: usize = 1024;
 
-/// A peer with more changes to read than this is told nothing of the table until it has read. With
-/// less, it is never idle.
+/// Pending changes of a feed above which no table is dumped into it until its reader has caught up.
+/// Enough that the reader is never idle.
 const MUCH_TO_READ: usize = 32 * 1024;
 
-/// How soon it is looked whether such a peer has read.
+/// Interval at which such feeds are checked.
 pub(super) const READ_AGAIN: Duration = Duration::from_millis(5);
 
 /// Destinations in one step of a subscription.
 const SUBSCRIBED: usize = 1024;
 
-/// What a session task says.
+/// An event of a session task.
 #[allow(
     clippy::large_enum_variant,
     reason = "the small one is rare, and a box for each message is not"
 )]
-pub(super) enum Said {
+pub(super) enum SessionEvent {
     /// A message.
     Message(ToCore),
-    /// Nothing more: it has ended.
+    /// The task has ended; no message of it follows.
     Ended(Result<(Id, ()), JoinError>),
 }
 
@@ -93,44 +93,44 @@ fn first_piece(update: &mut Update) -> Option<Update> {
 }
 
 impl Core {
-    /// True when more can be taken from the sessions.
+    /// True when messages may be taken from the sessions.
     pub(super) fn takes_messages(&self) -> bool {
-        self.unheard.is_empty() && self.parked.len() < PARKED
+        self.events.is_empty() && self.parked.len() < PARKED
     }
 
     /// True when there is something to do although nothing happens.
     pub(super) fn has_work(&self) -> bool {
         self.rib.has_work()
-            || !self.unheard.is_empty()
+            || !self.events.is_empty()
             || !self.subscriptions.is_empty()
             || !self.parked.is_empty()
     }
 
-    /// Who has said it, by the name that the peer has now.
-    fn speaker_of(&self, said: &Said) -> Option<PeerName> {
-        let key = match said {
-            Said::Message(message) => message.peer(),
-            Said::Ended(Ok((id, ()))) => *self.tasks.get(id)?,
-            Said::Ended(Err(failure)) => *self.tasks.get(&failure.id())?,
+    /// The peer of an event, by its present name.
+    fn peer_of_event(&self, event: &SessionEvent) -> Option<PeerName> {
+        let key = match event {
+            SessionEvent::Message(message) => message.peer(),
+            SessionEvent::Ended(Ok((id, ()))) => *self.tasks.get(id)?,
+            SessionEvent::Ended(Err(failure)) => *self.tasks.get(&failure.id())?,
         };
         self.names.get(&key).cloned()
     }
 
-    /// Hears what the sessions have said, for a slice.
-    pub(super) fn hear_unheard(&mut self, turn: Instant) {
-        while let Some(said) = self.unheard.pop_front() {
+    /// Processes events of the sessions, for a slice.
+    pub(super) fn process_events(&mut self, turn: Instant) {
+        while let Some(event) = self.events.pop_front() {
             if self.rib.has_work() || !self.parked.is_empty() {
-                let of = self.speaker_of(&said);
+                let of = self.peer_of_event(&event);
                 let busy = |name: &PeerName| self.rib.is_busy(name);
                 let mut parked = self.parked.iter();
                 let waits = of.as_ref().is_some_and(busy)
-                    || parked.any(|parked| self.speaker_of(parked) == of);
+                    || parked.any(|parked| self.peer_of_event(parked) == of);
                 if waits {
-                    self.parked.push_back(said);
+                    self.parked.push_back(event);
                     continue;
                 }
             }
-            self.hear_piece(said);
+            self.process(event);
             if turn.elapsed() >= SLICE {
                 break;
             }
@@ -138,21 +138,23 @@ impl Core {
         self.decide();
     }
 
-    fn hear_piece(&mut self, said: Said) {
-        match said {
-            Said::Message(ToCore::Update { peer, mut update }) => match first_piece(&mut update) {
-                Some(piece) => {
-                    let rest = ToCore::Update { peer, update };
-                    self.unheard.push_front(Said::Message(rest));
-                    self.hear(ToCore::Update {
-                        peer,
-                        update: piece,
-                    });
+    fn process(&mut self, event: SessionEvent) {
+        match event {
+            SessionEvent::Message(ToCore::Update { peer, mut update }) => {
+                match first_piece(&mut update) {
+                    Some(piece) => {
+                        let rest = ToCore::Update { peer, update };
+                        self.events.push_front(SessionEvent::Message(rest));
+                        self.on_message(ToCore::Update {
+                            peer,
+                            update: piece,
+                        });
+                    }
+                    None => self.on_message(ToCore::Update { peer, update }),
                 }
-                None => self.hear(ToCore::Update { peer, update }),
-            },
-            Said::Message(message) => self.hear(message),
-            Said::Ended(ended) => {
+            }
+            SessionEvent::Message(message) => self.on_message(message),
+            SessionEvent::Ended(ended) => {
                 self.decide();
                 self.session_ended(ended);
             }
@@ -162,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Has the table not announced to peers that have much to read.
+    /// Pauses dumps of the table to peers whose feeds are long.
     fn hold_dumps(&mut self) {
         if self.rib.dumps().next().is_none() && !self.holds {
             return;
@@ -173,15 +175,15 @@ impl Core {
         self.rib.hold(held);
     }
 
-    /// Does a slice of what is left to do.
+    /// Works for a slice.
     pub(super) fn work(&mut self, turn: Instant) {
         self.hold_dumps();
         if !self.has_work() {
             return;
         }
-        // Hearing has had its slice.
+        // Events have had their slice.
         let begin = Instant::now();
-        self.hear_parked(begin);
+        self.process_parked(begin);
         self.fill_subscriptions();
         while self.rib.has_work() && begin.elapsed() < SLICE {
             let step = Instant::now();
@@ -197,30 +199,30 @@ impl Core {
             }
         }
         if turn.elapsed() < SLICE * 2 {
-            self.hear_unheard(begin);
+            self.process_events(begin);
         }
         self.answer_waiting();
     }
 
-    /// Hears what was parked of peers that are not busy any more.
-    fn hear_parked(&mut self, begin: Instant) {
-        let free = |core: &Self, said: &Said| {
-            let name = core.speaker_of(said);
+    /// Processes parked events of peers that the table is no longer busy with.
+    fn process_parked(&mut self, begin: Instant) {
+        let free = |core: &Self, event: &SessionEvent| {
+            let name = core.peer_of_event(event);
             name.is_none_or(|name| !core.rib.is_busy(&name))
         };
         while begin.elapsed() < SLICE {
-            // The first of a peer's is found first.
-            let Some(at) = self.parked.iter().position(|said| free(self, said)) else {
+            // The oldest event of a peer comes first.
+            let Some(at) = self.parked.iter().position(|event| free(self, event)) else {
                 break;
             };
-            let Some(said) = self.parked.remove(at) else {
+            let Some(event) = self.parked.remove(at) else {
                 break;
             };
-            // The rest of a long one is the next.
-            let unheard = self.unheard.len();
-            self.hear_piece(said);
-            if self.unheard.len() > unheard
-                && let Some(rest) = self.unheard.pop_front()
+            // The rest of a long UPDATE takes its place.
+            let events = self.events.len();
+            self.process(event);
+            if self.events.len() > events
+                && let Some(rest) = self.events.pop_front()
             {
                 self.parked.insert(at, rest);
             }

@@ -1,9 +1,9 @@
 //! What monitoring stations are told, and when (RFC 7854 §5).
 //!
-//! A station hears, in this order: Initiation; Peer Up of every established session; all paths
+//! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
-//! All of it goes through one queue, so that what is later overrides what is earlier. What several
-//! stations hear of the same change is encoded once.
+//! All of it goes through one queue, so that what is later overrides what is earlier. A change is encoded
+//! once for all stations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -275,8 +275,8 @@ impl Core {
         self.rib.monitor(self.stations.is_live());
     }
 
-    /// A station's task has something to say.
-    pub(super) fn hear_station(&mut self, event: FromStation) {
+    /// An event of a station's task.
+    pub(super) fn on_station_event(&mut self, event: FromStation) {
         match event {
             FromStation::Connected { id, local, queue } => {
                 // What is noted already is part of the table that it gets.
