@@ -1,6 +1,6 @@
 //! The machine of one peer: connections, attempts and their pauses, the end of a session.
 
-mod orders;
+mod commands;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -282,7 +282,7 @@ impl Core {
                     }
                     Some(command) => {
                         turn = Instant::now();
-                        self.obey(command);
+                        self.on_command(command);
                     }
                     None => return,
                 },

@@ -147,7 +147,7 @@ impl Speaker {
 #[error("the BGP speaker has ended")]
 pub struct SpeakerEnded;
 
-/// What an operator does to a peer.
+/// A command of an operator about a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerCommand {
     /// Cease / Administrative Shutdown with this text (RFC 9003), and no session until it is
@@ -163,7 +163,7 @@ pub enum PeerCommand {
     SoftOut,
 }
 
-/// Why an order was not carried out.
+/// Why a command about a peer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerCommandError {
     /// No peer has this name.
@@ -178,15 +178,15 @@ pub enum PeerCommandError {
     /// It has no established session.
     #[error("the peer has no established session")]
     NoSession,
-    /// The session has not taken in what it was told before.
+    /// The session's control channel is full.
     #[error("the session is busy; try again")]
     Busy,
-    /// The text has so many octets.
+    /// Length of the text in octets.
     #[error("the text has {0} octets; RFC 9003 has room for 255")]
     Text(usize),
 }
 
-/// What a handle asks of the core.
+/// A command or question of a handle to the core.
 #[derive(Debug)]
 enum Command {
     Reconfigure(Box<SpeakerConfig>, oneshot::Sender<()>),
@@ -413,9 +413,9 @@ impl SpeakerHandle {
     pub async fn operate(
         &self,
         peer: PeerName,
-        order: PeerCommand,
+        command: PeerCommand,
     ) -> Result<Result<String, PeerCommandError>, SpeakerEnded> {
-        self.ask(|answer| Command::Operate(peer, order, answer))
+        self.ask(|answer| Command::Operate(peer, command, answer))
             .await
     }
 

@@ -5,10 +5,10 @@
 //! go on meanwhile. What a message means is decided in [`crate::fsm`] and [`crate::wire`], not
 //! here.
 
+mod control;
 mod info;
 mod link;
 mod notes;
-mod orders;
 mod outgoing;
 mod waits;
 

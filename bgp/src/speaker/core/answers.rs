@@ -1,4 +1,4 @@
-//! What the handles ask for.
+//! Commands and questions of the handles.
 
 use caracal_model::net::Family;
 use tokio::sync::oneshot;
@@ -20,8 +20,8 @@ use crate::wire::open::Open;
 use crate::wire::{self, Message};
 
 impl Core {
-    /// Carries out a command. Who no longer waits for the answer does not get one.
-    pub(super) fn obey(&mut self, command: Command) {
+    /// Executes a command. The answer is dropped when nobody waits for it any more.
+    pub(super) fn on_command(&mut self, command: Command) {
         match command {
             Command::Reconfigure(config, done) => {
                 self.reconfigure(*config);
@@ -61,7 +61,7 @@ impl Core {
             }
             Command::Refresh(peer, answer) => drop(answer.send(self.ask_refresh(&peer))),
             Command::Fib(policy, answer) => self.subscribe(policy, answer),
-            Command::Peer(..) | Command::Operate(..) => self.obey_about_peer(command),
+            Command::Peer(..) | Command::Operate(..) => self.on_peer_command(command),
             // The loop carries it out, since it ends the task.
             Command::Shutdown { .. } => {}
         }

@@ -1,7 +1,7 @@
-//! What an operator does to one peer: disable, enable, reset.
+//! Commands of an operator about one peer: disable, enable, reset, soft reset.
 //!
-//! What was ordered holds until the opposite is ordered, the peer's `disabled` changes in the
-//! configuration, or the process ends, as birdc's users know it.
+//! A command holds until the opposite command, until the peer's `disabled` changes in the
+//! configuration, or until the process ends, as in birdc.
 
 use tracing::{info, warn};
 
@@ -12,12 +12,12 @@ use crate::speaker::{Command, PeerCommand, PeerCommandError};
 use crate::types::{PeerName, SessionState};
 use crate::wire::notification::MAX_SHUTDOWN_TEXT;
 
-/// Why no session with a peer is wanted.
+/// Why a peer is disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Disabled {
     /// For the peer's operator; may be empty.
     pub(super) text: String,
-    /// The configuration says so, and nobody has ordered it.
+    /// By the configuration, not by a command.
     pub(super) configured: bool,
 }
 
@@ -33,11 +33,11 @@ impl Disabled {
 }
 
 impl Core {
-    /// Carries out what concerns one peer.
-    pub(super) fn operate(
+    /// Executes a command of an operator about one peer.
+    pub(super) fn execute_peer_command(
         &mut self,
         name: &PeerName,
-        order: PeerCommand,
+        command: PeerCommand,
     ) -> Result<String, PeerCommandError> {
         let configured = self.config.peers.contains_key(name);
         let Some(peer) = self.peers.get(name).filter(|_| configured) else {
@@ -45,7 +45,7 @@ impl Core {
         };
         let disabled = peer.disabled.is_some();
         let established = peer.state == SessionState::Established;
-        match order {
+        match command {
             PeerCommand::Disable(text) => {
                 check_text(&text)?;
                 self.disable_peer(name, text, false);
@@ -74,10 +74,11 @@ impl Core {
         }
     }
 
-    pub(super) fn obey_about_peer(&mut self, command: Command) {
+    /// Commands and questions about one peer.
+    pub(super) fn on_peer_command(&mut self, command: Command) {
         match command {
-            Command::Operate(name, order, answer) => {
-                drop(answer.send(self.operate(&name, order)));
+            Command::Operate(name, command, answer) => {
+                drop(answer.send(self.execute_peer_command(&name, command)));
             }
             Command::Peer(name, answer) => {
                 let detail: Option<Box<PeerDetail>> = self.peer_detail(&name).map(Box::new);

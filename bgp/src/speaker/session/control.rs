@@ -1,4 +1,4 @@
-//! What the core tells a session, and how a session that is told to end does.
+//! Messages of the core to a session, and the end of a session.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
