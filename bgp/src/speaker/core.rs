@@ -257,7 +257,7 @@ impl Core {
             self.offer_configuration();
             self.publish_convergence();
             self.log_violations();
-            self.tell_stations();
+            self.update_stations();
             self.end_turn(turn);
             let working = self.has_work();
             let due = self.next_timeout();

@@ -322,7 +322,7 @@ impl Session {
                     debug!(%state, code = reason.code(), %reason, "state");
                 }
                 let refused = reason.as_ref().is_some_and(Down::is_refusal);
-                self.tell_state(state, reason.map(|reason| reason.to_string()), refused);
+                self.send_state(state, reason.map(|reason| reason.to_string()), refused);
             }
             Output::Up(conn, up) => {
                 let outgoing = Outgoing::new(conn, up.negotiated.format);
@@ -332,7 +332,7 @@ impl Session {
                 let feed = outgoing.feed.clone();
                 let monitored = Box::new(monitored_session(&up));
                 self.outgoing = Some(outgoing);
-                self.tell(ToCore::Up {
+                self.send_to_core(ToCore::Up {
                     peer,
                     session: session_info(&self.settings.peer, *up),
                     feed,
@@ -345,23 +345,23 @@ impl Session {
                 graceful,
             } => {
                 self.outgoing = None;
-                self.tell(ToCore::Down {
+                self.send_to_core(ToCore::Down {
                     peer,
                     reason: reason.to_string(),
                     graceful,
                     end: PeerDown::new(&reason, sent.as_ref()),
                 });
             }
-            Output::Update(update) => self.tell(ToCore::Update { peer, update }),
-            Output::RouteRefresh(family) => self.tell_refresh(family, RefreshKind::Request),
-            Output::RefreshBegin(family) => self.tell_refresh(family, RefreshKind::Begin),
-            Output::RefreshEnd(family) => self.tell_refresh(family, RefreshKind::End),
+            Output::Update(update) => self.send_to_core(ToCore::Update { peer, update }),
+            Output::RouteRefresh(family) => self.send_refresh(family, RefreshKind::Request),
+            Output::RefreshBegin(family) => self.send_refresh(family, RefreshKind::Begin),
+            Output::RefreshEnd(family) => self.send_refresh(family, RefreshKind::End),
             Output::Fault(fault) => self.note_fault(&fault),
         }
     }
 
-    /// Hands a message to the core, or keeps it until there is room. Order is kept.
-    fn tell(&mut self, message: ToCore) {
+    /// Sends a message to the core; queues it, in order, while the channel is full.
+    fn send_to_core(&mut self, message: ToCore) {
         if !self.queue.is_empty() {
             self.queue.push_back(message);
             return;
@@ -377,13 +377,13 @@ impl Session {
         }
     }
 
-    fn tell_refresh(&mut self, family: Family, kind: RefreshKind) {
+    fn send_refresh(&mut self, family: Family, kind: RefreshKind) {
         let peer = self.key;
-        self.tell(ToCore::RouteRefresh { peer, family, kind });
+        self.send_to_core(ToCore::RouteRefresh { peer, family, kind });
     }
 
-    /// States that the core has not yet taken are overtaken by the next, so they do not pile up.
-    fn tell_state(&mut self, state: SessionState, reason: Option<String>, refused: bool) {
+    /// Sends a state. A queued state is replaced by the next one, so they do not pile up.
+    fn send_state(&mut self, state: SessionState, reason: Option<String>, refused: bool) {
         if let Some(ToCore::State {
             state: waiting,
             reason: said,
@@ -399,7 +399,7 @@ impl Session {
             return;
         }
         let peer = self.key;
-        self.tell(ToCore::State {
+        self.send_to_core(ToCore::State {
             peer,
             state,
             reason,

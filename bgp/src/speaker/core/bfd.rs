@@ -50,7 +50,8 @@ impl Liveness {
         self.seen.as_ref()?.borrow().get(name).cloned()
     }
 
-    fn tell(&mut self) {
+    /// Hands the targets to the BFD thread; starts it with the first one.
+    fn send_targets(&mut self) {
         if self.handle.is_none() && !self.targets.is_empty() {
             match BfdHandle::spawn() {
                 Ok(handle) => {
@@ -91,7 +92,7 @@ impl Core {
             return;
         };
         if self.liveness.targets.insert(name.clone(), target) != Some(target) {
-            self.liveness.tell();
+            self.liveness.send_targets();
         }
     }
 
@@ -117,7 +118,7 @@ impl Core {
             }
         }
         if self.liveness.targets != before {
-            self.liveness.tell();
+            self.liveness.send_targets();
         }
     }
 

@@ -73,7 +73,7 @@ impl Core {
     /// Listens where the configuration says, instead of where it listened before.
     pub(super) fn start_listening(&mut self) {
         self.listening.stop();
-        self.tell_listener();
+        self.update_listener();
         let Some(listen) = self.config.listen else {
             return;
         };
@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Hands the listener the peers of the configuration.
-    pub(super) fn tell_listener(&mut self) {
+    /// Gives the listener the peers of the configuration.
+    pub(super) fn update_listener(&mut self) {
         let peers = listen_peers(&self.config, &self.ranges);
         self.listening.peers.send_if_modified(|known| {
             let changed = *known != peers;

@@ -215,7 +215,7 @@ impl Core {
         let new = self.with_dynamic(new);
         self.rename(&new);
         self.go_over_to(new);
-        self.tell_listener();
+        self.update_listener();
     }
 
     /// The same for a configuration whose ranges have been taken out and their peers put in.
@@ -243,7 +243,7 @@ impl Core {
         if change.listen {
             self.start_listening();
         }
-        self.tell_listener();
+        self.update_listener();
         let changes = self.rib.reconfigure(now(), &self.config);
         self.emit(changes);
         for name in &change.added {

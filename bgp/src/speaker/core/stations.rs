@@ -205,7 +205,7 @@ impl Core {
 
     /// A session is established.
     pub(super) fn monitor_up(&mut self, key: PeerKey, id: PeerId, session: MonitoredSession) {
-        self.tell_stations();
+        self.update_stations();
         let since = wall();
         let mut out = BytesMut::new();
         bmp::peer_up(&session, since, &mut out);
@@ -220,7 +220,7 @@ impl Core {
 
     /// A session has ended.
     pub(super) fn monitor_down(&mut self, key: PeerKey, reason: &PeerDown) {
-        self.tell_stations();
+        self.update_stations();
         if let Some(up) = self.stations.sessions.remove(&key) {
             let mut out = BytesMut::new();
             bmp::peer_down(&up.session, wall(), reason, &mut out);
@@ -230,7 +230,7 @@ impl Core {
 
     /// A handle is about to be given to another peer, or to none.
     pub(super) fn monitor_forget(&mut self, id: PeerId) {
-        self.tell_stations();
+        self.update_stations();
         for up in self.stations.sessions.values_mut() {
             up.id = up.id.filter(|known| *known != id);
         }
@@ -241,7 +241,7 @@ impl Core {
         if !self.rib.is_monitored() {
             return;
         }
-        self.tell_stations();
+        self.update_stations();
         for view in [View::PrePolicy, View::PostPolicy] {
             let mut out = BytesMut::new();
             if let Some(up) = self.stations.up(id) {
@@ -252,8 +252,8 @@ impl Core {
         }
     }
 
-    /// Tells stations what has changed since the last time.
-    pub(super) fn tell_stations(&mut self) {
+    /// Sends stations the paths that have changed since the last call.
+    pub(super) fn update_stations(&mut self) {
         if !self.rib.is_monitored() {
             return;
         }
@@ -280,7 +280,7 @@ impl Core {
         match event {
             FromStation::Connected { id, local, queue } => {
                 // What is noted already is part of the table that it gets.
-                self.tell_stations();
+                self.update_stations();
                 self.greet(id, local, queue);
             }
             FromStation::Written { id, queue } => self.next_piece(id, &queue),
@@ -329,7 +329,7 @@ impl Core {
     /// The station has read all there was: it gets the next piece of the table.
     fn next_piece(&mut self, id: u64, queue: &Arc<Queue>) {
         // What has changed meanwhile comes first; the piece is as of now.
-        self.tell_stations();
+        self.update_stations();
         let Some(state) = self.stations.of_task(id) else {
             return;
         };

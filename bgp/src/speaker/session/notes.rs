@@ -30,7 +30,7 @@ impl Session {
         if self.counters.notification(way, notification) {
             let peer = self.key;
             let text = notification.to_string();
-            self.tell(ToCore::Notified { peer, way, text });
+            self.send_to_core(ToCore::Notified { peer, way, text });
         }
     }
 
