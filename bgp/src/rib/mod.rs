@@ -197,7 +197,7 @@ pub enum Outbound {
 /// The calls in their order: [`Rib::new`], [`Rib::set_underlay`]; [`Rib::peer_up`] before the
 /// [`Rib::apply`] of a peer's UPDATEs, [`Rib::peer_down`] after the last; [`Rib::work`] as long as
 /// [`Rib::has_work`], and [`Rib::handle_timeout`] at [`Rib::next_timeout`]. What each returns is
-/// carried out before the next call: [`Changes::out`] in its order, and [`Rib::learned`] for each
+/// dispatched before the next call: [`Changes::out`] in its order, and [`Rib::learned`] for each
 /// of [`Changes::prefixes`]. UPDATEs of a peer that [`Rib::is_busy`] wait: they could be taken for
 /// what a job is about to remove.
 #[derive(Debug)]

@@ -319,7 +319,7 @@ impl Core {
                     summarise_peers(self.log.due(now()));
                     self.report_statistics();
                     let changes = self.rib.handle_timeout(now());
-                    self.emit(changes);
+                    self.dispatch(changes);
                     self.expire_dynamic();
                 }
             }
@@ -426,14 +426,14 @@ impl Core {
             // Dealt with above.
             ToCore::Notified { .. } => return,
         };
-        self.emit(changes);
+        self.dispatch(changes);
     }
 
     /// Runs the decision process for all destinations that UPDATEs have changed since the last run.
     fn decide(&mut self) {
         if std::mem::take(&mut self.undecided) {
             let changes = self.rib.decide(now());
-            self.emit(changes);
+            self.dispatch(changes);
         }
     }
 
@@ -444,8 +444,8 @@ impl Core {
         self.feeds[id.index()] = feed;
     }
 
-    /// Carries what the table says to where it belongs. Never waits.
-    fn emit(&mut self, changes: Changes) {
+    /// Dispatches the changes of the table to feeds, sessions and stations. Never waits.
+    fn dispatch(&mut self, changes: Changes) {
         self.fib.retain(|(feed, _)| !feed.is_orphan());
         if !self.fib.is_empty() && !changes.prefixes.is_empty() {
             let learned = |prefix| (prefix, self.rib.learned(&prefix));

@@ -276,7 +276,7 @@ impl Session {
 
     fn drain(&mut self) {
         while let Some(output) = self.peer.poll() {
-            self.carry_out(output);
+            self.execute(output);
         }
         let now = now();
         for conn in Conn::ALL {
@@ -288,7 +288,8 @@ impl Session {
         }
     }
 
-    fn carry_out(&mut self, output: Output) {
+    /// Executes an output of the peer machine.
+    fn execute(&mut self, output: Output) {
         let peer = self.key;
         match output {
             Output::Connect => self.dial(),

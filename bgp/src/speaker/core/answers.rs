@@ -37,12 +37,12 @@ impl Core {
             }
             Command::Underlay(underlay, done) => {
                 let changes = self.rib.set_underlay(now(), underlay);
-                self.emit(changes);
+                self.dispatch(changes);
                 self.when_done(done);
             }
             Command::LocalNetworks(local, done) => {
                 let changes = self.rib.set_local_networks(now(), local);
-                self.emit(changes);
+                self.dispatch(changes);
                 let _ = done.send(());
             }
             Command::AddressesGone(gone, done) => {
@@ -51,7 +51,7 @@ impl Core {
             }
             Command::Origins(update, done) => {
                 let changes = self.rib.set_origins(now(), update);
-                self.emit(changes);
+                self.dispatch(changes);
                 let _ = done.send(());
             }
             Command::Status(answer) => drop(answer.send(self.status())),

@@ -150,7 +150,7 @@ impl Core {
             self.outdated = true;
         } else if independent {
             let changes = self.rib.peer_down(now(), name, false);
-            self.emit(changes);
+            self.dispatch(changes);
         }
     }
 }

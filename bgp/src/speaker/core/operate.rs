@@ -102,10 +102,10 @@ impl Core {
         self.hold_dynamic(name, true);
         self.stop_session(name, Shutdown::administrative(text));
         let changes = self.rib.peer_down(now(), name, false);
-        self.emit(changes);
+        self.dispatch(changes);
         // Nobody is to wait for what it will not tell.
         let changes = self.rib.not_awaited(now(), name);
-        self.emit(changes);
+        self.dispatch(changes);
     }
 
     /// Lets sessions with the peer run again. Where a task is still ending, its end starts the
@@ -134,7 +134,7 @@ impl Core {
             peer.reason = Some("reset here".to_owned());
         }
         let changes = self.rib.peer_down(now(), name, false);
-        self.emit(changes);
+        self.dispatch(changes);
     }
 
     /// Asks the peer for everything again (RFC 2918); one that cannot be asked has its stored
@@ -152,7 +152,7 @@ impl Core {
             return Ok(format!("peer {name} was asked for its routes again"));
         }
         let changes = self.rib.import_peer_again(now(), name);
-        self.emit(changes);
+        self.dispatch(changes);
         Ok(format!(
             "the routes of peer {name} went through the import filters again; it does not know route refresh"
         ))
@@ -165,7 +165,7 @@ impl Core {
         self.decide();
         for family in families {
             let changes = self.rib.route_refresh(now(), name, family);
-            self.emit(changes);
+            self.dispatch(changes);
         }
         Ok(format!("peer {name} is sent all routes again"))
     }

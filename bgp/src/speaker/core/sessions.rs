@@ -155,7 +155,7 @@ impl Core {
             peer.enter(SessionState::Idle);
             self.set_feed(id, None);
             let changes = self.rib.peer_down(now(), &name, false);
-            self.emit(changes);
+            self.dispatch(changes);
         }
         self.start_session(&name);
     }
@@ -245,7 +245,7 @@ impl Core {
         }
         self.update_listener();
         let changes = self.rib.reconfigure(now(), &self.config);
-        self.emit(changes);
+        self.dispatch(changes);
         for name in &change.added {
             self.add_peer(name);
         }

@@ -188,7 +188,7 @@ impl Core {
         while self.rib.has_work() && begin.elapsed() < SLICE {
             let step = Instant::now();
             let changes = self.rib.work(now(), self.step);
-            self.emit(changes);
+            self.dispatch(changes);
             self.hold_dumps();
             let [short, long] = STEP;
             let [least, most] = STEPS;
