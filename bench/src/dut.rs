@@ -19,8 +19,8 @@ const BGPD: &str = "/usr/lib/frr/bgpd";
 /// BIRD 1.6 where `make bench` unpacks it: this program is somewhere in `target`.
 fn bird1() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
-    let mut places = program.ancestors().map(|folder| folder.join(BIRD1));
-    places.find(|path| path.is_file())
+    let mut slots = program.ancestors().map(|folder| folder.join(BIRD1));
+    slots.find(|path| path.is_file())
 }
 
 impl Speaker {

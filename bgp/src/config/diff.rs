@@ -110,25 +110,26 @@ pub fn compare_configs(old: &SpeakerConfig, new: &SpeakerConfig) -> ConfigChange
 #[cfg(feature = "speaker")]
 #[must_use]
 pub(crate) fn renamed(old: &SpeakerConfig, new: &SpeakerConfig) -> BTreeMap<PeerName, PeerName> {
-    let place = |peer: &PeerConfig| (peer.address, peer.port, peer.remote_as);
+    let identity = |peer: &PeerConfig| (peer.address, peer.port, peer.remote_as);
     let only_in = |some: &SpeakerConfig, other: &SpeakerConfig| {
-        let mut places = BTreeMap::new();
+        let mut by_identity = BTreeMap::new();
         for (name, peer) in &some.peers {
             if !other.peers.contains_key(name) {
-                places
-                    .entry(place(peer))
+                by_identity
+                    .entry(identity(peer))
                     .or_insert_with(Vec::new)
                     .push(name.clone());
             }
         }
-        places
+        by_identity
     };
     let mut added = only_in(new, old);
-    let pair = |(place, names): (_, Vec<PeerName>)| match (&names[..], &added.remove(&place)?[..]) {
-        ([before], [after]) => Some((before.clone(), after.clone())),
-        // Two peers at one place: nobody can say which is which.
-        _ => None,
-    };
+    let pair =
+        |(identity, names): (_, Vec<PeerName>)| match (&names[..], &added.remove(&identity)?[..]) {
+            ([before], [after]) => Some((before.clone(), after.clone())),
+            // Several peers with one address, port and AS: ambiguous.
+            _ => None,
+        };
     only_in(old, new).into_iter().filter_map(pair).collect()
 }
 

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 pub(super) struct DestId(NonZeroU32);
 
 impl DestId {
-    /// The handle of the destination at this place.
+    /// The handle of the destination in this slot.
     pub(super) const fn new(index: u32) -> Self {
         // One more, so that the index has a value for "none" in four octets.
         Self(NonZeroU32::MIN.saturating_add(index))

@@ -1,16 +1,16 @@
-//! The free places of the table: a bit each, and the lowest one goes first.
+//! The free slots of the table: a bit each, and the lowest one goes first.
 //!
 //! Destinations that are announced one after the other lie one after the other, also when a table
 //! has come and gone before: what is read next is then already in a cache.
 
 const BITS: usize = u64::BITS as usize;
 
-/// A set of places.
+/// A set of slots.
 #[derive(Debug, Default)]
 pub(super) struct Free {
-    /// A bit for each place.
-    places: Vec<u64>,
-    /// A bit for each word of `places` that is not zero.
+    /// A bit for each slot.
+    slots: Vec<u64>,
+    /// A bit for each word of `slots` that is not zero.
     words: Vec<u64>,
     /// No word of `words` before this one has a bit.
     first: usize,
@@ -26,22 +26,22 @@ fn set(bits: &mut Vec<u64>, at: usize) {
 }
 
 impl Free {
-    /// Number of free places.
+    /// Number of free slots.
     #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Frees a place that is taken.
-    pub(super) fn put(&mut self, place: usize) {
-        set(&mut self.places, place);
-        let word = place / BITS;
+    /// Frees a slot that is taken.
+    pub(super) fn put(&mut self, slot: usize) {
+        set(&mut self.slots, slot);
+        let word = slot / BITS;
         set(&mut self.words, word);
         self.first = self.first.min(word / BITS);
         self.len += 1;
     }
 
-    /// Takes the lowest free place.
+    /// Takes the lowest free slot.
     pub(super) fn take(&mut self) -> Option<usize> {
         if self.len == 0 {
             return None;
@@ -50,14 +50,14 @@ impl Free {
             self.first += 1;
         }
         let word = self.first * BITS + self.words[self.first].trailing_zeros() as usize;
-        let place = word * BITS + self.places[word].trailing_zeros() as usize;
+        let slot = word * BITS + self.slots[word].trailing_zeros() as usize;
         // Takes away the lowest bit.
-        self.places[word] &= self.places[word] - 1;
-        if self.places[word] == 0 {
+        self.slots[word] &= self.slots[word] - 1;
+        if self.slots[word] == 0 {
             self.words[self.first] &= self.words[self.first] - 1;
         }
         self.len -= 1;
-        Some(place)
+        Some(slot)
     }
 }
 
@@ -76,14 +76,14 @@ mod tests {
             let (mut free, mut set) = (Free::default(), BTreeSet::new());
             for step in steps {
                 match step {
-                    Some(place) if set.insert(place) => free.put(place),
+                    Some(slot) if set.insert(slot) => free.put(slot),
                     Some(_) => {}
                     None => prop_assert_eq!(free.take(), set.pop_first()),
                 }
                 prop_assert_eq!(free.len(), set.len());
             }
-            while let Some(place) = set.pop_first() {
-                prop_assert_eq!(free.take(), Some(place));
+            while let Some(slot) = set.pop_first() {
+                prop_assert_eq!(free.take(), Some(slot));
             }
             prop_assert_eq!(free.take(), None);
         }

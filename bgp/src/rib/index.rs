@@ -14,7 +14,7 @@ const MIN_SLOTS: usize = 16;
 /// An index with fewer handles is one part.
 const WHOLE: usize = 24 * 1024;
 
-/// A place for one handle. With the hash beside the handle, growing and passing over other prefixes
+/// A slot for one handle. With the hash beside the handle, growing and passing over other prefixes
 /// do not touch the destinations, which are seldom in a cache.
 #[derive(Clone, Copy, Debug)]
 struct Slot {

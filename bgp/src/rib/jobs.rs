@@ -1,5 +1,5 @@
 //! Long work in slices: whatever has to look at the whole table is a job with a cursor over the
-//! places of the table.
+//! slots of the table.
 //!
 //! A call that starts such work notes what holds from now on at once, queues the job and does the
 //! first slice itself, so that in a small table everything is done when the call returns. The rest
@@ -36,7 +36,7 @@ use crate::types::PeerName;
 /// Places that a call looks at itself: in a table of so many prefixes nothing is left for later.
 pub(super) const INLINE: usize = 2048;
 
-/// A place with many paths counts as more than one: so many paths are as much work as a place.
+/// A slot with many paths counts as several: number of paths that are as much work as a slot.
 const PATHS_PER_PLACE: usize = 8;
 
 /// Stale paths to drop: for each family those of each kind.
@@ -326,16 +326,16 @@ impl Rib {
     fn extent(&self, kind: &Kind) -> usize {
         match kind {
             Kind::Sets => self.interner.end(),
-            _ => self.table.places(),
+            _ => self.table.slots(),
         }
     }
 
     /// Does work on about so many destinations.
-    pub fn work(&mut self, now: Instant, places: usize) -> Changes {
+    pub fn work(&mut self, now: Instant, slots: usize) -> Changes {
         let mut changes = Changes::default();
-        self.run_jobs(places, &mut changes);
+        self.run_jobs(slots, &mut changes);
         self.jobs.new = false;
-        self.finish_with(now, changes, places.max(1))
+        self.finish_with(now, changes, slots.max(1))
     }
 
     /// The first slice of what was queued since the last time.
@@ -491,7 +491,7 @@ impl Rib {
         }
     }
 
-    /// Peers on their way to another group, each with its old one and the place up to which it is
+    /// Peers on their way to another group, each with its old one and the slot up to which it is
     /// done.
     pub(super) fn moves(&self) -> Vec<(PeerId, usize, usize)> {
         let moves = |job: &Job| match &job.kind {

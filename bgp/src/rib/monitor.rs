@@ -79,7 +79,7 @@ impl Rib {
         }
     }
 
-    /// The paths of up to `count` destinations from a place on, and the place to go on from, while
+    /// The paths of up to `count` destinations from a slot on, and the slot to go on from, while
     /// there is one. Paths that come meanwhile are either in a later piece or among
     /// [`Rib::changed_paths`].
     #[must_use]
@@ -89,7 +89,7 @@ impl Rib {
         count: usize,
     ) -> (Vec<MonitoredPath<'_>>, Option<usize>) {
         let end = from.saturating_add(count);
-        let next = (end <= self.table.places()).then_some(end);
+        let next = (end <= self.table.slots()).then_some(end);
         let mut paths = Vec::new();
         for (_, dest) in self.table.at(from..end) {
             let shown = dest.paths().iter().filter(|path| self.is_shown(path));

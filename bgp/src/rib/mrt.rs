@@ -62,7 +62,7 @@ impl Rib {
     pub fn mrt(&self, time: u32) -> BytesMut {
         let (mut out, peers) = self.mrt_index(time);
         let all = RouteQuery::all(RouteTable::Routes);
-        let mut prefixes = self.scan(&all, 0..self.places()).unwrap_or_default();
+        let mut prefixes = self.scan(&all, 0..self.slots()).unwrap_or_default();
         prefixes.sort_unstable();
         self.mrt_records(time, &peers, 0, &prefixes, &mut out);
         out
@@ -85,7 +85,7 @@ impl Rib {
     }
 
     /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next
-    /// number. A peer that was not there when the dump began has no place in its index, and its
+    /// number. A peer that was not there when the dump began has no entry in its peer table, and its
     /// paths are left out.
     pub fn mrt_records(
         &self,
@@ -95,7 +95,7 @@ impl Rib {
         prefixes: &[Prefix],
         out: &mut BytesMut,
     ) -> u32 {
-        let places = self.mrt_places(peers);
+        let indices = self.mrt_indices(peers);
         for prefix in prefixes {
             let Some(id) = self.table.find(prefix) else {
                 continue;
@@ -103,7 +103,7 @@ impl Rib {
             let dest = self.table.get(id);
             let entry = |path: &'_ Path| {
                 let owner = self.peers.paths.owner(path.peer);
-                places.get(owner.index()).copied().flatten()
+                indices.get(owner.index()).copied().flatten()
             };
             let usable = |path: &&Path| path.accepted().is_some() && entry(path).is_some();
             let paths: Vec<&Path> = dest.paths().iter().filter(usable).collect();
@@ -126,20 +126,20 @@ impl Rib {
         sequence
     }
 
-    /// For each peer, by its handle, its place in the index of a dump.
-    fn mrt_places(&self, peers: &MrtPeers) -> Vec<Option<u16>> {
-        let mut places = vec![None; 1];
-        places[PeerId::LOCAL.index()] = Some(0);
+    /// For each peer, by its handle, its index in the peer table of a dump.
+    fn mrt_indices(&self, peers: &MrtPeers) -> Vec<Option<u16>> {
+        let mut indices = vec![None; 1];
+        indices[PeerId::LOCAL.index()] = Some(0);
         for (n, name) in peers.0.iter().enumerate() {
             let Some(id) = self.peers.id(name) else {
                 continue;
             };
-            if places.len() <= id.index() {
-                places.resize(id.index() + 1, None);
+            if indices.len() <= id.index() {
+                indices.resize(id.index() + 1, None);
             }
-            places[id.index()] = u16::try_from(n + 1).ok();
+            indices[id.index()] = u16::try_from(n + 1).ok();
         }
-        places
+        indices
     }
 
     /// The collector, which is us, and the peers; entry 0 stands for ourselves.

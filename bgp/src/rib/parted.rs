@@ -103,7 +103,7 @@ impl<T> Parted<T> {
 
     /// A step of a walk, which takes out what is there if something holds of it. At its end a part
     /// that has become much smaller than it was gives memory back. The result is where the walk
-    /// goes on, and how much work it was beyond a look at one place. A table that grows between
+    /// goes on, and how much work it was beyond a look at one slot. A table that grows between
     /// two steps may hide some entries.
     pub(super) fn walk(
         &mut self,
@@ -221,7 +221,7 @@ mod tests {
         }
         assert!((0..300_000).all(|n| table.find(hash(&n), |seen| *seen == n) == Some(&n)));
         assert_eq!(table.find(hash(&300_000), |seen| *seen == 300_000), None);
-        // A walk over the places finds each.
+        // A walk over the slots finds each.
         let (mut at, mut steps) = (0, 0);
         while at < table.end() {
             let (next, moved) = table.walk(at, 0, |n| n % 3 != 0, hash);

@@ -25,12 +25,12 @@ impl Rib {
     /// peer has gone already.
     #[must_use]
     pub fn parting(&self, going: &BTreeSet<PeerName>) -> Parting {
-        self.parting_at(going, 0..self.places())
+        self.parting_at(going, 0..self.slots())
     }
 
-    /// The same with the prefixes at some places of the table.
+    /// The same with the prefixes at some slots of the table.
     #[must_use]
-    pub fn parting_at(&self, going: &BTreeSet<PeerName>, places: Range<usize>) -> Parting {
+    pub fn parting_at(&self, going: &BTreeSet<PeerName>, slots: Range<usize>) -> Parting {
         let leaves: BTreeSet<PeerId> = going
             .iter()
             .filter_map(|name| self.peers.id(name))
@@ -43,7 +43,7 @@ impl Rib {
             .map(|(_, peer)| peer.name.clone())
             .collect();
         let mut uncovered: Vec<Prefix> = Vec::new();
-        for (_, dest) in self.table.at(places) {
+        for (_, dest) in self.table.at(slots) {
             let accepted = || dest.paths().iter().filter(|path| path.accepted().is_some());
             let lost = accepted().any(|path| leaves.contains(&self.peers.paths.owner(path.peer)));
             let covered = || {

@@ -173,7 +173,7 @@ impl Rib {
         }
     }
 
-    /// The same by the path's place.
+    /// The same by the path's index.
     pub(super) fn touch_at(&mut self, id: DestId, at: usize) {
         let dest = self.table.get_mut(id);
         dest.touched |= dest.paths()[at].rank != Rank::None;

@@ -181,16 +181,16 @@ impl PeerState {
 
     /// A path of it has another staleness.
     pub(super) fn note_staleness(&mut self, family: Family, was: Staleness, is: Staleness) {
-        let place = |staleness| match staleness {
+        let index = |staleness| match staleness {
             Staleness::Fresh => None,
             Staleness::Restart => Some(0),
             Staleness::LongLived => Some(1),
             Staleness::Refresh => Some(2),
         };
-        if let Some(kind) = place(was) {
+        if let Some(kind) = index(was) {
             self.stale[kind][slot(family)] -= 1;
         }
-        if let Some(kind) = place(is) {
+        if let Some(kind) = index(is) {
             self.stale[kind][slot(family)] += 1;
         }
     }

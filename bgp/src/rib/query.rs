@@ -28,16 +28,16 @@ impl Rib {
         self.learned_of(self.table.get(self.table.find(prefix)?))
     }
 
-    /// The routes for the forwarding table at some places of the table.
-    pub fn learned_at(&self, places: Range<usize>) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
+    /// The routes for the forwarding table at some slots of the table.
+    pub fn learned_at(&self, slots: Range<usize>) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
         self.table
-            .at(places)
+            .at(slots)
             .filter_map(|(_, dest)| Some((dest.prefix, self.learned_of(dest)?)))
     }
 
     /// All routes for the forwarding table.
     pub fn all_learned(&self) -> impl Iterator<Item = (Prefix, LearnedRoute)> {
-        self.learned_at(0..self.places())
+        self.learned_at(0..self.slots())
     }
 
     fn learned_of(&self, dest: &Dest) -> Option<LearnedRoute> {
@@ -115,7 +115,7 @@ impl Rib {
 
     /// The whole answer to a question, by prefix.
     fn answer(&self, query: &RouteQuery) -> Option<Vec<RouteRecord>> {
-        let mut prefixes = self.scan(query, 0..self.places())?;
+        let mut prefixes = self.scan(query, 0..self.slots())?;
         prefixes.sort_unstable();
         Some(self.look(query, &prefixes, usize::MAX).0)
     }

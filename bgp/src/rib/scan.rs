@@ -4,7 +4,7 @@
 //! Each call looks at a bounded part of the table and keeps nothing, so whoever asks decides how
 //! fast the answer is read and a question that is given up costs nothing more. The routes of one
 //! prefix belong together; the answer as a whole is no snapshot: a prefix that comes after its
-//! place was passed is not in it, one that goes is left out.
+//! slot was passed is not in it, one that goes is left out.
 //!
 //! What is expensive, to print attributes, is done by whoever asks: a record shares them with the
 //! table.
@@ -120,19 +120,19 @@ impl From<RouteRecord> for AdvertisedRoute {
 }
 
 impl Rib {
-    /// The number of places for destinations; a scan goes from 0 to this.
+    /// The number of slots for destinations; a scan goes from 0 to this.
     #[must_use]
-    pub fn places(&self) -> usize {
-        self.table.places()
+    pub fn slots(&self) -> usize {
+        self.table.slots()
     }
 
-    /// The prefixes at these places that a question is about, in no particular order. `None`: there
+    /// The prefixes at these slots that a question is about, in no particular order. `None`: there
     /// is no such peer.
     #[must_use]
-    pub fn scan(&self, query: &RouteQuery, places: Range<usize>) -> Option<Vec<Prefix>> {
+    pub fn scan(&self, query: &RouteQuery, slots: Range<usize>) -> Option<Vec<Prefix>> {
         let from = match &query.table {
             RouteTable::Received(peer) => Some(self.peer_id(peer)?),
-            RouteTable::Advertised(peer) => return self.scan_advertised(query, peer, places),
+            RouteTable::Advertised(peer) => return self.scan_advertised(query, peer, slots),
             RouteTable::Routes => match &query.from {
                 Some(peer) => Some(self.peer_id(peer)?),
                 None => None,
@@ -146,7 +146,7 @@ impl Rib {
             None => !dest.paths().is_empty(),
         };
         let wanted = |(_, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && has(dest);
-        let dests = self.table.at(places).filter(wanted);
+        let dests = self.table.at(slots).filter(wanted);
         Some(dests.map(|(_, dest)| dest.prefix).collect())
     }
 
@@ -154,7 +154,7 @@ impl Rib {
         &self,
         query: &RouteQuery,
         peer: &PeerName,
-        places: Range<usize>,
+        slots: Range<usize>,
     ) -> Option<Vec<Prefix>> {
         let id = self.peer_id(peer)?;
         let Some((group, member)) = self.membership(id) else {
@@ -162,7 +162,7 @@ impl Rib {
         };
         let told = |id: DestId| group.advertised(id, member).next().is_some();
         let wanted = |(id, dest): &(DestId, &Dest)| query.wants(&dest.prefix) && told(*id);
-        let dests = self.table.at(places).filter(wanted);
+        let dests = self.table.at(slots).filter(wanted);
         Some(dests.map(|(_, dest)| dest.prefix).collect())
     }
 
@@ -217,19 +217,19 @@ impl Rib {
 
     /// All paths of a destination with what became of them, the best first.
     pub(super) fn records(&self, dest: &Dest) -> Vec<RouteRecord> {
-        // For each path its place among the candidates.
-        let mut places: Vec<Option<usize>> = Vec::with_capacity(dest.paths().len());
+        // For each path its index among the candidates.
+        let mut indices: Vec<Option<usize>> = Vec::with_capacity(dest.paths().len());
         let mut candidates: Vec<Candidate> = Vec::with_capacity(dest.paths().len());
         for path in dest.paths() {
             let eligible = candidate(&dest.prefix, path, &self.peers, &self.next_hops);
-            places.push(eligible.is_some().then_some(candidates.len()));
+            indices.push(eligible.is_some().then_some(candidates.len()));
             candidates.extend(eligible);
         }
         let mut decision = Decision::default();
         decision.run(&candidates);
         let mut multipath = vec![false; candidates.len()];
-        for place in &decision.multipath {
-            multipath[*place] = true;
+        for index in &decision.multipath {
+            multipath[*index] = true;
         }
         // Paths of a peer that is gone are no routes any more.
         let gone = |path: &Path| {
@@ -239,11 +239,11 @@ impl Rib {
         let mut routes: Vec<RouteRecord> = dest
             .paths()
             .iter()
-            .zip(places)
+            .zip(indices)
             .filter(|(path, _)| !gone(path))
-            .map(|(path, place)| {
-                let equal = place.is_some_and(|place| multipath[place]);
-                let status = self.path_status(dest, path, place, equal, &decision);
+            .map(|(path, index)| {
+                let equal = index.is_some_and(|index| multipath[index]);
+                let status = self.path_status(dest, path, index, equal, &decision);
                 self.record(dest.prefix, path, status)
             })
             .collect();
@@ -263,7 +263,7 @@ impl Rib {
         &self,
         dest: &Dest,
         path: &Path,
-        place: Option<usize>,
+        index: Option<usize>,
         multipath: bool,
         decision: &Decision,
     ) -> PathStatus {
@@ -283,13 +283,13 @@ impl Rib {
                 detail,
             };
         }
-        let Some(place) = place else {
+        let Some(index) = index else {
             return PathStatus::Unreachable;
         };
         if self.is_deferring() {
             return PathStatus::Deferred;
         }
-        match (decision.lost[place], decision.best) {
+        match (decision.lost[index], decision.best) {
             (Some(reason), _) => PathStatus::Lost { reason, multipath },
             (None, Some((_, reason))) => PathStatus::Best { reason },
             (None, None) => PathStatus::Unreachable,

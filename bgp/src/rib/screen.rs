@@ -192,7 +192,7 @@ impl Screen {
 struct Octets([[u64; 4]; 2]);
 
 impl Octets {
-    const fn place(prefix: &Prefix) -> (usize, u8) {
+    const fn index(prefix: &Prefix) -> (usize, u8) {
         match prefix.address() {
             IpAddr::V4(address) => (0, address.octets()[0]),
             IpAddr::V6(address) => (1, address.octets()[0]),
@@ -200,7 +200,7 @@ impl Octets {
     }
 
     const fn contain(&self, prefix: &Prefix) -> bool {
-        let (family, octet) = Self::place(prefix);
+        let (family, octet) = Self::index(prefix);
         self.0[family][octet as usize / 64] >> (octet % 64) & 1 == 1
     }
 }
@@ -209,7 +209,7 @@ impl FromIterator<Prefix> for Octets {
     fn from_iter<I: IntoIterator<Item = Prefix>>(ranges: I) -> Self {
         let mut octets = Self::default();
         for range in ranges {
-            let (family, first) = Self::place(&range);
+            let (family, first) = Self::index(&range);
             let more = u8::MAX.checked_shr(u32::from(range.len())).unwrap_or(0);
             for octet in first..=first | more {
                 octets.0[family][usize::from(octet) / 64] |= 1 << (octet % 64);
@@ -453,7 +453,7 @@ impl Rib {
         term.is_some_and(|term| admits(&term.conditions))
     }
 
-    /// True when the path is in use already, and leads to the same place.
+    /// True when the path is in use already, and leads to the same gateway.
     fn is_in_force(&self, from: PeerId, prefix: Prefix, received: &PathAttrs) -> bool {
         let dest = self.table.find(&prefix).map(|id| self.table.get(id));
         let path = dest.and_then(|dest| dest.paths().iter().find(|path| path.peer == from));

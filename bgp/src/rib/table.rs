@@ -73,7 +73,7 @@ impl Path {
         self.changed = outcome.ok().flatten();
     }
 
-    /// Puts other attributes in the place of the accepted ones; `None`: it is of no use any more.
+    /// Replaces the accepted attributes; `None`: the path is not usable any more.
     pub(super) fn replace_accepted(&mut self, accepted: Option<Arc<PathAttrs>>) {
         self.is_accepted = accepted.is_some();
         self.changed = accepted;
@@ -134,7 +134,7 @@ enum Paths {
 struct Many {
     paths: Vec<Path>,
     /// Where each path is, when they are so many that one is not simply looked for.
-    places: HashMap<PeerId, u32>,
+    by_peer: HashMap<PeerId, u32>,
 }
 
 /// With more paths than this, where each is is kept.
@@ -153,7 +153,7 @@ pub(super) fn looked_at() -> usize {
 
 impl Many {
     fn position(&self, peer: PeerId) -> Option<usize> {
-        if self.places.is_empty() {
+        if self.by_peer.is_empty() {
             let found = self.paths.iter().position(|path| path.peer == peer);
             #[cfg(test)]
             LOOKED_AT.set(LOOKED_AT.get() + found.map_or(self.paths.len(), |at| at + 1));
@@ -161,15 +161,15 @@ impl Many {
         }
         #[cfg(test)]
         LOOKED_AT.set(LOOKED_AT.get() + 1);
-        self.places.get(&peer).map(|place| *place as usize)
+        self.by_peer.get(&peer).map(|at| *at as usize)
     }
 
     fn push(&mut self, path: Path) {
-        if !self.places.is_empty() {
+        if !self.by_peer.is_empty() {
             self.note(path.peer, self.paths.len());
         }
         self.paths.push(path);
-        if self.places.is_empty() && self.paths.len() > LOOKED_THROUGH {
+        if self.by_peer.is_empty() && self.paths.len() > LOOKED_THROUGH {
             for at in 0..self.paths.len() {
                 self.note(self.paths[at].peer, at);
             }
@@ -178,18 +178,18 @@ impl Many {
 
     fn note(&mut self, peer: PeerId, at: usize) {
         let at = u32::try_from(at).expect("fewer than 2^32 paths fit into memory");
-        self.places.insert(peer, at);
+        self.by_peer.insert(peer, at);
     }
 
     fn swap_remove(&mut self, at: usize) -> Path {
         let path = self.paths.swap_remove(at);
-        if !self.places.is_empty() {
-            self.places.remove(&path.peer);
+        if !self.by_peer.is_empty() {
+            self.by_peer.remove(&path.peer);
             if let Some(moved) = self.paths.get(at) {
                 self.note(moved.peer, at);
             }
             if self.paths.len() < LOOKED_THROUGH / 2 {
-                self.places = HashMap::default();
+                self.by_peer = HashMap::default();
                 self.paths.shrink_to_fit();
             }
         }
@@ -242,7 +242,7 @@ impl Dest {
             Paths::Empty => Paths::One(path),
             Paths::One(first) => Paths::Many(Box::new(Many {
                 paths: vec![first, path],
-                places: HashMap::default(),
+                by_peer: HashMap::default(),
             })),
             Paths::Many(mut many) => {
                 many.push(path);
@@ -256,7 +256,7 @@ impl Dest {
         self.remove_at(self.position(peer)?)
     }
 
-    /// Takes out a path by its place; the last one takes it.
+    /// Removes a path by its index; the last path moves there.
     pub(super) fn remove_at(&mut self, index: usize) -> Option<Path> {
         if index >= self.paths().len() {
             return None;
@@ -304,18 +304,18 @@ fn note_visit() {
 pub(super) struct Table {
     index: Index,
     hasher: foldhash::fast::RandomState,
-    /// A chunk none of whose places is taken has no memory.
+    /// A chunk none of whose slots is taken has no memory.
     chunks: Vec<Vec<Dest>>,
-    /// For each chunk, how many of its places are taken.
+    /// Number of slots taken in each chunk.
     taken: Vec<u32>,
     free: Free,
-    /// Number of places, free ones included.
-    places: usize,
+    /// Number of slots, free ones included.
+    slots: usize,
     /// Lengths that some prefix has had since the table was empty, a bit for each, by family.
     lens: [[u64; 3]; 2],
 }
 
-/// What is at a free place of a chunk that has memory.
+/// What is in a free slot of a chunk that has memory.
 fn empty() -> Dest {
     Dest {
         prefix: Prefix::v4(std::net::Ipv4Addr::UNSPECIFIED, 0),
@@ -384,36 +384,36 @@ impl Table {
         };
         let (family, len) = (usize::from(prefix.family() == Family::Ipv6), prefix.len());
         self.lens[family][usize::from(len / 64)] |= 1 << (len % 64);
-        let id = self.place(dest);
+        let id = self.insert_dest(dest);
         self.index.insert(hash, id);
         id
     }
 
-    fn place(&mut self, dest: Dest) -> DestId {
-        if let Some(place) = self.free.take() {
-            let chunk = &mut self.chunks[place / CHUNK];
+    fn insert_dest(&mut self, dest: Dest) -> DestId {
+        if let Some(slot) = self.free.take() {
+            let chunk = &mut self.chunks[slot / CHUNK];
             if chunk.is_empty() {
-                let size = CHUNK.min(self.places - place / CHUNK * CHUNK);
+                let size = CHUNK.min(self.slots - slot / CHUNK * CHUNK);
                 *chunk = vec![empty(); size];
             }
-            chunk[place % CHUNK] = dest;
-            self.taken[place / CHUNK] += 1;
-            return Self::id(place);
+            chunk[slot % CHUNK] = dest;
+            self.taken[slot / CHUNK] += 1;
+            return Self::id(slot);
         }
-        let next = self.places;
+        let next = self.slots;
         if next.is_multiple_of(CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
             self.taken.push(0);
         }
         self.chunks[next / CHUNK].push(dest);
         self.taken[next / CHUNK] += 1;
-        self.places += 1;
+        self.slots += 1;
         Self::id(next)
     }
 
-    /// The handle of a place.
-    pub(super) fn id(place: usize) -> DestId {
-        DestId::new(u32::try_from(place).expect("fewer than 2^32 prefixes fit into memory"))
+    /// The handle of a slot.
+    pub(super) fn id(slot: usize) -> DestId {
+        DestId::new(u32::try_from(slot).expect("fewer than 2^32 prefixes fit into memory"))
     }
 
     /// Gives a destination without paths back.
@@ -429,11 +429,11 @@ impl Table {
             self.chunks[chunk] = Vec::new();
         }
         if self.index.len() == 0 {
-            // Nothing is left that a place could be remembered for.
+            // Nothing is left that a slot could be remembered for.
             self.chunks = Vec::new();
             self.taken = Vec::new();
             self.free = Free::default();
-            self.places = 0;
+            self.slots = 0;
             self.lens = [[0; 3]; 2];
         }
     }
@@ -451,31 +451,31 @@ impl Table {
         dests * size_of::<Dest>() + self.index.room()
     }
 
-    /// The destination at a place; `None`: the place is free.
-    pub(super) fn dest_at(&self, place: usize) -> Option<(DestId, &Dest)> {
+    /// The destination at a slot; `None`: the slot is free.
+    pub(super) fn dest_at(&self, slot: usize) -> Option<(DestId, &Dest)> {
         note_visit();
-        let dest = self.chunks.get(place / CHUNK)?.get(place % CHUNK)?;
-        (!dest.paths().is_empty()).then(|| (Self::id(place), dest))
+        let dest = self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)?;
+        (!dest.paths().is_empty()).then(|| (Self::id(slot), dest))
     }
 
-    /// Number of places, free ones included.
-    pub(super) const fn places(&self) -> usize {
-        self.places
+    /// Number of slots, free ones included.
+    pub(super) const fn slots(&self) -> usize {
+        self.slots
     }
 
-    /// The destinations at these places, as far as there are so many; one that is free has no
+    /// The destinations at these slots, as far as there are so many; one that is free has no
     /// paths, or is left out.
     pub(super) fn at(
         &self,
-        places: std::ops::Range<usize>,
+        slots: std::ops::Range<usize>,
     ) -> impl Iterator<Item = (DestId, &Dest)> {
-        let end = places.end.min(self.places);
-        let dest = |place: usize| {
+        let end = slots.end.min(self.slots);
+        let dest = |slot: usize| {
             note_visit();
-            let chunk = &self.chunks[place / CHUNK];
-            Some((Self::id(place), chunk.get(place % CHUNK)?))
+            let chunk = &self.chunks[slot / CHUNK];
+            Some((Self::id(slot), chunk.get(slot % CHUNK)?))
         };
-        (places.start..end).filter_map(dest)
+        (slots.start..end).filter_map(dest)
     }
 
     /// All destinations, in no particular order.
@@ -553,7 +553,7 @@ mod tests {
         let index = 2000 * 16 * 8 + 24 * 1024;
         let (part, few) = (table.room(), 2 * CHUNK * size_of::<Dest>() + index);
         assert!(part <= few && few < full / 30, "{part} of {full}");
-        // It grows again, first into the places that it had.
+        // It grows again, first into the slots that it had.
         for n in 500_000..700_000 {
             table.find_or_insert(prefix(n));
         }
@@ -568,7 +568,7 @@ mod tests {
         for id in all {
             table.release(id);
         }
-        assert_eq!((table.places(), table.len()), (0, 0));
+        assert_eq!((table.slots(), table.len()), (0, 0));
         assert!(table.room() <= 1024, "{}", table.room());
     }
 

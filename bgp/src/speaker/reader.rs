@@ -17,7 +17,7 @@ use crate::rib::{MrtPeers, Parting, Rib, RouteQuery, RouteRecord, RouteTable};
 use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
-const PLACES: usize = 8192;
+const SLOTS: usize = 8192;
 /// Prefixes whose routes one question asks for.
 const PREFIXES: usize = 512;
 /// Routes in one answer, beyond those of its last prefix.
@@ -26,7 +26,7 @@ const ROUTES: usize = 2048;
 /// What a reader asks of the core.
 #[derive(Debug)]
 pub(super) enum Slice {
-    /// The prefixes at these places, and the number of places there are. `None`: there is no such
+    /// The prefixes at these slots, and the number of slots there are. `None`: there is no such
     /// peer.
     Scan(
         Arc<RouteQuery>,
@@ -39,7 +39,7 @@ pub(super) enum Slice {
         Vec<Prefix>,
         oneshot::Sender<(Vec<RouteRecord>, usize)>,
     ),
-    /// What would be missing at these places without some peers, and the number of places there
+    /// What would be missing at these slots without some peers, and the number of slots there
     /// are.
     Parting(
         Arc<BTreeSet<PeerName>>,
@@ -62,15 +62,15 @@ impl Slice {
     /// Who no longer waits for the answer does not get one.
     pub(super) fn answer(self, rib: &Rib) {
         match self {
-            Self::Scan(query, places, answer) => {
-                let found = rib.scan(&query, places);
-                drop(answer.send(found.map(|prefixes| (prefixes, rib.places()))));
+            Self::Scan(query, slots, answer) => {
+                let found = rib.scan(&query, slots);
+                drop(answer.send(found.map(|prefixes| (prefixes, rib.slots()))));
             }
             Self::Look(query, prefixes, answer) => {
                 drop(answer.send(rib.look(&query, &prefixes, ROUTES)));
             }
-            Self::Parting(going, places, answer) => {
-                drop(answer.send((rib.parting_at(&going, places), rib.places())));
+            Self::Parting(going, slots, answer) => {
+                drop(answer.send((rib.parting_at(&going, slots), rib.slots())));
             }
             Self::MrtIndex(time, answer) => drop(answer.send(rib.mrt_index(time))),
             Self::MrtRecords {
@@ -194,14 +194,14 @@ async fn scan_all(
 ) -> Result<bool, SpeakerEnded> {
     let mut from = 0;
     loop {
-        let places = from..from + PLACES;
-        let ask = |answer| Command::Slice(Slice::Scan(query.clone(), places, answer));
-        let Some((found, places)) = speaker.ask(ask).await? else {
+        let slots = from..from + SLOTS;
+        let ask = |answer| Command::Slice(Slice::Scan(query.clone(), slots, answer));
+        let Some((found, slots)) = speaker.ask(ask).await? else {
             return Ok(false);
         };
         take(found);
-        from += PLACES;
-        if from >= places {
+        from += SLOTS;
+        if from >= slots {
             return Ok(true);
         }
     }
@@ -272,13 +272,13 @@ pub(super) async fn parting(
     let mut all = Parting::default();
     let mut from = 0;
     loop {
-        let places = from..from + PLACES;
-        let ask = |answer| Command::Slice(Slice::Parting(going.clone(), places, answer));
-        let (found, places) = speaker.ask(ask).await?;
+        let slots = from..from + SLOTS;
+        let ask = |answer| Command::Slice(Slice::Parting(going.clone(), slots, answer));
+        let (found, slots) = speaker.ask(ask).await?;
         all.incomplete = found.incomplete;
         all.uncovered.extend(found.uncovered);
-        from += PLACES;
-        if from >= places {
+        from += SLOTS;
+        if from >= slots {
             break;
         }
     }

@@ -10,12 +10,12 @@ use crate::rib::out::{ExportCache, RouteChange};
 use crate::rib::table::Staleness;
 use crate::rib::{Changes, Outbound, PeerId, Rib};
 
-/// So many attribute sets that are moved are as much work as a place.
+/// Number of moved attribute sets that are as much work as a slot.
 const SETS_PER_PLACE: usize = 4;
 
 impl Rib {
-    pub(super) fn run_jobs(&mut self, places: usize, changes: &mut Changes) {
-        let mut left = places;
+    pub(super) fn run_jobs(&mut self, slots: usize, changes: &mut Changes) {
+        let mut left = slots;
         while left > 0 {
             let filled = |index: usize| {
                 let group = self.groups.get(index).and_then(Option::as_ref);
@@ -37,7 +37,7 @@ impl Rib {
     }
 
     /// Does a slice of a job. The result is how much it was, at least 1.
-    pub(super) fn run_job(&mut self, at: usize, places: usize, changes: &mut Changes) -> usize {
+    pub(super) fn run_job(&mut self, at: usize, slots: usize, changes: &mut Changes) -> usize {
         let mut job = self.jobs.list.remove(at);
         self.jobs.turn = job.number;
         let mut spent = 0;
@@ -45,7 +45,7 @@ impl Rib {
         if job.at == 0 {
             self.begin(&mut job.kind, changes);
         }
-        while spent < places && job.at < self.extent(&job.kind) {
+        while spent < slots && job.at < self.extent(&job.kind) {
             if job.at.is_multiple_of(64) && self.is_over(&job.kind) {
                 job.at = usize::MAX;
                 break;
@@ -74,8 +74,8 @@ impl Rib {
             });
         }
         if job.at < self.extent(&job.kind) {
-            let place = self.jobs.find(job.number);
-            self.jobs.list.insert(place, job);
+            let index = self.jobs.find(job.number);
+            self.jobs.list.insert(index, job);
         } else {
             self.end(job.kind, changes);
         }

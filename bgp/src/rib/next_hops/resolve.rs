@@ -12,7 +12,7 @@ use crate::rib::decision::Candidate;
 use crate::rib::families::slot;
 
 impl NextHopTable {
-    /// Replaces the underlay. The result says whether every next hop has moved: somebody began to
+    /// Renode_of the underlay. The result says whether every next hop has moved: somebody began to
     /// read the underlay, or ceased to.
     pub(in crate::rib) fn set_underlay(&mut self, underlay: Underlay) -> Option<NextHopChange> {
         let was = !self.underlay.routes.is_empty();
@@ -105,24 +105,24 @@ impl NextHopTable {
         mut again: BTreeSet<IpAddr>,
         node: impl Fn(&Self, Prefix) -> Node,
     ) -> (NextHopChange, BTreeSet<Prefix>) {
-        let (graph, places) = self.graph(node);
+        let (graph, node_of) = self.graph(node);
         again.extend(&self.recursive);
         let change = NextHopChange {
-            moved: self.take_over(&graph, &places, &again),
+            moved: self.take_over(&graph, &node_of, &again),
             ..NextHopChange::default()
         };
         (change, self.take_apart(&graph))
     }
 
-    /// The destinations that next hops lie in, solved, and the place of each.
+    /// The destinations that next hops lie in, solved, and the node of each.
     fn graph(&self, node: impl Fn(&Self, Prefix) -> Node) -> (Graph, HashMap<Prefix, usize>) {
-        let mut places: HashMap<Prefix, usize> = HashMap::default();
+        let mut node_of: HashMap<Prefix, usize> = HashMap::default();
         let mut graph = Graph::default();
         for next_hop in &self.recursive {
             let covering = self.entries.get(next_hop).map(|entry| &entry.covering);
             for prefix in covering.into_iter().flatten() {
-                if !places.contains_key(prefix) {
-                    places.insert(*prefix, graph.nodes.len());
+                if !node_of.contains_key(prefix) {
+                    node_of.insert(*prefix, graph.nodes.len());
                     graph.nodes.push(node(self, *prefix));
                 }
             }
@@ -131,19 +131,19 @@ impl NextHopTable {
             for branch in &mut graph.nodes[at].branches {
                 let covering = self.entries.get(&branch.next_hop).map(|e| &e.covering);
                 let covering = covering.into_iter().flatten();
-                let through = covering.filter_map(|prefix| places.get(prefix).copied());
+                let through = covering.filter_map(|prefix| node_of.get(prefix).copied());
                 branch.through = through.filter(|to| *to != at).collect();
             }
         }
         graph.solve();
-        (graph, places)
+        (graph, node_of)
     }
 
     /// Writes down how these next hops are reached. The result: what is another.
     fn take_over(
         &mut self,
         graph: &Graph,
-        places: &HashMap<Prefix, usize>,
+        node_of: &HashMap<Prefix, usize>,
         again: &BTreeSet<IpAddr>,
     ) -> HashMap<IpAddr, Moved> {
         let mut moved = HashMap::default();
@@ -152,7 +152,7 @@ impl NextHopTable {
                 continue;
             };
             let through = entry.covering.iter().filter_map(|prefix| {
-                let at = places.get(prefix)?;
+                let at = node_of.get(prefix)?;
                 graph.nodes[*at].leads_to(*next_hop)
             });
             let resolved = through.chain(entry.own.clone()).next();

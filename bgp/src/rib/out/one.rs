@@ -31,7 +31,7 @@ impl Handle {
 pub(super) struct AdvertisedRoutes {
     /// By the destination's handle.
     routes: Vec<Option<Handle>>,
-    /// By the pair's handle; `None`: the place is free.
+    /// By the pair's handle; `None`: the slot is free.
     pairs: List<Option<Advertised>>,
     /// How many routes have the pair; beside them, so that a pair takes 20 octets.
     uses: Vec<u32>,

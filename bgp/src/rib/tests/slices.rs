@@ -236,7 +236,7 @@ fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
     ] {
         let all = RouteQuery::all(what);
         let (mut found, mut told) = (Vec::new(), 0);
-        for place in (0..rib.places()).step_by(STEP) {
+        for place in (0..rib.slots()).step_by(STEP) {
             let scan = || rib.scan(&all, place..place + STEP);
             found.extend(watched("a scan", STEP, scan).unwrap());
         }
@@ -248,7 +248,7 @@ fn a_question_a_dump_and_a_station_look_at_a_piece_at_a_time() {
         assert_eq!(told, MANY as usize);
     }
     let all = RouteQuery::all(RouteTable::Routes);
-    let prefixes = rib.scan(&all, 0..rib.places()).unwrap();
+    let prefixes = rib.scan(&all, 0..rib.slots()).unwrap();
     let (mut out, peers) = watched("an index", 1, || rib.mrt_index(0));
     for some in prefixes.chunks(STEP) {
         watched("records", STEP, || {

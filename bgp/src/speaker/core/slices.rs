@@ -234,9 +234,9 @@ impl Core {
     pub(super) fn fill_subscriptions(&mut self) {
         let begin = Instant::now();
         for mut filled in std::mem::take(&mut self.subscriptions) {
-            while filled.at < self.rib.places() && begin.elapsed() < SLICE / 2 {
-                let places = filled.at..filled.at + SUBSCRIBED;
-                let routes = self.rib.learned_at(places);
+            while filled.at < self.rib.slots() && begin.elapsed() < SLICE / 2 {
+                let slots = filled.at..filled.at + SUBSCRIBED;
+                let routes = self.rib.learned_at(slots);
                 let passes = |prefix: &Prefix| self.rib.forwards(prefix, &filled.policy);
                 let routes = routes.filter(|(prefix, _)| passes(prefix));
                 filled
@@ -244,7 +244,7 @@ impl Core {
                     .extend(routes.map(|(prefix, route)| (prefix, Some(route))));
                 filled.at += SUBSCRIBED;
             }
-            if filled.at < self.rib.places() {
+            if filled.at < self.rib.slots() {
                 self.subscriptions.push(filled);
             } else {
                 // Who no longer waits for it does not get it.
