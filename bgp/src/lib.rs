@@ -97,7 +97,7 @@ pub use rib::{
     AdvertisedRoute, Advertisement, AttrsInfo, BestPathReason, Bucket, Buckets, Changes, DecidedBy,
     Explanation, FibExportFilter, Gateway, GroupRoute, GroupUpdate, ImportRefusal, LearnedRoute,
     LongLivedRestart, Member, MemberUpdate, MonitoredPath, MrtPeers, OriginStatus, Outbound,
-    Parting, PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart,
+    PathId, PathName, PathStatus, PeerCounts, PeerId, Progress, RemoteRestart, RemovalImpact,
     ResolvedNextHop, Rib, RibCounts, RibOptions, RouteChange, RouteInfo, RouteQuery, RouteRecord,
     RouteTable, Screened, SessionInfo, SessionOptions, StartupTimes, Underlay, UnderlayRoute,
     Withheld, redistribute,

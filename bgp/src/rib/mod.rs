@@ -33,7 +33,6 @@ mod next_hops;
 mod order;
 mod out;
 mod parted;
-mod parting;
 mod path_handles;
 mod paths;
 mod peer_id;
@@ -41,6 +40,7 @@ mod peers;
 mod query;
 mod reconfigure;
 mod refresh;
+mod removal_impact;
 mod restart;
 mod scan;
 mod screen;
@@ -69,8 +69,8 @@ pub(crate) use out::Packer;
 pub use out::{
     Bucket, Buckets, GroupRoute, GroupUpdate, Member, MemberUpdate, PathId, RouteChange, Withheld,
 };
-pub use parting::Parting;
 pub use peer_id::PeerId;
+pub use removal_impact::RemovalImpact;
 pub use scan::{RouteQuery, RouteRecord, RouteTable};
 pub use screen::{OriginStatus, Screened};
 pub use session::{LongLivedRestart, RemoteRestart, SessionInfo, SessionOptions};

@@ -49,8 +49,8 @@ use crate::config::SpeakerConfig;
 use crate::martian::{LocalNetworks, OpenRanges};
 use crate::origin;
 use crate::rib::{
-    AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, Parting, RouteInfo, RouteQuery,
-    RouteRecord, RouteTable, StartupTimes, Underlay,
+    AdvertisedRoute, Explanation, FibExportFilter, LearnedRoute, RemovalImpact, RouteInfo,
+    RouteQuery, RouteRecord, RouteTable, StartupTimes, Underlay,
 };
 use crate::types::{PeerName, SessionState};
 
@@ -368,12 +368,15 @@ impl SpeakerHandle {
             .map(|explanation| *explanation)
     }
 
-    /// What would be missing if these peers went now.
+    /// Routes that would be lost if the sessions with these peers were removed now.
     ///
     /// # Errors
     /// [`SpeakerEnded`].
-    pub async fn parting(&self, going: BTreeSet<PeerName>) -> Result<Parting, SpeakerEnded> {
-        reader::parting(self, going).await
+    pub async fn removal_impact(
+        &self,
+        removed: BTreeSet<PeerName>,
+    ) -> Result<RemovalImpact, SpeakerEnded> {
+        reader::removal_impact(self, removed).await
     }
 
     /// Asks a peer to send everything again (RFC 2918). `false`: it has no session, or cannot be

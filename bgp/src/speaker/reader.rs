@@ -13,7 +13,7 @@ use caracal_model::net::{Family, Prefix};
 use tokio::sync::oneshot;
 
 use super::{Command, SpeakerEnded, SpeakerHandle};
-use crate::rib::{MrtPeers, Parting, Rib, RouteQuery, RouteRecord, RouteTable};
+use crate::rib::{MrtPeers, RemovalImpact, Rib, RouteQuery, RouteRecord, RouteTable};
 use crate::types::PeerName;
 
 /// Places of the table that one question looks at: less than a millisecond of work.
@@ -41,10 +41,10 @@ pub(super) enum Slice {
     ),
     /// What would be missing at these slots without some peers, and the number of slots there
     /// are.
-    Parting(
+    RemovalImpact(
         Arc<BTreeSet<PeerName>>,
         Range<usize>,
-        oneshot::Sender<(Parting, usize)>,
+        oneshot::Sender<(RemovalImpact, usize)>,
     ),
     /// The first record of a dump with this time.
     MrtIndex(u32, oneshot::Sender<(BytesMut, MrtPeers)>),
@@ -69,8 +69,8 @@ impl Slice {
             Self::Look(query, prefixes, answer) => {
                 drop(answer.send(rib.look(&query, &prefixes, ROUTES)));
             }
-            Self::Parting(going, slots, answer) => {
-                drop(answer.send((rib.parting_at(&going, slots), rib.slots())));
+            Self::RemovalImpact(removed, slots, answer) => {
+                drop(answer.send((rib.removal_impact_at(&removed, slots), rib.slots())));
             }
             Self::MrtIndex(time, answer) => drop(answer.send(rib.mrt_index(time))),
             Self::MrtRecords {
@@ -263,17 +263,17 @@ async fn collect(
     sorted.await.map(Some).map_err(|_| SpeakerEnded)
 }
 
-/// What would be missing if these peers went.
-pub(super) async fn parting(
+/// See [`SpeakerHandle::removal_impact`].
+pub(super) async fn removal_impact(
     speaker: &SpeakerHandle,
-    going: BTreeSet<PeerName>,
-) -> Result<Parting, SpeakerEnded> {
-    let going = Arc::new(going);
-    let mut all = Parting::default();
+    removed: BTreeSet<PeerName>,
+) -> Result<RemovalImpact, SpeakerEnded> {
+    let removed = Arc::new(removed);
+    let mut all = RemovalImpact::default();
     let mut from = 0;
     loop {
         let slots = from..from + SLOTS;
-        let ask = |answer| Command::Slice(Slice::Parting(going.clone(), slots, answer));
+        let ask = |answer| Command::Slice(Slice::RemovalImpact(removed.clone(), slots, answer));
         let (found, slots) = speaker.ask(ask).await?;
         all.incomplete = found.incomplete;
         all.uncovered.extend(found.uncovered);

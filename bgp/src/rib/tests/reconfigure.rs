@@ -188,25 +188,28 @@ fn a_filter_that_is_not_defined_rejects() {
 #[test]
 fn rfc4724_2_peers_part_when_others_have_told_everything_and_cover_their_routes() {
     let mut net = Net::mesh([2, 3]);
-    let going = BTreeSet::from([name(2)]);
+    let removed = BTreeSet::from([name(2)]);
     net.announce(2, &[1, 2], attrs(2));
     net.announce(3, &[1], attrs(2));
-    let parting = net.rib.parting(&going);
-    assert_eq!(parting.incomplete, [name(3)], "no End-of-RIB yet");
-    assert_eq!(parting.uncovered, [prefix(2)]);
+    let impact = net.rib.removal_impact(&removed);
+    assert_eq!(impact.incomplete, [name(3)], "no End-of-RIB yet");
+    assert_eq!(impact.uncovered, [prefix(2)]);
     net.end_of_rib(3);
     net.announce(3, &[2], attrs(2));
-    assert_eq!(net.rib.parting(&going), Parting::default());
+    assert_eq!(net.rib.removal_impact(&removed), RemovalImpact::default());
     // A peer that is restarting covers nothing, and counts as incomplete until it has told
     // everything again.
     net.down(3, true);
-    let parting = net.rib.parting(&going);
-    assert_eq!(parting.incomplete, [name(3)]);
-    assert_eq!(parting.uncovered, [prefix(1), prefix(2)]);
+    let impact = net.rib.removal_impact(&removed);
+    assert_eq!(impact.incomplete, [name(3)]);
+    assert_eq!(impact.uncovered, [prefix(1), prefix(2)]);
     net.up(3);
-    assert_eq!(net.rib.parting(&going).incomplete, [name(3)]);
+    assert_eq!(net.rib.removal_impact(&removed).incomplete, [name(3)]);
     net.announce(3, &[1, 2], attrs(2));
     net.end_of_rib(3);
-    assert_eq!(net.rib.parting(&going), Parting::default());
-    assert_eq!(net.rib.parting(&BTreeSet::new()).incomplete, [name(2)]);
+    assert_eq!(net.rib.removal_impact(&removed), RemovalImpact::default());
+    assert_eq!(
+        net.rib.removal_impact(&BTreeSet::new()).incomplete,
+        [name(2)]
+    );
 }

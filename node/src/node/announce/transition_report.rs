@@ -73,7 +73,7 @@ pub(crate) async fn report<S: Store>(
 /// `None`: the speaker has ended.
 async fn look(speaker: &SpeakerHandle, current: &InForce) -> Option<TransitionReport> {
     let told = speaker
-        .parting(current.parting.to_remove.clone())
+        .removal_impact(current.parting.to_remove.clone())
         .await
         .ok()?;
     let address = |name: &PeerName| current.coming.get(name).copied();
