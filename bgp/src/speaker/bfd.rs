@@ -63,7 +63,7 @@ type View = BTreeMap<PeerName, BfdStatus>;
 #[derive(Debug)]
 pub struct BfdHandle {
     wanted: Arc<Mutex<Targets>>,
-    bell: UnixStream,
+    wake: UnixStream,
     seen: watch::Receiver<View>,
 }
 
@@ -73,14 +73,14 @@ impl BfdHandle {
     /// # Errors
     /// What the operating system says.
     pub fn spawn() -> io::Result<Self> {
-        let (bell, heard) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        heard.set_nonblocking(true)?;
+        let (wake, woken) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
         let wanted = Arc::<Mutex<Targets>>::default();
         let (publish, seen) = watch::channel(View::new());
         let thread = Thread {
             wanted: wanted.clone(),
-            heard,
+            woken,
             publish,
             sessions: BTreeMap::new(),
             receivers: HashMap::new(),
@@ -91,14 +91,14 @@ impl BfdHandle {
         std::thread::Builder::new()
             .name("bfd".to_owned())
             .spawn(move || thread.run())?;
-        Ok(Self { wanted, bell, seen })
+        Ok(Self { wanted, wake, seen })
     }
 
     /// Watches these from now on, and nobody else.
     pub fn set(&self, targets: Targets) {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = targets;
-        // A bell that is full is rung already.
-        let _ = (&self.bell).write(&[1]);
+        // A full socket has a wake-up pending.
+        let _ = (&self.wake).write(&[1]);
     }
 
     /// What is seen.
@@ -120,7 +120,7 @@ struct Watched {
 
 struct Thread {
     wanted: Arc<Mutex<Targets>>,
-    heard: UnixStream,
+    woken: UnixStream,
     publish: watch::Sender<View>,
     sessions: BTreeMap<PeerName, Watched>,
     /// By our address and multihop.
@@ -140,12 +140,12 @@ impl Thread {
             self.publish();
             let timeout = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
             let sockets = self.receivers.values().map(Receiver::socket);
-            if let Err(error) = poll(&self.heard, sockets, timeout) {
+            if let Err(error) = poll(&self.woken, sockets, timeout) {
                 warn!(%error, "BFD cannot wait for packets");
                 std::thread::sleep(RETRY);
             }
-            let mut rings = [0; 64];
-            if let Ok(0) = (&self.heard).read(&mut rings) {
+            let mut octets = [0; 64];
+            if let Ok(0) = (&self.woken).read(&mut octets) {
                 // The handle is gone.
                 return;
             }
@@ -153,7 +153,7 @@ impl Thread {
         }
     }
 
-    /// Brings the sessions in line with what is wanted.
+    /// Boctets the sessions in line with what is wanted.
     fn follow(&mut self) {
         let wanted = self
             .wanted

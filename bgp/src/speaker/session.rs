@@ -39,7 +39,7 @@ use info::{connect_failure, monitored_session, session_info};
 pub(super) use link::turn_away;
 use link::{Link, Read};
 use outgoing::Outgoing;
-use waits::{Alarm, readable, ready, writable};
+use waits::{Timer, readable, ready, writable};
 
 /// Messages that may wait for a place in the core's channel before we stop reading.
 const QUEUE: usize = 64;
@@ -100,7 +100,7 @@ struct Session {
     closing: JoinSet<()>,
     /// Ends the session when the feed is empty, and at this time anyway.
     stopping: Option<(Stop, Instant)>,
-    alarm: Alarm,
+    timer: Timer,
     counters: Arc<Counters>,
     log: LogLimit<LogKind>,
 }
@@ -145,7 +145,7 @@ impl Session {
             queue: VecDeque::new(),
             closing: JoinSet::new(),
             stopping: None,
-            alarm: Alarm::new(),
+            timer: Timer::new(),
             counters,
             log: LogLimit::default(),
         }
@@ -188,7 +188,7 @@ impl Session {
     /// Waits for what comes first. Deadlines go before octets, so that a busy peer does not delay
     /// keepalives.
     async fn wait(&mut self) -> Event {
-        self.alarm.set(self.next_timeout());
+        self.timer.set(self.next_timeout());
         let reading = self.queue.len() < QUEUE;
         let Self {
             core,
@@ -201,7 +201,7 @@ impl Session {
             outgoing,
             queue,
             stopping,
-            alarm,
+            timer,
             ..
         } = self;
         let outgoing = outgoing
@@ -210,7 +210,7 @@ impl Session {
         let (out, inc, pending) = (out.as_ref(), inc.as_ref(), pending.as_ref());
         tokio::select! {
             biased;
-            () = alarm.ring() => Event::Timeout,
+            () = timer.expired() => Event::Timeout,
             message = control.recv(), if stopping.is_none() => Event::Control(message),
             result = async { dial.as_mut().expect("checked").await }, if dial.is_some() => {
                 Event::Dialled(result)

@@ -171,7 +171,7 @@ fn receive_with_ttl(
 /// Waits until one of these can be read, or for so long.
 #[allow(unsafe_code, reason = "poll has no safe wrapper in std")]
 pub(super) fn poll<'a>(
-    bell: &'a impl AsFd,
+    wake: &'a impl AsFd,
     sockets: impl Iterator<Item = BorrowedFd<'a>>,
     timeout: Duration,
 ) -> io::Result<()> {
@@ -180,7 +180,7 @@ pub(super) fn poll<'a>(
         events: libc::POLLIN,
         revents: 0,
     };
-    let all = std::iter::once(bell.as_fd()).chain(sockets);
+    let all = std::iter::once(wake.as_fd()).chain(sockets);
     let mut entries: Vec<libc::pollfd> = all.map(entry).collect();
     // Rounded up: waking early would be a busy loop for the rest of the millisecond.
     let millis = timeout.as_micros().div_ceil(1000);

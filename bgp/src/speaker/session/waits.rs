@@ -1,5 +1,4 @@
-//! What a session waits for; each waits forever when there is nothing to wait for. All are
-//! cancel-safe.
+//! Futures that a session waits for. All are cancel-safe, and pending forever without a subject.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -9,15 +8,14 @@ use tokio::time::Sleep;
 use super::link::Link;
 use super::outgoing::Outgoing;
 
-/// A timer that is set anew only when its time is another one: most of what a session hears changes
-/// nothing about it.
+/// A timer that is reset only when its deadline changes: most messages do not change it.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct Timer {
     sleep: Pin<Box<Sleep>>,
     due: Option<Instant>,
 }
 
-impl Alarm {
+impl Timer {
     /// Not set.
     pub(super) fn new() -> Self {
         Self {
@@ -26,7 +24,7 @@ impl Alarm {
         }
     }
 
-    /// Rings at this time, or never.
+    /// Sets when it expires; `None`: never.
     pub(super) fn set(&mut self, due: Option<Instant>) {
         if let Some(due) = due.filter(|due| self.due != Some(*due)) {
             self.sleep.as_mut().reset(due.into());
@@ -34,7 +32,8 @@ impl Alarm {
         self.due = due;
     }
 
-    pub(super) async fn ring(&mut self) {
+    /// Waits until it expires.
+    pub(super) async fn expired(&mut self) {
         match self.due {
             Some(_) => self.sleep.as_mut().await,
             None => std::future::pending().await,
