@@ -179,10 +179,10 @@ fn checked_table(peers: usize, internal: bool) -> (Rib, Instant) {
     // comparison of two sizes.
     let blocks = Universe::internet(BLOCKS).nets.into_iter();
     let blocks = blocks.map(|net| Prefix::v4(net.bits.into(), net.len));
-    let held = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));
+    let owned = blocks.map(|block| (block, origin::Owner::Named(owner.clone()), true));
     let origins = origin::Update {
         rules: Some(rules),
-        held: held.collect(),
+        ownership: owned.collect(),
         stale: Some(false),
     };
     table_with(peers, internal, origins)

@@ -7,7 +7,7 @@
 //! somebody else's makes the route invalid, an unknown one does not, for a node may have a BGP
 //! Identifier that nobody else knows of.
 
-mod held;
+mod prefix_owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::attrs::PathAttrs;
 use crate::ranges::Ranges;
 use crate::types::RouterId;
-use held::Held;
+use prefix_owners::PrefixOwners;
 
 /// What follows from a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +102,8 @@ pub enum Owner {
 pub struct Update {
     /// The rules, when they differ.
     pub rules: Option<Rules>,
-    /// Prefixes that somebody has now (true), or has no more.
-    pub held: Vec<(Prefix, Owner, bool)>,
+    /// Owners that a prefix has now (true), or has no more.
+    pub ownership: Vec<(Prefix, Owner, bool)>,
     /// The data may be out of date; `None`: as before.
     pub stale: Option<bool>,
 }
@@ -151,19 +151,19 @@ impl fmt::Display for Reason {
             Self::NoOwner(range) => {
                 write!(f, "nobody is known to have this prefix of {range}")
             }
-            Self::NextHop(owner, held, Some(hop)) => {
+            Self::NextHop(owner, owned, Some(hop)) => {
                 write!(
                     f,
-                    "{held} is {owner}'s, and the next hop {hop} is no address of it"
+                    "{owned} is {owner}'s, and the next hop {hop} is no address of it"
                 )
             }
-            Self::NextHop(owner, held, None) => {
-                write!(f, "{held} is {owner}'s, and there is no next hop")
+            Self::NextHop(owner, owned, None) => {
+                write!(f, "{owned} is {owner}'s, and there is no next hop")
             }
-            Self::Originator(owner, held, id, other) => {
+            Self::Originator(owner, owned, id, other) => {
                 write!(
                     f,
-                    "{held} is {owner}'s, and ORIGINATOR_ID {id} is {other}'s"
+                    "{owned} is {owner}'s, and ORIGINATOR_ID {id} is {other}'s"
                 )
             }
         }
@@ -191,15 +191,15 @@ pub struct Origins {
     relays: HashSet<IpAddr>,
     /// Who has a BGP Identifier; several owners' is nobody's.
     router_ids: HashMap<RouterId, Option<OwnerId>>,
-    held: Held,
-    /// The answer for the route before: routes of one UPDATE come from one place.
+    owners: PrefixOwners,
+    /// Cached answer for the last source: routes of one UPDATE share it.
     last: Entitled,
 }
 
-/// What says where a route comes from.
+/// The source of a route: NEXT_HOP and ORIGINATOR_ID.
 type Source = (Option<IpAddr>, Option<RouterId>);
 
-/// Owners that routes from one place may come from.
+/// Owners that a source speaks for.
 #[derive(Debug, Default)]
 struct Entitled {
     source: Source,
@@ -231,13 +231,13 @@ impl Origins {
     /// Number of prefixes with an owner.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.owners.len()
     }
 
     /// True when nobody is known to have anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.owners.is_empty()
     }
 
     /// The ranges that are checked, and those that are not.
@@ -268,9 +268,9 @@ impl Origins {
         if let Some(stale) = update.stale {
             self.stale = stale;
         }
-        for (prefix, owner, has) in update.held {
+        for (prefix, owner, has) in update.ownership {
             let id = self.id(&owner);
-            self.held.set(prefix, id, has);
+            self.owners.set(prefix, id, has);
         }
         if let Some(rules) = update.rules {
             self.set_rules(rules);
@@ -347,13 +347,13 @@ impl Origins {
         let Some((range, Range::Owned { .. })) = self.range_of(prefix) else {
             return unchecked;
         };
-        let Some((held, owners)) = self.holders(prefix, &range) else {
+        let Some((owned, owners)) = self.holders(prefix, &range) else {
             return Look {
                 passes: false,
                 within: true,
             };
         };
-        let within = held.len() != prefix.len();
+        let within = owned.len() != prefix.len();
         let source = (attrs.next_hop, attrs.originator_id);
         if self.last.source == source {
             return Look {
@@ -372,8 +372,8 @@ impl Origins {
 
     /// Who has the longest prefix that covers this one and lies in the range.
     fn holders(&self, prefix: &Prefix, range: &Prefix) -> Option<(Prefix, &[OwnerId])> {
-        let longest = self.held.longest(prefix);
-        longest.filter(|(held, _)| range.len() <= held.len())
+        let longest = self.owners.longest(prefix);
+        longest.filter(|(owned, _)| range.len() <= owned.len())
     }
 
     /// What the data says of a route.
@@ -385,7 +385,7 @@ impl Origins {
         let Some((range, Range::Owned { shortest })) = self.range_of(prefix) else {
             return Verdict::Unchecked;
         };
-        let Some((held, owners)) = self.holders(prefix, &range) else {
+        let Some((owned, owners)) = self.holders(prefix, &range) else {
             return match prefix.len() < shortest {
                 true => Verdict::Invalid(Reason::TooShort(range)),
                 false => Verdict::Unknown(Reason::NoOwner(range)),
@@ -399,7 +399,7 @@ impl Origins {
         if owners.iter().any(|id| owners_of_source.contains(id)) {
             return Verdict::Valid;
         }
-        let reason = self.reason(held, owners, source);
+        let reason = self.reason(owned, owners, source);
         match self.stale {
             true => Verdict::Unknown(reason),
             false => Verdict::Invalid(reason),
@@ -407,16 +407,16 @@ impl Origins {
     }
 
     /// Why routes from there are not the owners'.
-    fn reason(&self, held: Prefix, owners: &[OwnerId], (hop, originator): Source) -> Reason {
+    fn reason(&self, owned: Prefix, owners: &[OwnerId], (hop, originator): Source) -> Reason {
         let of_hop = hop.and_then(|hop| self.addresses.get(&hop));
         let owner = of_hop.and_then(|ids| owners.iter().find(|id| ids.contains(id)));
         let known = originator.and_then(|id| Some((id, (*self.router_ids.get(&id)?)?)));
         match (owner, known) {
             // The next hop is the owner's; so it is the originator that is not.
             (Some(owner), Some((id, other))) => {
-                Reason::Originator(self.name(*owner), held, id, self.name(other))
+                Reason::Originator(self.name(*owner), owned, id, self.name(other))
             }
-            _ => Reason::NextHop(self.name(owners[0]), held, hop),
+            _ => Reason::NextHop(self.name(owners[0]), owned, hop),
         }
     }
 }

@@ -27,14 +27,14 @@ use crate::router_id;
 pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Update {
     let nothing = Snapshot::default();
     let before = old.unwrap_or(&nothing);
-    let mut held = Vec::new();
+    let mut ownership = Vec::new();
     let moved = |a: Option<i64>, b: Option<i64>| a != b;
     for ((owner, cidr), was, is) in merge_join(&before.affinities, &new.affinities) {
         if moved(was.map(|v| v.revision), is.map(|v| v.revision)) {
             let counts =
                 |affinity: Option<&Versioned<BlockAffinity>>| affinity.is_some_and(|a| has(a));
             if counts(was) != counts(is) {
-                held.push((*cidr, owner_of(owner), counts(is)));
+                ownership.push((*cidr, owner_of(owner), counts(is)));
             }
         }
     }
@@ -43,7 +43,7 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
             let (was, is) = (borrowed(was), borrowed(is));
             let gone = was.difference(&is).map(|guest| (guest, false));
             let come = is.difference(&was).map(|guest| (guest, true));
-            held.extend(gone.chain(come).map(|((address, node), has)| {
+            ownership.extend(gone.chain(come).map(|((address, node), has)| {
                 let owner = Owner::Named(node.to_string());
                 (Prefix::host(*address), owner, has)
             }));
@@ -54,12 +54,12 @@ pub fn origin_update(old: Option<&Snapshot>, new: &Snapshot, mode: Mode) -> Upda
         || moves(&before.pools, &new.pools)
         || moves(&before.bgp_configurations, &new.bgp_configurations)
         || moves(&before.bgp_peers, &new.bgp_peers)
-        || !held.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
+        || !ownership.is_empty() && new.pools.values().any(|pool| pool.spec.disabled);
     let rules = differ.then(|| rules(new, mode));
     let same = old.is_some_and(|old| rules == Some(self::rules(old, mode)));
     Update {
         rules: rules.filter(|_| !same),
-        held,
+        ownership,
         stale: None,
     }
 }

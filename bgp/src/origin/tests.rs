@@ -39,7 +39,7 @@ fn origins() -> Origins {
         ]
         .into(),
     };
-    let held = vec![
+    let ownership = vec![
         (prefix("10.244.1.0/26"), named("node1"), true),
         (prefix("10.244.2.0/26"), named("node2"), true),
         (prefix("10.244.1.5/32"), named("node2"), true),
@@ -47,7 +47,7 @@ fn origins() -> Origins {
     ];
     origins.apply(Update {
         rules: Some(rules),
-        held,
+        ownership,
         stale: None,
     });
     origins
@@ -172,8 +172,8 @@ fn stale_data_refuses_nothing_for_good_and_off_checks_nothing() {
 fn a_prefix_changes_hands() {
     let mut origins = origins();
     let block = prefix("10.244.1.0/26");
-    let change = |held| Update {
-        held,
+    let change = |ownership| Update {
+        ownership,
         ..Update::default()
     };
     origins.apply(change(vec![(block, named("node2"), true)]));
@@ -215,8 +215,8 @@ proptest! {
         for owner in rules.owners.values_mut() {
             owner.addresses.insert([10, 0, 0, 3].into());
         }
-        let held = vec![(prefix("10.244.2.0/26"), named("node1"), true)];
-        origins.apply(Update { rules: Some(rules), held, stale: None });
+        let ownership = vec![(prefix("10.244.2.0/26"), named("node1"), true)];
+        origins.apply(Update { rules: Some(rules), ownership, stale: None });
         for (third, fourth, len, hop, originator) in routes {
             let asked = Prefix::v4([10, 244, third, fourth].into(), len);
             let attrs = route(hop, (originator > 0).then_some(originator));
@@ -224,7 +224,7 @@ proptest! {
             let verdict = origins.check(&asked, &attrs);
             let passes = matches!(verdict, Verdict::Valid | Verdict::Unchecked);
             prop_assert_eq!(look.passes, passes, "{} {:?}: {:?}", asked, attrs, verdict);
-            let exact = origins.held.longest(&asked).is_some_and(|(held, _)| held == asked);
+            let exact = origins.owners.longest(&asked).is_some_and(|(owned, _)| owned == asked);
             prop_assert_eq!(look.within, !exact);
         }
     }

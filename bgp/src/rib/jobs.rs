@@ -191,8 +191,8 @@ pub(super) struct Jobs {
     turn: u64,
     /// Some job has been queued since the last slice.
     new: bool,
-    /// Peers that have enough to read for now: their dumps wait.
-    held: BTreeSet<PeerId>,
+    /// Peers whose dumps are paused.
+    paused: BTreeSet<PeerId>,
 }
 
 /// How far a piece of long work is.
@@ -237,7 +237,7 @@ impl Rib {
     /// True while there is work for [`Rib::work`].
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.undecided_left || self.jobs.has(|kind| !self.is_held(kind))
+        self.undecided_left || self.jobs.has(|kind| !self.is_paused(kind))
     }
 
     /// The peers to which the table is being announced.
@@ -248,14 +248,14 @@ impl Rib {
         })
     }
 
-    /// These peers have so much to read that the table is not announced to them for now. Changes
-    /// are. Replaces what was said before.
-    pub fn hold(&mut self, peers: BTreeSet<PeerId>) {
-        self.jobs.held = peers;
+    /// Pauses the dumps of the table to these peers, since their feeds are long, and resumes all
+    /// others. Changes are still announced.
+    pub fn pause_dumps(&mut self, peers: BTreeSet<PeerId>) {
+        self.jobs.paused = peers;
     }
 
-    fn is_held(&self, kind: &Kind) -> bool {
-        matches!(kind, Kind::Dump { peer, .. } if self.jobs.held.contains(peer))
+    fn is_paused(&self, kind: &Kind) -> bool {
+        matches!(kind, Kind::Dump { peer, .. } if self.jobs.paused.contains(peer))
     }
 
     /// True while new paths of a peer could be taken for old ones: its messages should wait.
@@ -278,7 +278,11 @@ impl Rib {
     /// True when all work that a ticket stands for is done, but for what waits for peers to read.
     #[must_use]
     pub fn is_done(&self, ticket: u64) -> bool {
-        let mut left = self.jobs.list.iter().filter(|job| !self.is_held(&job.kind));
+        let mut left = self
+            .jobs
+            .list
+            .iter()
+            .filter(|job| !self.is_paused(&job.kind));
         left.next().is_none_or(|job| job.number > ticket) && !self.undecided_left
     }
 

@@ -245,7 +245,11 @@ impl Rib {
     pub fn set_origins(&mut self, now: Instant, update: Update) -> Changes {
         let rules = update.rules.is_some();
         let was_stale = self.screen.origins.is_stale();
-        let prefixes: Vec<Prefix> = update.held.iter().map(|(prefix, ..)| *prefix).collect();
+        let prefixes: Vec<Prefix> = update
+            .ownership
+            .iter()
+            .map(|(prefix, ..)| *prefix)
+            .collect();
         self.screen.origins.apply(update);
         if rules {
             self.screen.index();

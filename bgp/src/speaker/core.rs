@@ -177,8 +177,8 @@ pub(super) struct Core {
     subscriptions: Vec<Subscription>,
     /// Destinations in one step of long work.
     step: usize,
-    /// The table is not announced to some peer for now, since it has much to read.
-    holds: bool,
+    /// Some dump is paused until its reader has caught up.
+    dumps_paused: bool,
     turns: TurnTimes,
 }
 
@@ -238,7 +238,7 @@ impl Core {
             waiting: Vec::new(),
             subscriptions: Vec::new(),
             step: slices::FIRST_STEP,
-            holds: false,
+            dumps_paused: false,
             turns: TurnTimes::default(),
         };
         (core, inbox)
@@ -332,7 +332,7 @@ impl Core {
         let departure = self.next_departure();
         let statistics = self.stations.next_timeout();
         let log = self.log.next_timeout();
-        let read = self.holds.then(|| now() + slices::READ_AGAIN);
+        let read = self.dumps_paused.then(|| now() + slices::READ_AGAIN);
         let rib = self.rib.next_timeout();
         let timers = [rib, retry, departure, statistics, log, read];
         timers.into_iter().flatten().min()

@@ -25,7 +25,7 @@ impl Rib {
                 Kind::Move { from: None, to, .. } => filled(*to),
                 Kind::Dump { peer, .. } => {
                     let group = self.peers.get(*peer).and_then(|peer| peer.group);
-                    group.is_none_or(filled) && !self.is_held(kind)
+                    group.is_none_or(filled) && !self.is_paused(kind)
                 }
                 _ => true,
             };

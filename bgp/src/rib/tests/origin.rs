@@ -28,7 +28,7 @@ fn rules(mode: Mode) -> Rules {
 /// Block `n` is node `owner`'s, or not any more.
 fn held(n: u8, owner: u8, has: bool) -> Origins {
     Origins {
-        held: vec![(prefix(n), Owner::Named(format!("node{owner}")), has)],
+        ownership: vec![(prefix(n), Owner::Named(format!("node{owner}")), has)],
         ..Origins::default()
     }
 }

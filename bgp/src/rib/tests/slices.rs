@@ -360,7 +360,7 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     let changes = net.rib.peer_up(net.now, &name(4), session(4));
     net.mirror(changes);
     assert_eq!(net.rib.dumps().collect::<Vec<_>>(), [four]);
-    net.rib.hold(BTreeSet::from([four]));
+    net.rib.pause_dumps(BTreeSet::from([four]));
     finish(&mut net, 0);
     let told = net.told(4).len();
     assert!(told <= INLINE, "{told} while it is held");
@@ -380,7 +380,7 @@ fn the_table_waits_for_a_peer_that_has_much_to_read() {
     let marked = |net: &Net| net.markers.contains(&(four, Family::Ipv4));
     assert!(!marked(&net), "End-of-RIB before the end");
     // It has read.
-    net.rib.hold(BTreeSet::new());
+    net.rib.pause_dumps(BTreeSet::new());
     assert!(net.rib.has_work());
     finish(&mut net, (MANY as usize - INLINE) / STEP);
     assert_eq!(net.told(4).len(), MANY as usize);

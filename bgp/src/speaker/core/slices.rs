@@ -165,19 +165,19 @@ impl Core {
     }
 
     /// Pauses dumps of the table to peers whose feeds are long.
-    fn hold_dumps(&mut self) {
-        if self.rib.dumps().next().is_none() && !self.holds {
+    fn pause_dumps(&mut self) {
+        if self.rib.dumps().next().is_none() && !self.dumps_paused {
             return;
         }
         let much = |id: &PeerId| self.feed(*id).is_some_and(|feed| feed.len() > MUCH_TO_READ);
-        let held: BTreeSet<PeerId> = self.rib.dumps().filter(much).collect();
-        self.holds = !held.is_empty();
-        self.rib.hold(held);
+        let paused: BTreeSet<PeerId> = self.rib.dumps().filter(much).collect();
+        self.dumps_paused = !paused.is_empty();
+        self.rib.pause_dumps(paused);
     }
 
     /// Works for a slice.
     pub(super) fn work(&mut self, turn: Instant) {
-        self.hold_dumps();
+        self.pause_dumps();
         if !self.has_work() {
             return;
         }
@@ -189,7 +189,7 @@ impl Core {
             let step = Instant::now();
             let changes = self.rib.work(now(), self.step);
             self.dispatch(changes);
-            self.hold_dumps();
+            self.pause_dumps();
             let [short, long] = STEP;
             let [least, most] = STEPS;
             match step.elapsed() {

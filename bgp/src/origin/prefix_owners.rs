@@ -1,11 +1,11 @@
-//! Who has a prefix: the longest match, for each route that is received in a pool.
+//! Owners by prefix, looked up by longest match for each route that is received in a pool.
 
 use caracal_model::net::{Family, Prefix};
 use foldhash::HashMap;
 
 use super::OwnerId;
 
-/// Who has one prefix. More than one is a fault of the data; each counts.
+/// The owners of one prefix. More than one is a fault of the data; each counts.
 #[derive(Debug)]
 enum Owners {
     One(OwnerId),
@@ -46,9 +46,9 @@ impl Lengths {
     }
 }
 
-/// All prefixes that somebody has.
+/// All prefixes with an owner.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct PrefixOwners {
     owners: HashMap<Prefix, Owners>,
     lengths: [Lengths; 2],
 }
@@ -60,7 +60,7 @@ const fn index(family: Family) -> usize {
     }
 }
 
-impl Held {
+impl PrefixOwners {
     /// Number of prefixes.
     pub(super) fn len(&self) -> usize {
         self.owners.len()
@@ -70,7 +70,7 @@ impl Held {
         self.owners.is_empty()
     }
 
-    /// An owner has a prefix from now on, or no more.
+    /// Adds an owner of a prefix, or removes it.
     pub(super) fn set(&mut self, prefix: Prefix, id: OwnerId, has: bool) {
         let old = self.owners.remove(&prefix);
         let known = old.as_ref().map_or(&[][..], Owners::as_slice);
@@ -92,7 +92,7 @@ impl Held {
         self.owners.insert(prefix, owners);
     }
 
-    /// The longest prefix that covers this one, and who has it.
+    /// The longest prefix that covers this one, and its owners.
     pub(super) fn longest(&self, prefix: &Prefix) -> Option<(Prefix, &[OwnerId])> {
         let lengths = self.lengths[index(prefix.family())].counts.iter();
         let shorter = lengths.filter(|(len, _)| *len <= prefix.len());
@@ -101,7 +101,7 @@ impl Held {
                 true => *prefix,
                 false => Prefix::truncated(prefix.address(), *len),
             })
-            .find_map(|held| Some((held, self.owners.get(&held)?.as_slice())))
+            .find_map(|owned| Some((owned, self.owners.get(&owned)?.as_slice())))
     }
 }
 
@@ -118,19 +118,19 @@ mod tests {
         fn it_finds_what_a_walk_over_all_finds(
             steps in proptest::collection::vec((0u32..4, 28u8..=32, 0u32..3, any::<bool>()), 1..60),
         ) {
-            let (mut held, mut all) = (Held::default(), BTreeMap::<Prefix, BTreeSet<u32>>::new());
+            let (mut by_prefix, mut all) = (PrefixOwners::default(), BTreeMap::<Prefix, BTreeSet<u32>>::new());
             for (bits, len, owner, has) in steps {
                 let prefix = Prefix::v4((0x0a00_0000 + bits * 5).into(), len);
-                held.set(prefix, owner, has);
+                by_prefix.set(prefix, owner, has);
                 let owners = all.entry(prefix).or_default();
                 if has { owners.insert(owner); } else { owners.remove(&owner); }
                 all.retain(|_, owners| !owners.is_empty());
-                prop_assert_eq!(held.len(), all.len());
+                prop_assert_eq!(by_prefix.len(), all.len());
                 for bits in 0x0a00_0000..0x0a00_0010u32 {
                     let asked = Prefix::v4(bits.into(), 31);
                     let covers = |p: &&Prefix| p.covers(&asked);
                     let expected = all.keys().filter(covers).max_by_key(|p| p.len());
-                    let found = held.longest(&asked);
+                    let found = by_prefix.longest(&asked);
                     prop_assert_eq!(found.map(|(prefix, _)| prefix), expected.copied());
                     let ids = found.map(|(_, ids)| ids.iter().copied().collect());
                     prop_assert_eq!(ids, expected.map(|prefix| all[prefix].clone()));
