@@ -1,18 +1,16 @@
-//! Long work in slices: whatever has to look at the whole table is a job with a cursor over the
-//! slots of the table.
+//! Long work in slices: work on the whole table is a job with a cursor over the slots of the table.
 //!
-//! A call that starts such work notes what holds from now on at once, queues the job and does the
-//! first slice itself, so that in a small table everything is done when the call returns. The rest
-//! is done by [`Rib::work`], as much at a time as the caller wants; what else happens meanwhile
-//! happens in between.
+//! A call that starts such work changes the rules at once, queues the job and does the first slice
+//! itself, so that in a small table everything is done when the call returns. [`Rib::work`] does
+//! the rest, as much at a time as the caller wants, between other calls.
 //!
-//! Jobs are level-triggered: what a job does to a destination depends on the peers, rules and next
-//! hops of the moment at which it comes by, never on those of the moment at which it was queued.
-//! Destinations that come or change meanwhile are treated by the present rules anyway. So the order
-//! of jobs does not matter, with one exception: those that judge the received paths of one peer by
-//! when they came go one after the other, and as long as one of them could take new paths for old
-//! ones the peer is *busy* ([`Rib::is_busy`]). A call for a busy peer first ends those jobs; a
-//! caller that must not be held up keeps the peer's messages until it is not busy any more.
+//! Jobs are level-triggered: a job applies to a destination the peers, rules and next hops of the
+//! moment at which it processes it, never those of the moment at which it was queued. Destinations
+//! that change meanwhile follow the present rules anyway. So the order of jobs does not matter, with
+//! one exception: jobs that judge the paths of one peer by their age run one after the other, and
+//! as long as one of them could mistake new paths for old ones the peer is *busy*
+//! ([`Rib::is_busy`]). A call for a busy peer first ends those jobs; a caller that must not wait
+//! keeps the peer's messages until it is not busy any more.
 //!
 //! * RIB-5: when no work is left, the table is what it would be had every job been done at once.
 
@@ -33,11 +31,11 @@ use super::table::Staleness;
 use super::{Changes, PeerId, Rib};
 use crate::types::PeerName;
 
-/// Places that a call looks at itself: in a table of so many prefixes nothing is left for later.
+/// Slots that a call processes itself: tables up to this size leave no work for later.
 pub(super) const INLINE: usize = 2048;
 
 /// A slot with many paths counts as several: number of paths that are as much work as a slot.
-const PATHS_PER_PLACE: usize = 8;
+const PATHS_PER_SLOT: usize = 8;
 
 /// Stale paths to drop: for each family those of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use caracal_model::net::Family;
 
-use super::{Kind, PATHS_PER_PLACE};
+use super::{Kind, PATHS_PER_SLOT};
 use crate::rib::dest_id::DestId;
 use crate::rib::families::FAMILIES;
 use crate::rib::order::{export_route, in_order};
@@ -61,7 +61,7 @@ impl Rib {
             job.at += 1;
             spent += 1;
             if let Some((id, count)) = found {
-                spent += count / PATHS_PER_PLACE;
+                spent += count / PATHS_PER_SLOT;
                 self.visit(&mut job.kind, id, &mut routes);
             }
         }
