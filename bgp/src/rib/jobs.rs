@@ -6,9 +6,9 @@
 //!
 //! Jobs are level-triggered: a job applies to a destination the peers, rules and next hops of the
 //! moment at which it processes it, never those of the moment at which it was queued. Destinations
-//! that change meanwhile follow the present rules anyway. So the order of jobs does not matter, with
-//! one exception: jobs that judge the paths of one peer by their age run one after the other, and
-//! as long as one of them could mistake new paths for old ones the peer is *busy*
+//! that change meanwhile follow the present rules anyway. So the order of jobs does not matter,
+//! with one exception: jobs that judge the paths of one peer by their age run one after the other,
+//! and as long as one of them could mistake new paths for old ones the peer is *busy*
 //! ([`Rib::is_busy`]). A call for a busy peer first ends those jobs; a caller that must not wait
 //! keeps the peer's messages until it is not busy any more.
 //!

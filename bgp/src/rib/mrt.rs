@@ -85,8 +85,8 @@ impl Rib {
     }
 
     /// Appends the records of these prefixes, numbered from `sequence` on, and gives the next
-    /// number. A peer that was not there when the dump began has no entry in its peer table, and its
-    /// paths are left out.
+    /// number. A peer that was not there when the dump began has no entry in its peer table, and
+    /// its paths are left out.
     pub fn mrt_records(
         &self,
         time: u32,

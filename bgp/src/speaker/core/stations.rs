@@ -2,8 +2,8 @@
 //!
 //! A station is sent, in this order: Initiation; Peer Up of every established session; all paths
 //! there are, piece by piece as it reads, and End-of-RIB; meanwhile and afterwards what changes.
-//! All of it goes through one queue, so that what is later overrides what is earlier. A change is encoded
-//! once for all stations.
+//! All of it goes through one queue, so that what is later overrides what is earlier. A change is
+//! encoded once for all stations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
