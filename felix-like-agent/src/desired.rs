@@ -1,11 +1,14 @@
 //! What the kernel should hold: sorted maps with kernel keys, and what cannot be done with the
-//! reason.
+//! reason. A copy shares what it has in common with the next plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::Problem;
-use caracal_model::net::{IfName, Prefix};
+use caracal_model::SharedMap;
+use caracal_model::net::IfName;
+use caracal_model::net::Prefix;
 use caracal_model::resource::Mac;
 
 use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute, Tunnel};
@@ -18,23 +21,23 @@ pub struct Desired {
     /// Revision of the snapshot that this was planned from.
     pub revision: i64,
     /// Routes, one a prefix (AGENT-1).
-    pub routes: BTreeMap<Prefix, PlannedRoute>,
+    pub routes: SharedMap<Prefix, PlannedRoute>,
     /// Prefixes whose far end (its address is the value) does not say yet that it can receive what
     /// the pool's mode sends: a route of ours that leads there already stays as it is; the planned
     /// one, if any, is written only where there is none.
-    pub held: BTreeMap<Prefix, IpAddr>,
+    pub held: SharedMap<Prefix, IpAddr>,
     /// Routes with one gateway lead through next-hop objects.
     pub objects: bool,
     /// Tunnel devices by name.
     pub tunnels: BTreeMap<IfName, Tunnel>,
     /// Permanent neighbours.
-    pub neighbours: BTreeMap<NeighbourKey, Mac>,
+    pub neighbours: SharedMap<NeighbourKey, Mac>,
     /// Permanent FDB entries: the underlay address of each remote VTEP.
-    pub fdb: BTreeMap<FdbKey, IpAddr>,
+    pub fdb: SharedMap<FdbKey, IpAddr>,
     /// Values below `/proc/sys`, by path.
     pub sysctls: BTreeMap<String, String>,
     /// NAT and forwarding rules; `None` = not known, leave what is there.
-    pub nat: Option<Nat>,
+    pub nat: Option<Arc<Nat>>,
     /// What is wanted and cannot be done.
     pub problems: BTreeSet<Problem>,
     /// MTU for interfaces of workloads, in octets; zero before the first plan.
@@ -42,7 +45,7 @@ pub struct Desired {
     /// What tells our objects from those of others.
     pub ownership: Ownership,
     /// Prefixes that were looked at and got no route although nothing is wrong, with the reason.
-    pub skipped: BTreeMap<Prefix, String>,
+    pub skipped: SharedMap<Prefix, String>,
 }
 
 impl Desired {

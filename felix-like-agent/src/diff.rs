@@ -1,6 +1,7 @@
 //! `diff(desired, actual, phase) -> [Op]`: what has to happen, in dependency order: links,
 //! addresses, neighbours and FDB, routes, sysctls, NAT, and deletions last, in the opposite order.
 
+mod by_key;
 mod held;
 mod objects;
 #[cfg(test)]
@@ -17,9 +18,12 @@ use crate::actual::{Actual, ActualRoute};
 use crate::desired::Desired;
 use crate::kernel_objects::{PlannedRoute, RouteKey, RouteKind, Tunnel, TunnelKind};
 use crate::links::{Link, Links};
+use crate::nat::Nat;
 use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
+pub use by_key::diff_of;
+pub(crate) use by_key::is_by_key;
 use objects::Objects;
 
 /// How sure we are that what is not desired is unwanted.
@@ -506,7 +510,7 @@ impl Ops<'_> {
         if let Some(nat) = &self.desired.nat
             && actual.nat.as_ref() != Some(&nat.fingerprint())
         {
-            self.puts.push(Op::PutNat(Box::new(nat.clone())));
+            self.puts.push(Op::PutNat(Box::new(Nat::clone(nat))));
         }
     }
 }

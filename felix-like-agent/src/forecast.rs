@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use caracal_model::Problem;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{NodeName, SharedMap, Snapshot};
 
 use crate::desired::Desired;
 use crate::kernel_objects::RouteKind;
@@ -34,7 +35,7 @@ pub struct Assumed {
 pub fn forecast(
     snapshot: &Snapshot,
     me: &NodeName,
-    learned: &BTreeMap<Prefix, Learned>,
+    learned: &SharedMap<Prefix, Learned>,
     assumed: &Assumed,
 ) -> Desired {
     let mut uplink = Link::new(2, UPLINK);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     fn change(before: &str, after: &str, kernel: &KernelSupport, bgp: bool) -> PlanChange {
-        let mut learned = BTreeMap::new();
+        let mut learned = SharedMap::default();
         if bgp {
             for (prefix, hop) in [("10.244.1.0/26", "10.0.0.2"), ("10.244.2.0/26", "10.0.1.3")] {
                 let path = Learned::internal(hop.parse().unwrap());
@@ -213,7 +214,7 @@ mod tests {
             kernel: KernelSupport::default(),
         };
         let hop = "fd00:a::2".parse().unwrap();
-        let learned = BTreeMap::from([(block.cidr, Learned::internal(hop))]);
+        let learned = [(block.cidr, Learned::internal(hop))].into_iter().collect();
         let plan_of = |s: &Snapshot| forecast(s, &"n1".into(), &learned, &assumed);
         let (encapsulated, plain) = (plan_of(&encapsulated), plan_of(&plain));
         let change = compare_plans(&encapsulated, &plain);

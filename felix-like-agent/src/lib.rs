@@ -97,7 +97,7 @@ pub use dataplane::{
     read_links,
 };
 pub use desired::Desired;
-pub use diff::{Phase, diff, unused_objects, unused_objects_after};
+pub use diff::{Phase, diff, diff_of, unused_objects, unused_objects_after};
 pub use forecast::{Assumed, PlanChange, compare_plans, forecast};
 pub use kernel_objects::{
     FdbKey, IPIP_DEVICE, NeighbourKey, NextHop, NextHopObject, PlannedRoute, Route, RouteKey,
@@ -111,7 +111,10 @@ pub use ownership::{FIRST_OBJECT, Owner, Ownership, is_tunnel_device};
 pub use paths::{MtuSearch, PathMtus, PathVerdict, SearchStep};
 pub use plan::encap::{IPIP_OVERHEAD, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD};
 pub use plan::mtu::{FALLBACK_MTU, host_mtu};
-pub use plan::{HostRoutes, KernelSupport, PlanInputs, WantedTunnels, plan, wanted_tunnels};
+pub use plan::{
+    Changed, ChangedKeys, HostRoutes, KernelSupport, PlanInputs, Planned, Planning, WantedTunnels,
+    plan, wanted_tunnels,
+};
 pub use settings::keys::setting_effect;
 pub use settings::{InterfacePattern, Overrides, Settings};
 pub use table::{Foreign, Learn, TABLE_PROTOCOL, TableSettings, Tables};

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::Snapshot;
 use caracal_model::net::{Cidr, Family, Prefix};
@@ -90,7 +91,7 @@ pub struct Ownership {
     pub interface_prefixes: Vec<String>,
     /// What the datastore knows; empty = no route of a BIRD is a leftover but those on the IPIP
     /// device.
-    pub cluster: Cluster,
+    pub cluster: Arc<Cluster>,
 }
 
 impl Default for Ownership {
@@ -105,7 +106,7 @@ impl From<&Settings> for Ownership {
             route_protocol: settings.route_protocol,
             protocol_only: false,
             interface_prefixes: settings.interface_prefixes.clone(),
-            cluster: Cluster::default(),
+            cluster: Arc::default(),
         }
     }
 }
@@ -127,7 +128,7 @@ impl Ownership {
     #[must_use]
     pub fn of(settings: &Settings, snapshot: &Snapshot) -> Self {
         Self {
-            cluster: Cluster::from(snapshot),
+            cluster: Arc::new(Cluster::from(snapshot)),
             ..Self::from(settings)
         }
     }
@@ -299,10 +300,10 @@ mod tests {
     #[test]
     fn agent_5_a_leftover_is_protocol_pool_and_shape() {
         let rule = Ownership {
-            cluster: Cluster {
+            cluster: Arc::new(Cluster {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
                 nodes: BTreeSet::from(["10.0.0.2".parse().unwrap()]),
-            },
+            }),
             ..Ownership::default()
         };
         let via = |gateway: &str, link: &str| {

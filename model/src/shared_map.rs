@@ -3,10 +3,13 @@
 //! handed out after each change.
 
 use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, RangeBounds};
 
-use immutable_chunkmap::map::Map;
+use immutable_chunkmap::map::{Map, NodeRef};
+
+use crate::merge_join;
 
 /// Entries that are copied together when one of them changes.
 const CHUNK: usize = 64;
@@ -28,6 +31,8 @@ impl<K: Ord + Clone, V: Clone + PartialEq> PartialEq for SharedMap<K, V> {
         self.0.len() == other.0.len() && self.iter().eq(other)
     }
 }
+
+impl<K: Ord + Clone, V: Clone + Eq> Eq for SharedMap<K, V> {}
 
 impl<K: Ord + Clone + fmt::Debug, V: Clone + fmt::Debug> fmt::Debug for SharedMap<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,6 +102,29 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         self.iter().map(|(_, value)| value)
     }
 
+    /// True when both are one and the same: an answer for nothing. Two that are equal and were made
+    /// one by one are not.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        identity(self.0.root()) == identity(other.0.root())
+    }
+
+    /// The keys with another value than in `before`, or in one of the two alone, sorted. What both
+    /// share is skipped, so that this costs what was changed between them, whatever their size,
+    /// when one is a changed copy of the other.
+    #[must_use]
+    pub fn changed_since(&self, before: &Self) -> Vec<K>
+    where
+        V: PartialEq,
+    {
+        let (mut new, mut old) = (Vec::new(), Vec::new());
+        unshared(self.0.root(), before.0.root(), &mut new, &mut old);
+        merge_join(new, old)
+            .filter(|(_, is, was)| is != was)
+            .map(|(key, ..)| key.clone())
+            .collect()
+    }
+
     /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -109,10 +137,119 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         self.0.len() == 0
     }
 
+    /// Keeps the entries of which this is true.
+    pub fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
+        let gone = self.iter().filter(|(key, value)| !keep(key, value));
+        let gone: Vec<K> = gone.map(|(key, _)| key.clone()).collect();
+        gone.iter().for_each(|key| drop(self.remove(key)));
+    }
+
     /// Removes all entries.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+type Node<'a, K, V> = NodeRef<'a, K, V, CHUNK>;
+type Entries<'a, K, V> = Vec<(&'a K, &'a V)>;
+
+fn identity<K: Ord + Clone, V: Clone>(root: Option<Node<'_, K, V>>) -> Option<usize> {
+    root.map(|node| node.identity())
+}
+
+/// The entries of either tree that stand in nodes which are not in the other, by key.
+fn unshared<'a, K: Ord + Clone, V: Clone>(
+    new: Option<Node<'a, K, V>>,
+    old: Option<Node<'a, K, V>>,
+    only_new: &mut Entries<'a, K, V>,
+    only_old: &mut Entries<'a, K, V>,
+) {
+    // Where only values differ the trees have one shape, and nothing that is shared is entered.
+    let (mut alone_new, mut alone_old) = (Vec::new(), Vec::new());
+    side_by_side(new, old, &mut alone_new, &mut alone_old);
+    // Elsewhere a node may have moved up or down: it is looked for among all that are left.
+    let in_new = identities(&alone_new);
+    let in_old = identities(&alone_old);
+    alone_new
+        .into_iter()
+        .for_each(|t| t.collect(&in_old, only_new));
+    alone_old
+        .into_iter()
+        .for_each(|t| t.collect(&in_new, only_old));
+    only_new.sort_unstable_by_key(|(key, _)| *key);
+    only_old.sort_unstable_by_key(|(key, _)| *key);
+}
+
+/// A node alone, or with all below it.
+enum Part<'a, K: Ord + Clone, V: Clone> {
+    Node(Node<'a, K, V>),
+    Tree(Node<'a, K, V>),
+}
+
+impl<'a, K: Ord + Clone, V: Clone> Part<'a, K, V> {
+    /// The entries of nodes that are not among `shared`.
+    fn collect(self, shared: &BTreeSet<usize>, entries: &mut Entries<'a, K, V>) {
+        let (node, below) = match self {
+            Self::Node(node) => (node, false),
+            Self::Tree(node) => (node, true),
+        };
+        if shared.contains(&node.identity()) {
+            return;
+        }
+        entries.extend(node.pairs());
+        if below {
+            let children = [node.left(), node.right()];
+            let children = children.into_iter().flatten();
+            children.for_each(|child| Self::Tree(child).collect(shared, entries));
+        }
+    }
+}
+
+fn identities<K: Ord + Clone, V: Clone>(parts: &[Part<'_, K, V>]) -> BTreeSet<usize> {
+    fn add<K: Ord + Clone, V: Clone>(
+        node: &Node<'_, K, V>,
+        below: bool,
+        all: &mut BTreeSet<usize>,
+    ) {
+        all.insert(node.identity());
+        let children = [node.left(), node.right()];
+        let children = children.into_iter().flatten().filter(|_| below);
+        children.for_each(|child| add(&child, true, all));
+    }
+    let mut all = BTreeSet::new();
+    for part in parts {
+        match part {
+            Part::Node(node) => add(node, false, &mut all),
+            Part::Tree(node) => add(node, true, &mut all),
+        }
+    }
+    all
+}
+
+/// Goes down both trees as long as their nodes have the same least key.
+fn side_by_side<'a, K: Ord + Clone, V: Clone>(
+    new: Option<Node<'a, K, V>>,
+    old: Option<Node<'a, K, V>>,
+    alone_new: &mut Vec<Part<'a, K, V>>,
+    alone_old: &mut Vec<Part<'a, K, V>>,
+) {
+    match (new, old) {
+        (Some(new), Some(old)) if new.identity() == old.identity() => {}
+        (Some(new), Some(old)) if first(&new) == first(&old) => {
+            side_by_side(new.left(), old.left(), alone_new, alone_old);
+            side_by_side(new.right(), old.right(), alone_new, alone_old);
+            alone_new.push(Part::Node(new));
+            alone_old.push(Part::Node(old));
+        }
+        (new, old) => {
+            alone_new.extend(new.map(Part::Tree));
+            alone_old.extend(old.map(Part::Tree));
+        }
+    }
+}
+
+fn first<'a, K: Ord + Clone, V: Clone>(node: &Node<'a, K, V>) -> Option<&'a K> {
+    node.pairs().next().map(|(key, _)| key)
 }
 
 impl<K: Ord + Clone + Borrow<Q>, V: Clone, Q: Ord + ?Sized> Index<&Q> for SharedMap<K, V> {
@@ -134,9 +271,9 @@ impl<'a, K: Ord + Clone, V: Clone> IntoIterator for &'a SharedMap<K, V> {
 
 impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
-        let mut map = Self::default();
-        map.extend(entries);
-        map
+        // Of several values of one key the last stays.
+        let sorted: BTreeMap<K, V> = entries.into_iter().collect();
+        Self(Inner::new().insert_many(sorted))
     }
 }
 
@@ -151,11 +288,16 @@ impl<K: Ord + Clone, V: Clone> Extend<(K, V)> for SharedMap<K, V> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn of_several_values_of_one_key_the_last_stays() {
+        let entries = (0..2000_u32).map(|n| (n % 100, n));
+        let map: SharedMap<u32, u32> = entries.collect();
+        assert!(map.iter().all(|(key, value)| *value == 1900 + key));
+    }
 
     proptest! {
         /// Whatever is done to it, it is the sorted map that `BTreeMap` is, and its copies stay as
@@ -179,6 +321,17 @@ mod tests {
                 }
             }
             copies.push((map, oracle));
+            for ((is, new), (was, old)) in copies.iter().zip(&copies[1..]).chain([(
+                &copies[0],
+                &copies[copies.len() - 1],
+            )]) {
+                let all: BTreeSet<u16> = new.keys().chain(old.keys()).copied().collect();
+                let changed = all.into_iter().filter(|key| new.get(key) != old.get(key));
+                let changed: Vec<u16> = changed.collect();
+                prop_assert_eq!(&is.changed_since(was), &changed);
+                prop_assert_eq!(&was.changed_since(is), &changed);
+                prop_assert!(is.is_same(is) && (changed.is_empty() || !is.is_same(was)));
+            }
             for (map, oracle) in copies {
                 prop_assert!(map.iter().eq(&oracle));
                 prop_assert!(map.range(from..).eq(oracle.range(from..)));
@@ -186,7 +339,8 @@ mod tests {
                 prop_assert_eq!(map.len(), oracle.len());
                 prop_assert_eq!(map.get(&from), oracle.get(&from));
                 let again: SharedMap<_, _> = oracle.into_iter().collect();
-                prop_assert_eq!(again, map);
+                prop_assert_eq!(&again, &map);
+                prop_assert!(again.changed_since(&map).is_empty());
             }
         }
     }

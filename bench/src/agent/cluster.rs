@@ -1,15 +1,15 @@
 //! A simulated cluster: nodes in two subnets by turns, blocks with pods in them, and what a kernel
 //! in step holds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use caracal_agent::{
     Actual, ActualNeighbour, Desired, HostRoutes, KernelSupport, Learned, Link, Links, PlanInputs,
-    Settings, TunnelKind, VxlanParameters, plan,
+    Planned, Planning, Settings, TunnelKind, VxlanParameters,
 };
 use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use caracal_model::net::Prefix;
-use caracal_model::{Key, NodeName, Snapshot};
+use caracal_model::{Key, NodeName, SharedMap, Snapshot};
 
 /// Addresses in use in each block.
 const PODS: usize = 30;
@@ -29,13 +29,8 @@ pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
     let pool = r#"{"metadata":{"name":"p"},"spec":{"cidr":"10.128.0.0/9","vxlanMode":"CrossSubnet","natOutgoing":true}}"#;
     put(resource("ippools", "p"), pool.into());
     for n in 0..nodes {
-        let (rack, host) = (n % 2, n / 2 + 1);
-        let address = format!("10.{rack}.{}.{}/16", host / 250, host % 250 + 1);
-        let vtep = pod_address(n, 0);
-        let value = format!(
-            r#"{{"metadata":{{"name":"node{n}"}},"spec":{{"ipv4VXLANTunnelAddr":"{vtep}","bgp":{{"ipv4Address":"{address}"}}}}}}"#
-        );
-        put(resource("nodes", &format!("node{n}")), value.into());
+        let (name, value) = node_value(n);
+        put(resource("nodes", name.as_str()), value.into());
     }
     for n in 0..blocks {
         let node: NodeName = format!("node{}", n % nodes).into();
@@ -62,6 +57,17 @@ pub fn snapshot(nodes: u32, blocks: u32) -> Snapshot {
     snapshot
 }
 
+/// A node's name and value.
+fn node_value(n: u32) -> (NodeName, String) {
+    let (rack, host) = (n % 2, n / 2 + 1);
+    let address = format!("10.{rack}.{}.{}/16", host / 250, host % 250 + 1);
+    let vtep = pod_address(n, 0);
+    let value = format!(
+        r#"{{"metadata":{{"name":"node{n}"}},"spec":{{"ipv4VXLANTunnelAddr":"{vtep}","bgp":{{"ipv4Address":"{address}"}}}}}}"#
+    );
+    (format!("node{n}").into(), value)
+}
+
 fn pod_address(block: u32, ordinal: u32) -> std::net::Ipv4Addr {
     (u32::from(std::net::Ipv4Addr::new(10, 128, 0, 0)) + block * 64 + ordinal).into()
 }
@@ -70,7 +76,7 @@ fn pod_address(block: u32, ordinal: u32) -> std::net::Ipv4Addr {
 pub struct Node {
     snapshot: Snapshot,
     me: NodeName,
-    learned: BTreeMap<Prefix, Learned>,
+    learned: SharedMap<Prefix, Learned>,
     links: Links,
     host_routes: HostRoutes,
     settings: Settings,
@@ -84,7 +90,7 @@ impl Node {
         let uplink = Link::new(2, "eth0").with_address("10.0.0.2/16".parse().expect("an address"));
         Self {
             me: "node0".into(),
-            learned: BTreeMap::new(),
+            learned: SharedMap::default(),
             links: [Link::new(1, "lo"), uplink].into_iter().collect(),
             host_routes: HostRoutes::default(),
             settings: Settings::default(),
@@ -96,7 +102,12 @@ impl Node {
     /// Its plan.
     #[must_use]
     pub fn plan(&self) -> Desired {
-        plan(&PlanInputs {
+        self.follow(&mut Planning::default()).desired
+    }
+
+    /// Its plan, by what changed since the one before.
+    pub fn follow(&self, planning: &mut Planning) -> Planned {
+        planning.plan(&PlanInputs {
             lifelines: &BTreeSet::new(),
             snapshot: &self.snapshot,
             me: &self.me,
@@ -106,6 +117,26 @@ impl Node {
             settings: &self.settings,
             kernel: &self.kernel,
         })
+    }
+
+    /// Gives a block to another node.
+    pub fn move_block(&mut self, block: u32, node: u32) {
+        let owner = Owner::Host(format!("node{node}").into());
+        let cidr = Prefix::truncated(pod_address(block, 0).into(), 26);
+        let value = Block::new(cidr, Some(&owner), 1).to_json();
+        self.apply(&Key::Block(cidr).to_path(), Some(&value));
+    }
+
+    /// Adds a node without blocks, or takes it away.
+    pub fn set_node(&mut self, node: u32, is_there: bool) {
+        let (name, value) = node_value(node);
+        let value = is_there.then_some(value.as_bytes());
+        self.apply(&Key::node(&name).to_path(), value);
+    }
+
+    fn apply(&mut self, path: &str, value: Option<&[u8]>) {
+        let revision = self.snapshot.revision + 1;
+        self.snapshot.apply(path, value, revision);
     }
 
     /// A kernel that holds just what is desired.
@@ -139,9 +170,13 @@ impl Node {
         }
         let mut actual = Actual {
             links: links.into_iter().collect(),
-            fdb: desired.fdb.clone(),
+            fdb: desired
+                .fdb
+                .iter()
+                .map(|(key, to)| (key.clone(), *to))
+                .collect(),
             sysctls: desired.sysctls.clone(),
-            nat: desired.nat.as_ref().map(caracal_agent::Nat::fingerprint),
+            nat: desired.nat.as_ref().map(|nat| nat.fingerprint()),
             ..Actual::default()
         };
         for planned in desired.routes.values() {

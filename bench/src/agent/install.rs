@@ -6,7 +6,6 @@
 //! What a method reads (ops, routes of BGP, BIRD's configuration, the batch file) is ready before
 //! the clock runs.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -19,8 +18,8 @@ use caracal_agent::{
     FIRST_OBJECT, Learned, NextHop, NextHopObject, Op, Reconciler, ReconcilerOptions, Route,
     Settings, SweepPrecondition, Target, apply_ops,
 };
-use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
+use caracal_model::{SharedMap, Snapshot};
 use tokio::sync::watch;
 
 pub use super::methods::Method;
@@ -290,7 +289,7 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
     }
     let (_snapshot, snapshot) = watch::channel(Arc::new(data));
     let (_precondition, precondition) = watch::channel(SweepPrecondition::met());
-    let (feed, receiver) = watch::channel(Arc::new(BTreeMap::new()));
+    let (feed, receiver) = watch::channel(SharedMap::default());
     let runtime = runtime()?;
     let options = ReconcilerOptions {
         settings: Settings {
@@ -307,12 +306,12 @@ fn agent(routes: u32, objects: bool) -> Result<Cost> {
         Ok::<_, anyhow::Error>(tokio::time::timeout(LIMIT, first).await??.applied)
     })?;
     let path = Learned::internal(LINK.into()).over(&handle.underlay().borrow().underlay);
-    let learned: BTreeMap<Prefix, Learned> = prefixes(routes)
+    let learned: SharedMap<Prefix, Learned> = prefixes(routes)
         .into_iter()
         .map(|prefix| (prefix, path.clone()))
         .collect();
     own(|| {
-        feed.send_replace(Arc::new(learned));
+        feed.send_replace(learned);
         let target = settled + u64::from(routes);
         runtime.block_on(async {
             let done = status.wait_for(|s| s.applied >= target);

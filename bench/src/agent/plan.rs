@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use caracal_agent::{Phase, diff};
+use anyhow::{Result, bail, ensure};
+use caracal_agent::{Actual, Changed, Phase, Planning, diff, diff_of};
 
 use super::cluster::{Node, snapshot};
 
@@ -24,7 +24,7 @@ pub struct PlanArgs {
 /// Measures and prints.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let before = resident();
-    let node = Node::of(snapshot(args.nodes, args.blocks));
+    let mut node = Node::of(snapshot(args.nodes, args.blocks));
     let held = resident();
     let desired = node.plan();
     let actual = node.in_step(&desired);
@@ -55,10 +55,41 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         plan + diff,
         args.passes
     );
+    by_key(&mut node, &actual, args)?;
     println!(
         "snapshot {} MiB, with a plan and a kernel's state {} MiB",
         mib(held - before),
         mib(resident() - before)
+    );
+    Ok(())
+}
+
+/// The same by key: after another node got a block, and after a node came or went.
+fn by_key(node: &mut Node, actual: &Actual, args: &PlanArgs) -> Result<()> {
+    let mut planning = Planning::default();
+    node.follow(&mut planning);
+    let mut times = [Vec::new(), Vec::new()];
+    for pass in (1..).take(args.passes) {
+        for (at, times) in times.iter_mut().enumerate() {
+            match at {
+                0 => node.move_block(pass + 10, pass + 20),
+                _ => node.set_node(args.nodes, pass % 2 == 1),
+            }
+            let start = on_cpu();
+            let planned = node.follow(&mut planning);
+            let Changed::Keys(keys) = &planned.changed else {
+                bail!("a change of one key was planned as a whole");
+            };
+            let (ops, _) = diff_of(keys, &planned.desired, actual, Phase::Synced);
+            times.push(on_cpu() - start);
+            ensure!(!ops.is_empty(), "something changed");
+        }
+    }
+    let [block, node] = &mut times;
+    println!(
+        "by key, plan and diff: a block elsewhere {:.1?}, a node {:.1?}",
+        median(block),
+        median(node)
     );
     Ok(())
 }

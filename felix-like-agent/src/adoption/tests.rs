@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::*;
 use crate::kernel_objects::{BLACKHOLE_METRIC, PlannedRoute, Route, RouteKind, Target};
@@ -26,10 +27,10 @@ fn route(prefix: &str, protocol: u8, metric: u32, target: Target) -> Route {
 fn desired() -> Desired {
     let mut desired = Desired {
         ownership: Ownership {
-            cluster: Cluster {
+            cluster: Arc::new(Cluster {
                 pools: vec![("10.244.0.0/16".parse().unwrap(), 26)],
                 nodes: BTreeSet::from(["10.0.0.1", "10.0.0.2"].map(|a| a.parse().unwrap())),
-            },
+            }),
             ..Ownership::default()
         },
         ..Desired::default()
@@ -152,8 +153,9 @@ fn the_report_names_each_route_with_its_fate() {
         ]
     );
     assert!(items.iter().all(|item| !item.reason.is_empty()));
-    let own = desired().routes.into_values().map(|p| p.route);
-    let items = adoption_report(&desired(), &kernel(own));
+    let desired = desired();
+    let own = desired.routes.values().map(|p| p.route.clone());
+    let items = adoption_report(&desired, &kernel(own));
     assert!(
         items.iter().all(|item| item.fate == Fate::Adopted),
         "{items:?}"
@@ -162,7 +164,7 @@ fn the_report_names_each_route_with_its_fate() {
 
 #[test]
 fn handing_back_gives_bird_its_routes_in_place() {
-    let own: Vec<Route> = desired().routes.into_values().map(|p| p.route).collect();
+    let own: Vec<Route> = desired().routes.values().map(|p| p.route.clone()).collect();
     let mut routes = own;
     routes.push(route("10.244.3.0/26", 80, 0, via("10.0.0.3", "tunl0")));
     routes.push(route(

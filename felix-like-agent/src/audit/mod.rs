@@ -15,11 +15,11 @@ mod tests;
 mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use caracal_model::Problem;
 use caracal_model::net::Prefix;
 use caracal_model::status::KernelStatus;
-use caracal_model::{NodeName, Problem, Snapshot};
+use caracal_model::{NodeName, SharedMap, Snapshot};
 
 pub use ages::{Finding, FindingAges};
 pub(crate) use caracal_model::code::AuditCode;
@@ -62,7 +62,7 @@ pub struct AuditRib {
     /// go.
     pub own_blocks: BTreeMap<Prefix, OwnBlock>,
     /// Best paths of peers.
-    pub learned: Arc<BTreeMap<Prefix, Learned>>,
+    pub learned: SharedMap<Prefix, Learned>,
     /// Sessions are down because somebody drained the node, with this text.
     pub drained: Option<String>,
 }

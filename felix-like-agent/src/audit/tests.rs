@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use caracal_model::SharedMap;
 use caracal_model::code::ProblemCode;
 use caracal_model::ipam::{AffinityState, BlockAffinity, Owner};
 use caracal_model::net::Prefix;
@@ -89,7 +90,7 @@ impl Case {
                 .into_iter()
                 .map(|cidr| (cidr, own.clone()))
                 .collect(),
-            learned: Arc::new(world.learned.clone()),
+            learned: world.learned.clone(),
             drained: None,
         };
         let desired = world.plan();
@@ -244,7 +245,7 @@ fn without_bgp_nothing_is_said_of_it() {
 fn another_node_of_a_similar_name_does_not_explain_a_missing_path() {
     let mut case = Case::healthy();
     case.world.learned.clear();
-    case.rib.learned = Arc::default();
+    case.rib.learned = SharedMap::default();
     case.settle();
     let other = problem(
         ProblemCode::AgentNoVtep,

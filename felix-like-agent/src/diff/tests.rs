@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::net::{Cidr, Family, Prefix};
 use proptest::prelude::*;
@@ -204,7 +205,7 @@ fn some_desired() -> impl Strategy<Value = Desired> {
                 if !on {
                     nat.ipv4.masquerade.clear();
                 }
-                nat
+                Arc::new(nat)
             });
             desired
         })
@@ -581,7 +582,7 @@ fn ops_come_in_dependency_order() {
     desired
         .sysctls
         .insert("net/ipv4/ip_forward".into(), "1".into());
-    desired.nat = Some(crate::nat::example());
+    desired.nat = Some(Arc::new(crate::nat::example()));
     let mut actual = base();
     let old = Route {
         prefix: "10.244.9.0/26".parse().unwrap(),

@@ -11,24 +11,26 @@ use caracal_model::NodeName;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 
+use super::destination::Destination;
 use super::{PlanInputs, Planner, nat};
 use crate::ownership::is_tunnel_device;
 
 /// Whose an address is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Holder<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
     Etcd,
-    Node(&'a NodeName),
+    Node(NodeName),
 }
 
 /// What is guarded, in the order of the addresses.
-pub(super) struct Guarded<'a> {
-    addresses: Vec<(IpAddr, Holder<'a>)>,
+#[derive(Debug)]
+pub(super) struct Guarded {
+    addresses: Vec<(IpAddr, Holder)>,
     subnets: Vec<Prefix>,
 }
 
-impl<'a> Guarded<'a> {
-    pub(super) fn of(inputs: &PlanInputs<'a>) -> Self {
+impl Guarded {
+    pub(super) fn of(inputs: &PlanInputs<'_>) -> Self {
         let snapshot = inputs.snapshot;
         let mut addresses: Vec<_> = snapshot
             .nodes
@@ -37,7 +39,7 @@ impl<'a> Guarded<'a> {
                 let all = [Family::Ipv4, Family::Ipv6].map(|family| nat::addresses(node, family));
                 all.into_iter()
                     .flatten()
-                    .map(move |address| (address, Holder::Node(name)))
+                    .map(move |address| (address, Holder::Node(name.clone())))
             })
             .collect();
         // An etcd in a pod is reached by the routes to pods.
@@ -58,6 +60,15 @@ impl<'a> Guarded<'a> {
         let subnets = links.flat_map(|link| link.addresses.iter().map(|a| a.prefix()));
         let subnets = subnets.filter(|subnet| !subnet.is_host()).collect();
         Self { addresses, subnets }
+    }
+
+    /// True when a prefix covers an address of a node, or etcd's.
+    pub(super) fn is_over(&self, prefix: &Prefix) -> bool {
+        let from = self
+            .addresses
+            .partition_point(|(a, _)| *a < prefix.address());
+        let first = self.addresses.get(from);
+        first.is_some_and(|(address, _)| prefix.contains(*address))
     }
 
     /// What of it a prefix covers, in words. `pooled`: a pool covers the prefix.
@@ -84,7 +95,8 @@ impl Planner<'_> {
     /// True when a route or a device address of the datastore may not be; names the key as a
     /// problem.
     pub(super) fn would_cut(
-        &mut self,
+        &self,
+        to: &mut Destination,
         prefix: Prefix,
         what: &str,
         key: impl FnOnce() -> String,
@@ -96,8 +108,8 @@ impl Planner<'_> {
         let reason = format!(
             "{what} {prefix} would cover {covered}; it is not written: correct or delete the key"
         );
-        self.skip(prefix, format!("it would cover {covered}"));
-        self.problem(ProblemCode::AgentWouldCutOff, &key(), reason);
+        to.skip(format!("it would cover {covered}"));
+        to.problem(ProblemCode::AgentWouldCutOff, &key(), reason);
         true
     }
 }

@@ -16,37 +16,30 @@
 //! A shorter prefix that covers our addresses or blocks (an aggregate, or 0.0.0.0/0 when BGP
 //! announces it) is written: the longer routes beside it win.
 
-use std::net::IpAddr;
-
 use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::Prefix;
 
 use super::Planner;
+use super::destination::Destination;
 use super::encap::{Encap, Source, decide};
 use super::pools::Pool;
 use super::remote::{add_direct, ipip, subject};
 use crate::kernel_objects::{NextHop, RouteKind, Target};
 use crate::learned::Learned;
 
-pub(super) fn plan(planner: &mut Planner<'_>) {
-    let services = service_ranges(planner.inputs.snapshot);
-    for (prefix, learned) in planner.inputs.learned {
-        if let Some(range) = services.iter().find(|range| range.covers(prefix)) {
-            planner.skip(
-                *prefix,
-                format!("inside {range}, a range of service addresses"),
-            );
-        } else if !planner.family(prefix.family()) {
-            planner.skip(*prefix, format!("{} is off on this node", prefix.family()));
-        } else if !refused(planner, *prefix) {
-            one(planner, *prefix, learned);
-        }
+pub(super) fn plan(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) {
+    if let Some(range) = on.services.iter().find(|range| range.covers(&prefix)) {
+        to.skip(format!("inside {range}, a range of service addresses"));
+    } else if !on.family(prefix.family()) {
+        to.skip(format!("{} is off on this node", prefix.family()));
+    } else if !refused(on, to, prefix, learned) {
+        one(on, to, prefix, learned);
     }
 }
 
 /// The ranges of BGPConfiguration `default`; one that does not parse is the topology's problem.
-fn service_ranges(snapshot: &Snapshot) -> Vec<Prefix> {
+pub(super) fn service_ranges(snapshot: &Snapshot) -> Vec<Prefix> {
     let spec = snapshot.bgp_default().map(|c| &c.spec);
     let lists = spec.into_iter().flat_map(|spec| {
         [
@@ -60,49 +53,33 @@ fn service_ranges(snapshot: &Snapshot) -> Vec<Prefix> {
 }
 
 /// True when a prefix is never taken from BGP; says why.
-fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
-    let links = planner.inputs.links;
-    if let Some(subnet) = planner.subnets.iter().copied().find(|s| s.covers(&prefix)) {
-        planner.skip(
-            prefix,
-            format!("{subnet} is a subnet of this node's own interface"),
-        );
+fn refused(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) -> bool {
+    let links = on.inputs.links;
+    if let Some(subnet) = on.subnets.iter().copied().find(|s| s.covers(&prefix)) {
+        to.skip(format!("{subnet} is a subnet of this node's own interface"));
         return true;
     }
     if prefix.is_host() && links.holding(prefix.address()).is_some() {
-        planner.skip(prefix, "an address of this node");
+        to.skip("an address of this node");
         return true;
     }
     // What the datastore of another node says comes by BGP, too.
-    let pooled = planner.pools.covering(&prefix).is_some();
-    if pooled && planner.would_cut(prefix, "the learned route to", || prefix.to_string()) {
+    let pooled = on.pools.covering(&prefix).is_some();
+    if pooled && on.would_cut(to, prefix, "the learned route to", || prefix.to_string()) {
         return true;
     }
-    let Some(block) = planner
-        .own_blocks
-        .iter()
-        .find(|b| b.covers(&prefix))
-        .copied()
-    else {
+    let Some(block) = on.own_blocks.iter().find(|b| b.covers(&prefix)).copied() else {
         return false;
     };
-    if is_borrowed(planner, prefix) {
+    if is_borrowed(on, prefix) {
         return false;
     }
-    let next_hops = planner
-        .inputs
-        .learned
-        .get(&prefix)
-        .map(|l| l.next_hops.clone());
-    let from = next_hops
-        .as_deref()
-        .and_then(<[IpAddr]>::first)
-        .map(ToString::to_string);
+    let from = learned.next_hops.first().map(ToString::to_string);
     let reason = format!(
         "another node ({}) announces it, but it is part of our block {block}; the announcement is not used",
         from.as_deref().unwrap_or("without next hop")
     );
-    planner.problem(
+    to.problem(
         ProblemCode::AgentOwnBlockAnnounced,
         &prefix.to_string(),
         reason,
@@ -111,63 +88,63 @@ fn refused(planner: &mut Planner<'_>, prefix: Prefix) -> bool {
 }
 
 /// True for one address of our block that another node uses.
-fn is_borrowed(planner: &Planner<'_>, prefix: Prefix) -> bool {
-    let block = planner.inputs.snapshot.block_of(&prefix);
+fn is_borrowed(on: &Planner<'_>, prefix: Prefix) -> bool {
+    let block = on.inputs.snapshot.block_of(&prefix);
     prefix.is_host() && block.is_some_and(|block| block.is_elsewhere(prefix.address()))
 }
 
-fn one(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
+fn one(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) {
     let Some(first) = learned.next_hops.first().copied() else {
-        planner.skip(prefix, "learned without a next hop");
+        to.skip("learned without a next hop");
         return;
     };
-    let Some(pool) = planner.pools.covering(&prefix).cloned() else {
-        outside(planner, prefix, learned);
+    let Some(pool) = on.pools.covering(&prefix) else {
+        outside(on, to, prefix, learned);
         return;
     };
-    let same = planner.same_subnet(first);
-    match decide(pool.ipip, pool.vxlan, same, Source::Bgp, planner.sources) {
+    let same = on.same_subnet(first);
+    match decide(pool.ipip, pool.vxlan, same, Source::Bgp, on.sources) {
         Encap::None => {
             // The datastore may have no route for it either, so the reason is worth keeping.
             let reason = format!("routes of pool {} come from the datastore", pool.name);
-            planner.skip(prefix, reason);
+            to.skip(reason);
         }
-        Encap::Ipip => ipip(planner, prefix, &pool, &first.to_string(), first),
+        Encap::Ipip => ipip(on, to, prefix, pool, &first.to_string(), first),
         // VXLAN is never BGP's.
-        Encap::Vxlan | Encap::Direct => inside(planner, prefix, &pool, learned),
+        Encap::Vxlan | Encap::Direct => inside(on, to, prefix, pool, learned),
     }
 }
 
-fn inside(planner: &mut Planner<'_>, prefix: Prefix, pool: &Pool, learned: &Learned) {
+fn inside(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, pool: &Pool, learned: &Learned) {
     let hops = hops(learned);
     if hops.is_empty() {
         let sentence = format!(
             "next hop {{}} is neither on a link of this node nor behind a known route: learned routes of {} through it are not installed",
             pool.name
         );
-        complain(planner, &subject(pool), &sentence, learned);
+        complain(to, &subject(pool), &sentence, learned);
     } else {
-        add_direct(planner, prefix, hops);
+        add_direct(on, to, prefix, hops);
     }
 }
 
-fn outside(planner: &mut Planner<'_>, prefix: Prefix, learned: &Learned) {
+fn outside(on: &Planner<'_>, to: &mut Destination, prefix: Prefix, learned: &Learned) {
     let hops = hops(learned);
     if hops.is_empty() {
         let sentence = "next hop {} is neither on a link of this node nor behind a known route: learned routes through it are not installed";
-        complain(planner, "BGP", sentence, learned);
+        complain(to, "BGP", sentence, learned);
         return;
     }
-    let metric = planner.inputs.settings.route_metric(prefix.family());
-    let route = planner.route(prefix, metric, Target::Via(hops), None);
-    planner.add(RouteKind::Direct, route);
+    let metric = on.inputs.settings.route_metric(prefix.family());
+    let route = on.route(prefix, metric, Target::Via(hops), None);
+    to.add(RouteKind::Direct, route);
 }
 
-fn complain(planner: &mut Planner<'_>, subject: &str, sentence: &str, learned: &Learned) {
+fn complain(to: &mut Destination, subject: &str, sentence: &str, learned: &Learned) {
     for hop in &learned.next_hops {
-        planner.warnings.add(
+        to.warn(
             ProblemCode::AgentNextHopUnreachable,
-            subject,
+            subject.to_owned(),
             sentence.to_owned(),
             &hop.to_string(),
         );

@@ -4,15 +4,18 @@
 use caracal_model::Key;
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
-use caracal_model::resource::{WorkloadEndpointSpec, parse_mac};
+use caracal_model::resource::WorkloadEndpointSpec;
+use caracal_model::resource::{Mac, parse_mac};
 
 use super::Planner;
+use super::destination::Destination;
 use crate::kernel_objects::{BLACKHOLE_METRIC, NeighbourKey, RouteKind, Target};
 use crate::links::Link;
 use crate::nat::name::PlainName;
 
+/// The workloads of this node by their addresses. Says what is wrong with their interfaces, and
+/// what is to be set on these.
 pub(super) fn plan(planner: &mut Planner<'_>) {
-    own_blocks(planner);
     let snapshot = planner.inputs.snapshot;
     for workload in snapshot.workloads_of(planner.inputs.me) {
         let name = &workload.metadata.name;
@@ -22,30 +25,41 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     forwarding(planner);
 }
 
-/// A block is ours when its affinity field says so. Addresses of it that nobody has are dropped
-/// here, else they would leave by the default route and come back: a loop. A host block gets none,
-/// it would stand beside the workload's own route.
-fn own_blocks(planner: &mut Planner<'_>) {
-    let inputs = planner.inputs;
-    for block in inputs.snapshot.blocks.values() {
-        if block.host() != Some(inputs.me) {
-            continue;
-        }
-        let key = || Key::Block(block.cidr).to_path();
-        if planner.would_cut(block.cidr, "the blackhole of block", key) {
-            continue;
-        }
-        planner.own_blocks.push(block.cidr);
-        if block.cidr.is_host() {
-            planner.skip(block.cidr, "a block of one address gets no blackhole");
-        } else if planner.family(block.cidr.family()) {
-            let route = planner.route(block.cidr, BLACKHOLE_METRIC, Target::Blackhole, None);
-            planner.add(RouteKind::Blackhole, route);
-        }
+/// A workload of this node with one of its addresses.
+pub(super) struct Workload<'a> {
+    subject: String,
+    link: &'a Link,
+    mac: Option<Mac>,
+}
+
+/// The prefix as a block of this node's: its affinity field says so. Addresses of it that nobody
+/// has are dropped here, else they would leave by the default route and come back: a loop. A host
+/// block gets none, it would stand beside the workload's own route.
+pub(super) fn own_block(on: &Planner<'_>, to: &mut Destination, prefix: Prefix) {
+    let block = on.inputs.snapshot.blocks.get(&prefix);
+    if block.and_then(|block| block.host()) != Some(on.inputs.me) {
+        return;
+    }
+    let key = || Key::Block(prefix).to_path();
+    if on.would_cut(to, prefix, "the blackhole of block", key) {
+        return;
+    }
+    if prefix.is_host() {
+        to.skip("a block of one address gets no blackhole");
+    } else if on.family(prefix.family()) {
+        let route = on.route(prefix, BLACKHOLE_METRIC, Target::Blackhole, None);
+        to.add(RouteKind::Blackhole, route);
     }
 }
 
-fn endpoint(planner: &mut Planner<'_>, name: &str, spec: &WorkloadEndpointSpec) {
+/// The prefix as an address of workloads of this node.
+pub(super) fn workloads(on: &Planner<'_>, to: &mut Destination, prefix: Prefix) {
+    for workload in on.workloads.get(&prefix).into_iter().flatten() {
+        address_of(on, to, workload, prefix);
+    }
+}
+
+fn endpoint<'a>(planner: &mut Planner<'a>, name: &str, spec: &'a WorkloadEndpointSpec) {
     let inputs = planner.inputs;
     let subject = format!("workload {name}");
     if !inputs.settings.is_workload_interface(&spec.interface_name) {
@@ -71,35 +85,36 @@ fn endpoint(planner: &mut Planner<'_>, name: &str, spec: &WorkloadEndpointSpec) 
         return;
     };
     for address in &spec.ip_networks {
-        address_of(planner, &subject, spec, link, *address);
+        let workload = Workload {
+            subject: subject.clone(),
+            link,
+            mac: parse_mac(&spec.mac),
+        };
+        let all = planner.workloads.entry(*address).or_default();
+        all.push(workload);
     }
     interface_sysctls(planner, link, &spec.ip_networks);
 }
 
-fn address_of(
-    planner: &mut Planner<'_>,
-    subject: &str,
-    spec: &WorkloadEndpointSpec,
-    link: &Link,
-    address: Prefix,
-) {
+fn address_of(on: &Planner<'_>, to: &mut Destination, workload: &Workload<'_>, address: Prefix) {
+    let Workload { subject, link, mac } = workload;
     let family = address.family();
-    if !planner.family(family) {
-        planner.skip(address, format!("{family} is off on this node"));
+    if !on.family(family) {
+        to.skip(format!("{family} is off on this node"));
         return;
     }
     if !link.up {
-        planner.skip(address, format!("interface {} is down", link.name));
+        to.skip(format!("interface {} is down", link.name));
         return;
     }
-    if planner.would_cut(address, "the route to the workload's address", || {
-        subject.to_owned()
+    if on.would_cut(to, address, "the route to the workload's address", || {
+        subject.clone()
     }) {
         return;
     }
-    let metric = planner.inputs.settings.route_metric(family);
+    let metric = on.inputs.settings.route_metric(family);
     let target = Target::via(None, &link.name, false);
-    if let Some(other) = planner.desired.routes.get(&address)
+    if let Some(other) = &to.route
         && other.kind == RouteKind::Local
         && other.route.target != target
     {
@@ -107,17 +122,17 @@ fn address_of(
             "{address} is also the address of another workload ({}); only that one gets the route",
             other.route.target
         );
-        planner.problem(ProblemCode::AgentDuplicateAddress, subject, reason);
+        to.problem(ProblemCode::AgentDuplicateAddress, subject, reason);
         return;
     }
-    let route = planner.route(address, metric, target, None);
-    planner.add(RouteKind::Local, route);
-    if let (Some(mac), Family::Ipv4, true) = (parse_mac(&spec.mac), family, address.is_host()) {
+    let route = on.route(address, metric, target, None);
+    to.add(RouteKind::Local, route);
+    if let (Some(mac), Family::Ipv4, true) = (mac, family, address.is_host()) {
         let key = NeighbourKey {
             link: link.name.clone(),
             address: address.address(),
         };
-        planner.desired.neighbours.insert(key, mac);
+        to.neighbour = Some((key, *mac));
     }
 }
 

@@ -1,11 +1,16 @@
-//! `plan(inputs) -> Desired`: everything the kernel should hold, computed anew from the present
-//! state.
+//! `plan(inputs) -> Desired`: everything the kernel should hold, computed from the present state.
+//!
+//! A plan is made of destinations: `plan_destination` plans one,
+//! and the whole plan is that function over all of them. [`Planning`] remembers what it planned
+//! from, and plans the destinations again that a change concerns (decision 0077).
 //!
 //! Where routes come from: VXLAN and IPIP ones from the datastore (blocks by their affinity field
 //! and a host route for each borrowed address), unencapsulated ones from BGP;
 //! `programClusterRoutes` moves classes between the two sources ([`encap`]). Whatever the source,
 //! the writer is the same.
 
+mod by_key;
+mod destination;
 pub(crate) mod encap;
 mod grouped_warnings;
 mod guarded;
@@ -24,24 +29,29 @@ mod tunnels;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use caracal_model::code::ProblemCode;
-use caracal_model::net::{Cidr, Family, IfName, Prefix};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::net::IfName;
+use caracal_model::net::{Cidr, Family, Prefix};
+use caracal_model::{NodeName, SharedMap, Snapshot};
 use foldhash::HashMap;
 
 use crate::desired::Desired;
-use crate::kernel_objects::{NextHop, PlannedRoute, Route, RouteKind, Target};
+use crate::kernel_objects::{NextHop, Route, Target};
 use crate::learned::Learned;
 use crate::links::{Link, Links};
 use crate::ownership::Ownership;
 use crate::problem::problem;
 use crate::settings::Settings;
+pub use by_key::{Changed, ChangedKeys, Planned, Planning};
+use destination::{Complaint, Destination};
 use encap::Sources;
-use grouped_warnings::GroupedWarnings;
 use guarded::Guarded;
+use local::Workload;
+use paths::Narrow;
 use pools::Pools;
-use remote::Remote;
+use remote::{Addresses, Remote};
 pub use resolve::HostRoutes;
 
 /// What this kernel can do; `Err` is the reason why not.
@@ -83,7 +93,7 @@ pub struct PlanInputs<'a> {
     /// This node.
     pub me: &'a NodeName,
     /// Routes learned by BGP, their next hops resolved by the speaker.
-    pub learned: &'a BTreeMap<Prefix, Learned>,
+    pub learned: &'a SharedMap<Prefix, Learned>,
     /// The interfaces.
     pub links: &'a Links,
     /// Routes of others, through which what is not on a link is reached.
@@ -99,14 +109,7 @@ pub struct PlanInputs<'a> {
 /// Plans the whole state of the kernel.
 #[must_use]
 pub fn plan(inputs: &PlanInputs<'_>) -> Desired {
-    let mut planner = Planner::new(inputs);
-    local::plan(&mut planner);
-    tunnels::plan(&mut planner);
-    remote::plan(&mut planner);
-    learned::plan(&mut planner);
-    nat::plan(&mut planner);
-    paths::plan(&mut planner);
-    planner.finish()
+    Planning::default().plan(inputs).desired
 }
 
 /// Which interfaces the plan needs the kernel to be able to make, so that support is probed only
@@ -132,25 +135,69 @@ pub struct WantedTunnels {
     pub objects: bool,
 }
 
-/// The plan while it is made.
+/// What all destinations have in common, and what is planned beside them: tunnels, sysctls, NAT.
 struct Planner<'a> {
     inputs: &'a PlanInputs<'a>,
     desired: Desired,
-    warnings: GroupedWarnings,
     pools: Pools,
     sources: Sources,
     own: BTreeMap<Family, Own<'a>>,
-    own_blocks: Vec<Prefix>,
+    own_blocks: Arc<BTreeSet<Prefix>>,
+    /// This node's workloads by address.
+    workloads: BTreeMap<Prefix, Vec<Workload<'a>>>,
+    /// Other nodes' addresses, where there are no blocks.
+    addresses: Addresses<'a>,
     /// What routes of the datastore may not cover.
-    guarded: Guarded<'a>,
+    guarded: Arc<Guarded>,
     /// Sources that routes name.
     hints: BTreeMap<Family, IpAddr>,
     /// Subnets of our interfaces.
     subnets: Vec<Prefix>,
+    /// Ranges of service addresses.
+    services: Vec<Prefix>,
+    /// The nodes at the ends of narrow paths.
+    narrow: Narrow<'a>,
     /// Nodes are few and routes are many.
     resolved: RefCell<HashMap<IpAddr, Option<NextHop>>>,
     /// Nodes are fewer than their blocks, and the map of all nodes is a long way down.
-    remotes: HashMap<(&'a str, Family), Option<Remote<'a>>>,
+    remotes: RefCell<HashMap<(&'a str, Family), Option<Remote<'a>>>>,
+}
+
+/// What follows from the nodes alone and is kept while they stay the same.
+#[derive(Clone, Debug)]
+struct OfNodes {
+    guarded: Arc<Guarded>,
+    ownership: Ownership,
+}
+
+impl OfNodes {
+    fn of(inputs: &PlanInputs<'_>) -> Self {
+        Self {
+            guarded: Arc::new(Guarded::of(inputs)),
+            ownership: Ownership::of(inputs.settings, inputs.snapshot),
+        }
+    }
+}
+
+/// Plans one destination: this node's own block or workload, another node's by what the datastore
+/// says of it, what BGP has learned; of these the best. `is_vtep`: other routes lead through it.
+fn plan_destination(on: &Planner<'_>, prefix: Prefix, is_vtep: bool) -> Destination {
+    let mut to = Destination {
+        skipped: on.desired.skipped.get(&prefix).cloned(),
+        ..Destination::default()
+    };
+    local::own_block(on, &mut to, prefix);
+    local::workloads(on, &mut to, prefix);
+    if is_vtep {
+        remote::vtep_on_link(on, &mut to, prefix);
+    }
+    remote::of_block(on, &mut to, prefix);
+    remote::of_address(on, &mut to, prefix);
+    if let Some(learned) = on.inputs.learned.get(&prefix) {
+        learned::plan(on, &mut to, prefix, learned);
+    }
+    paths::fit(on, &mut to);
+    to
 }
 
 /// This node in one family.
@@ -163,26 +210,29 @@ struct Own<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(inputs: &'a PlanInputs<'a>) -> Self {
+    fn new(inputs: &'a PlanInputs<'a>, of_nodes: OfNodes) -> Self {
         let (sources, unclaimed) = Sources::from_settings(inputs.settings);
         let mut planner = Self {
             inputs,
             desired: Desired {
                 revision: inputs.snapshot.revision,
-                ownership: Ownership::of(inputs.settings, inputs.snapshot),
+                ownership: of_nodes.ownership,
                 objects: inputs.settings.objects && inputs.kernel.objects.is_ok(),
                 ..Desired::default()
             },
-            warnings: GroupedWarnings::default(),
             pools: Pools::of(inputs.snapshot, inputs.settings),
             sources,
             own: BTreeMap::new(),
-            own_blocks: Vec::new(),
-            guarded: Guarded::of(inputs),
+            own_blocks: Arc::default(),
+            workloads: BTreeMap::new(),
+            addresses: remote::addresses(inputs),
+            guarded: of_nodes.guarded,
             hints: BTreeMap::new(),
             subnets: inputs.links.subnets().collect(),
+            services: learned::service_ranges(inputs.snapshot),
+            narrow: Narrow::new(),
             resolved: RefCell::default(),
-            remotes: HashMap::default(),
+            remotes: RefCell::default(),
         };
         for class in unclaimed {
             planner.problem(
@@ -195,6 +245,10 @@ impl<'a> Planner<'a> {
         }
         planner.find_own();
         planner.find_hints();
+        local::plan(&mut planner);
+        tunnels::plan(&mut planner);
+        paths::plan(&mut planner);
+        planner.desired.workload_mtu = planner.workload_mtu();
         planner
     }
 
@@ -232,8 +286,15 @@ impl<'a> Planner<'a> {
         self.desired.problems.insert(problem(code, subject, reason));
     }
 
-    fn skip(&mut self, prefix: Prefix, reason: impl Into<String>) {
-        self.desired.skipped.insert(prefix, reason.into());
+    /// Takes over what was found out about a prefix that is no destination.
+    fn take(&mut self, prefix: Prefix, found: Destination) {
+        let skipped = found.skipped.map(|reason| (prefix, reason));
+        self.desired.skipped.extend(skipped);
+        let problems = found.complaints.into_iter().filter_map(|c| match c {
+            Complaint::Problem(problem) => Some(problem),
+            Complaint::OneOf { .. } => None,
+        });
+        self.desired.problems.extend(problems);
     }
 
     /// True when a family is wanted and possible.
@@ -289,27 +350,5 @@ impl<'a> Planner<'a> {
     fn tunnel(&self, name: &str) -> Option<(IfName, u32)> {
         let tunnel = self.desired.tunnels.get(name)?;
         Some((tunnel.name.clone(), tunnel.mtu))
-    }
-
-    /// Adds a route, unless one of a preferred kind has the prefix (AGENT-1).
-    fn add(&mut self, kind: RouteKind, route: Route) {
-        use std::collections::btree_map::Entry;
-        match self.desired.routes.entry(route.prefix) {
-            Entry::Vacant(entry) => {
-                entry.insert(PlannedRoute { route, kind });
-            }
-            Entry::Occupied(mut entry) if kind < entry.get().kind => {
-                entry.insert(PlannedRoute { route, kind });
-            }
-            Entry::Occupied(_) => {}
-        }
-    }
-
-    fn finish(mut self) -> Desired {
-        self.desired.workload_mtu = self.workload_mtu();
-        for found in self.warnings.into_problems() {
-            self.desired.problems.insert(found);
-        }
-        self.desired
     }
 }

@@ -15,10 +15,11 @@ use crate::nat::{BgpGuard, FamilyRules, Nat, Senders};
 /// BGP's port (RFC 4271 §8).
 const BGP_PORT: u16 = 179;
 
-pub(super) fn plan(planner: &mut Planner<'_>) {
-    // A pool that cannot be read may be one that is masqueraded: what is there stays.
+/// The rules. `None`: a pool that cannot be read may be one that is masqueraded, so that what is
+/// there stays.
+pub(super) fn plan(planner: &Planner<'_>) -> Option<Nat> {
     if planner.inputs.snapshot.is_doubtful() {
-        return;
+        return None;
     }
     let settings = planner.inputs.settings;
     let nat = Nat {
@@ -32,7 +33,7 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
         ipv4: family(planner, Family::Ipv4),
         ipv6: family(planner, Family::Ipv6),
     };
-    planner.desired.nat = Some(nat);
+    Some(nat)
 }
 
 fn family(planner: &Planner<'_>, family: Family) -> FamilyRules {

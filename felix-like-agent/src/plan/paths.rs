@@ -14,6 +14,7 @@ use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
 
 use super::Planner;
+use super::destination::Destination;
 use super::encap::{Encap, IPIP_OVERHEAD, Source, VXLAN_OVERHEAD, VXLAN_V6_OVERHEAD, decide};
 use crate::kernel_objects::{PlannedRoute, RouteKind};
 use crate::paths::PathMtu;
@@ -46,32 +47,33 @@ const fn kind(encap: Encap) -> Option<RouteKind> {
     }
 }
 
+/// Finds the narrow paths, and says so.
 pub(super) fn plan(planner: &mut Planner<'_>) {
-    let narrow = narrow(planner);
-    if narrow.is_empty() {
-        return;
+    planner.narrow = narrow(planner);
+    for (address, (name, path)) in planner.narrow.clone() {
+        complain(planner, name, address, path);
     }
-    for (address, (name, path)) in &narrow {
-        complain(planner, name, *address, *path);
-    }
-    let mut routes = std::mem::take(&mut planner.desired.routes);
-    for planned in routes.values_mut() {
-        let ends = far_ends(planner, planned);
-        let paths = ends.iter().filter_map(|end| narrow.get(end));
-        let family = planned.route.prefix.family();
-        let fits = |path: &PathMtu| {
-            let room = path.mtu.saturating_sub(overhead(planned.kind, family));
-            room.max(least(family))
-        };
-        if let Some(mtu) = paths.map(|(_, path)| fits(path)).min() {
-            let before = planned.route.mtu.unwrap_or(u32::MAX);
-            planned.route.mtu = Some(mtu.min(before));
-        }
-    }
-    planner.desired.routes = routes;
 }
 
-type Narrow<'a> = BTreeMap<IpAddr, (&'a NodeName, PathMtu)>;
+/// Fits a route to the narrowest of the paths that it takes.
+pub(super) fn fit(on: &Planner<'_>, to: &mut Destination) {
+    let Some(planned) = to.route.as_mut().filter(|_| !on.narrow.is_empty()) else {
+        return;
+    };
+    let ends = far_ends(on, planned);
+    let paths = ends.iter().filter_map(|end| on.narrow.get(end));
+    let family = planned.route.prefix.family();
+    let fits = |path: &PathMtu| {
+        let room = path.mtu.saturating_sub(overhead(planned.kind, family));
+        room.max(least(family))
+    };
+    if let Some(mtu) = paths.map(|(_, path)| fits(path)).min() {
+        let before = planned.route.mtu.unwrap_or(u32::MAX);
+        planned.route.mtu = Some(mtu.min(before));
+    }
+}
+
+pub(super) type Narrow<'a> = BTreeMap<IpAddr, (&'a NodeName, PathMtu)>;
 
 /// The nodes at the ends of narrow paths, by address.
 fn narrow<'a>(planner: &Planner<'a>) -> Narrow<'a> {
@@ -136,7 +138,6 @@ fn complain(planner: &mut Planner<'_>, name: &NodeName, address: IpAddr, path: P
 /// them. An encapsulation whose MTU somebody has set is left out: what is set is meant.
 pub(super) fn workload_limit(planner: &Planner<'_>) -> Option<u32> {
     let settings = planner.inputs.settings;
-    let narrow = narrow(planner);
     let limit = |(address, (_, path)): (&IpAddr, &(&NodeName, PathMtu))| {
         let family = Family::of(*address);
         let same = planner.same_subnet(*address);
@@ -155,7 +156,7 @@ pub(super) fn workload_limit(planner: &Planner<'_>) -> Option<u32> {
         let room = |kind| path.mtu.saturating_sub(overhead(kind, family));
         kinds.map(room).min().map(|mtu| mtu.max(least(family)))
     };
-    narrow.iter().filter_map(limit).min()
+    planner.narrow.iter().filter_map(limit).min()
 }
 
 #[cfg(test)]

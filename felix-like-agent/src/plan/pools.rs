@@ -1,10 +1,9 @@
 //! The pools, parsed once for a plan.
 
-use std::sync::Arc;
-
+use caracal_model::PoolName;
+use caracal_model::Snapshot;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::EncapMode;
-use caracal_model::{PoolName, Snapshot};
 
 use crate::settings::Settings;
 
@@ -20,11 +19,11 @@ pub(super) struct Pool {
 }
 
 /// All pools, most specific first.
-pub(super) struct Pools(Vec<Arc<Pool>>);
+pub(super) struct Pools(Vec<Pool>);
 
 impl Pools {
     pub(super) fn of(snapshot: &Snapshot, settings: &Settings) -> Self {
-        let mut pools: Vec<Arc<Pool>> = snapshot
+        let mut pools: Vec<Pool> = snapshot
             .pools
             .iter()
             .filter(|(_, pool)| !pool.spec.is_load_balancer_only())
@@ -36,14 +35,13 @@ impl Pools {
                 nat_outgoing: pool.spec.nat_outgoing,
             })
             .filter(|pool| settings.family(pool.prefix.family()))
-            .map(Arc::new)
             .collect();
         pools.sort_by_key(|pool| std::cmp::Reverse(pool.prefix.len()));
         Self(pools)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.0.iter().map(AsRef::as_ref)
+        self.0.iter()
     }
 
     pub(super) fn of_family(&self, family: Family) -> impl Iterator<Item = &Pool> {
@@ -51,8 +49,8 @@ impl Pools {
     }
 
     /// The most specific pool that covers a prefix.
-    pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Arc<Pool>> {
-        self.0.iter().find(|pool| pool.prefix.covers(prefix))
+    pub(super) fn covering(&self, prefix: &Prefix) -> Option<&Pool> {
+        self.iter().find(|pool| pool.prefix.covers(prefix))
     }
 
     pub(super) fn any_ipip(&self) -> bool {

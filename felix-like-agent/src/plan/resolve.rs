@@ -1,10 +1,11 @@
 //! From a node's address to a gateway on a link, and what the speaker resolves BGP next hops over.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use caracal_model::net::{Family, IfName, Prefix};
+use caracal_model::SharedMap;
+use caracal_model::net::IfName;
+use caracal_model::net::{Family, Prefix};
 
 use super::pools::Pools;
 use super::{PlanInputs, Planner};
@@ -55,6 +56,12 @@ impl HostRoutes {
     pub fn with_paths(mut self, paths: Arc<PathMtus>) -> Self {
         self.paths = paths;
         self
+    }
+
+    /// True when both are the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let same_paths = Arc::ptr_eq(&self.paths, &other.paths) || self.paths == other.paths;
+        same_paths && (Arc::ptr_eq(&self.routes, &other.routes) || self.routes == other.routes)
     }
 
     pub(super) fn paths(&self) -> &PathMtus {
@@ -110,7 +117,7 @@ impl PlanInputs<'_> {
     /// The learned routes with their next hops resolved over the underlay, for forecasts and
     /// simulations in which no speaker does it.
     #[must_use]
-    pub fn resolved(&self) -> BTreeMap<Prefix, Learned> {
+    pub fn resolved(&self) -> SharedMap<Prefix, Learned> {
         let underlay = self.underlay();
         let routes = self.learned.iter();
         routes

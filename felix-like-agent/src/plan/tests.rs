@@ -7,7 +7,7 @@ use caracal_model::ipam::{AllocationAttribute, Block, Owner};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kernel_objects::{BLACKHOLE_METRIC, NextHop};
+use crate::kernel_objects::{BLACKHOLE_METRIC, NextHop, RouteKind};
 use crate::nat::BgpGuard;
 use crate::nat::name::PlainName;
 use crate::settings::ProgramClusterRoutes;
@@ -15,7 +15,7 @@ use crate::settings::ProgramClusterRoutes;
 /// A cluster seen from node `a`: 10.0.0.1/24 on eth0, `b` beside it, `c` in another subnet.
 pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
-    pub(crate) learned: BTreeMap<Prefix, Learned>,
+    pub(crate) learned: SharedMap<Prefix, Learned>,
     pub(crate) links: Links,
     pub(crate) host_routes: HostRoutes,
     pub(crate) settings: Settings,
@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn new(pool: &str) -> Self {
         let mut world = Self {
             snapshot: Snapshot::default(),
-            learned: BTreeMap::new(),
+            learned: SharedMap::default(),
             links: [
                 Link::new(1, "lo").with_address("127.0.0.1/8".parse().unwrap()),
                 Link::new(2, "eth0")
@@ -335,7 +335,7 @@ fn what_would_cut_us_off_is_never_taken_from_bgp() {
         "10.244.0.11/32",
     ] {
         let mut world = World {
-            learned: BTreeMap::new(),
+            learned: SharedMap::default(),
             snapshot: world.snapshot.clone(),
             ..World::new("")
         };
@@ -581,7 +581,7 @@ fn nat_is_left_alone_while_a_pool_cannot_be_read() {
         "10.246.0.0/16",
         r#","natOutgoing":true,"allowedUses":["LoadBalancer"]"#,
     );
-    let nat = world.plan().nat.unwrap();
+    let nat = Arc::unwrap_or_clone(world.plan().nat.unwrap());
     let texts = |set: &std::collections::BTreeSet<Prefix>| -> Vec<String> {
         set.iter().map(ToString::to_string).collect()
     };
@@ -592,7 +592,7 @@ fn nat_is_left_alone_while_a_pool_cannot_be_read() {
         "10.244.0.1".parse::<IpAddr>().unwrap()
     );
     world.settings.nat_excludes_hosts = true;
-    let nat = world.plan().nat.unwrap();
+    let nat = Arc::unwrap_or_clone(world.plan().nat.unwrap());
     assert!(nat.ipv4.exempt.contains(&"10.0.0.2/32".parse().unwrap()));
     let senders = nat.ipv4.senders.unwrap();
     assert!(senders.ipip && senders.vxlan.is_none());
@@ -607,7 +607,7 @@ fn tunnel_packets_come_from_nodes_and_who_is_named() {
     world.settings.external_nodes = ["192.0.2.0/24", "2001:db8::/64"]
         .map(|p| p.parse().unwrap())
         .into();
-    let nat = world.plan().nat.unwrap();
+    let nat = Arc::unwrap_or_clone(world.plan().nat.unwrap());
     assert_eq!(nat.ipv4.senders, None, "no tunnel, nothing to judge");
     // c has one more address, of another program's.
     world.put(
@@ -617,7 +617,7 @@ fn tunnel_packets_come_from_nodes_and_who_is_named() {
            "ipv4VXLANTunnelAddr":"10.244.2.1","bgp":{"ipv4Address":"10.0.1.3/24"}"#,
     );
     world.pool("v", "10.250.0.0/16", r#","vxlanMode":"CrossSubnet""#);
-    let nat = world.plan().nat.unwrap();
+    let nat = Arc::unwrap_or_clone(world.plan().nat.unwrap());
     let senders = nat.ipv4.senders.unwrap();
     let from: Vec<String> = senders.from.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -633,7 +633,10 @@ fn tunnel_packets_come_from_nodes_and_who_is_named() {
     assert_eq!((senders.ipip, senders.vxlan), (false, Some(4789)));
     assert_eq!(nat.ipv6.senders, None);
     world.pool("v6", "fd00:10:244::/48", r#","vxlanMode":"Always""#);
-    let senders = world.plan().nat.unwrap().ipv6.senders.unwrap();
+    let senders = Arc::unwrap_or_clone(world.plan().nat.unwrap())
+        .ipv6
+        .senders
+        .unwrap();
     let from: Vec<String> = senders.from.iter().map(ToString::to_string).collect();
     assert_eq!(
         from,
@@ -817,7 +820,7 @@ proptest! {
         let workload: Prefix = "10.244.0.5/32".parse().unwrap();
         let block: Prefix = "10.244.0.0/26".parse().unwrap();
         let inside = desired.routes.keys().any(|p| p.len() > 26 && *p != workload && block.covers(p));
-        prop_assert!(!inside, "{:?}", desired.routes.keys());
+        prop_assert!(!inside, "{:?}", desired.routes);
     }
 }
 
@@ -841,7 +844,10 @@ fn addresses_of_services_are_not_for_the_kernel() {
 }
 
 fn guard(world: &World) -> BgpGuard {
-    world.plan().nat.unwrap().ipv4.bgp.unwrap()
+    Arc::unwrap_or_clone(world.plan().nat.unwrap())
+        .ipv4
+        .bgp
+        .unwrap()
 }
 
 /// A pod has its node's address behind `natOutgoing`; whoever takes BGP from nodes must not hear
@@ -869,7 +875,10 @@ fn workloads_are_kept_off_the_bgp_of_nodes() {
         (0, 0, 0)
     );
     assert!(
-        w.plan().nat.unwrap().ipv6.bgp.is_none(),
+        Arc::unwrap_or_clone(w.plan().nat.unwrap())
+            .ipv6
+            .bgp
+            .is_none(),
         "no workload has IPv6"
     );
     // Ports, other addresses, peers in pools and outside.

@@ -5,10 +5,13 @@ use std::net::IpAddr;
 
 use caracal_model::Key;
 use caracal_model::code::ProblemCode;
-use caracal_model::net::{Family, IfName, Prefix};
+use caracal_model::net::IfName;
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Node;
 use caracal_model::resource::vxlan_mac;
 
 use super::Planner;
+use super::destination::Destination;
 use crate::kernel_objects::{FdbKey, IPIP_DEVICE, NeighbourKey, Tunnel, TunnelKind, vxlan_device};
 
 pub(super) fn plan(planner: &mut Planner<'_>) {
@@ -102,37 +105,55 @@ fn vxlan(planner: &mut Planner<'_>, family: Family) {
             node.spec.vxlan_address(family),
         ),
     };
-    planner.desired.tunnels.insert(name.clone(), tunnel);
-    vteps(planner, family, &name);
+    planner.desired.tunnels.insert(name, tunnel);
 }
 
 /// The address of a device of ours, unless it is somebody else's.
 fn possible(planner: &mut Planner<'_>, device: &str, address: Option<IpAddr>) -> Option<IpAddr> {
     let me = planner.inputs.me;
     let what = format!("the address of {device}");
-    address.filter(|address| {
-        !planner.would_cut(Prefix::host(*address), &what, || Key::node(me).to_path())
-    })
+    let address = address?;
+    let prefix = Prefix::host(address);
+    let mut to = Destination::default();
+    let cuts = planner.would_cut(&mut to, prefix, &what, || Key::node(me).to_path());
+    planner.take(prefix, to);
+    (!cuts).then_some(address)
 }
 
-fn vteps(planner: &mut Planner<'_>, family: Family, link: &IfName) {
+/// Where another node's VTEP is: its neighbour and its FDB entry.
+pub(super) fn vtep_of(
+    planner: &Planner<'_>,
+    node: &Node,
+    family: Family,
+) -> Option<(NeighbourKey, FdbKey, IpAddr)> {
+    let (link, _) = planner.tunnel(vxlan_device(family))?;
+    let (vtep, address) = (node.spec.vxlan_address(family)?, node.spec.address(family)?);
+    let neighbour = NeighbourKey {
+        link: link.clone(),
+        address: vtep,
+    };
+    let mac = vxlan_mac(node, family);
+    Some((neighbour, FdbKey { link, mac }, address))
+}
+
+/// All of them; answers with their number.
+pub(super) fn vteps(planner: &mut Planner<'_>) -> usize {
     let inputs = planner.inputs;
-    for (name, node) in &inputs.snapshot.nodes {
-        if name == inputs.me {
-            continue;
-        }
-        let (Some(vtep), Some(address)) =
-            (node.spec.vxlan_address(family), node.spec.address(family))
-        else {
-            continue;
-        };
-        let mac = vxlan_mac(node, family);
-        let link = link.clone();
-        let neighbour = NeighbourKey {
-            link: link.clone(),
-            address: vtep,
-        };
-        planner.desired.neighbours.insert(neighbour, mac);
-        planner.desired.fdb.insert(FdbKey { link, mac }, address);
-    }
+    let others = inputs
+        .snapshot
+        .nodes
+        .iter()
+        .filter(|(name, _)| *name != inputs.me);
+    let found = others.flat_map(|(_, node)| {
+        let of = |family| vtep_of(planner, node, family);
+        [Family::Ipv4, Family::Ipv6].into_iter().filter_map(of)
+    });
+    let found: Vec<_> = found.collect();
+    let neighbours = found.iter().map(|(key, fdb, _)| (key.clone(), fdb.mac));
+    planner.desired.neighbours = neighbours.collect();
+    let fdb = found
+        .iter()
+        .map(|(_, key, address)| (key.clone(), *address));
+    planner.desired.fdb = fdb.collect();
+    found.len()
 }

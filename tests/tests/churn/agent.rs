@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use caracal_agent::{
     Desired, HostRoutes, KernelSupport, Learned, Op, Overrides, Owner, Ownership, Phase,
-    PlanInputs, RouteKey, Settings, diff, is_tunnel_device, plan,
+    PlanInputs, Planning, RouteKey, Settings, diff, is_tunnel_device,
 };
 use caracal_bgp::{Changes, Rib, RibOptions, SpeakerConfig};
 use caracal_datastore::MemoryStore;
 use caracal_model::net::{IfName, Prefix};
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, SharedMap, Snapshot};
 use caracal_topologies::PlanOptions;
 
 use crate::dice::Dice;
@@ -43,7 +43,9 @@ pub struct Agent {
     pub speaker: Option<Speaker>,
     /// Forwarding state of an earlier process was there at the start.
     restarting: bool,
-    learned: BTreeMap<Prefix, Learned>,
+    learned: SharedMap<Prefix, Learned>,
+    /// What follows the changes by key.
+    planning: Planning,
     /// Every peer has told everything, or had the time to.
     pub converged: bool,
     unwanted: BTreeMap<IfName, Instant>,
@@ -69,7 +71,8 @@ impl Agent {
             fresh: false,
             speaker: None,
             restarting: kernel.actual.all_routes().any(ours),
-            learned: BTreeMap::new(),
+            learned: SharedMap::default(),
+            planning: Planning::default(),
             converged: false,
             unwanted: BTreeMap::new(),
             due: None,
@@ -144,7 +147,7 @@ impl Agent {
     /// Takes over what the speaker learned.
     pub fn learn(&mut self, now: Instant) {
         let Some(speaker) = &self.speaker else { return };
-        let learned: BTreeMap<Prefix, Learned> = speaker
+        let learned: SharedMap<Prefix, Learned> = speaker
             .rib
             .all_learned()
             .map(|(prefix, route)| {
@@ -175,6 +178,10 @@ impl Agent {
 
     /// What it wants of this kernel.
     pub fn desired(&self, kernel: &Kernel) -> Desired {
+        self.planned(kernel, &mut Planning::default())
+    }
+
+    fn planned(&self, kernel: &Kernel, planning: &mut Planning) -> Desired {
         let (settings, _) = Settings::resolve(
             &Settings {
                 // Some nodes use next-hop objects, and some do not.
@@ -197,10 +204,11 @@ impl Agent {
         };
         // The speaker resolves over an underlay that never changes here.
         let learned = inputs.resolved();
-        plan(&PlanInputs {
+        let inputs = PlanInputs {
             learned: &learned,
             ..inputs
-        })
+        };
+        planning.plan(&inputs).desired
     }
 
     /// True when nothing is known that would be deleted only later.
@@ -223,7 +231,12 @@ impl Agent {
             return Ok(());
         }
         self.passes += 1;
-        let desired = self.desired(kernel);
+        let mut planning = std::mem::take(&mut self.planning);
+        let desired = self.planned(kernel, &mut planning);
+        self.planning = planning;
+        if desired != self.desired(kernel) {
+            return Err(format!("{}: planned by key it is another plan", self.me));
+        }
         let phase = self.phase();
         let ops = self.hold_back(diff(&desired, &kernel.actual, phase), &desired, now);
         if phase == Phase::Learning

@@ -85,7 +85,7 @@ fn puts(desired: &Desired, kernel: &Kernel) -> Result<(), String> {
             return Err(format!("{path} is {:?}", actual.sysctls.get(path)));
         }
     }
-    let nat = desired.nat.as_ref().map(caracal_agent::Nat::fingerprint);
+    let nat = desired.nat.as_ref().map(|nat| nat.fingerprint());
     if nat.is_some() && actual.nat != nat {
         return Err(format!("NAT is {:?}", actual.nat));
     }

@@ -86,7 +86,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     (
         |c| {
             c.world.learned.clear();
-            c.rib.learned = Arc::default();
+            c.rib.learned = SharedMap::default();
             c.settle();
         },
         AuditCode::NoPathToBlock,
@@ -151,7 +151,7 @@ pub(super) const TABLE: &[(Fault, AuditCode, &str, &str)] = &[
     (
         |c| {
             let path = Learned::internal([10, 0, 0, 2].into());
-            Arc::make_mut(&mut c.rib.learned).insert(prefix("192.0.2.0/24"), path);
+            c.rib.learned.insert(prefix("192.0.2.0/24"), path);
         },
         AuditCode::PathNotPlanned,
         "192.0.2.0/24",

@@ -1,12 +1,12 @@
-//! The kernel as it was last read, with the routes that we have written since: a pass that follows
-//! news of the datastore or of BGP alone needs no other reading (decision 0029). It never outlives
-//! a notification, a failure, or a write of anything but routes.
+//! The kernel as it was last read, with the routes and entries that we have written since: a pass
+//! that follows news of the datastore or of BGP alone needs no other reading (decision 0029). It
+//! never outlives a notification, a failure, or a write of anything else.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::actual::Actual;
+use crate::actual::{Actual, ActualNeighbour};
 use crate::op::Op;
 
 /// What is remembered is compared with the kernel so long after it was first relied on,
@@ -66,13 +66,19 @@ impl KernelCache {
 
     /// What has to be known of the ops of a pass, before they are carried out.
     pub(in crate::dataplane) fn note(ops: &[Op]) -> Option<Vec<Op>> {
-        let is_route = |op: &Op| {
+        let is_entry = |op: &Op| {
             matches!(
                 op,
-                Op::AddRoute(_) | Op::ReplaceRoute(_) | Op::DeleteRoute(_)
+                Op::AddRoute(_)
+                    | Op::ReplaceRoute(_)
+                    | Op::DeleteRoute(_)
+                    | Op::PutNeighbour(..)
+                    | Op::DeleteNeighbour(_)
+                    | Op::PutFdb(..)
+                    | Op::DeleteFdb(..)
             )
         };
-        (ops.len() <= MOST && ops.iter().all(is_route)).then(|| ops.to_vec())
+        (ops.len() <= MOST && ops.iter().all(is_entry)).then(|| ops.to_vec())
     }
 
     /// Keeps what a pass knew, and these routes that it wrote. `None` = what it did has to be seen.
@@ -108,6 +114,16 @@ fn write(actual: &mut Actual, op: &Op) {
         Op::DeleteRoute(route) => {
             actual.remove_route(route);
         }
+        Op::PutNeighbour(key, mac) => {
+            let entry = ActualNeighbour {
+                mac: Some(*mac),
+                permanent: true,
+            };
+            actual.neighbours.insert(key.clone(), entry);
+        }
+        Op::DeleteNeighbour(key) => drop(actual.neighbours.remove(key)),
+        Op::PutFdb(key, remote) => drop(actual.fdb.insert(key.clone(), *remote)),
+        Op::DeleteFdb(key, _) => drop(actual.fdb.remove(key)),
         _ => {}
     }
 }

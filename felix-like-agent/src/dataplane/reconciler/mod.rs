@@ -1,5 +1,6 @@
 //! The loop: wake, read, plan, diff, apply.
 
+mod compare;
 mod gratuitous;
 mod kernel_cache;
 mod retry;
@@ -11,13 +12,14 @@ mod handle;
 mod options;
 mod publish;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use caracal_model::Snapshot;
 use caracal_model::code::ProblemCode;
-use caracal_model::net::{IfName, Prefix};
+use caracal_model::net::IfName;
+use caracal_model::net::Prefix;
+use caracal_model::{SharedMap, Snapshot};
 use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -29,7 +31,7 @@ use self::status::{AgentStatus, Report};
 use self::sweep_precondition::SweepPrecondition;
 use crate::actual::{Actual, ActualRoute};
 use crate::dataplane::netlink::{Netlink, NetlinkError};
-use crate::dataplane::probe::prober::{Prober, Targets};
+use crate::dataplane::probe::prober::Prober;
 use crate::dataplane::read::hints::Listener;
 use crate::dataplane::underlay::{Publisher, local_networks};
 use crate::dataplane::write::nat::{CHANGED, NatWriter};
@@ -37,17 +39,17 @@ use crate::dataplane::write::saved_sysctls::SavedSysctls;
 use crate::dataplane::write::sysctl;
 use crate::dataplane::{chain, probe, read};
 use crate::desired::Desired;
-use crate::diff::{Phase, diff, is_on_device};
+use crate::diff::{Phase, is_on_device};
 use crate::learned::Learned;
 use crate::lifelines;
 use crate::links::Links;
 use crate::nat::Nat;
 use crate::op::Op;
-use crate::ownership::{Owner, Ownership, is_tunnel_device};
-use crate::paths::PathMtus;
-use crate::plan::{HostRoutes, KernelSupport, PlanInputs, plan, wanted_tunnels};
+use crate::ownership::is_tunnel_device;
+use crate::plan::{KernelSupport, PlanInputs, Planning, wanted_tunnels};
 use crate::problem::problem;
 use crate::settings::Settings;
+use compare::{InStep, Remembered};
 use handle::Command;
 #[cfg(test)]
 pub(crate) use handle::Freezing;
@@ -70,7 +72,7 @@ pub struct Reconciler {
     options: ReconcilerOptions,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     precondition: watch::Receiver<SweepPrecondition>,
-    learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
+    learned: watch::Receiver<SharedMap<Prefix, Learned>>,
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<Arc<AgentStatus>>,
     netlink: Netlink,
@@ -89,7 +91,7 @@ pub struct Reconciler {
     nat: NatWriter,
     nat_seen: Option<Option<String>>,
     /// The last rules that were planned in this run.
-    nat_planned: Option<Nat>,
+    nat_planned: Option<Arc<Nat>>,
     retries: Retries,
     /// `None` = paths are not measured.
     prober: Option<Prober>,
@@ -98,6 +100,8 @@ pub struct Reconciler {
     /// Since when a device of ours is unwanted.
     unwanted: HashMap<IfName, Instant>,
     cache: KernelCache,
+    planning: Planning,
+    remembered: Remembered,
     underlay: Publisher,
     frozen: bool,
     passes: u64,
@@ -117,7 +121,7 @@ impl Reconciler {
         options: ReconcilerOptions,
         snapshot: watch::Receiver<Arc<Snapshot>>,
         precondition: watch::Receiver<SweepPrecondition>,
-        learned: watch::Receiver<Arc<BTreeMap<Prefix, Learned>>>,
+        learned: watch::Receiver<SharedMap<Prefix, Learned>>,
     ) -> Result<ReconcilerHandle, NetlinkError> {
         let netlink = Netlink::open()?;
         let bell = Arc::new(Notify::new());
@@ -155,6 +159,8 @@ impl Reconciler {
             gratuitous: GratuitousSender::start(),
             unwanted: HashMap::new(),
             cache: KernelCache::default(),
+            planning: Planning::default(),
+            remembered: Remembered::default(),
             underlay,
             frozen: false,
             passes: 0,
@@ -269,7 +275,7 @@ impl Reconciler {
         // As is who says over what the routes are resolved.
         let resolved = self.options.resolved.as_mut();
         let resolved = resolved.map(|number| *number.borrow_and_update());
-        let learned = Arc::clone(&self.learned.borrow_and_update());
+        let learned = self.learned.borrow_and_update().clone();
         if snapshot.revision == 0 {
             // An empty snapshot is no knowledge.
             return Ok(None);
@@ -284,7 +290,8 @@ impl Reconciler {
         self.netlink.set_patience(settings.kernel_timeout);
         let mut actual = self.kernel_now(now).await?;
         self.probe(&snapshot, &settings, &actual).await?;
-        let host_routes = HostRoutes::of(&actual, &Ownership::of(&settings, &snapshot));
+        let ownership = self.remembered.ownership(&settings, &snapshot);
+        let host_routes = self.remembered.host_routes(&actual, &ownership);
         let paths = self.measure(&snapshot, &actual.links, &host_routes);
         let lifelines = self.options.lifelines.borrow().clone();
         let inputs = PlanInputs {
@@ -297,7 +304,7 @@ impl Reconciler {
             settings: &settings,
             kernel: &self.kernel,
         };
-        let local = local_networks(inputs.links, &Ownership::of(&settings, &snapshot));
+        let local = local_networks(inputs.links, &ownership);
         self.underlay.publish(inputs.underlay(), local, now);
         let awaits = resolved.and_then(|resolved| self.underlay.awaits(resolved, now));
         if let Some(until) = awaits.filter(|_| !self.frozen) {
@@ -305,7 +312,8 @@ impl Reconciler {
             return Ok(Some(until));
         }
         self.passes += 1;
-        let mut desired = plan(&inputs);
+        let planned = self.planning.plan(&inputs);
+        let mut desired = planned.desired;
         desired.problems.extend(settings_problems);
         self.judge_tunnels(&mut desired, &precondition);
         let known = std::mem::take(&mut actual.sysctls);
@@ -313,30 +321,24 @@ impl Reconciler {
         if !self.frozen && self.nat.choose(settings.nat_backend).await {
             self.nat_seen = None;
         }
+        let nat_is_known = self.nat_seen.is_some();
         actual.nat = self.read_nat(&desired).await;
-        let (phase, reason) = if self.frozen {
-            let reason = "a restart is expected: nothing is written".to_owned();
-            (Phase::Frozen, Some(reason))
-        } else {
-            precondition.phase(&snapshot)
-        };
-        let mut ops = diff(&desired, &actual, phase);
+        let (phase, reason) = self.phase(&precondition, &snapshot);
+        let (mut ops, conflicts) =
+            self.remembered
+                .compare(&planned.changed, &desired, &actual, phase, nat_is_known);
         if phase == Phase::Learning {
             let cuts = lifelines::cut_by(&actual, desired.ownership.route_protocol, &lifelines);
             let unplanned = |route: &ActualRoute| !desired.routes.contains_key(&route.prefix);
             ops.extend(cuts.into_iter().filter(unplanned).map(Op::DeleteRoute));
         }
+        let wanted = ops.len();
         let ops = self.hold_back(ops, &desired, now);
         let mut ops = self.retries.due(ops, now);
         if !settings.route_sync {
-            ops.retain(|op| !op.is_route());
-            let reason = "routeSyncDisabled is set: no route is written or deleted on this node";
-            desired.problems.insert(problem(
-                ProblemCode::AgentRouteSyncDisabled,
-                "FelixConfiguration",
-                reason.to_owned(),
-            ));
+            leave_routes(&mut ops, &mut desired);
         }
+        let all = ops.len() == wanted;
         let changed = !ops.is_empty();
         // An object goes once no route leads through it any more.
         let leaves = |op: &Op| matches!(op, Op::ReplaceRoute(_) | Op::DeleteRoute(_));
@@ -345,7 +347,7 @@ impl Reconciler {
         let noted = KernelCache::note(&ops);
         let (failures, links) = self.apply(ops, &actual, desired.revision).await?;
         self.spent += now.elapsed();
-        if changed && has_leftovers(&desired, &actual) {
+        if changed && self.remembered.has_leftovers {
             // What replaces a leftover has to be seen before the leftover goes.
             self.bell.notify_one();
         }
@@ -355,10 +357,26 @@ impl Reconciler {
             reason,
             failures,
         };
-        self.publish(desired, &actual, &links, paths, report);
         let noted = noted.filter(|_| failures == 0);
+        self.remembered.in_step = (all && noted.is_some()).then(|| InStep {
+            phase,
+            nat: desired.nat.clone(),
+        });
+        self.publish(desired, &planned.kinds, conflicts, &links, paths, report);
         self.cache.keep(actual, noted, now);
         Ok(again.or_else(|| self.next_due()))
+    }
+
+    fn phase(
+        &self,
+        precondition: &SweepPrecondition,
+        snapshot: &Snapshot,
+    ) -> (Phase, Option<String>) {
+        if self.frozen {
+            let reason = "a restart is expected: nothing is written".to_owned();
+            return (Phase::Frozen, Some(reason));
+        }
+        precondition.phase(snapshot)
     }
 
     /// What is in the kernel, but for NAT, and for sysctls that nobody has asked for yet.
@@ -370,6 +388,7 @@ impl Reconciler {
         match self.cache.take(now) {
             Some(known) => Ok(known),
             None => {
+                self.remembered.kernel_was_read();
                 let actual = read::actual(&mut self.netlink).await?;
                 self.cache.has_read(now.elapsed());
                 Ok(actual)
@@ -394,20 +413,6 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Has the paths to other nodes measured, and says what is known of them.
-    fn measure(
-        &self,
-        snapshot: &Snapshot,
-        links: &Links,
-        host_routes: &HostRoutes,
-    ) -> Arc<PathMtus> {
-        let Some(prober) = &self.prober else {
-            return Arc::default();
-        };
-        prober.follow(Targets::of(snapshot, &self.options.me, links, host_routes));
-        prober.results()
-    }
-
     /// Has the neighbours told where this node's addresses are.
     fn announce_addresses(&self, snapshot: &Snapshot, links: &Links) {
         let Some(node) = snapshot.nodes.get(&self.options.me) else {
@@ -424,16 +429,16 @@ impl Reconciler {
         match &mut desired.nat {
             Some(nat) => {
                 if precondition.datastore.is_err() {
-                    nat.open_tunnels();
+                    Arc::make_mut(nat).open_tunnels();
                 }
-                self.nat_planned = Some(nat.clone());
+                self.nat_planned = Some(Arc::clone(nat));
             }
             // A value that cannot be read: the rules stay, but one who is refused may be the node
             // that it is about.
             None => {
                 desired.nat = self.nat_planned.clone();
                 if let Some(nat) = &mut desired.nat {
-                    nat.open_tunnels();
+                    Arc::make_mut(nat).open_tunnels();
                 }
             }
         }
@@ -441,7 +446,7 @@ impl Reconciler {
 
     async fn read_nat(&mut self, desired: &Desired) -> Option<String> {
         if self.nat_seen.is_none() {
-            let seen = self.nat.read(desired.nat.as_ref()).await;
+            let seen = self.nat.read(desired.nat.as_deref()).await;
             if seen.as_deref() == Some(CHANGED) && !self.frozen {
                 tracing::warn!("somebody changed our nftables table; it is written anew");
             }
@@ -489,8 +494,13 @@ async fn resolved(
     }
 }
 
-/// True when routes of Calico's BIRD are there.
-fn has_leftovers(desired: &Desired, actual: &Actual) -> bool {
-    let mut routes = actual.all_routes();
-    routes.any(|route| desired.ownership.route(route) == Owner::Leftover)
+/// Takes out what concerns routes, and says so.
+fn leave_routes(ops: &mut Vec<Op>, desired: &mut Desired) {
+    ops.retain(|op| !op.is_route());
+    let reason = "routeSyncDisabled is set: no route is written or deleted on this node";
+    desired.problems.insert(problem(
+        ProblemCode::AgentRouteSyncDisabled,
+        "FelixConfiguration",
+        reason.to_owned(),
+    ));
 }

@@ -1,18 +1,18 @@
 //! What is told of a pass.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use caracal_model::Problem;
 use caracal_model::status::KernelStatus;
 
 use super::Reconciler;
-use crate::actual::Actual;
 use crate::dataplane::reconciler::status::{
     AgentStatus, Report, forward_dropped, too_many_senders, tunnels_up,
 };
 use crate::dataplane::write::nat::Backend;
 use crate::desired::Desired;
-use crate::diff::{Phase, conflicts};
+use crate::diff::Phase;
 use crate::links::Links;
 use crate::paths::PathMtus;
 
@@ -31,13 +31,14 @@ impl Reconciler {
     pub(in crate::dataplane) fn publish(
         &self,
         desired: Desired,
-        actual: &Actual,
+        kinds: &BTreeMap<&'static str, usize>,
+        conflicts: Vec<Problem>,
         links: &Links,
         paths: Arc<PathMtus>,
         report: Report,
     ) {
         let mut problems: Vec<Problem> = desired.problems.iter().cloned().collect();
-        problems.extend(conflicts(&desired, actual));
+        problems.extend(conflicts);
         problems.extend(self.retries.problems());
         problems.extend(self.nat.blockers.iter().map(forward_dropped));
         let judged_singly = self.nat.backend == Some(Backend::IptablesLegacy);
@@ -53,10 +54,9 @@ impl Reconciler {
             } else {
                 previous.kernel.revision
             },
-            routes: desired
-                .count_by_kind()
-                .into_iter()
-                .map(|(kind, count)| (kind.to_owned(), count))
+            routes: kinds
+                .iter()
+                .map(|(kind, count)| ((*kind).to_owned(), *count))
                 .collect(),
             tunnels: tunnels_up(&desired, links),
             next_hops: self.next_hops(&desired),

@@ -83,7 +83,7 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
         })
         .await;
         node.settled().await;
-        let mut multipath = BTreeMap::new();
+        let mut multipath = SharedMap::default();
         let hops = ["fd00:a::2", "fd00:a::3"]
             .map(|h| h.parse().unwrap())
             .to_vec();
@@ -96,7 +96,7 @@ fd00:10:244:2::1 dev vxlan-v6.calico metric 1024 mtu 1430 pref medium\n"
                 stale: false,
             },
         );
-        node.learned.send_replace(Arc::new(multipath));
+        node.learned.send_replace(multipath);
         wait_for("multipath", LIMIT, routes, |seen| {
             seen.contains("nexthop via fd00:a::2") && seen.contains("nexthop via fd00:a::3")
         })

@@ -11,13 +11,12 @@ mod resync;
 mod routes;
 mod vxlan;
 
-use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use caracal_model::Snapshot;
 use caracal_model::net::Prefix;
+use caracal_model::{SharedMap, Snapshot};
 use tokio::sync::watch;
 
 use super::{AgentStatus, Reconciler, ReconcilerHandle, ReconcilerOptions, SweepPrecondition};
@@ -97,7 +96,7 @@ struct Node {
     data: Snapshot,
     snapshot: watch::Sender<Arc<Snapshot>>,
     precondition: watch::Sender<SweepPrecondition>,
-    learned: watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
+    learned: watch::Sender<SharedMap<Prefix, Learned>>,
     agent: ReconcilerHandle,
     objects: bool,
 }
@@ -126,7 +125,7 @@ fn start_agent(
     options: ReconcilerOptions,
     snapshot: &watch::Sender<Arc<Snapshot>>,
     precondition: &watch::Sender<SweepPrecondition>,
-    learned: &watch::Sender<Arc<BTreeMap<Prefix, Learned>>>,
+    learned: &watch::Sender<SharedMap<Prefix, Learned>>,
 ) -> ReconcilerHandle {
     let routes = watch::Sender::default();
     let resolved = watch::Sender::new(0);
@@ -147,10 +146,10 @@ fn start_agent(
     tokio::spawn(async move {
         loop {
             let over = underlay.borrow_and_update().clone();
-            let all = Arc::clone(&learned.borrow_and_update());
+            let all = learned.borrow_and_update().clone();
             let all = all.iter();
             let all = all.map(|(prefix, route)| (*prefix, route.clone().over(&over.underlay)));
-            routes.send_replace(Arc::new(all.collect()));
+            routes.send_replace(all.collect());
             resolved.send_replace(over.number);
             tokio::select! {
                 changed = underlay.changed() => if changed.is_err() { return },
@@ -208,7 +207,7 @@ impl Node {
                 )
             })
             .collect();
-        self.learned.send_replace(Arc::new(map));
+        self.learned.send_replace(map);
     }
 
     /// Ends the agent without a word, as kill -9 does, and starts another one.

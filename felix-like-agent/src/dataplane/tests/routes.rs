@@ -225,7 +225,7 @@ fn ten_thousand_routes_in_batches() {
     in_namespace("routes::ten_thousand_routes_in_batches", || async {
         lab();
         let node = Node::start(&entries()[..3]);
-        let learned: BTreeMap<Prefix, Learned> = (0..10_000u32)
+        let learned: SharedMap<Prefix, Learned> = (0..10_000u32)
             .map(|n| {
                 let prefix = Prefix::v4((0x0b00_0000 + n * 64).into(), 26);
                 (prefix, Learned::internal("10.0.0.2".parse().unwrap()))
@@ -233,7 +233,7 @@ fn ten_thousand_routes_in_batches() {
             .collect();
         node.settled().await;
         let start = Instant::now();
-        node.learned.send_replace(Arc::new(learned));
+        node.learned.send_replace(learned);
         node.status_when("all", |s| s.applied >= 10_000).await;
         println!("10000 routes written after {:?}", start.elapsed());
         assert_eq!(
@@ -255,7 +255,7 @@ fn ten_thousand_routes_in_batches() {
 fn equal_cost_paths_are_written_once() {
     in_namespace("routes::equal_cost_paths_are_written_once", || async {
         let node = up().await;
-        let mut learned = BTreeMap::clone(&node.learned.borrow());
+        let mut learned = SharedMap::clone(&node.learned.borrow());
         let hops = ["10.0.0.7", "10.0.0.3"]
             .map(|h| h.parse().unwrap())
             .to_vec();
@@ -268,7 +268,7 @@ fn equal_cost_paths_are_written_once() {
                 stale: false,
             },
         );
-        node.learned.send_replace(Arc::new(learned));
+        node.learned.send_replace(learned);
         let route = || sh("ip route show 192.0.2.0/24 | tr -s ' \\n\\t' ' '");
         wait_for("both ways", LIMIT, route, |seen| {
             seen.trim()

@@ -16,7 +16,7 @@ use caracal_agent::{
 use caracal_model::code::ProblemCode;
 use caracal_model::net::{Family, Prefix};
 use caracal_model::resource::Node;
-use caracal_model::{NodeName, Snapshot};
+use caracal_model::{NodeName, SharedMap, Snapshot};
 use serde_json::json;
 
 use crate::args::Output;
@@ -90,7 +90,7 @@ async fn desired(snapshot: &Snapshot, config: &Config, actual: &Actual) -> anyho
 }
 
 /// What the other nodes will announce: their blocks.
-fn announced(snapshot: &Snapshot, me: &NodeName) -> BTreeMap<Prefix, Learned> {
+fn announced(snapshot: &Snapshot, me: &NodeName) -> SharedMap<Prefix, Learned> {
     let address = |node: &NodeName, family: Family| snapshot.nodes.get(node)?.spec.address(family);
     let blocks = snapshot.blocks.iter().filter_map(|(cidr, block)| {
         let owner = block.host().filter(|owner| *owner != me)?;
@@ -267,6 +267,6 @@ mod tests {
         let learned = announced(&snapshot, &"a".into());
         let hop = "10.0.0.2".parse().unwrap();
         let wanted = [("10.244.2.0/26".parse().unwrap(), Learned::internal(hop))];
-        assert_eq!(learned, BTreeMap::from(wanted));
+        assert_eq!(learned, SharedMap::from_iter(wanted));
     }
 }

@@ -9,7 +9,7 @@ use caracal_agent::{Assumed, Learned, PlanChange, RouteKind, compare_plans, fore
 use caracal_ipam::TunnelKind;
 use caracal_model::net::Prefix;
 use caracal_model::resource::{EncapMode, IpPool, Kind};
-use caracal_model::{Key, NodeName, Snapshot};
+use caracal_model::{Key, NodeName, SharedMap, Snapshot};
 use caracal_topologies::PlanOptions;
 use serde_json::{Value, json};
 
@@ -217,7 +217,7 @@ struct Announced {
     by: BTreeMap<Prefix, (NodeName, Learned)>,
     /// Nodes with at least one peer.
     speaking: std::collections::BTreeSet<NodeName>,
-    view: BTreeMap<Prefix, Learned>,
+    view: SharedMap<Prefix, Learned>,
 }
 
 impl Announced {
@@ -225,7 +225,7 @@ impl Announced {
         let mut announced = Self {
             by: BTreeMap::new(),
             speaking: std::collections::BTreeSet::new(),
-            view: BTreeMap::new(),
+            view: SharedMap::default(),
         };
         for name in snapshot.nodes.keys() {
             let config = caracal_topologies::plan(snapshot, name, &PlanOptions::default()).config;
@@ -244,7 +244,7 @@ impl Announced {
     }
 
     /// What a node learns: everything that others announce, when it has a peer at all.
-    fn to(&mut self, me: &NodeName) -> &BTreeMap<Prefix, Learned> {
+    fn to(&mut self, me: &NodeName) -> &SharedMap<Prefix, Learned> {
         let heard = self.speaking.contains(me);
         let others = self.by.iter().filter(|(_, (by, _))| heard && by != me);
         self.view = others.map(|(p, (_, l))| (*p, l.clone())).collect();

@@ -55,7 +55,7 @@ pub(crate) struct Heard {
     /// `None` = the node runs without BGP.
     pub(crate) speaker: Option<SpeakerHandle>,
     pub(crate) kernel: watch::Receiver<Arc<AgentStatus>>,
-    pub(crate) learned: watch::Receiver<Arc<learned::Map>>,
+    pub(crate) learned: watch::Receiver<learned::Map>,
     pub(crate) problems: Problems,
     pub(crate) drain: watch::Receiver<DrainStatus>,
 }

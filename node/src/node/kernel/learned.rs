@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use caracal_agent::Learned;
 use caracal_bgp::{Convergence, FibFeed, LearnedRoute};
+use caracal_model::SharedMap;
 use caracal_model::net::Prefix;
 use tokio::sync::watch;
 
 /// Learned routes by prefix.
-pub(crate) type Map = BTreeMap<Prefix, Learned>;
+pub(crate) type Map = SharedMap<Prefix, Learned>;
 
 /// What the speaker has resolved its routes over.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +33,7 @@ pub(crate) async fn follow(
     feed: FibFeed,
     mut convergence: watch::Receiver<Convergence>,
     mut resolved: watch::Receiver<Resolved>,
-    routes: watch::Sender<Arc<Map>>,
+    routes: watch::Sender<Map>,
     told: watch::Sender<Convergence>,
     number: watch::Sender<u64>,
 ) {
@@ -64,11 +65,7 @@ pub(crate) async fn follow(
 struct Fixed(BTreeMap<Prefix, Option<Learned>>);
 
 impl Fixed {
-    fn apply(
-        &mut self,
-        sender: &watch::Sender<Arc<Map>>,
-        changes: Vec<(Prefix, Option<LearnedRoute>)>,
-    ) {
+    fn apply(&mut self, sender: &watch::Sender<Map>, changes: Vec<(Prefix, Option<LearnedRoute>)>) {
         // The feed tells of our own announcements, too; whoever plans with the map is woken by news
         // alone.
         sender.send_if_modified(|map| {
@@ -84,7 +81,6 @@ impl Fixed {
             if news.is_empty() {
                 return false;
             }
-            let map = Arc::make_mut(map);
             for (prefix, route) in news {
                 match route {
                     Some(route) => drop(map.insert(prefix, route)),
@@ -95,7 +91,7 @@ impl Fixed {
         });
     }
 
-    fn change(&mut self, sender: &watch::Sender<Arc<Map>>, routes: &Map) {
+    fn change(&mut self, sender: &watch::Sender<Map>, routes: &Map) {
         sender.send_if_modified(|map| {
             let same = self.0.len() == routes.len()
                 && routes
@@ -104,7 +100,6 @@ impl Fixed {
             if same {
                 return false;
             }
-            let map = Arc::make_mut(map);
             for (prefix, hidden) in std::mem::take(&mut self.0) {
                 match hidden {
                     Some(route) => drop(map.insert(prefix, route)),
@@ -130,7 +125,7 @@ mod tests {
     #[test]
     fn nobody_is_woken_without_news() {
         let prefix: Prefix = "10.244.1.0/26".parse().unwrap();
-        let (sender, mut map) = watch::channel(Arc::new(Map::new()));
+        let (sender, mut map) = watch::channel(Map::default());
         let mut fixed = Fixed::default();
         let learned = |n: u8| LearnedRoute {
             next_hops: vec![[10, 0, 0, n].into()],
@@ -162,15 +157,15 @@ mod tests {
     #[test]
     fn a_fixed_route_hides_a_learned_one_and_gives_it_back() {
         let prefix: Prefix = "10.1.0.2/32".parse().unwrap();
-        let (sender, map) = watch::channel(Arc::new(Map::from([(prefix, route(1))])));
+        let (sender, map) = watch::channel(Map::from_iter([(prefix, route(1))]));
         let mut fixed = Fixed::default();
-        fixed.change(&sender, &Map::from([(prefix, route(254))]));
+        fixed.change(&sender, &Map::from_iter([(prefix, route(254))]));
         assert_eq!(map.borrow()[&prefix], route(254));
         fixed.apply(&sender, vec![(prefix, None)]);
         assert_eq!(map.borrow()[&prefix], route(254));
-        fixed.change(&sender, &Map::from([(prefix, route(253))]));
+        fixed.change(&sender, &Map::from_iter([(prefix, route(253))]));
         assert_eq!(map.borrow()[&prefix], route(253));
-        fixed.change(&sender, &Map::new());
+        fixed.change(&sender, &Map::default());
         assert!(map.borrow().is_empty(), "it was withdrawn meanwhile");
     }
 }

@@ -65,7 +65,7 @@ async fn tell(
 /// The underlay with the routes to peers through gateways, and these routes.
 fn with_peers(underlay: &Underlay, gateways: &PeerGateways) -> (Underlay, Map) {
     let mut all = underlay.clone();
-    let mut routes = Map::new();
+    let mut routes = Map::default();
     for (peer, via) in gateways {
         let learned = Learned::external(*via).over(underlay);
         if let Some(gateway) = learned.gateways.first() {

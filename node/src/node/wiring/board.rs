@@ -71,7 +71,7 @@ pub(super) struct Feeds {
     /// The stage of a drain that the speaker has in force.
     pub(super) stage_in_force: Feed<drain::Stage>,
     /// Learned routes.
-    pub(super) learned: Feed<Arc<learned::Map>>,
+    pub(super) learned: Feed<learned::Map>,
     /// Whether peers have told everything, behind their routes.
     pub(super) converged: Feed<Convergence>,
     /// Whether the kernel may be swept.

@@ -24,7 +24,7 @@ use crate::node::announce::secrets::{self, Secrets};
 use crate::node::announce::transition_report::InForce;
 use crate::node::answers::auditor::{self, Auditor};
 use crate::node::answers::{Owners, Stage};
-use crate::node::kernel::learned::Resolved;
+use crate::node::kernel::learned::{self, Resolved};
 use crate::node::kernel::lifelines;
 use crate::node::kernel::mtu;
 use crate::node::membership::beginning::{self, Begun};
@@ -170,7 +170,7 @@ fn feeds(
         resolved_routes: Feed::new(0),
         in_force: Feed::new(InForce::of(planned.transition.clone(), config)),
         stage_in_force: Feed::new(drain.stage),
-        learned: Feed::new(Arc::default()),
+        learned: Feed::new(learned::Map::default()),
         converged: Feed::new(Convergence::default()),
         precondition: Feed::new(SweepPrecondition::default()),
         snapshots: Feed::new(first.snapshot.clone()),

@@ -1,0 +1,566 @@
+//! Planning by key: what changed since the plan before, which destinations depend on it, and those
+//! again. What is not by key is planned whole; the two never differ (property test).
+//!
+//! | what changed | what is planned again |
+//! |---|---|
+//! | a block | itself, addresses that other nodes use of it, what BGP learned inside it |
+//! | another node | its blocks and the addresses that it uses; what covers its addresses |
+//! | a learned route | itself; all, when nodes may be reached by it |
+//! | a workload of this node or its interface | its addresses |
+//! | anything else | all |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use caracal_model::net::{Family, Prefix};
+use caracal_model::resource::Mac;
+use caracal_model::{KnownBlock, Problem};
+use caracal_model::{NodeName, SharedMap, Snapshot};
+
+use super::destination::{Complaint, Destination};
+use super::grouped_warnings::GroupedWarnings;
+use super::{
+    HostRoutes, KernelSupport, OfNodes, PlanInputs, Planner, nat, plan_destination, tunnels,
+};
+use crate::desired::Desired;
+use crate::kernel_objects::{FdbKey, NeighbourKey, PlannedRoute};
+use crate::learned::Learned;
+use crate::links::{Link, Links};
+use crate::nat::Nat;
+use crate::ownership::is_tunnel_device;
+use crate::settings::Settings;
+
+/// A plan, and how it differs from the one before.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What the kernel should hold.
+    pub desired: Desired,
+    /// What of it may differ from the plan before.
+    pub changed: Changed,
+    /// Number of its routes by kind.
+    pub kinds: BTreeMap<&'static str, usize>,
+}
+
+/// What may differ between two plans.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Changed {
+    /// Anything.
+    All,
+    /// Nothing but this, and sysctls.
+    Keys(ChangedKeys),
+}
+
+/// Keys whose values differ between two plans.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChangedKeys {
+    /// Destinations with another route.
+    pub prefixes: BTreeSet<Prefix>,
+    /// Neighbours.
+    pub neighbours: BTreeSet<NeighbourKey>,
+    /// FDB entries.
+    pub fdb: BTreeSet<FdbKey>,
+    /// The NAT rules may differ.
+    pub nat: bool,
+}
+
+/// Plans, and remembers what from.
+#[derive(Debug, Default)]
+pub struct Planning(Option<State>);
+
+/// The last plan with what it was made from.
+#[derive(Debug)]
+struct State {
+    from: From,
+    of_nodes: OfNodes,
+    own_blocks: Arc<BTreeSet<Prefix>>,
+    /// Addresses of this node's workloads.
+    workloads: BTreeSet<Prefix>,
+    /// Problems that are of no destination.
+    problems: BTreeSet<Problem>,
+    /// Some path is narrow: which routes that concerns depends on more than their keys.
+    has_narrow: bool,
+    complaints: BTreeMap<Prefix, Vec<Complaint>>,
+    neighbours: BTreeMap<Prefix, (NeighbourKey, Mac)>,
+    vteps: Vteps,
+    /// How many neighbours other nodes' VTEPs are.
+    vtep_count: usize,
+    kinds: BTreeMap<&'static str, usize>,
+    desired: Desired,
+}
+
+/// The inputs of a plan. Copies cost nothing or are small.
+#[derive(Debug)]
+struct From {
+    snapshot: Snapshot,
+    me: NodeName,
+    learned: SharedMap<Prefix, Learned>,
+    links: Links,
+    host_routes: HostRoutes,
+    settings: Settings,
+    kernel: KernelSupport,
+    lifelines: BTreeSet<IpAddr>,
+}
+
+/// VTEPs that have to be on the link, by the destinations that lead through them.
+#[derive(Debug, Default)]
+struct Vteps {
+    of: BTreeMap<Prefix, Vec<IpAddr>>,
+    users: BTreeMap<Prefix, usize>,
+}
+
+impl Vteps {
+    /// Sets what a destination leads through; the VTEPs that are wanted or unwanted from now on.
+    fn set(&mut self, prefix: Prefix, vteps: Vec<IpAddr>) -> Vec<Prefix> {
+        let before = match vteps.is_empty() {
+            true => self.of.remove(&prefix),
+            false => self.of.insert(prefix, vteps.clone()),
+        };
+        let before = before.unwrap_or_default();
+        if before == vteps {
+            return Vec::new();
+        }
+        let mut turned = Vec::new();
+        for vtep in vteps.into_iter().map(Prefix::host) {
+            let users = self.users.entry(vtep).or_insert(0);
+            *users += 1;
+            turned.extend((*users == 1).then_some(vtep));
+        }
+        for vtep in before.into_iter().map(Prefix::host) {
+            if let Some(users) = self.users.get_mut(&vtep) {
+                *users -= 1;
+                if *users == 0 {
+                    self.users.remove(&vtep);
+                    turned.push(vtep);
+                }
+            }
+        }
+        turned
+    }
+
+    fn is_wanted(&self, prefix: &Prefix) -> bool {
+        self.users.contains_key(prefix)
+    }
+}
+
+impl Planning {
+    /// Plans: what depends on what changed since the last time, or all.
+    pub fn plan(&mut self, inputs: &PlanInputs<'_>) -> Planned {
+        let (state, changed) = match self.0.take() {
+            Some(last) if last.is_followed(inputs) => last.follow(inputs),
+            _ => (State::whole(inputs), Changed::All),
+        };
+        let (desired, kinds) = (state.desired.clone(), state.kinds.clone());
+        self.0 = Some(state);
+        Planned {
+            desired,
+            changed,
+            kinds,
+        }
+    }
+}
+
+impl From {
+    fn of(inputs: &PlanInputs<'_>) -> Self {
+        Self {
+            snapshot: inputs.snapshot.clone(),
+            me: inputs.me.clone(),
+            learned: inputs.learned.clone(),
+            links: inputs.links.clone(),
+            host_routes: inputs.host_routes.clone(),
+            settings: inputs.settings.clone(),
+            kernel: inputs.kernel.clone(),
+            lifelines: inputs.lifelines.clone(),
+        }
+    }
+}
+
+/// The interfaces that more depends on than workloads' own routes, and all subnets.
+fn links_of_all<'a>(links: &'a Links, settings: &Settings) -> (Vec<&'a Link>, BTreeSet<Prefix>) {
+    let of_a_workload = |link: &Link| {
+        let name = link.name.as_str();
+        let is_local =
+            |address: IpAddr| matches!(address, IpAddr::V6(a) if a.is_unicast_link_local());
+        settings.is_workload_interface(name)
+            && !settings.mtu_interfaces.matches(name)
+            && !is_tunnel_device(name)
+            && link.addresses.iter().all(|cidr| is_local(cidr.address))
+    };
+    let others = links.iter().filter(|link| !of_a_workload(link));
+    (others.collect(), links.subnets().collect())
+}
+
+impl State {
+    /// True when what changed since this plan is of the kind that concerns some destinations only.
+    fn is_followed(&self, inputs: &PlanInputs<'_>) -> bool {
+        let (from, snapshot) = (&self.from, inputs.snapshot);
+        let own = |snapshot: &Snapshot| snapshot.nodes.get(inputs.me).cloned();
+        let in_pool = |address: &IpAddr| snapshot.pool_of(&Prefix::host(*address)).is_some();
+        from.me == *inputs.me
+            && !self.has_narrow
+            && !inputs.settings.workload_routes
+            && from.snapshot.pools.is_same(&snapshot.pools)
+            && from.snapshot.bgp_configurations.is_same(&snapshot.bgp_configurations)
+            && own(&from.snapshot) == own(snapshot)
+            && from.settings == *inputs.settings
+            && from.kernel == *inputs.kernel
+            && from.lifelines == *inputs.lifelines
+            // Then workloads elsewhere count.
+            && !inputs.lifelines.iter().any(in_pool)
+            && from.host_routes.is_same(inputs.host_routes)
+            && links_of_all(&from.links, &from.settings)
+                == links_of_all(inputs.links, inputs.settings)
+    }
+
+    fn whole(inputs: &PlanInputs<'_>) -> Self {
+        let of_nodes = OfNodes::of(inputs);
+        let mut planner = Planner::new(inputs, of_nodes.clone());
+        planner.own_blocks = Arc::new(own_blocks(&planner));
+        let vtep_count = tunnels::vteps(&mut planner);
+        let mut state = Self {
+            from: From::of(inputs),
+            of_nodes,
+            own_blocks: Arc::clone(&planner.own_blocks),
+            workloads: planner.workloads.keys().copied().collect(),
+            problems: std::mem::take(&mut planner.desired.problems),
+            has_narrow: !planner.narrow.is_empty(),
+            complaints: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            vteps: Vteps::default(),
+            vtep_count,
+            kinds: BTreeMap::new(),
+            desired: planner.desired.clone(),
+        };
+        state.desired.nat = nat::plan(&planner).map(Arc::new);
+        state.desired.skipped = SharedMap::default();
+        state.put_all(&planner);
+        state.sum_up();
+        state
+    }
+
+    /// Plans all destinations.
+    fn put_all(&mut self, planner: &Planner<'_>) {
+        let (mut routes, mut held, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let mut vteps = BTreeSet::new();
+        for prefix in destinations(planner) {
+            let mut to = plan_destination(planner, prefix, false);
+            routes.extend(to.route.take().map(|route| (prefix, route)));
+            held.extend(to.held.take().map(|node| (prefix, node)));
+            skipped.extend(to.skipped.take().map(|reason| (prefix, reason)));
+            vteps.extend(self.put_rest(prefix, to, &mut ChangedKeys::default()));
+        }
+        self.desired.routes = routes.into_iter().collect();
+        self.desired.held = held.into_iter().collect();
+        self.desired.skipped = skipped.into_iter().collect();
+        self.kinds = self.desired.count_by_kind();
+        self.put_some(planner, vteps, &mut ChangedKeys::default());
+    }
+
+    /// Plans some destinations again, and the VTEPs that are wanted or unwanted because of that.
+    fn put_some(
+        &mut self,
+        planner: &Planner<'_>,
+        mut prefixes: BTreeSet<Prefix>,
+        changed: &mut ChangedKeys,
+    ) {
+        while let Some(prefix) = prefixes.pop_first() {
+            let mut to = plan_destination(planner, prefix, self.vteps.is_wanted(&prefix));
+            self.count(prefix, to.route.as_ref());
+            let route = put(&mut self.desired.routes, prefix, to.route.take());
+            let held = put(&mut self.desired.held, prefix, to.held.take());
+            if route || held {
+                changed.prefixes.insert(prefix);
+            }
+            put(&mut self.desired.skipped, prefix, to.skipped.take());
+            prefixes.extend(self.put_rest(prefix, to, changed));
+        }
+    }
+
+    /// Counts a route instead of the one that a destination has.
+    fn count(&mut self, prefix: Prefix, next: Option<&PlannedRoute>) {
+        let before = self.desired.routes.get(&prefix).map(|p| p.kind.as_str());
+        let next = next.map(|p| p.kind.as_str());
+        if before == next {
+            return;
+        }
+        if let Some(kind) = next {
+            *self.kinds.entry(kind).or_insert(0) += 1;
+        }
+        if let Some(kind) = before
+            && let Some(count) = self.kinds.get_mut(kind)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.kinds.remove(kind);
+            }
+        }
+    }
+
+    /// What is planned for a destination, but for what is wanted of its route.
+    fn put_rest(
+        &mut self,
+        prefix: Prefix,
+        to: Destination,
+        changed: &mut ChangedKeys,
+    ) -> Vec<Prefix> {
+        match to.complaints.is_empty() {
+            true => drop(self.complaints.remove(&prefix)),
+            false => drop(self.complaints.insert(prefix, to.complaints)),
+        }
+        let before = self.neighbours.get(&prefix);
+        if before != to.neighbour.as_ref() {
+            if let Some((key, _)) = self.neighbours.remove(&prefix) {
+                self.desired.neighbours.remove(&key);
+                changed.neighbours.insert(key);
+            }
+            if let Some((key, mac)) = to.neighbour {
+                self.desired.neighbours.insert(key.clone(), mac);
+                changed.neighbours.insert(key.clone());
+                self.neighbours.insert(prefix, (key, mac));
+            }
+        }
+        self.vteps.set(prefix, to.vteps)
+    }
+
+    /// All problems, of destinations and others.
+    fn sum_up(&mut self) {
+        let mut problems = self.problems.clone();
+        let mut warnings = GroupedWarnings::default();
+        for complaint in self.complaints.values().flatten() {
+            match complaint {
+                Complaint::Problem(problem) => drop(problems.insert(problem.clone())),
+                Complaint::OneOf {
+                    code,
+                    subject,
+                    sentence,
+                    name,
+                } => warnings.add(*code, subject, sentence.clone(), name),
+            }
+        }
+        problems.extend(warnings.into_problems());
+        self.desired.problems = problems;
+    }
+
+    /// Plans what depends on what changed.
+    fn follow(mut self, inputs: &PlanInputs<'_>) -> (Self, Changed) {
+        let (was, is) = (self.from.snapshot.clone(), inputs.snapshot);
+        let nodes = is.nodes.changed_since(&was.nodes);
+        let blocks = is.blocks.changed_since(&was.blocks);
+        let learned = inputs.learned.changed_since(&self.from.learned);
+        let of_nodes = match nodes.is_empty() {
+            true => self.of_nodes.clone(),
+            false => OfNodes::of(inputs),
+        };
+        let mut planner = Planner::new(inputs, of_nodes.clone());
+        let leads_to_nodes = |prefix: &Prefix| {
+            planner.pools.covering(prefix).is_none() && of_nodes.guarded.is_over(prefix)
+        };
+        let mut changed = ChangedKeys::default();
+        if planner.desired.tunnels != self.desired.tunnels
+            || !planner.narrow.is_empty()
+            || learned.iter().any(leads_to_nodes)
+            || !self.vteps(&planner, &was, &nodes, &mut changed)
+        {
+            return (Self::whole(inputs), Changed::All);
+        }
+        let concerns_own = |cidr: &Prefix| {
+            let host = |s: &Snapshot| s.blocks.get(cidr)?.host().cloned();
+            [host(&was), host(is)].contains(&Some(inputs.me.clone()))
+        };
+        planner.own_blocks = match nodes.is_empty() && !blocks.iter().any(concerns_own) {
+            true => Arc::clone(&self.own_blocks),
+            false => Arc::new(own_blocks(&planner)),
+        };
+        let mut prefixes: BTreeSet<Prefix> = learned.into_iter().collect();
+        prefixes.extend(&self.workloads);
+        prefixes.extend(planner.workloads.keys());
+        for cidr in &blocks {
+            let both = [was.blocks.get(cidr), is.blocks.get(cidr)];
+            both.into_iter()
+                .flatten()
+                .for_each(|b| add_guests(b, |_| true, &mut prefixes));
+            add_learned(inputs, cidr, &mut prefixes);
+        }
+        for cidr in self.own_blocks.symmetric_difference(&planner.own_blocks) {
+            add_learned(inputs, cidr, &mut prefixes);
+        }
+        prefixes.extend(blocks);
+        add_of_nodes(&was, is, nodes.iter().collect(), &mut prefixes);
+        let nat = self.nat(&planner, nodes.is_empty());
+        changed.nat = nat != self.desired.nat;
+        self.put_some(&planner, prefixes, &mut changed);
+        self.take(planner, nat);
+        self.of_nodes = of_nodes;
+        self.from = From::of(inputs);
+        self.sum_up();
+        (self, Changed::Keys(changed))
+    }
+
+    /// Takes over what was planned beside the destinations.
+    fn take(&mut self, mut planner: Planner<'_>, nat: Option<Arc<Nat>>) {
+        self.own_blocks = Arc::clone(&planner.own_blocks);
+        self.workloads = planner.workloads.keys().copied().collect();
+        self.problems = std::mem::take(&mut planner.desired.problems);
+        let kept = std::mem::take(&mut self.desired);
+        self.desired = Desired {
+            nat,
+            routes: kept.routes,
+            held: kept.held,
+            skipped: kept.skipped,
+            neighbours: kept.neighbours,
+            fdb: kept.fdb,
+            ..planner.desired
+        };
+    }
+
+    /// The NAT rules: those of the last plan while nothing that they follow from has changed.
+    fn nat(&self, planner: &Planner<'_>, same_nodes: bool) -> Option<Arc<Nat>> {
+        let (from, inputs) = (&self.from, planner.inputs);
+        let (was, is) = (&from.snapshot, inputs.snapshot);
+        let same = same_nodes
+            && was.bgp_peers.is_same(&is.bgp_peers)
+            && was.workloads.is_same(&is.workloads)
+            && from.links == *inputs.links
+            && was.is_doubtful() == is.is_doubtful();
+        match same {
+            true => self.desired.nat.clone(),
+            false => nat::plan(planner).map(Arc::new),
+        }
+    }
+
+    /// Sets the neighbours and FDB entries of these nodes. False where two nodes share one: then
+    /// who is gone may uncover the other.
+    fn vteps(
+        &mut self,
+        planner: &Planner<'_>,
+        was: &Snapshot,
+        nodes: &[NodeName],
+        changed: &mut ChangedKeys,
+    ) -> bool {
+        let desired = &mut self.desired;
+        let single = |desired: &Desired, vteps: usize| {
+            let workloads = self.neighbours.len();
+            vteps == desired.fdb.len() && vteps + workloads == desired.neighbours.len()
+        };
+        if !nodes.is_empty() && !single(desired, self.vtep_count) {
+            return false;
+        }
+        let of = |snapshot: &Snapshot, name: &NodeName| {
+            let node = snapshot.nodes.get(name).cloned();
+            let of = |family| tunnels::vtep_of(planner, node.as_ref()?, family);
+            [Family::Ipv4, Family::Ipv6].map(of).into_iter().flatten()
+        };
+        for (neighbour, fdb, _) in nodes.iter().flat_map(|name| of(was, name)) {
+            desired.neighbours.remove(&neighbour);
+            desired.fdb.remove(&fdb);
+            self.vtep_count -= 1;
+            changed.neighbours.insert(neighbour);
+            changed.fdb.insert(fdb);
+        }
+        for (neighbour, fdb, address) in nodes
+            .iter()
+            .flat_map(|name| of(planner.inputs.snapshot, name))
+        {
+            desired.neighbours.insert(neighbour.clone(), fdb.mac);
+            desired.fdb.insert(fdb.clone(), address);
+            self.vtep_count += 1;
+            changed.neighbours.insert(neighbour);
+            changed.fdb.insert(fdb);
+        }
+        single(desired, self.vtep_count)
+    }
+}
+
+/// Sets or removes a value; true when it is another one.
+fn put<V: Clone + PartialEq>(
+    map: &mut SharedMap<Prefix, V>,
+    prefix: Prefix,
+    value: Option<V>,
+) -> bool {
+    match (map.get(&prefix), value) {
+        (None, None) => return false,
+        (Some(there), Some(value)) if *there == value => return false,
+        (_, Some(value)) => drop(map.insert(prefix, value)),
+        (Some(_), None) => drop(map.remove(&prefix)),
+    }
+    true
+}
+
+/// This node's blocks, but for those that would cut it off.
+fn own_blocks(planner: &Planner<'_>) -> BTreeSet<Prefix> {
+    let inputs = planner.inputs;
+    let own = inputs.snapshot.blocks.values();
+    let own = own.filter(|block| block.host() == Some(inputs.me));
+    let cuts = |cidr: Prefix| {
+        let pooled = planner.pools.covering(&cidr).is_some();
+        planner.guarded.covered_by(&cidr, pooled).is_some()
+    };
+    own.map(|block| block.cidr)
+        .filter(|cidr| !cuts(*cidr))
+        .collect()
+}
+
+/// Everything that somebody says something about, sorted.
+fn destinations(planner: &Planner<'_>) -> Vec<Prefix> {
+    let inputs = planner.inputs;
+    let mut all: Vec<Prefix> = inputs.snapshot.blocks.keys().copied().collect();
+    for block in inputs.snapshot.blocks.values() {
+        all.extend(
+            block
+                .used_elsewhere()
+                .map(|(address, _)| Prefix::host(address)),
+        );
+    }
+    all.extend(planner.workloads.keys());
+    all.extend(planner.addresses.keys());
+    all.extend(planner.desired.skipped.keys());
+    all.extend(inputs.learned.keys());
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Addresses of a block that such nodes use.
+fn add_guests(block: &KnownBlock, of: impl Fn(&NodeName) -> bool, prefixes: &mut BTreeSet<Prefix>) {
+    let guests = block.used_elsewhere().filter(|(_, node)| of(node));
+    prefixes.extend(guests.map(|(address, _)| Prefix::host(address)));
+}
+
+/// What BGP learned inside a prefix.
+fn add_learned(inputs: &PlanInputs<'_>, within: &Prefix, prefixes: &mut BTreeSet<Prefix>) {
+    let from = inputs.learned.range(within..).map(|(prefix, _)| *prefix);
+    prefixes.extend(from.take_while(|prefix| within.contains(prefix.address())));
+}
+
+/// Blocks and addresses of these nodes, and what covers a node's own addresses.
+fn add_of_nodes(
+    was: &Snapshot,
+    is: &Snapshot,
+    nodes: BTreeSet<&NodeName>,
+    prefixes: &mut BTreeSet<Prefix>,
+) {
+    if nodes.is_empty() {
+        return;
+    }
+    // Whose a block is stands in the block: all are asked, and few are planned.
+    for block in is.blocks.values() {
+        if block.host().is_some_and(|host| nodes.contains(host)) {
+            prefixes.insert(block.cidr);
+        }
+        add_guests(block, |node| nodes.contains(node), prefixes);
+    }
+    let both = nodes
+        .iter()
+        .flat_map(|name| [was.nodes.get(*name), is.nodes.get(*name)]);
+    for node in both.flatten() {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            for address in nat::addresses(node, family) {
+                let covering = |len| Prefix::truncated(address, len);
+                prefixes.extend((0..=family.bits()).map(covering));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

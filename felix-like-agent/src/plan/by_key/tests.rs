@@ -1,0 +1,358 @@
+//! After any history of changes, what is planned by key is what is planned whole.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+
+use caracal_model::ipam::{AllocationAttribute, Block, Owner};
+use caracal_model::{Key, SharedMap};
+use proptest::prelude::*;
+
+use super::*;
+use crate::actual::Actual;
+use crate::diff::{Phase, diff, diff_of, is_by_key};
+use crate::op::Op;
+use crate::paths::{PathMtu, PathMtus};
+use crate::plan::plan;
+use crate::testing::apply_op;
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// A cluster as it changes, and the plan that follows it.
+struct History {
+    snapshot: Snapshot,
+    learned: SharedMap<Prefix, Learned>,
+    links: Links,
+    settings: Settings,
+    kernel: KernelSupport,
+    paths: Arc<PathMtus>,
+    planning: Planning,
+    last: Desired,
+    by_key: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pool(u8, u8),
+    Node(u8, u8),
+    Block(u8, u8, Vec<(u8, u8)>),
+    Workload(u8, u8, u8),
+    Interface(u8, u8),
+    Learned(u8, u8, u8),
+    Setting(u8),
+    Path(u8),
+    Invalid(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any = any::<u8>;
+    prop_oneof![
+        1 => (any(), any()).prop_map(|(a, b)| Step::Pool(a, b)),
+        4 => (any(), any()).prop_map(|(a, b)| Step::Node(a, b)),
+        6 => (any(), any(), proptest::collection::vec((any(), any()), 0..3))
+            .prop_map(|(a, b, guests)| Step::Block(a, b, guests)),
+        3 => (any(), any(), any()).prop_map(|(a, b, c)| Step::Workload(a, b, c)),
+        2 => (any(), any()).prop_map(|(a, b)| Step::Interface(a, b)),
+        6 => (any(), any(), any()).prop_map(|(a, b, c)| Step::Learned(a, b, c)),
+        1 => any().prop_map(Step::Setting),
+        1 => any().prop_map(Step::Path),
+        1 => proptest::bool::ANY.prop_map(Step::Invalid),
+    ]
+}
+
+impl History {
+    fn new() -> Self {
+        let eth0 = Link::new(2, "eth0")
+            .with_address("10.0.0.1/24".parse().unwrap())
+            .with_address("fd00:a::1/64".parse().unwrap());
+        let lo = Link::new(1, "lo").with_address("127.0.0.1/8".parse().unwrap());
+        let mut history = Self {
+            snapshot: Snapshot::default(),
+            learned: SharedMap::default(),
+            links: [lo, eth0].into_iter().collect(),
+            settings: Settings::default(),
+            kernel: KernelSupport::default(),
+            paths: Arc::default(),
+            planning: Planning::default(),
+            last: Desired::default(),
+            by_key: 0,
+        };
+        history.snapshot.whole_blocks_of = Some("a".into());
+        history.step(&Step::Pool(0, 3));
+        history.step(&Step::Pool(2, 3));
+        for node in 0..3 {
+            history.step(&Step::Node(node, 0));
+            history.step(&Step::Block(node, node, Vec::new()));
+        }
+        history
+    }
+
+    fn put(&mut self, kind: &str, name: &str, spec: Option<&str>) {
+        let path = format!("/calico/resources/v3/projectcalico.org/{kind}/{name}");
+        let name = name.rsplit('/').next().unwrap();
+        let value = spec.map(|spec| {
+            format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}},"spec":{{{spec}}}}}"#)
+        });
+        let revision = self.snapshot.revision + 1;
+        let value = value.as_ref().map(|value| value.as_bytes());
+        self.snapshot.apply(&path, value, revision);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Pool(which, mode) => self.pool(*which, *mode),
+            Step::Node(which, how) => self.node(*which, *how),
+            Step::Block(which, owner, guests) => self.block(*which, *owner, guests),
+            Step::Workload(which, interface, address) => {
+                let address = prefix(*address);
+                let spec = format!(
+                    r#""node":"a","interfaceName":"cali{}","ipNetworks":["{address}"],"mac":"02:00:00:00:00:0{}""#,
+                    interface % 3,
+                    which % 9
+                );
+                let spec = (which % 5 > 0).then_some(spec);
+                self.put(
+                    "workloadendpoints",
+                    &format!("x/w{}", which % 3),
+                    spec.as_deref(),
+                );
+            }
+            Step::Interface(which, how) => {
+                let name = format!("cali{}", which % 3);
+                self.links.remove(&name);
+                let mut link = Link::new(u32::from(which % 3) + 10, &name);
+                link.up = how % 3 != 1;
+                if how % 7 == 0 {
+                    link = link.with_address("192.0.2.1/24".parse().unwrap());
+                }
+                if how % 3 > 0 {
+                    self.links.insert(link);
+                }
+            }
+            Step::Learned(at, hop, _) if hop % 4 == 0 => drop(self.learned.remove(&prefix(*at))),
+            Step::Learned(at, hop, how) => {
+                let hop = match how % 4 {
+                    0 => format!("fd00:a::{}", hop % 6).parse().unwrap(),
+                    1 => [10, 0, 1, hop % 6].into(),
+                    _ => [10, 0, 0, hop % 6].into(),
+                };
+                self.learned.insert(prefix(*at), Learned::internal(hop));
+            }
+            Step::Setting(how) => {
+                self.settings.workload_routes = how % 8 == 7;
+                self.settings.vxlan_mtu = (how % 4 == 1).then_some(1400);
+                self.kernel.vxlan = match how % 5 {
+                    4 => Err("no".to_owned()),
+                    _ => Ok(()),
+                };
+            }
+            Step::Path(how) => {
+                let path = PathMtu {
+                    mtu: if how % 2 == 0 { 1500 } else { 1400 },
+                    interface: 1500,
+                };
+                self.paths = Arc::new([([10, 0, 0, how % 4].into(), path)].into());
+            }
+            Step::Invalid(invalid) => {
+                let value = if *invalid {
+                    "1"
+                } else {
+                    r#"{"spec":{"cidr":"10.9.0.0/24"}}"#
+                };
+                let path = "/calico/resources/v3/projectcalico.org/ippools/broken";
+                let revision = self.snapshot.revision + 1;
+                self.snapshot.apply(path, Some(value.as_bytes()), revision);
+            }
+        }
+    }
+
+    fn pool(&mut self, which: u8, mode: u8) {
+        let cidr = ["10.244.0.0/16", "10.244.1.0/24", "fd00:10::/64"][usize::from(which % 3)];
+        let modes = [
+            "",
+            r#","ipipMode":"Always""#,
+            r#","vxlanMode":"CrossSubnet""#,
+            r#","vxlanMode":"Always","natOutgoing":true"#,
+        ];
+        let mode = match (which % 3, mode % 4) {
+            (2, 1) => "",
+            (_, mode) => modes[usize::from(mode)],
+        };
+        let spec = format!(r#""cidr":"{cidr}"{mode}"#);
+        let spec = (mode.len() + usize::from(which) % 11 > 3).then_some(spec);
+        self.put("ippools", &format!("p{}", which % 3), spec.as_deref());
+    }
+
+    fn node(&mut self, which: u8, how: u8) {
+        let which = which % 5;
+        let n = which + 1;
+        let subnet = u8::from(how % 4 == 3);
+        let mut spec = format!(
+            r#""bgp":{{"ipv4Address":"10.0.{subnet}.{n}/24","ipv6Address":"fd00:a::{n}/64","ipv4IPIPTunnelAddr":"10.244.{which}.1"}}"#
+        );
+        if !how.is_multiple_of(5) {
+            // Now and then two have one address.
+            let vtep = if how % 16 == 15 { 1 } else { which };
+            spec += &format!(
+                r#","ipv4VXLANTunnelAddr":"10.244.{vtep}.0","ipv6VXLANTunnelAddr":"fd00:10::{vtep}:1""#
+            );
+        }
+        if how % 13 == 12 {
+            // An address that routes to blocks would cover.
+            spec += r#","addresses":[{"address":"10.244.1.5","type":"InternalIP"}]"#;
+        }
+        let spec = (how % 7 < 6).then_some(spec);
+        self.put("nodes", NAMES[usize::from(which)], spec.as_deref());
+    }
+
+    fn block(&mut self, which: u8, owner: u8, guests: &[(u8, u8)]) {
+        let which = which % 10;
+        let cidr: Prefix = match which {
+            0..=4 => Prefix::v4([10, 244, which, 0].into(), 26),
+            5..=7 => format!("fd00:10::{}:0/122", which - 5).parse().unwrap(),
+            8 => "10.244.9.9/32".parse().unwrap(),
+            _ => "10.245.0.0/26".parse().unwrap(),
+        };
+        let key = Key::Block(cidr).to_path();
+        let revision = self.snapshot.revision + 1;
+        if owner % 9 == 8 {
+            self.snapshot.apply(&key, None, revision);
+            return;
+        }
+        let owner = match owner % 9 {
+            7 => Owner::Virtual("load-balancer".into()),
+            at => Owner::Host(NAMES[usize::from(at % 5)].into()),
+        };
+        let mut block = Block::new(cidr, Some(&owner), 1);
+        for (ordinal, node) in guests {
+            let ordinal = usize::from(*ordinal) % block.allocations.len().min(4);
+            let node = NAMES[usize::from(node % 5)].to_owned();
+            block.allocations[ordinal] = Some(block.attributes.len());
+            block.unallocated.retain(|free| *free != ordinal);
+            block.attributes.push(AllocationAttribute {
+                secondary: [("node".to_owned(), node)].into(),
+                ..AllocationAttribute::default()
+            });
+        }
+        self.snapshot.apply(&key, Some(&block.to_json()), revision);
+    }
+
+    fn check(&mut self) {
+        let host_routes = HostRoutes::default().with_paths(Arc::clone(&self.paths));
+        let none = BTreeSet::new();
+        let inputs = PlanInputs {
+            snapshot: &self.snapshot,
+            me: &"a".into(),
+            learned: &self.learned,
+            links: &self.links,
+            host_routes: &host_routes,
+            settings: &self.settings,
+            kernel: &self.kernel,
+            lifelines: &none,
+        };
+        let resolved = inputs.resolved();
+        let inputs = PlanInputs {
+            learned: &resolved,
+            ..inputs
+        };
+        let planned = self.planning.plan(&inputs);
+        let whole = plan(&inputs);
+        assert_eq!(planned.desired, whole);
+        assert_eq!(planned.kinds, whole.count_by_kind());
+        if let Changed::Keys(keys) = &planned.changed {
+            self.by_key += 1;
+            let same = |prefix: &Prefix| {
+                let kept =
+                    |d: &Desired| (d.routes.get(prefix).cloned(), d.held.get(prefix).copied());
+                kept(&self.last) == kept(&whole)
+            };
+            let routes = whole.routes.keys().chain(self.last.routes.keys());
+            for prefix in routes.filter(|prefix| !keys.prefixes.contains(prefix)) {
+                assert!(same(prefix), "{prefix} changed and was not named");
+            }
+            let neighbours = whole.neighbours.changed_since(&self.last.neighbours);
+            assert!(neighbours.iter().all(|key| keys.neighbours.contains(key)));
+            let fdb = whole.fdb.changed_since(&self.last.fdb);
+            assert!(fdb.iter().all(|key| keys.fdb.contains(key)));
+            assert_eq!(whole.tunnels, self.last.tunnels);
+            assert!(keys.nat || whole.nat == self.last.nat);
+            self.compare(keys, &whole);
+        }
+        self.last = whole;
+    }
+}
+
+impl History {
+    /// What the kernel needs is the same by key and as a whole, where it was as planned.
+    fn compare(&self, keys: &ChangedKeys, whole: &Desired) {
+        let mut kernel = Actual {
+            links: self.links.clone(),
+            ..Actual::default()
+        };
+        for _ in 0..3 {
+            for op in diff(&self.last, &kernel, Phase::Synced) {
+                // What is refused is wanted again, and then the kernel is not in step.
+                let _ = apply_op(&mut kernel, &op);
+            }
+        }
+        let in_step = diff(&self.last, &kernel, Phase::Synced).is_empty();
+        if !in_step || !is_by_key(whole, &kernel) || !is_by_key(&self.last, &kernel) {
+            return;
+        }
+        let text = |ops: Vec<Op>| ops.iter().map(Op::to_string).collect::<Vec<_>>();
+        let (ops, _) = diff_of(keys, whole, &kernel, Phase::Synced);
+        assert_eq!(text(ops), text(diff(whole, &kernel, Phase::Synced)));
+    }
+}
+
+/// Blocks, addresses inside and outside, and what covers nodes.
+fn prefix(at: u8) -> Prefix {
+    let n = at % 5;
+    match at % 8 {
+        0 | 1 => Prefix::v4([10, 244, n, 0].into(), 26),
+        2 => Prefix::v4([10, 244, n, at % 4].into(), 32),
+        3 => Prefix::v4([10, 244, n, 32].into(), 27),
+        4 => Prefix::v4([10, 0, 1, 0].into(), 24 + n),
+        5 => Prefix::v4([192, 168, n, 0].into(), 24),
+        6 => format!("fd00:10::{}:0/122", n % 3).parse().unwrap(),
+        _ => format!("fd00:10::{}:{}", n % 3, at % 3).parse().unwrap(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn after_any_history_by_key_is_whole(
+        history in proptest::collection::vec(proptest::collection::vec(step(), 1..3), 1..25)
+    ) {
+        let mut world = History::new();
+        world.check();
+        for steps in &history {
+            for step in steps {
+                world.step(step);
+            }
+            world.check();
+        }
+    }
+}
+
+#[test]
+fn changes_of_few_keys_are_planned_by_key() {
+    let mut world = History::new();
+    world.check();
+    for step in [
+        Step::Block(3, 1, Vec::new()),
+        Step::Block(3, 2, vec![(1, 1)]),
+        Step::Node(3, 1),
+        Step::Node(3, 6),
+        Step::Workload(1, 0, 2),
+        Step::Interface(0, 2),
+        Step::Learned(5, 2, 2),
+        Step::Learned(0, 2, 2),
+        Step::Block(3, 8, Vec::new()),
+    ] {
+        let before = world.by_key;
+        world.step(&step);
+        world.check();
+        assert_eq!(world.by_key, before + 1, "{step:?} was planned whole");
+    }
+}

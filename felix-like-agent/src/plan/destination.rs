@@ -1,0 +1,72 @@
+//! What is planned for one destination.
+
+use std::net::IpAddr;
+
+use caracal_model::Problem;
+use caracal_model::code::ProblemCode;
+use caracal_model::resource::Mac;
+
+use crate::kernel_objects::{NeighbourKey, PlannedRoute, Route, RouteKind};
+use crate::problem::problem;
+
+/// What is planned for one destination.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Destination {
+    /// The route: of several the one of the smallest kind, of those the first (AGENT-1).
+    pub(super) route: Option<PlannedRoute>,
+    /// See [`Desired::held`](crate::Desired::held).
+    pub(super) held: Option<IpAddr>,
+    /// Why there is no route although nothing is wrong.
+    pub(super) skipped: Option<String>,
+    /// The permanent neighbour of a workload.
+    pub(super) neighbour: Option<(NeighbourKey, Mac)>,
+    pub(super) complaints: Vec<Complaint>,
+    /// VTEPs that have to be on the tunnel's link before the route is.
+    pub(super) vteps: Vec<IpAddr>,
+}
+
+/// What is wrong with a destination.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Complaint {
+    Problem(Problem),
+    /// One of many of its kind: the names of all go into one sentence.
+    OneOf {
+        code: ProblemCode,
+        subject: String,
+        sentence: String,
+        name: String,
+    },
+}
+
+impl Destination {
+    /// Takes a route, unless there is one of a preferred kind (AGENT-1).
+    pub(super) fn add(&mut self, kind: RouteKind, route: Route) {
+        if self.route.as_ref().is_none_or(|there| kind < there.kind) {
+            self.route = Some(PlannedRoute { route, kind });
+        }
+    }
+
+    pub(super) fn skip(&mut self, reason: impl Into<String>) {
+        self.skipped = Some(reason.into());
+    }
+
+    pub(super) fn problem(&mut self, code: ProblemCode, subject: &str, reason: String) {
+        let found = problem(code, subject, reason);
+        self.complaints.push(Complaint::Problem(found));
+    }
+
+    pub(super) fn warn(
+        &mut self,
+        code: ProblemCode,
+        subject: String,
+        sentence: String,
+        name: &str,
+    ) {
+        self.complaints.push(Complaint::OneOf {
+            code,
+            subject,
+            sentence,
+            name: name.to_owned(),
+        });
+    }
+}
