@@ -156,7 +156,12 @@ impl Index {
 
     fn divide(&mut self) {
         let whole = std::mem::take(&mut self.parts);
-        self.parts.resize_with(PARTS, Part::default);
+        // Room for twice as many as it gets now: it grows when the table has doubled.
+        let size = (2 * self.len / PARTS * 4 / 3).next_power_of_two();
+        self.parts.resize_with(PARTS, || Part {
+            slots: vec![EMPTY; size.max(MIN_SLOTS)],
+            len: 0,
+        });
         let slots = whole.into_iter().flat_map(|part| part.slots);
         for slot in slots.filter(|slot| slot.id.is_some()) {
             let part = self.part(slot.hash);

@@ -51,16 +51,18 @@ impl SharedUpdate {
     pub fn new(update: GroupUpdate) -> impl Iterator<Item = Arc<Self>> {
         let GroupUpdate { members, routes } = update;
         let mut packer = Packer::new(&members);
-        let mut routes = routes.into_iter();
+        let mut packed = 0;
         std::iter::from_fn(move || {
-            let routes: Vec<_> = routes.by_ref().take(SHARED_ROUTES).collect();
-            if routes.is_empty() {
+            let rest = &routes[packed..];
+            let next = &rest[..rest.len().min(SHARED_ROUTES)];
+            if next.is_empty() {
                 return None;
             }
+            packed += next.len();
             Some(Arc::new(Self {
                 members: members.clone(),
-                buckets: packer.pack(&routes),
-                len: routes.len(),
+                buckets: packer.pack(next),
+                len: next.len(),
                 encoded: Mutex::default(),
             }))
         })

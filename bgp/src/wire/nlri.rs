@@ -125,11 +125,22 @@ pub(crate) fn encoded_len(prefix: &Prefix) -> usize {
 }
 
 /// Appends one prefix.
+#[inline]
 pub(crate) fn encode(prefix: &Prefix, out: &mut BytesMut) {
     let octets = usize::from(prefix.len().div_ceil(8));
-    out.put_u8(prefix.len());
-    match prefix.address() {
-        std::net::IpAddr::V4(a) => out.put_slice(a.octets().get(..octets).unwrap_or_default()),
-        std::net::IpAddr::V6(a) => out.put_slice(a.octets().get(..octets).unwrap_or_default()),
-    }
+    // Arrays of a known length are copied without a call; what is too much is cut off again.
+    let too_much = match prefix.address() {
+        std::net::IpAddr::V4(addr) => {
+            let [a, b, c, d] = addr.octets();
+            out.extend_from_slice(&[prefix.len(), a, b, c, d]);
+            4 - octets
+        }
+        std::net::IpAddr::V6(addr) => {
+            let mut all = [prefix.len(); 17];
+            all[1..].copy_from_slice(&addr.octets());
+            out.extend_from_slice(&all);
+            16 - octets
+        }
+    };
+    out.truncate(out.len() - too_much);
 }

@@ -149,17 +149,14 @@ impl Packer {
     pub(crate) fn pack(&mut self, routes: &[GroupRoute]) -> Buckets {
         let mut buckets = Buckets::default();
         let mut known: HashMap<Key, usize> = HashMap::default();
-        let mut last: Option<(&GroupRoute, usize)> = None;
-        for route in routes {
-            let at = match last {
-                Some((same, at)) if same.means(route) => at,
-                _ => {
-                    let key = self.key(route);
-                    *known.entry(key).or_insert_with(|| buckets.open(key, route))
-                }
-            };
-            last = Some((route, at));
-            buckets.buckets[at].prefixes.push(route.prefix);
+        // Changes that mean the same come in runs: each is looked up once, and copied at once.
+        for run in routes.chunk_by(GroupRoute::means) {
+            let key = self.key(&run[0]);
+            let at = *known
+                .entry(key)
+                .or_insert_with(|| buckets.open(key, &run[0]));
+            let prefixes = &mut buckets.buckets[at].prefixes;
+            prefixes.extend(run.iter().map(|route| route.prefix));
         }
         for bucket in &mut buckets.buckets {
             bucket.prefixes.shrink_to_fit();
