@@ -23,6 +23,7 @@ use crate::op::Op;
 use crate::ownership::Owner;
 use crate::problem::problem;
 pub use by_key::diff_of;
+#[cfg(any(test, feature = "dataplane"))]
 pub(crate) use by_key::is_by_key;
 use objects::Objects;
 
