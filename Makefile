@@ -18,8 +18,8 @@ TEST_PACKAGES := bird2 bgpdump gobgpd tcpdump iptables containernetworking-plugi
 TEST_PACKAGES += podman containerd runc crun busybox-static
 # promtool, and a Prometheus that scrapes a node.
 TEST_PACKAGES += prometheus
-# A foreign client of the test API server.
-TEST_PACKAGES += kubernetes-client
+# A foreign client of the test API server; other packages bring it as well, and two of them do not go together.
+TEST_PACKAGES += $(if $(shell command -v kubectl),,kubernetes-client)
 # FRR, at the other end of sessions.
 TEST_PACKAGES += frr
 
